@@ -1,0 +1,62 @@
+# Two commands for a newcomer: `make demo` and `make test`. Both need Python 3.11 or newer, and nothing else.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+CODE := cedar tests examples benchmarks conftest.py
+
+# The first of these that is new enough and can make an environment; only looked for when .venv must be built.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
+
+.PHONY: help venv demo test test-long lint format types layers check bench-core clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+venv: $(STAMP)  ## build .venv with every extra; nothing to do when it is up to date
+
+$(STAMP): setup.cfg constraints.txt
+	@python="$(PYTHON)"; if [ -z "$$python" ]; then \
+	  echo "error: no Python 3.11 or newer that can make virtual environments was found." >&2; \
+	  echo "  next: install one (Debian, Ubuntu: apt install python3 python3-venv), or name it: make venv PYTHON=/path/to/python3" >&2; \
+	  exit 1; fi; \
+	echo "building .venv with $$python (once; a minute or more)"; \
+	"$$python" -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[all,dev]'
+	@touch $@
+
+demo: $(STAMP)  ## train a small click model through a pipeline; DATA='path/*.parquet' takes your own files
+	@$(BIN)/python examples/demo.py $(if $(DATA),--data '$(DATA)') $(if $(LABEL),--label '$(LABEL)')
+
+test: lint types layers check  ## linters, types, layers, tests with coverage
+
+test-long: $(STAMP)  ## the tests on fresh random inputs, many more of them than `make test` draws
+	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n 2 --timeout 3600 $(ARGS)
+
+lint: $(STAMP)  ## ruff, rules and format
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+
+format: $(STAMP)  ## let ruff mend what it can
+	@$(BIN)/ruff check --fix $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+types: $(STAMP)  ## mypy, strict
+	@$(BIN)/mypy
+
+layers: $(STAMP)  ## who may import whom
+	@$(BIN)/lint-imports
+
+check: $(STAMP)  ## the tests alone; ARGS='-k shuffle' narrows them down
+	@$(BIN)/python -m pytest -n 2 --cov=cedar $(ARGS)
+
+bench-core: $(STAMP)  ## the figures of the core, into benchmarks/out/; QUICK=1 for under a minute
+	@$(BIN)/python -m benchmarks.core $(if $(QUICK),--quick)
+
+clean:  ## remove what was built, .venv included
+	rm -rf .venv build *.egg-info benchmarks/out .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
