@@ -1,0 +1,72 @@
+"""cedar: input pipelines for machine-learning training.
+
+The public names are imported when first used, so ``import cedar`` costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cedar.errors import CedarError as CedarError
+    from cedar.errors import PipelineError as PipelineError
+    from cedar.errors import PlanError as PlanError
+    from cedar.errors import ResumeError as ResumeError
+    from cedar.errors import RowError as RowError
+    from cedar.errors import SourceError as SourceError
+    from cedar.errors import WorkerError as WorkerError
+    from cedar.execution.loader import Loader as Loader
+    from cedar.jagged import JaggedTensor as JaggedTensor
+    from cedar.lazy import col as col
+    from cedar.pipeline.core import Pipeline as Pipeline
+    from cedar.pipeline.sources import concat as concat
+    from cedar.pipeline.sources import from_arrow as from_arrow
+    from cedar.pipeline.sources import from_huggingface as from_huggingface
+    from cedar.pipeline.sources import from_items as from_items
+    from cedar.pipeline.sources import from_iterable as from_iterable
+    from cedar.pipeline.sources import from_polars as from_polars
+    from cedar.pipeline.sources import from_source as from_source
+    from cedar.pipeline.sources import mix as mix
+    from cedar.pipeline.sources import read_arrow as read_arrow
+    from cedar.pipeline.sources import read_csv as read_csv
+    from cedar.pipeline.sources import read_files as read_files
+    from cedar.pipeline.sources import read_jsonl as read_jsonl
+    from cedar.pipeline.sources import read_parquet as read_parquet
+    from cedar.pipeline.sources import read_tar as read_tar
+    from cedar.pipeline.sources import read_text as read_text
+    from cedar.pipeline.sources import zip as zip
+    from cedar.skip import Skip as Skip
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "cedar.errors": (
+        "CedarError", "PipelineError", "PlanError", "ResumeError", "RowError", "SourceError", "WorkerError",
+    ),
+    "cedar.execution.loader": ("Loader",),
+    "cedar.jagged": ("JaggedTensor",),
+    "cedar.lazy": ("col",),
+    "cedar.pipeline.core": ("Pipeline",),
+    "cedar.pipeline.sources": (
+        "concat", "from_arrow", "from_huggingface", "from_items", "from_iterable", "from_polars", "from_source", "mix",
+        "read_arrow", "read_csv", "read_files", "read_jsonl", "read_parquet", "read_tar", "read_text", "zip",
+    ),
+    "cedar.skip": ("Skip",),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'cedar' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME_OF])

@@ -1,0 +1,183 @@
+"""Column kinds, and the few things every kind can do.
+
+A column is an Arrow array (numbers, strings, lists, structs), a fixed-shape ndarray of shape (rows, ...), or an
+ndarray of Python objects where nothing else fits. Strings, binaries and lists have 64-bit offsets throughout, and
+dictionaries are decoded, so that a column has one type wherever it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Column: TypeAlias = Any  # pa.Array | np.ndarray; a third kind joins with the recommendation work
+Index: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A fixed-shape ndarray per row: ``shape`` of one row and its dtype."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class ObjectType:
+    """Any Python object."""
+
+    def __str__(self) -> str:
+        return "object"
+
+
+@dataclass(frozen=True)
+class UnknownType:
+    """A type that only a run can tell."""
+
+    def __str__(self) -> str:
+        return "?"
+
+
+OBJECT = ObjectType()
+UNKNOWN = UnknownType()
+ColumnType: TypeAlias = Any  # pa.DataType | TensorType | ObjectType | UnknownType
+
+
+def type_of(column: Column) -> ColumnType:
+    """The type of a column."""
+    if isinstance(column, pa.Array):
+        return column.type
+    if column.dtype == object:
+        return OBJECT
+    return TensorType(tuple(column.shape[1:]), str(column.dtype))
+
+
+def canonical_type(kind: pa.DataType) -> pa.DataType:
+    """The type a column of Arrow type ``kind`` has inside a block."""
+    if pa.types.is_string(kind) or pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_dictionary(kind):
+        return canonical_type(kind.value_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_list_view(kind):
+        return pa.large_list(canonical_type(kind.value_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(canonical_type(kind.value_type), kind.list_size)
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, canonical_type(f.type)) for f in kind])
+    if pa.types.is_map(kind):
+        entry = pa.struct([("key", canonical_type(kind.key_type)), ("value", canonical_type(kind.item_type))])
+        return pa.large_list(entry)
+    return kind
+
+
+def as_column(values: Any) -> Column:
+    """``values`` (Arrow, NumPy, polars, torch) as a column, without a copy where the type allows."""
+    if isinstance(values, np.ndarray):
+        if values.dtype == object or values.ndim != 1 or values.dtype.kind not in "biufM":
+            if values.dtype.kind in "US":
+                return as_column(pa.array(values.tolist()))
+            return values
+        return pa.array(values)
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    if isinstance(values, pa.Array):
+        target = canonical_type(values.type)
+        return values if values.type == target else _cast(values, target)
+    if hasattr(values, "to_arrow"):  # a polars series
+        return as_column(values.to_arrow())
+    if hasattr(values, "detach"):  # a torch tensor
+        return as_column(values.detach().cpu().numpy())
+    raise TypeError(f"a column must be an Arrow array, an ndarray, a polars series or a tensor, not {type(values).__name__}")
+
+
+def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
+    if pa.types.is_map(values.type):
+        entries = pa.StructArray.from_arrays(
+            [as_column(values.keys), as_column(values.items)], names=["key", "value"]
+        )
+        offsets = values.offsets.cast(pa.int64())
+        return pa.LargeListArray.from_arrays(offsets, entries, mask=values.is_null() if values.null_count else None)
+    return values.cast(target)
+
+
+def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
+    """A column of Python objects."""
+    column = np.empty(len(values), dtype=object)
+    for i, value in enumerate(values):
+        column[i] = value
+    return column
+
+
+def take(column: Column, index: Index) -> Column:
+    """The rows at ``index``, in that order."""
+    if isinstance(column, pa.Array):
+        return column.take(pa.array(index))
+    return column[index]
+
+
+def cut(column: Column, start: int, stop: int) -> Column:
+    """Rows ``start`` to ``stop``, without a copy."""
+    if isinstance(column, pa.Array):
+        return column.slice(start, stop - start)
+    return column[start:stop]
+
+
+def concat(columns: Sequence[Column]) -> Column:
+    """Columns of one type, one after the other."""
+    if len(columns) == 1:
+        return columns[0]
+    if isinstance(columns[0], pa.Array):
+        return pa.concat_arrays(columns)
+    return np.concatenate(columns)
+
+
+def nbytes(column: Column) -> int:
+    """The bytes that a column's rows take, Python objects estimated."""
+    if isinstance(column, pa.Array):
+        return int(column.nbytes)
+    if column.dtype == object:
+        return sum(int(getattr(v, "nbytes", 64)) for v in column[:64]) * max(1, len(column) // 64)
+    return int(column.nbytes)
+
+
+def blank(kind: ColumnType, n: int) -> Column:
+    """``n`` rows of zeros, empty strings and empty lists: what ``last="pad"`` fills with."""
+    if isinstance(kind, TensorType):
+        return np.zeros((n, *kind.shape), dtype=kind.dtype)
+    if not isinstance(kind, pa.DataType):
+        return np.full(n, None, dtype=object)
+    if pa.types.is_large_string(kind):
+        return pa.array([""] * n, kind)
+    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        width = kind.byte_width if pa.types.is_fixed_size_binary(kind) else 0
+        return pa.array([b"\0" * width] * n, kind)
+    if pa.types.is_large_list(kind):
+        return pa.array([[]] * n, kind)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(blank(kind.value_type, n * kind.list_size), kind.list_size)
+    if pa.types.is_struct(kind):
+        if kind.num_fields == 0:
+            return pa.array([{}] * n, kind)
+        return pa.StructArray.from_arrays([blank(f.type, n) for f in kind], fields=list(kind))
+    if pa.types.is_null(kind):
+        return pa.nulls(n)
+    if pa.types.is_decimal(kind):
+        return pa.array([0] * n).cast(kind)
+    if pa.types.is_boolean(kind):
+        return pa.array(np.zeros(n, dtype=bool))
+    if pa.types.is_temporal(kind):
+        width = np.int64 if kind.bit_width == 64 else np.int32
+        return pa.array(np.zeros(n, dtype=width)).cast(kind)
+    return pa.array(np.zeros(n, dtype=kind.to_pandas_dtype()), kind)

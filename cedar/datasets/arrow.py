@@ -1,0 +1,190 @@
+"""Arrow IPC files; Feather version 2 is one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from cedar.columns import Column, as_column
+from cedar.datasets.base import Chunk, Split
+from cedar.datasets.files_io import check_unchanged, compression_of, open_file
+from cedar.datasets.filesource import FileSource
+from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
+from cedar.datasets.once import once
+from cedar.datasets.parquet_schema import Types, canonical, check_same
+from cedar.datasets.table import from_arrow, from_polars
+from cedar.errors import SourceError, missing_column
+
+__all__ = ["ArrowSource", "from_arrow", "from_polars", "read_arrow"]
+
+_ROWS = 65_536  # rows of a split
+
+
+@dataclass(frozen=True)
+class Footer:
+    """What an IPC file says of itself; ``batches`` is None for the stream format, which has no footer."""
+
+    types: Types
+    batches: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, repr=False)
+class ArrowSource(FileSource):
+    """IPC files of one schema. A split is a run of record batches of up to 65,536 rows together."""
+
+    columns: tuple[str, ...] | None = None
+    reader: ClassVar[str] = "read_arrow"
+    suffixes: ClassVar[tuple[str, ...] | None] = (".arrow", ".feather", ".ipc")
+
+    @once
+    def _footers(self) -> list[Footer]:
+        footers = concurrently(_read_footer, self.listing.files)
+        for file, footer in zip(self.listing, footers, strict=True):
+            check_same(footers[0].types, footer.types, self.listing[0], file)
+        return footers
+
+    def splits(self) -> list[Split]:
+        splits = []
+        for ordinal, (file, footer) in enumerate(zip(self.listing, self._footers, strict=True)):
+            if footer.batches is None:
+                splits.append(Split(ordinal, bytes=file.size, streaming=True))
+                continue
+            share = (file.size or 0) / max(1, sum(footer.batches))
+            for first, start, rows in _runs(footer.batches):
+                splits.append(Split(ordinal, start, start + rows, rows, int(share * rows), first))
+        return splits
+
+    def read(self, split: Split) -> Iterator[Chunk]:
+        file = self.listing[split.file]
+        names = list(self.schema())
+        batches = self._stream(file) if split.streaming else self._random(file, split)
+        done = False
+        while not done:
+            with reading(file.url, f"record batch {split.part}"):
+                batch = next(batches, None)
+                done = batch is None
+                columns = {} if batch is None else {n: _checked(batch.column(n)) for n in names}
+            if batch is not None:
+                yield Chunk(columns, length=batch.num_rows)
+
+    def _random(self, file: File, split: Split) -> Iterator[Any]:
+        check_unchanged(file)
+        with ExitStack() as stack:
+            opened = pa.ipc.open_file(stack.enter_context(_open(file)), options=self._options(file))
+            row, part = split.start, split.part
+            while split.stop is not None and row < split.stop:
+                batch = opened.get_batch(part)
+                row, part = row + batch.num_rows, part + 1
+                yield batch
+
+    def _stream(self, file: File) -> Iterator[Any]:
+        with open_file(file) as stream:
+            yield from pa.ipc.open_stream(stream, options=self._options(file))
+
+    def _options(self, file: File) -> Any:
+        names = list(self._footers[self.listing.files.index(file)].types)
+        wanted = sorted(names.index(n) for n in self.schema())
+        return pa.ipc.IpcReadOptions(use_threads=False, included_fields=wanted)
+
+    def schema(self) -> Types:
+        types = self._footers[0].types
+        for name in self.columns or ():
+            if name not in types:
+                raise missing_column(name, list(types), self.describe())
+        return types if self.columns is None else {name: types[name] for name in self.columns}
+
+    def select(self, columns: Sequence[str]) -> ArrowSource:
+        """The same files, fewer columns."""
+        return self.keep(replace(self, columns=tuple(columns)))
+
+    def digest(self) -> str:
+        return self.listing.digest([f.batches for f in self._footers])
+
+
+def _open(file: File) -> Any:
+    # Read, not mapped: a mapped file that is cut short meanwhile would end the process.
+    return pa.OSFile(file.path) if file.fs is None else file.fs.open(file.path, "rb")
+
+
+def _read_footer(file: File) -> Footer:
+    with reading(file.url, "schema"):
+        if compression_of(file) is not None:
+            return _stream_footer(file)
+        check_unchanged(file)
+        with _open(file) as stream:
+            magic = stream.read(6)
+            if magic == b"ARROW1":
+                stream.seek(0)
+                return _file_footer(file, stream)
+        if magic[:4] == b"FEA1":
+            raise SourceError(
+                f"{file.url}: Feather version 1 is not supported", fix="write it again with pyarrow.feather"
+            )
+        if magic[:4] != b"\xff\xff\xff\xff":
+            raise SourceError(f"{file.url}: is not an Arrow IPC file", fix="check the path, or use another reader")
+        return _stream_footer(file)
+
+
+def _file_footer(file: File, stream: Any) -> Footer:
+    opened = pa.ipc.open_file(stream)
+    types = _types(opened.schema, file)
+    narrow = min(range(len(types)), key=lambda i: _width(opened.schema.field(i).type), default=None)
+    if narrow is None:
+        return Footer(types, tuple(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)))
+    stream.seek(0)  # row counts cost the narrowest column only
+    opened = pa.ipc.open_file(stream, options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=[narrow]))
+    return Footer(types, tuple(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)))
+
+
+def _stream_footer(file: File) -> Footer:
+    with open_file(file) as stream, pa.ipc.open_stream(stream) as opened:
+        return Footer(_types(opened.schema, file), None)
+
+
+def _types(schema: Any, file: File) -> Types:
+    if len(set(schema.names)) < len(schema.names):
+        raise SourceError(f"{file.url}: two columns have the same name", fix="write it with unique names")
+    return {field.name: canonical(field.type) for field in schema}
+
+
+def _width(kind: pa.DataType) -> int:
+    try:
+        return int(kind.bit_width)
+    except ValueError:
+        return 1 << 20
+
+
+def _runs(batches: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    """(first batch, first row, rows) of runs of batches of at least one and at most 65,536 rows, where they allow."""
+    start = rows = first = 0
+    for i, count in enumerate(batches):
+        if rows and rows + count > _ROWS:
+            yield first, start, rows
+            start, rows = start + rows, 0
+        if rows == 0:
+            first = i
+        rows += count
+    if rows:
+        yield first, start, rows
+
+
+def _checked(column: Any) -> Column:
+    column.validate(full=True)  # damaged offsets must not get out: later code would read beyond its memory
+    return as_column(column)
+
+
+def read_arrow(paths: Paths, *, columns: Sequence[str] | None = None) -> ArrowSource:
+    """The source behind ``cedar.read_arrow``: Arrow IPC files, Feather version 2 among them.
+
+    Example:
+        >>> import pyarrow as pa, pyarrow.feather
+        >>> pyarrow.feather.write_feather(pa.table({"x": [1, 2]}), "t.feather")
+        >>> source = read_arrow("t.feather")
+        >>> [chunk.columns["x"].to_pylist() for split in source.splits() for chunk in source.read(split)]
+        [[1, 2]]
+    """
+    return ArrowSource(as_paths(paths, "read_arrow"), None if columns is None else tuple(columns))

@@ -1,0 +1,138 @@
+"""Sources: what can be read, split by split.
+
+A user's own source needs two methods, ``splits()`` and ``read(split)``; everything else is optional and found by
+``getattr``. Sources describe; reading happens where the split is processed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from cedar.columns import Column, Index
+from cedar.operators.base import Effects, Operator, Schema
+
+
+@dataclass(frozen=True)
+class Split:
+    """A small, picklable description of a piece of a source: the unit of reading.
+
+    Args:
+        file: ordinal of the file in the sorted listing; part of the row key.
+        start: the first row's number in the file, or its byte offset where rows are lines of text.
+        stop: one past the last row or byte; None to the end.
+        rows: the number of rows where metadata tells, else None.
+        bytes: decoded bytes where metadata tells or allows an estimate, else None.
+        part: the source's own number for it, such as the row group.
+        streaming: True when the split may be large and can only be read from its beginning, chunk by chunk.
+    """
+
+    file: int = 0
+    start: int = 0
+    stop: int | None = None
+    rows: int | None = None
+    bytes: int | None = None
+    part: int = 0
+    streaming: bool = False
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows as a source hands them over: columns, and each row's number (or byte offset) in its file.
+
+    ``offsets`` is int64[rows]; None counts on from the split's ``start``.
+    """
+
+    columns: dict[str, Column]
+    offsets: Index | None = None
+    length: int | None = None  # needed only when there are no columns
+
+    @property
+    def rows(self) -> int:
+        return self.length if self.length is not None else len(next(iter(self.columns.values())))
+
+
+@runtime_checkable
+class Source(Protocol):
+    """The least that a source must be.
+
+    ``splits()`` lists the pieces from metadata, in a fixed order; any picklable objects will do, ``Split`` is best.
+    ``read(split)`` returns an iterable of Arrow tables or record batches, dicts of columns, lists of row dicts, or
+    ``Chunk``. Reading a split twice gives the same rows.
+
+    Optional: ``schema()`` -> dict of name to Arrow type (or None), ``url(file)`` -> str, ``digest()`` -> str that
+    changes when the data does and not when it moves, ``row_bytes`` (estimate), ``select(columns)`` -> Source.
+    """
+
+    def splits(self) -> Sequence[Any]: ...
+
+    def read(self, split: Any) -> Iterable[Any]: ...
+
+
+class BaseSource:
+    """Defaults for the sources of the package: subclass, and override what the format knows better."""
+
+    def splits(self) -> Sequence[Split]:
+        raise NotImplementedError  # pragma: no cover
+
+    def read(self, split: Split) -> Iterator[Chunk]:
+        raise NotImplementedError  # pragma: no cover
+
+    def schema(self) -> Schema:
+        """Names and canonical types from metadata, or None where only reading can tell."""
+        return None
+
+    def url(self, file: int) -> str:
+        """What error messages call file number ``file``."""
+        return f"{self.describe()}"
+
+    def url_of(self, file: int, row: int) -> str:
+        """What error messages call the file of one row, where a file ordinal alone does not tell."""
+        return self.url(file)
+
+    @property
+    def row_bytes(self) -> float | None:
+        """Decoded bytes of a row, estimated from metadata; None where only reading can tell."""
+        return None
+
+    def digest(self) -> str:
+        """Changes when the data changes (names within the listing, sizes, row counts), not when it moves."""
+        return ""
+
+    def describe(self) -> str:
+        """One short line for plans and messages, such as ``read_parquet(clicks/*.parquet)``."""
+        return type(self).__name__
+
+
+@dataclass(frozen=True)
+class Read(Operator):
+    """The operator at the bottom of every pipeline: a source."""
+
+    source: Any
+    name = "read"
+    inputs = 0
+
+    def label(self) -> str:
+        describe = getattr(self.source, "describe", None)
+        return str(describe()) if describe else f"from_source({type(self.source).__name__})"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset(), None)
+
+    def schema(self, *inputs: Schema) -> Schema:
+        schema = getattr(self.source, "schema", None)
+        return schema() if schema is not None else None
+
+    def parameters(self) -> dict[str, Any]:
+        digest = getattr(self.source, "digest", None)
+        return {"source": digest() if digest is not None else ""}
+
+
+def offsets_of(chunk: Chunk, start: int) -> Index:
+    """The row numbers of a chunk whose first row is number ``start``."""
+    if chunk.offsets is not None:
+        return chunk.offsets
+    return np.arange(start, start + chunk.rows, dtype=np.int64)

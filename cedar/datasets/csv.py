@@ -1,0 +1,356 @@
+"""CSV: typed columns, whose types the first block of the first file fixes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+
+from cedar.columns import Index, as_column, canonical_type
+from cedar.datasets.base import Chunk, Split
+from cedar.datasets.files_io import compression_of, open_file, open_native
+from cedar.datasets.filesource import FileSource
+from cedar.datasets.lines import Lines, blank_lines, line_number, line_splits, read_lines
+from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
+from cedar.datasets.once import once
+from cedar.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
+from cedar.operators.infer import type_from_dtype
+
+_BLOCK = 4 << 20  # what is parsed at a time; also what the types are inferred from
+_ROW = re.compile(r"(?:In CSV column #(\d+): )?(?:CSV parse error: )?Row #(\d+): (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How the files are written."""
+
+    delimiter: str = ","
+    header: bool = True
+    column_names: tuple[str, ...] | None = None
+    null_values: tuple[str, ...] = ("",)
+    quoting: bool = True
+
+    def parse(self, columns: int) -> Any:
+        return pc.ParseOptions(
+            delimiter=self.delimiter,
+            quote_char='"' if self.quoting else False,
+            newlines_in_values=self.quoting,
+            ignore_empty_lines=columns != 1,  # the only column's null is an empty line
+        )
+
+    def convert(self, **options: Any) -> Any:
+        return pc.ConvertOptions(
+            null_values=list(self.null_values), strings_can_be_null=True, quoted_strings_can_be_null=False, **options
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class CsvSource(FileSource):
+    """CSV files of one header. With quoting a file is one streaming split, since a quoted value may hold newlines."""
+
+    dialect: Dialect = Dialect()
+    dtypes: tuple[tuple[str, Any], ...] = ()
+    columns: tuple[str, ...] | None = None
+    reader: ClassVar[str] = "read_csv"
+
+    # ---- names and types: from the first blocks of the files ---------------------------------------------------------
+
+    @once
+    def _names(self) -> tuple[str, ...]:
+        """All columns of the files."""
+        if not self.dialect.header:
+            return self.dialect.column_names or self._numbered()
+        headers = concurrently(self._header, self.listing.files)
+        for file, header in zip(self.listing, headers, strict=True):
+            if header != headers[0]:
+                raise _other_header(self.listing[0], file, headers[0], header)
+        names = self.dialect.column_names or headers[0]
+        if len(names) != len(headers[0]):
+            raise PipelineError(
+                f"{self.describe()}: {len(names)} column_names for {len(headers[0])} columns: {list(headers[0])}"
+            )
+        return _different(names, self.listing[0])
+
+    def _header(self, file: File) -> tuple[str, ...]:
+        """The fields of a file's first row."""
+        with reading(file.url, "header"), open_file(file) as stream:
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
+            delimiter = self.dialect.delimiter
+            if self.dialect.quoting:
+                rows = csv.reader(text, delimiter=delimiter, strict=True)
+            else:
+                rows = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+            first = next((row for row in rows if row), None)
+        if first is None:
+            raise SourceError(f"{file.url}: the file is empty, not even a header is there", fix="leave it out")
+        return tuple(first)
+
+    def _numbered(self) -> tuple[str, ...]:
+        first = next((file for file in self.listing if file.size != 0), self.listing[0])
+        return tuple(f"column_{i + 1}" for i in range(len(self._header(first))))
+
+    @once
+    def _stored(self) -> dict[str, pa.DataType]:
+        """The types of all columns as they are parsed."""
+        names = self._names
+        declared = {name: type_from_dtype(kind) for name, kind in self.dtypes}
+        for name, kind in declared.items():
+            if name not in names:
+                raise missing_column(name, list(names), f"{self.describe()}: dtypes")
+            if not isinstance(kind, pa.DataType):
+                raise PipelineError(f"{self.describe()}: a CSV column cannot be {kind}: dtypes[{name!r}]")
+        types = {name: pa.null() for name in names}
+        for ordinal, file in enumerate(self.listing):
+            found = self._infer(ordinal, file, declared)
+            if found is not None:
+                types = found
+                break
+        return {name: declared.get(name, _settled(kind)) for name, kind in types.items()}
+
+    def _infer(self, ordinal: int, file: File, declared: dict[str, pa.DataType]) -> dict[str, pa.DataType] | None:
+        """The types that a file's first block shows; None where it has no rows."""
+        if file.size == 0:
+            return None
+        with self._errors(file, ordinal), open_native(file) as stream:
+            opened = self._open(file, stream, self.dialect.convert(column_types=declared))
+            if opened is None or _next(opened) is None:
+                return None
+            return dict(zip(opened.schema.names, opened.schema.types, strict=True))
+
+    def _open(self, file: File, stream: Any, convert: Any) -> Any:
+        read = pc.ReadOptions(
+            use_threads=False,
+            block_size=_BLOCK,
+            column_names=list(self._names),
+            skip_rows_after_names=1 if self.dialect.header else 0,
+        )
+        try:
+            return pc.open_csv(stream, read, self.dialect.parse(len(self._names)), convert)
+        except pa.ArrowInvalid as error:
+            # Nothing after the header; "straddling" is what the parser says where the header has no newline either.
+            if str(error).startswith(("Empty CSV", "straddling")) and _is_small(file):
+                return None
+            raise
+
+    def schema(self) -> dict[str, pa.DataType]:
+        stored = self._stored
+        for name in self.columns or ():
+            if name not in stored:
+                raise missing_column(name, list(stored), self.describe())
+        return {name: canonical_type(stored[name]) for name in (stored if self.columns is None else self.columns)}
+
+    def select(self, columns: Sequence[str]) -> CsvSource:
+        """The same files, fewer columns; the others are split off, not converted."""
+        chosen = self.keep(replace(self, columns=tuple(columns)))
+        chosen.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("_names", "_stored")})
+        return chosen
+
+    # ---- rows --------------------------------------------------------------------------------------------------------
+
+    def splits(self) -> list[Split]:
+        assert self._names  # the headers of all files are compared before the first row
+        if not self.dialect.quoting:
+            return line_splits(self.listing)
+        return [
+            Split(ordinal, bytes=None if compression_of(file) else file.size, streaming=True)
+            for ordinal, file in enumerate(self.listing)
+        ]
+
+    def read(self, split: Split) -> Iterator[Chunk]:
+        file = self.listing[split.file]
+        if file.size == 0:
+            return
+        if split.streaming:
+            yield from self._stream(split.file, file)
+            return
+        for lines in read_lines(file, split):
+            yield from self._range(split.file, file, lines)
+
+    def _convert(self) -> Any:
+        wanted = list(self.schema())
+        return self.dialect.convert(column_types=self._stored, include_columns=wanted or list(self._stored)[:1])
+
+    def _chunk(self, table: Any, offsets: Index | None) -> Chunk:
+        columns = {name: as_column(table.column(name)) for name in self.schema()}
+        return Chunk(columns, offsets, table.num_rows)
+
+    def _stream(self, ordinal: int, file: File) -> Iterator[Chunk]:
+        rows = 0
+        batch = last = None
+        with reading(file.url):
+            stream = open_native(file)
+        with stream:
+            with self._errors(file, ordinal):
+                opened = self._open(file, stream, self._convert())
+            while opened is not None:
+                last = batch
+                with self._errors(file, ordinal):
+                    batch = _next(opened)
+                if batch is None:
+                    break
+                yield self._chunk(batch, np.arange(rows, rows + batch.num_rows, dtype=np.int64))
+                rows += batch.num_rows
+        if last is not None:
+            _refuse_open_quote(file, last)
+
+    def _range(self, ordinal: int, file: File, lines: Lines) -> Iterator[Chunk]:
+        ends = lines.ends()
+        if lines.start == 0 and self.dialect.header:
+            cut = int(ends[0]) + 1
+            lines, ends = Lines(lines.data[cut:], cut), ends[1:] - cut
+        offsets = Lines.starts(ends) + lines.start
+        if len(self._names) != 1:
+            offsets = np.delete(offsets, blank_lines(lines, ends))
+        if not len(offsets):
+            return
+        read = pc.ReadOptions(use_threads=False, block_size=len(lines.data) + 1, column_names=list(self._names))
+        with self._errors(file, ordinal, offsets):
+            source = pa.BufferReader(pa.py_buffer(lines.data))
+            table = pc.read_csv(source, read, self.dialect.parse(len(self._names)), self._convert())
+            if table.num_rows != len(offsets):
+                raise ValueError(f"{table.num_rows} rows in {len(offsets)} lines from byte {lines.start}")
+        yield self._chunk(table, offsets)
+
+    def _errors(self, file: File, ordinal: int, offsets: Index | None = None) -> Any:
+        return _CsvErrors(self, file, ordinal, offsets)
+
+
+class _CsvErrors:
+    """Turns the parser's errors into a RowError that names the row, others into a SourceError."""
+
+    def __init__(self, source: CsvSource, file: File, ordinal: int, offsets: Index | None) -> None:
+        self._source, self._file, self._ordinal, self._offsets = source, file, ordinal, offsets
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        match = _ROW.match(str(error)) if isinstance(error, pa.ArrowInvalid) else None
+        if match:
+            raise self._row_error(match) from error
+        if isinstance(error, Exception):
+            with reading(self._file.url):
+                raise error
+
+    def _row_error(self, match: re.Match[str]) -> RowError:
+        number = int(match[2]) - 1
+        if self._offsets is None:
+            row, unit = number - (1 if self._source.dialect.header else 0), "row"
+            where = f"{self._file.url}, row {row} (counted from 0, without the header)"
+        else:
+            row, unit = int(self._offsets[min(number, len(self._offsets) - 1)]), "byte"
+            where = f"{self._file.url}, line {line_number(self._file, row) + 1}"
+        text = match[3].replace("CSV conversion error to", "cannot be")
+        text = f"{text[:200]}..." if len(text) > 200 else text
+        fix = "correct the row; if a value holds the delimiter, quote it"
+        if match[1] is not None:
+            name = self._source._names[int(match[1])]
+            text = f"column {name!r} {text}"
+            fix = f'correct the value, or give the column a wider type: dtypes={{{name!r}: "string"}}'
+        return RowError(f"{where}: {text}", row=RowRef(0, self._ordinal, row, url=self._file.url, unit=unit), fix=fix)
+
+
+def _is_small(file: File) -> bool:
+    return file.size is not None and file.size < _BLOCK and compression_of(file) is None
+
+
+def _next(opened: Any) -> Any:
+    """The next batch that has rows; None at the end."""
+    for batch in opened:
+        if batch.num_rows:
+            return batch
+    return None
+
+
+def _settled(kind: pa.DataType) -> pa.DataType:
+    """Text stays text: dates and times are parsed where they are asked for; a column of nulls is taken for text."""
+    if pa.types.is_null(kind) or pa.types.is_temporal(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return pa.large_string()
+    return kind
+
+
+def _refuse_open_quote(file: File, batch: Any) -> None:
+    """A quote that is never closed takes the rest of the file into one value, without a word from the parser."""
+    if not batch.num_rows or not batch.num_columns:
+        return
+    texts = [batch.column(i)[batch.num_rows - 1].as_py() for i in range(batch.num_columns)]
+    if not any(isinstance(text, str) and "\n" in text for text in texts):
+        return
+    quotes = 0
+    with reading(file.url), open_native(file) as stream:
+        while block := stream.read(_BLOCK):
+            quotes += block.count(b'"')
+    if quotes % 2:
+        raise SourceError(
+            f"{file.url}: a quote is opened and never closed: the last value goes on to the end of the file",
+            fix="correct the file, or read_csv(..., quoting=False) if quotes mean nothing in it",
+        )
+
+
+def _different(names: tuple[str, ...], file: File) -> tuple[str, ...]:
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice is not None:
+        raise SourceError(
+            f"{file.url}: there are two columns {twice!r}", fix="give other names with column_names=[...]"
+        )
+    return names
+
+
+def _other_header(first: File, other: File, names: tuple[str, ...], others: tuple[str, ...]) -> SourceError:
+    missing, extra = [n for n in names if n not in others], [n for n in others if n not in names]
+    how = f"the second has no {missing}" if missing else f"the second also has {extra}" if extra else "another order"
+    return SourceError(
+        f"{first.url} and {other.url} have different headers: {how}",
+        fix="read them apart and join them with cedar.concat",
+    )
+
+
+def read_csv(
+    paths: Paths,
+    *,
+    delimiter: str = ",",
+    header: bool = True,
+    column_names: Sequence[str] | None = None,
+    dtypes: Mapping[str, Any] | None = None,
+    null_values: Sequence[str] | None = None,
+    quoting: bool = True,
+    columns: Sequence[str] | None = None,
+) -> CsvSource:
+    """The source behind ``cedar.read_csv``.
+
+    Args:
+        paths: local paths, fsspec URLs, globs; compressed files are decompressed.
+        delimiter: one character.
+        header: the first row holds the names; it must be the same in all files.
+        column_names: names instead of the header's; without a header, "column_1" and so on by default.
+        dtypes: types of columns; the rest are inferred from the first 4 MiB of the first file that has rows: integers,
+            floats, booleans, else strings. A later value that does not fit is an error.
+        null_values: what counts as null, by default the empty field; quoted fields are never null.
+        quoting: False where quotes mean nothing: files are then read in pieces, in parallel.
+        columns: the columns to read.
+
+    Raises:
+        PipelineError: an argument cannot be.
+
+    Example:
+        >>> from pathlib import Path
+        >>> _ = Path("t.csv").write_text("x,y")
+        >>> read_csv("t.csv").schema()
+        {'x': DataType(large_string), 'y': DataType(large_string)}
+    """
+    if len(delimiter) != 1:
+        raise PipelineError(f"read_csv: delimiter must be one character, not {delimiter!r}", site=user_site())
+    for what, names in (("column_names", column_names), ("columns", columns)):
+        if names is not None and (isinstance(names, str) or len(set(names)) < len(names)):
+            raise PipelineError(f"read_csv: {what}={names!r} is not a list of different names", site=user_site())
+    nulls = ("",) if null_values is None else tuple(null_values)
+    dialect = Dialect(delimiter, header, None if column_names is None else tuple(column_names), nulls, quoting)
+    chosen = None if columns is None else tuple(columns)
+    return CsvSource(as_paths(paths, "read_csv"), dialect, tuple((dtypes or {}).items()), chosen)

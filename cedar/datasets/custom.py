@@ -1,0 +1,284 @@
+"""Adapts any object with ``splits()`` and ``read(split)`` to what the package expects of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.columns import Column, ColumnType, UnknownType, as_column, type_of
+from cedar.datasets.base import BaseSource, Chunk, Split
+from cedar.datasets.once import once
+from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types
+from cedar.errors import CedarError, PipelineError, SourceError, user_site
+from cedar.operators.base import Schema
+from cedar.operators.infer import Misfit, build_column, infer_type, type_from_dtype
+
+_ROWS = 1024  # single rows are gathered into chunks of so many
+_ACCEPTED = "Arrow tables or record batches, polars frames, dicts of columns, lists of row dicts, or cedar Chunks"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class AdaptedSource(BaseSource):
+    """A user's source. What it leaves out has defaults, and what it yields becomes chunks."""
+
+    inner: Any
+
+    @once
+    def _originals(self) -> list[Any]:
+        try:
+            return list(self.inner.splits())
+        except CedarError:
+            raise
+        except Exception as error:  # a user's code
+            raise SourceError(f"{self.describe()}: splits() raised {type(error).__name__}: {error}") from error
+
+    @once
+    def _splits(self) -> list[Split]:
+        return [s if isinstance(s, Split) else _numbered(i, s) for i, s in enumerate(self._originals)]
+
+    @once
+    def _places(self) -> dict[tuple[int, int], int]:
+        """Where each split is listed, by what its rows' keys begin with."""
+        places: dict[tuple[int, int], int] = {}
+        for i, split in enumerate(self._splits):
+            other = places.setdefault((split.file, split.start), i)
+            if other != i:
+                raise SourceError(
+                    f"{self.describe()}: splits {other} and {i} both have file {split.file} and start {split.start},"
+                    " so their rows would have the same keys",
+                    fix="number the files in Split(file=...), or their rows in Split(start=...)",
+                )
+        return places
+
+    def splits(self) -> list[Split]:
+        assert len(self._places) == len(self._splits)
+        return self._splits
+
+    def read(self, split: Split) -> Iterator[Chunk]:
+        place = self._places[split.file, split.start]
+        origin = self._origin(place)
+        pieces = self._pieces(place)
+        if place == 0:  # types are fixed by its first rows, which are read once only
+            head = _head(pieces)
+            if "_row_types" not in self.__dict__ and any(isinstance(piece, list) for piece in head):
+                self.__dict__["_row_types"] = self._types_of(head)
+            pieces = chain(head, pieces)
+        row = split.start
+        for piece in pieces:
+            chunk = self._chunk(piece, origin, row)
+            row += chunk.rows
+            yield chunk
+
+    def _origin(self, place: int) -> Origin:
+        file = self._splits[place].file
+        return Origin(f"{self.url(file)}, split {place}", file, "row")
+
+    def _pieces(self, place: int) -> Iterator[Any]:
+        """What the user's ``read`` yields, single rows gathered into lists."""
+        iterator = self._guarded(self._originals[place], self._origin(place).url)
+        size = SAMPLE
+        rows: list[Any] = []
+        for piece in iterator:
+            if _is_row(piece):
+                rows.append(piece)
+                if len(rows) < size:
+                    continue
+                yield rows
+                rows, size = [], _ROWS
+            else:
+                if rows:
+                    yield rows
+                    rows = []
+                yield piece
+        if rows:
+            yield rows
+
+    def _guarded(self, original: Any, name: str) -> Iterator[Any]:
+        try:
+            pieces = self.inner.read(original)
+            single = isinstance(pieces, (pa.Table, pa.RecordBatch, Mapping, Chunk)) or _is_frame(pieces)
+            yield from [pieces] if single else pieces
+        except CedarError:
+            raise
+        except Exception as error:  # a user's code
+            raise SourceError(f"{name}: read() raised {type(error).__name__}: {error}") from error
+
+    # ---- from what is yielded to columns -----------------------------------------------------------------------------
+
+    def _chunk(self, piece: Any, origin: Origin, row: int) -> Chunk:
+        if isinstance(piece, Chunk):
+            return Chunk(self._columns(piece.columns, origin, row), piece.offsets, piece.length)
+        if _is_frame(piece):
+            piece = piece.to_arrow()
+        if isinstance(piece, (pa.Table, pa.RecordBatch)):
+            columns = {n: piece.column(i) for i, n in enumerate(piece.schema.names)}
+            return Chunk(self._columns(columns, origin, row), length=piece.num_rows)
+        if isinstance(piece, Mapping):
+            return Chunk(self._columns(piece, origin, row), length=None if piece else 0)
+        if isinstance(piece, list) and all(isinstance(r, Mapping) for r in piece):
+            types = RowTypes("dict", self._row_types)
+            return Chunk(self._columns(build_rows(piece, types, origin, row), origin, row), length=len(piece))
+        raise SourceError(
+            f"{origin.url}: read() yields {type(piece).__name__}",
+            fix=f"yield {_ACCEPTED}; see cedar.datasets.base.Source",
+        )
+
+    def _columns(self, given: Mapping[str, Any], origin: Origin, row: int) -> dict[str, Column]:
+        known = self._declared or self.__dict__.get("_seen") or {}
+        columns = {n: _column(n, v, known.get(n), origin, row) for n, v in given.items()}
+        types = {n: type_of(c) for n, c in columns.items()}
+        lengths = {n: len(c) for n, c in columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise SourceError(f"{origin.url}: columns of different lengths: {lengths}")
+        self._check(types, known, origin)
+        self.__dict__.setdefault("_seen", types)
+        return columns
+
+    def _check(self, types: Mapping[str, ColumnType], known: Mapping[str, ColumnType], origin: Origin) -> None:
+        if known and types != {n: types.get(n) if isinstance(k, UnknownType) else k for n, k in known.items()}:
+            name = next(n for n in [*known, *types] if types.get(n) != known.get(n))
+            found, wanted = types.get(name), known.get(name)
+            raise SourceError(
+                f"{origin.url}: column {name!r} is {found or 'missing'} here and {wanted or 'missing'} before",
+                fix="yield the same columns with the same types from every split",
+            )
+
+    @once
+    def _declared(self) -> dict[str, ColumnType]:
+        """What ``schema()`` of the user's source says; empty without it."""
+        schema = getattr(self.inner, "schema", None)
+        declared = schema() if callable(schema) else schema
+        if isinstance(declared, pa.Schema):
+            declared = dict(zip(declared.names, declared.types, strict=True))
+        kinds = declared or {}
+        return {n: k if isinstance(k, UnknownType) else type_from_dtype(k) for n, k in kinds.items()}
+
+    @once
+    def _row_types(self) -> dict[str, ColumnType]:
+        """Types of row dicts: declared, or fixed by the first 64 rows of split 0 whichever split is read first."""
+        return self._types_of(_head(self._pieces(0)))
+
+    def _types_of(self, head: list[Any]) -> dict[str, ColumnType]:
+        if self._declared and not any(isinstance(k, UnknownType) for k in self._declared.values()):
+            return self._declared
+        rows = [row for piece in head if isinstance(piece, list) for row in piece]
+        return fix_types(rows[:SAMPLE], self._origin(0), self._splits[0].start).kinds
+
+    # ---- what a source may leave out ---------------------------------------------------------------------------------
+
+    def schema(self) -> Schema:
+        return dict(self._declared) or None
+
+    def url(self, file: int) -> str:
+        url = getattr(self.inner, "url", None)
+        return str(url(file)) if callable(url) else self.describe()
+
+    def digest(self) -> str:
+        digest = getattr(self.inner, "digest", None)
+        return str(digest()) if callable(digest) else f"{len(self._splits)} splits"
+
+    @property
+    def row_bytes(self) -> float | None:
+        width = getattr(self.inner, "row_bytes", None)
+        return None if width is None else float(width)
+
+    def describe(self) -> str:
+        describe = getattr(self.inner, "describe", None)
+        return str(describe()) if callable(describe) else f"from_source({type(self.inner).__name__})"
+
+    def __repr__(self) -> str:
+        return self.describe()
+
+
+class SelectableSource(AdaptedSource):
+    """A user's source that can read fewer columns."""
+
+    def select(self, columns: Sequence[str]) -> BaseSource:
+        """The same rows, fewer columns."""
+        return adapt(self.inner.select(list(columns)))
+
+
+def _numbered(index: int, split: Any) -> Split:
+    rows, size = getattr(split, "rows", None), getattr(split, "bytes", None)
+    return Split(
+        index, rows=rows if isinstance(rows, int) else None, bytes=size if isinstance(size, int) else None, part=index
+    )
+
+
+def _head(pieces: Iterator[Any]) -> list[Any]:
+    """The first pieces: lists of rows up to 64 rows, or one piece of another kind."""
+    head: list[Any] = []
+    rows = 0
+    for piece in pieces:
+        head.append(piece)
+        rows += len(piece) if isinstance(piece, list) else SAMPLE
+        if rows >= SAMPLE:
+            break
+    return head
+
+
+def _is_frame(value: Any) -> bool:
+    return hasattr(value, "get_columns") and hasattr(value, "to_arrow")
+
+
+def _is_row(piece: Any) -> bool:
+    """A dict with a value that cannot be a column is one row, not a dict of columns."""
+    return isinstance(piece, Mapping) and any(
+        v is None or isinstance(v, (str, bytes, int, float, np.generic, Mapping)) for v in piece.values()
+    )
+
+
+def _column(name: str, value: Any, kind: ColumnType | None, origin: Origin, row: int) -> Column:
+    if isinstance(value, (list, tuple, range)):
+        values = list(value)
+        try:
+            fixed = infer_type(values[:SAMPLE]) if kind is None or isinstance(kind, UnknownType) else kind
+            return build_column(values, fixed)
+        except Misfit as misfit:
+            raise origin.error(f"column {name!r}: {misfit.message}", row + misfit.index) from misfit
+    try:
+        column = as_column(value)
+        len(column)
+    except (TypeError, pa.ArrowException) as error:
+        raise SourceError(f"{origin.url}: column {name!r}: {error}") from error
+    return column
+
+
+def adapt(source: Any) -> BaseSource:
+    """``source`` with everything that the package expects of one.
+
+    Args:
+        source: has ``splits()`` and ``read(split)``; see ``cedar.datasets.base.Source``.
+
+    Raises:
+        PipelineError: a method is missing.
+
+    Example:
+        >>> class Squares:
+        ...     def splits(self):
+        ...         return [range(0, 3), range(3, 5)]
+        ...     def read(self, split):
+        ...         yield {"x": [i * i for i in split]}
+        >>> source = adapt(Squares())
+        >>> [chunk.columns["x"].to_pylist() for split in source.splits() for chunk in source.read(split)]
+        [[0, 1, 4], [9, 16]]
+    """
+    if isinstance(source, BaseSource):
+        return source
+    missing = [m for m in ("splits", "read") if not callable(getattr(source, m, None))]
+    if missing or isinstance(source, type):
+        what = (
+            "is a class: give an instance" if isinstance(source, type) else f"has no {' and no '.join(missing)} method"
+        )
+        name = source.__name__ if isinstance(source, type) else type(source).__name__
+        raise PipelineError(
+            f"from_source: {name} {what}",
+            site=user_site(),
+            fix=f"a source has splits(), a list of pieces, and read(split), which yields {_ACCEPTED}",
+        )
+    return (SelectableSource if callable(getattr(source, "select", None)) else AdaptedSource)(source)

@@ -1,0 +1,117 @@
+"""Files: a row is a whole file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.columns import Column, ColumnType
+from cedar.datasets.base import Chunk, Split
+from cedar.datasets.files_io import read_range
+from cedar.datasets.filesource import FileSource
+from cedar.datasets.listing import File, Paths, as_paths, reading
+from cedar.errors import missing_column
+
+_FILES = 32  # files of a split
+_CHUNK_BYTES = 64 << 20  # what is read before it is handed over
+_TYPES: dict[str, ColumnType] = {"path": pa.large_string(), "bytes": pa.large_binary()}
+
+
+@dataclass(frozen=True, repr=False)
+class FilesSource(FileSource):
+    """Whole files: their path, and their bytes as they are stored (compressed ones stay compressed)."""
+
+    columns: tuple[str, ...] = ("path", "bytes")
+    reader: ClassVar[str] = "read_files"
+
+    def splits(self) -> list[Split]:
+        sizes = [file.size or 0 for file in self.listing]
+        return [
+            Split(0, start, stop, stop - start, sum(sizes[start:stop]), start // _FILES)
+            for start in range(0, len(sizes), _FILES)
+            for stop in [min(start + _FILES, len(sizes))]
+        ]
+
+    def read(self, split: Split) -> Iterator[Chunk]:
+        assert split.stop is not None
+        for start, stop in self._portions(split.start, split.stop):
+            files = self.listing.files[start:stop]
+            columns: dict[str, Column] = {}
+            if "path" in self.columns:
+                columns["path"] = pa.array([file.url for file in files], pa.large_string())
+            if "bytes" in self.columns:
+                columns["bytes"] = _contents(files)
+            rows = np.arange(start, stop, dtype=np.int64)
+            yield Chunk({name: columns[name] for name in self.columns}, rows, stop - start)
+
+    def _portions(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Runs of files whose bytes together stay within bounds."""
+        size = 0
+        for i in range(start, stop):
+            size += self.listing[i].size or 0
+            if size >= _CHUNK_BYTES:
+                yield start, i + 1
+                start, size = i + 1, 0
+        if start < stop:
+            yield start, stop
+
+    def schema(self) -> dict[str, ColumnType]:
+        return {name: _TYPES[name] for name in self.columns}
+
+    def select(self, columns: Sequence[str]) -> FilesSource:
+        """The same files, fewer columns; without ``bytes`` no file is opened.
+
+        Raises:
+            PipelineError: a column that does not exist.
+        """
+        for name in columns:
+            if name not in _TYPES:
+                raise missing_column(name, list(_TYPES), self.describe())
+        return self.keep(replace(self, columns=tuple(columns)))
+
+    def url(self, file: int) -> str:
+        return self.describe()
+
+    def url_of(self, file: int, row: int) -> str:
+        """The file itself: rows are numbered by its place in the listing."""
+        return self.listing[row].url
+
+    @property
+    def row_bytes(self) -> float | None:
+        sizes = [file.size or 0 for file in self.listing]
+        return sum(sizes) / len(sizes)
+
+
+def _contents(files: Sequence[File]) -> Column:
+    parts = [_content(file) for file in files]
+    offsets = np.zeros(len(parts) + 1, dtype=np.int64)
+    np.cumsum([len(part) for part in parts], out=offsets[1:])
+    data = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return pa.Array.from_buffers(pa.large_binary(), len(parts), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _content(file: File) -> Any:
+    if file.size is not None:
+        return read_range(file, 0, file.size)
+    with reading(file.url):
+        return np.frombuffer(file.fs.cat_file(file.path), dtype=np.uint8)
+
+
+def read_files(paths: Paths) -> FilesSource:
+    """The source behind ``cedar.read_files``.
+
+    Raises:
+        PipelineError: ``paths`` is not a path or a list of paths.
+
+    Example:
+        >>> from pathlib import Path
+        >>> _ = Path("a.bin").write_bytes(b"abc")
+        >>> source = read_files("*.bin")
+        >>> [chunk.columns["bytes"].to_pylist() for split in source.splits() for chunk in source.read(split)]
+        [[b'abc']]
+    """
+    return FilesSource(as_paths(paths, "read_files"))

@@ -1,0 +1,45 @@
+"""What every source over files has in common: a listing, and what is said about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+from cedar.datasets.base import BaseSource
+from cedar.datasets.listing import Listing, list_files, redact
+from cedar.datasets.once import once
+
+_S = TypeVar("_S", bound="FileSource")
+
+
+@dataclass(frozen=True, repr=False)
+class FileSource(BaseSource):
+    """A source over files, listed once, at the first need; the listing travels with the source."""
+
+    paths: tuple[str, ...]
+    reader: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...] | None] = None
+
+    @once
+    def listing(self) -> Listing:
+        return list_files(self.paths, self.suffixes)
+
+    def keep(self, other: _S) -> _S:
+        """``other``, a source over the same files, with what is already known of them."""
+        for known in ("listing", "_footers", "_lines"):
+            if known in self.__dict__:
+                other.__dict__[known] = self.__dict__[known]
+        return other
+
+    def url(self, file: int) -> str:
+        return self.listing[file].url
+
+    def digest(self) -> str:
+        return self.listing.digest()
+
+    def describe(self) -> str:
+        more = f", +{len(self.paths) - 1}" if len(self.paths) > 1 else ""
+        return f"{self.reader}({redact(self.paths[0])}{more})"
+
+    def __repr__(self) -> str:
+        return self.describe()

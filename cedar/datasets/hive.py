@@ -1,0 +1,73 @@
+"""Columns that a dataset keeps in the names of its folders: ``date=2024-01-01/part-0.parquet``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+
+from cedar.columns import Column
+from cedar.datasets.listing import File, Listing
+from cedar.errors import SourceError
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True)
+class HiveColumn:
+    """A column with one value per file: int64 where all values are whole numbers, else text."""
+
+    name: str
+    kind: pa.DataType
+    values: tuple[str | int | None, ...]
+
+    def column(self, file: int, rows: int) -> Column:
+        return pa.repeat(pa.scalar(self.values[file], self.kind), rows)
+
+
+def hive_columns(listing: Listing) -> list[HiveColumn]:
+    """The columns in the folder names below what was listed.
+
+    Raises:
+        SourceError: files that are partitioned by different columns.
+    """
+    if not any("=" in file.name for file in listing):
+        return []
+    parts = [_parts(file) for file in listing]
+    names = list(parts[0])
+    for file, found in zip(listing, parts, strict=True):
+        if list(found) != names:
+            raise SourceError(
+                f"{listing[0].url} is partitioned by {names}, {file.url} by {list(found)}",
+                fix="read folders that are partitioned by other columns apart",
+            )
+    return [_column(name, [p[name] for p in parts]) for name in names]
+
+
+def _parts(file: File) -> dict[str, str]:
+    folders = file.name.split("/")[:-1]
+    pairs = (folder.partition("=") for folder in folders if "=" in folder)
+    return {unquote(name): value for name, _, value in pairs if name}
+
+
+def _column(name: str, texts: list[str]) -> HiveColumn:
+    values = [None if t == NULL else unquote(t) for t in texts]
+    present = [v for v in values if v is not None]
+    if present and all(_is_int(v) for v in present):
+        return HiveColumn(name, pa.int64(), tuple(None if v is None else int(v) for v in values))
+    return HiveColumn(name, pa.large_string(), tuple(values))
+
+
+def _is_int(text: str) -> bool:
+    digits = text.removeprefix("-")
+    plain = digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")
+    return plain and -(1 << 63) <= int(text) < 1 << 63
+
+
+def folder_of(names: list[str], values: list[object]) -> str:
+    """The folder of the rows with these values, such as ``date=2024-01-01/hour=7``."""
+    return "/".join(
+        f"{quote(name, safe='')}={NULL if value is None else quote(str(value), safe=' ')}"
+        for name, value in zip(names, values, strict=True)
+    )

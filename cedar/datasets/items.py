@@ -1,0 +1,153 @@
+"""Items: a list of rows, or any map-style dataset (``__len__`` and ``__getitem__`` or ``__getitems__``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cedar.columns import UNKNOWN, nbytes
+from cedar.datasets.base import BaseSource, Chunk, Split
+from cedar.datasets.once import once
+from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types, names_of
+from cedar.errors import PipelineError, user_site
+from cedar.operators.base import Schema
+
+_LIST_SPLIT = 1024
+_DATASET_SPLIT = 32  # an item may be a decoded image
+
+_OTHERS = {  # the top package and class of what is often given by mistake, and what to use for it
+    ("polars", "DataFrame"): "cedar.from_polars(frame)",
+    ("polars", "LazyFrame"): "cedar.from_polars(frame.collect())",
+    ("pyarrow", "Table"): "cedar.from_arrow(table)",
+    ("pyarrow", "RecordBatch"): "cedar.from_arrow(batch)",
+    ("pandas", "DataFrame"): "cedar.from_arrow(pyarrow.Table.from_pandas(frame))",
+    ("datasets", "DatasetDict"): 'one of its parts, cedar.from_huggingface(dataset["train"])',
+    ("builtins", "dict"): "a list of rows; for a dict of columns, cedar.from_arrow(pyarrow.table(columns))",
+    ("builtins", "set"): "a list, whose order is fixed",
+    ("builtins", "str"): "a list of rows, or cedar.read_text(path)",
+    ("builtins", "bytes"): "a list of rows",
+    ("builtins", "generator"): "cedar.from_iterable(function), with the function that makes the generator",
+}
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ItemsSource(BaseSource):
+    """Rows that are held, or made, one by one in Python."""
+
+    items: Any
+    dtypes: Mapping[str, Any] | None = None
+
+    @once
+    def _length(self) -> int:
+        return len(self.items)
+
+    @once
+    def _types(self) -> RowTypes:
+        return fix_types(self._fetch(0, min(SAMPLE, self._length)), self._origin, 0, self.dtypes)
+
+    @once
+    def _origin(self) -> Origin:
+        return Origin(self.describe())
+
+    def splits(self) -> list[Split]:
+        size = _LIST_SPLIT if isinstance(self.items, (list, tuple)) else _DATASET_SPLIT
+        width = self.row_bytes or 0
+        return [
+            Split(0, start, stop, stop - start, int(width * (stop - start)), start // size)
+            for start in range(0, self._length, size)
+            for stop in [min(start + size, self._length)]
+        ]
+
+    def read(self, split: Split) -> Iterator[Chunk]:
+        types = self._types
+        assert split.stop is not None
+        items = self._fetch(split.start, split.stop)
+        yield Chunk(build_rows(items, types, self._origin, split.start), length=len(items))
+
+    def _fetch(self, start: int, stop: int) -> list[Any]:
+        if isinstance(self.items, (list, tuple)):
+            return list(self.items[start:stop])
+        many = getattr(self.items, "__getitems__", None)
+        if many is not None:
+            try:
+                items = list(many(list(range(start, stop))))
+            except Exception as error:  # a user's code
+                if not hasattr(self.items, "__getitem__"):
+                    raise self._failed(start, error) from error
+            else:
+                if len(items) != stop - start:
+                    raise self._origin.error(f"__getitems__ gave {len(items)} of {stop - start} items", start)
+                return items
+        return [self._item(i) for i in range(start, stop)]
+
+    def _item(self, index: int) -> Any:
+        try:
+            return self.items[index]
+        except Exception as error:  # a user's code
+            raise self._failed(index, error) from error
+
+    def _failed(self, index: int, error: Exception) -> Exception:
+        name = type(self.items).__name__
+        return self._origin.error(f"{name}[{index}] raised {type(error).__name__}: {error}", index)
+
+    def schema(self) -> Schema:
+        """Of a list, names and types; of a dataset, the names of item 0 (decoding more would be a run)."""
+        if self._length == 0:
+            return None
+        if isinstance(self.items, (list, tuple)):
+            return dict(self._types.kinds)
+        return dict.fromkeys(names_of(self._first), UNKNOWN)
+
+    @once
+    def _first(self) -> Any:
+        return self._fetch(0, 1)[0]
+
+    @once
+    def _row_bytes(self) -> float:
+        first = [self._first]
+        columns = build_rows(first, fix_types(first, self._origin), self._origin, 0)
+        size = sum(map(nbytes, columns.values()))
+        return float(1 << max(3, (size - 1).bit_length()))
+
+    @property
+    def row_bytes(self) -> float | None:
+        """Item 0's, rounded up to a power of two."""
+        return self._row_bytes if self._length else None
+
+    def digest(self) -> str:
+        return f"{self._length} items"
+
+    def describe(self) -> str:
+        return f"from_items({type(self.items).__name__} of {self._length})"
+
+    def __repr__(self) -> str:
+        return self.describe()
+
+
+def from_items(rows: Any, *, dtypes: Mapping[str, Any] | None = None) -> ItemsSource:
+    """The source behind ``cedar.from_items``.
+
+    Args:
+        rows: a list, or an object with ``__len__`` and ``__getitem__`` or ``__getitems__``. A dict is a row; of a
+            tuple the parts become columns "0", "1", ...; anything else the column "item".
+        dtypes: types of columns, where the first 64 rows do not tell.
+
+    Raises:
+        PipelineError: ``rows`` is something else.
+
+    Example:
+        >>> source = from_items([{"x": 1}, {"x": 2}])
+        >>> [chunk.columns["x"].to_pylist() for split in source.splits() for chunk in source.read(split)]
+        [[1, 2]]
+    """
+    kind = type(rows)
+    other = _OTHERS.get((kind.__module__.partition(".")[0], kind.__name__))
+    indexed = hasattr(rows, "__len__") and (hasattr(rows, "__getitem__") or hasattr(rows, "__getitems__"))
+    if other is not None or not indexed:
+        raise PipelineError(
+            f"from_items takes a list or a dataset with __len__ and __getitem__, not {kind.__name__}",
+            site=user_site(),
+            fix=f"use {other or 'cedar.from_iterable(make_iterator) for what can only be iterated'}",
+        )
+    return ItemsSource(rows, dtypes)

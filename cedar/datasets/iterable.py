@@ -1,0 +1,134 @@
+"""Iterable: rows from an iterator that a function makes anew for each pass."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from cedar.datasets.base import BaseSource, Chunk, Split
+from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types
+from cedar.errors import CedarError, PipelineError, user_site
+
+_CHUNK = 1024
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class IterableSource(BaseSource):
+    """One split, read from its beginning; resumed by skipping."""
+
+    make_iterator: Callable[[], Iterable[Any]]
+    dtypes: Mapping[str, Any] | None = None
+
+    def splits(self) -> list[Split]:
+        return [Split(streaming=True)]
+
+    def read(self, split: Split) -> Iterator[Chunk]:
+        origin = Origin(self.describe())
+        iterator = self._start(origin)
+        row, size = 0, SAMPLE
+        try:
+            while items := self._next(iterator, size, origin, row):
+                types = self._types(items, origin)
+                yield Chunk(build_rows(items, types, origin, row), length=len(items))
+                row += len(items)
+                size = min(2 * size, _CHUNK)  # the first rows soon, then fewer and larger chunks
+        finally:
+            close = getattr(iterator, "close", None)
+            if close is not None:
+                close()
+
+    def _start(self, origin: Origin) -> Iterator[Any]:
+        try:
+            iterator = iter(self.make_iterator())
+        except Exception as error:  # a user's code
+            raise origin.error(f"make_iterator raised {type(error).__name__}: {error}", 0) from error
+        self._refuse_again(iterator)
+        return iterator
+
+    def _refuse_again(self, iterator: Iterator[Any]) -> None:
+        """An iterator handed out twice goes on where it was, and the second pass would lose rows in silence."""
+        last = self.__dict__.get("_last")
+        if last is not None and last.ref() is iterator:
+            raise PipelineError(
+                f"{self.describe()} returned the same iterator twice",
+                fix="make a new one in each call: a pass over the data reads it from its beginning",
+            )
+        try:
+            self.__dict__["_last"] = _Last(weakref.ref(iterator))
+        except TypeError:  # some iterators cannot be referred to weakly
+            self.__dict__.pop("_last", None)
+
+    def _next(self, iterator: Iterator[Any], size: int, origin: Origin, row: int) -> list[Any]:
+        items: list[Any] = []
+        try:
+            items.extend(islice(iterator, size))
+        except CedarError:
+            raise
+        except Exception as error:  # a user's code
+            raise origin.error(f"the iterator raised {type(error).__name__}: {error}", row + len(items)) from error
+        return items
+
+    def _types(self, items: list[Any], origin: Origin) -> RowTypes:
+        known: RowTypes | None = self.__dict__.get("_fixed")
+        if known is None:
+            known = fix_types(items[:SAMPLE], origin, 0, self.dtypes)
+            self.__dict__["_fixed"] = known
+        return known
+
+    def describe(self) -> str:
+        name = getattr(self.make_iterator, "__qualname__", type(self.make_iterator).__name__)
+        return f"from_iterable({name.rpartition('.')[2] if '<lambda>' not in name else '<lambda>'})"
+
+    def __repr__(self) -> str:
+        return self.describe()
+
+
+class _Last:
+    """The iterator of the last pass, forgotten by pickles."""
+
+    def __init__(self, ref: Callable[[], Any]) -> None:
+        self.ref = ref
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Last, (_nothing,)
+
+
+def _nothing() -> None:
+    return None
+
+
+def from_iterable(
+    make_iterator: Callable[[], Iterable[Any]], *, dtypes: Mapping[str, Any] | None = None
+) -> IterableSource:
+    """The source behind ``cedar.from_iterable``.
+
+    Args:
+        make_iterator: called once per pass; returns an iterator over rows, the same rows in each pass. Rows are dicts;
+            tuples and single values as in ``from_items``.
+        dtypes: types of columns, where the first 64 rows do not tell.
+
+    Raises:
+        PipelineError: an iterator is given instead of the function that makes it.
+
+    Example:
+        >>> def count():
+        ...     for i in range(3):
+        ...         yield {"x": i}
+        >>> source = from_iterable(count)
+        >>> [chunk.columns["x"].to_pylist() for split in source.splits() for chunk in source.read(split)]
+        [[0, 1, 2]]
+    """
+    if not callable(make_iterator):
+        kind = type(make_iterator).__name__
+        if isinstance(make_iterator, Iterator):
+            what = f"from_iterable got {kind}, an iterator, which can be read once only"
+            fix = "give the function that makes it: from_iterable(make), not from_iterable(make())"
+        else:
+            what = f"from_iterable takes a function that returns an iterator, not {kind}"
+            again = isinstance(make_iterator, Iterable)
+            fix = "use from_iterable(lambda: iter(data)), or from_items for a list" if again else "give a function"
+        raise PipelineError(what, site=user_site(), fix=fix)
+    return IterableSource(make_iterator, dtypes)

@@ -1,0 +1,188 @@
+"""Lines of text as byte ranges: whole lines out of pieces of files, and where each begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.columns import Column, Index
+from cedar.datasets.base import Split
+from cedar.datasets.files_io import Bytes, compression_of, open_file, read_range
+from cedar.datasets.listing import File, Listing, reading
+
+SPLIT_BYTES = 8 << 20
+_BLOCK = 4 << 20  # decompressed bytes of a chunk of a compressed file
+_MORE = 1 << 16  # how much more is read at a time to find a line's end
+_NEWLINE, _RETURN = 10, 13
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Whole lines of a file.
+
+    Args:
+        data: uint8[...], from the first byte of the first line; the last line may lack its newline.
+        start: the byte offset of ``data`` in the (decompressed) file.
+    """
+
+    data: Bytes
+    start: int
+
+    def ends(self) -> Index:
+        """For each line the index in ``data`` of its newline, or of the end of data."""
+        ends = np.flatnonzero(self.data == _NEWLINE)
+        if len(self.data) and self.data[-1] != _NEWLINE:
+            ends = np.append(ends, len(self.data))
+        return ends
+
+    @staticmethod
+    def starts(ends: Index) -> Index:
+        """For each line the index in ``data`` of its first byte."""
+        starts = np.zeros(len(ends), dtype=np.int64)
+        starts[1:] = ends[:-1] + 1
+        return starts
+
+
+def line_splits(listing: Listing, size: int = SPLIT_BYTES) -> list[Split]:
+    """Byte ranges of uncompressed files; a compressed file is one streaming split."""
+    splits = []
+    for ordinal, file in enumerate(listing):
+        if compression_of(file) is not None or file.size is None:
+            splits.append(Split(ordinal, bytes=None, streaming=True))
+            continue
+        for part, start in enumerate(range(0, file.size, size)):
+            stop = min(start + size, file.size)
+            splits.append(Split(ordinal, start, stop, bytes=stop - start, part=part))
+    return splits
+
+
+def read_lines(file: File, split: Split) -> Iterator[Lines]:
+    """The lines that begin inside the split: one piece for a byte range, several for a streaming split."""
+    if split.streaming:
+        yield from _stream(file)
+        return
+    assert split.stop is not None
+    lines = _range(file, split.start, split.stop)
+    if len(lines.data):
+        yield lines
+
+
+def _range(file: File, start: int, stop: int) -> Lines:
+    """A line belongs to the range in which its first byte lies."""
+    before = 1 if start else 0  # the byte before tells whether a line begins at ``start``
+    data = read_range(file, start - before, stop)
+    begin = 0
+    if before:
+        found = _find_newline(data)
+        if found is None:
+            return Lines(data[:0], stop)  # the whole range lies inside one line
+        begin = found + 1
+    start = start - before + begin
+    data = data[begin:]
+    if start >= stop:
+        return Lines(data[:0], stop)
+    if data[-1] != _NEWLINE:
+        data = np.concatenate([data, *_rest_of_line(file, stop)])
+    return Lines(data, start)
+
+
+def _rest_of_line(file: File, position: int) -> Iterator[Bytes]:
+    size = _MORE
+    while True:
+        piece = read_range(file, position, position + size)
+        found = _find_newline(piece)
+        if found is not None:
+            yield piece[: found + 1]
+            return
+        yield piece
+        if len(piece) < size:
+            return
+        position += size
+        size *= 2
+
+
+def _find_newline(data: Bytes) -> int | None:
+    found = data.tobytes().find(b"\n") if len(data) <= _MORE else _find_far(data)
+    return found if found >= 0 else None
+
+
+def _find_far(data: Bytes) -> int:
+    """Looks in growing pieces, since the first newline is mostly near."""
+    start, size = 0, _MORE
+    while start < len(data):
+        found = data[start : start + size].tobytes().find(b"\n")
+        if found >= 0:
+            return start + found
+        start, size = start + size, size * 2
+    return -1
+
+
+def _stream(file: File) -> Iterator[Lines]:
+    position = 0
+    held: list[Bytes] = []
+    with reading(file.url):
+        stream = open_file(file)
+    with stream:
+        while True:
+            with reading(file.url, f"after byte {position}"):
+                block = np.frombuffer(stream.read(_BLOCK), dtype=np.uint8)
+            if not len(block):
+                break
+            newlines = np.flatnonzero(block == _NEWLINE)
+            if not len(newlines):
+                held.append(block)
+                continue
+            cut = int(newlines[-1]) + 1
+            data = np.concatenate([*held, block[:cut]])
+            yield Lines(data, position)
+            position += len(data)
+            held = [block[cut:]]
+    rest = np.concatenate(held) if held else np.empty(0, dtype=np.uint8)
+    if len(rest):
+        yield Lines(rest, position)
+
+
+def text_column(lines: Lines, ends: Index) -> Column:
+    """The lines as large_string without their line ends (LF or CR LF); not checked to be utf-8."""
+    data = lines.data
+    keep = np.ones(len(data), dtype=bool)
+    keep[ends[ends < len(data)]] = False
+    dropped = np.arange(len(ends), dtype=np.int64)  # bytes taken out before each line's end
+    returns = (ends < len(data)) & (ends > Lines.starts(ends))
+    returns[returns] = data[ends[returns] - 1] == _RETURN
+    if returns.any():
+        keep[ends[returns] - 1] = False
+        dropped += np.cumsum(returns)
+    offsets = np.zeros(len(ends) + 1, dtype=np.int64)
+    np.subtract(ends, dropped, out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[keep])]
+    return pa.Array.from_buffers(pa.large_string(), len(ends), buffers)
+
+
+def blank_lines(lines: Lines, ends: Index) -> Index:
+    """Which lines hold nothing: int64 indices."""
+    starts = Lines.starts(ends)
+    lengths = ends - starts
+    one = np.flatnonzero((lengths == 1) & (ends < len(lines.data)))
+    returns = one[lines.data[starts[one]] == _RETURN]
+    return np.sort(np.concatenate([np.flatnonzero(lengths == 0), returns]))
+
+
+def count_newlines(file: File, start: int, stop: int) -> int:
+    """Newlines in a byte range."""
+    return int(np.count_nonzero(read_range(file, start, stop) == _NEWLINE))
+
+
+def line_number(file: File, offset: int) -> int:
+    """The 0-based number of the line at a byte offset of the decompressed file; costs a read, meant for messages."""
+    if compression_of(file) is not None:
+        count = 0
+        with open_file(file) as stream:
+            while offset > 0 and (block := stream.read(min(_BLOCK, offset))):
+                count += block.count(b"\n")
+                offset -= len(block)
+        return count
+    return sum(count_newlines(file, start, min(start + _BLOCK, offset)) for start in range(0, offset, _BLOCK))

@@ -1,0 +1,332 @@
+"""Listing: which files a source reads, in a fixed order.
+
+A path is a local path or any fsspec URL; ``*``, ``?``, ``[...]`` and ``**`` are globs. Files come sorted by path, and
+that order numbers them in row keys. Names that begin with a dot are not matched by globs.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from cedar.errors import CedarError, PipelineError, SourceError, user_site
+
+Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+_MAGIC = re.compile(r"[*?\[]")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, repr=False)
+class File:
+    """A file of a listing.
+
+    Args:
+        path: what its filesystem opens.
+        name: its path below the directory, or the fixed part of the glob, that it was found under.
+        size: bytes, None where the storage does not tell.
+        fs: the fsspec filesystem; None for local files.
+    """
+
+    path: str
+    name: str
+    size: int | None
+    fs: Any = None
+
+    @property
+    def url(self) -> str:
+        """What users see: an absolute path, or a URL without credentials."""
+        if self.fs is None:
+            return self.path
+        return redact(str(self.fs.unstrip_protocol(self.path)).replace("memory:///", "memory://"))
+
+    def __repr__(self) -> str:
+        return f"File({self.url!r}, {self.size} bytes)"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Files sorted by path."""
+
+    files: tuple[File, ...]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __iter__(self) -> Iterator[File]:
+        return iter(self.files)
+
+    def __getitem__(self, index: int) -> File:
+        return self.files[index]
+
+    def digest(self, *more: Any) -> str:
+        """Stands for names and sizes, and for what else the source knows of its files."""
+        text = json.dumps([[[f.name, f.size] for f in self.files], *more], default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def redact(url: str) -> str:
+    """A URL without user, password and query; local paths as they are."""
+    if "://" not in url:
+        return url
+    url = re.sub(r"://[^/@]*@", "://***@", url)
+    return re.sub(r"\?(?=[^*]*=).*", "?***", url, flags=re.DOTALL)
+
+
+def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
+    """``paths`` as a tuple of strings.
+
+    Raises:
+        PipelineError: it is empty, or something else than strings and paths.
+    """
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    if not isinstance(given, Sequence) or not all(isinstance(p, (str, os.PathLike)) for p in given):
+        raise PipelineError(
+            f"{reader}: paths must be a string, a pathlib.Path or a list of them, not {_kind_of(paths)}",
+            site=user_site(),
+        )
+    strings = tuple(os.fspath(p) for p in given)
+    if not strings or not all(strings):
+        raise PipelineError(f"{reader}: {'an empty path' if strings else 'no paths'} given", site=user_site())
+    return strings
+
+
+def _kind_of(paths: Any) -> str:
+    if isinstance(paths, (list, tuple)):
+        odd = next(p for p in paths if not isinstance(p, (str, os.PathLike)))
+        return f"a list with {type(odd).__name__} in it"
+    return type(paths).__name__
+
+
+def list_files(paths: Sequence[str], suffixes: tuple[str, ...] | None = None) -> Listing:
+    """The files that ``paths`` name, sorted by path.
+
+    Args:
+        paths: local paths, fsspec URLs, globs.
+        suffixes: with it a directory stands for all files below it that end so; without it a directory is refused.
+
+    Raises:
+        SourceError: nothing matches, a directory where a file is expected, or a file that is listed twice (its rows
+            would share their keys).
+    """
+    found: dict[tuple[str, str], tuple[File, str]] = {}
+    for path, files in zip(paths, concurrently(lambda p: _list(p, suffixes), paths), strict=True):
+        for file in files:
+            key = (file.url, file.path)
+            if key in found:
+                raise SourceError(
+                    f"{file.url} is listed twice: by {redact(found[key][1])!r} and by {redact(path)!r}",
+                    fix="list each file once; to read a file several times, use p.repeat(n) or cedar.concat",
+                )
+            found[key] = (file, path)
+    return Listing(tuple(found[key][0] for key in sorted(found)))
+
+
+def concurrently(work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+    """``work`` on each item in up to 16 threads, results in order."""
+    if len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(16, len(items)), thread_name_prefix="cedar-list") as pool:
+        futures = [pool.submit(work, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        finally:  # the first error ends the others too
+            for future in futures:
+                future.cancel()
+
+
+@contextmanager
+def reading(url: str, what: str = "") -> Iterator[None]:
+    """Turns any failure to read ``url`` into a SourceError that names it; ``what`` says which part was read."""
+    where = f"{url}, {what}" if what else url
+    try:
+        yield
+    except CedarError:
+        raise
+    except FileNotFoundError as error:
+        raise SourceError(
+            f"{where}: the file is not there any more; it was when the files were listed",
+            fix="put it back, or build the pipeline again so that the files are listed anew",
+        ) from error
+    except PermissionError as error:
+        raise SourceError(f"{where}: no permission to read it", fix="check the file's owner and mode") from error
+    except Exception as error:  # whatever a decoder or a filesystem throws
+        text = " ".join(str(error).split())[:300] or type(error).__name__
+        raise SourceError(
+            f"{where}: cannot be read: {text}", fix="check that the file is complete, or leave it out of the paths"
+        ) from error
+
+
+def _list(path: str, suffixes: tuple[str, ...] | None) -> list[File]:
+    if "://" in path and not path.startswith(("file://", "local://")):
+        return _remote(path, suffixes)
+    local = os.path.abspath(os.path.expanduser(path.split("://", 1)[-1]))
+    with _listing(path):
+        return _local(path, local, suffixes)
+
+
+@contextmanager
+def _listing(path: str) -> Iterator[None]:
+    try:
+        yield
+    except CedarError:
+        raise
+    except PermissionError as error:
+        raise SourceError(f"{redact(path)!r}: no permission to list it", fix="check owner and mode") from error
+    except Exception as error:
+        raise SourceError(f"{redact(path)!r} cannot be listed: {redact(str(error))}", fix="check the URL") from error
+
+
+# ---- local files ---------------------------------------------------------------------------------------------------
+
+
+def _local(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]:
+    if os.path.isfile(full):  # also where its name looks like a glob
+        return [_local_file(full, os.path.dirname(full))]
+    if os.path.isdir(full):
+        return _local_directory(path, full, suffixes)
+    if not _MAGIC.search(full):
+        raise _nothing(path, *_nearest_local(full))
+    root = _fixed_part(full)
+    matches = sorted(set(glob.glob(full, recursive=True)))
+    files = [m for m in matches if not os.path.isdir(m)]
+    if not files and suffixes and matches:
+        files = [f for m in matches for f in _walk(m, suffixes)]
+    if not files:
+        if matches:
+            raise _directories(path, len(matches))
+        raise _nothing(path, *_nearest_local(root))
+    return [_local_file(f, root) for f in files]
+
+
+def _local_file(path: str, root: str) -> File:
+    if not os.path.isfile(path):
+        raise SourceError(f"{path} is not a regular file (a dangling link, a pipe or a device)")
+    return File(path, os.path.relpath(path, root), os.path.getsize(path))
+
+
+def _local_directory(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]:
+    if suffixes is None:
+        raise _directory(path)
+    files = sorted(_walk(full, suffixes))
+    if not files:
+        raise _nothing(os.path.join(path, "**", f"*{suffixes[0]}"), *_nearest_local(full))
+    return [_local_file(f, full) for f in files]
+
+
+def _walk(root: str, suffixes: tuple[str, ...]) -> Iterator[str]:
+    for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
+        folders[:] = [f for f in folders if not f.startswith((".", "_"))]
+        yield from (os.path.join(folder, n) for n in names if n.endswith(suffixes) and not n.startswith((".", "_")))
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _fixed_part(path: str) -> str:
+    """The directory above the first component that is a pattern."""
+    match = _MAGIC.search(path)
+    return path[: match.start()].rpartition("/")[0] if match else path.rpartition("/")[0]
+
+
+def _nearest_local(path: str) -> tuple[str, list[str]]:
+    """The nearest directory above ``path`` that exists, and what it holds."""
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path, sorted(os.listdir(path))
+
+
+# ---- other storage -------------------------------------------------------------------------------------------------
+
+
+def _remote(path: str, suffixes: tuple[str, ...] | None) -> list[File]:
+    import fsspec
+
+    with _listing(path):
+        fs, root = fsspec.url_to_fs(path)
+        pattern = root.replace("?", "") if path.startswith("http") else root
+        if _MAGIC.search(pattern) and not fs.isfile(root):
+            return _remote_glob(path, fs, root, suffixes)
+        try:
+            info = fs.info(root)
+        except FileNotFoundError:
+            raise _nothing(path, *_nearest_remote(fs, root)) from None
+        if info.get("type") != "directory":
+            return [File(root, root.rpartition("/")[2].partition("?")[0], info.get("size"), fs)]
+        if suffixes is None:
+            raise _directory(path)
+        files = _keep(fs.find(root, detail=True), root, suffixes)
+        if not files:
+            raise _nothing(f"{path.rstrip('/')}/**/*{suffixes[0]}", *_nearest_remote(fs, root))
+        return [File(p, _below(p, root), size, fs) for p, size in files]
+
+
+def _remote_glob(path: str, fs: Any, pattern: str, suffixes: tuple[str, ...] | None) -> list[File]:
+    root = _fixed_part(pattern)
+    matches = fs.glob(pattern, detail=True)
+    files = _keep(matches, root, ("",))
+    if not files and suffixes:
+        folders = [p for p, info in matches.items() if info.get("type") == "directory"]
+        files = [f for folder in folders for f in _keep(fs.find(folder, detail=True), root, suffixes)]
+    if not files:
+        if matches:
+            raise _directories(path, len(matches))
+        raise _nothing(path, *_nearest_remote(fs, root))
+    return [File(p, _below(p, root), size, fs) for p, size in sorted(files)]
+
+
+def _keep(found: dict[str, Any], root: str, suffixes: tuple[str, ...]) -> list[tuple[str, int | None]]:
+    hidden = (".", "_") if suffixes != ("",) else (".",)
+    kept = []
+    for path, info in found.items():
+        parts = _below(path, root).split("/")
+        if info.get("type") == "file" and path.endswith(suffixes) and not any(p.startswith(hidden) for p in parts):
+            kept.append((path, info.get("size")))
+    return kept
+
+
+def _below(path: str, root: str) -> str:
+    return path.removeprefix(root).lstrip("/")
+
+
+def _nearest_remote(fs: Any, path: str) -> tuple[str, list[str]]:
+    while path and not fs.isdir(path):
+        path = path.rpartition("/")[0]
+    try:
+        names = [str(p).rstrip("/").rpartition("/")[2] for p in fs.ls(path, detail=False)]
+    except (OSError, ValueError, NotImplementedError):
+        return "", []
+    return redact(str(fs.unstrip_protocol(path))), sorted(names)
+
+
+# ---- errors --------------------------------------------------------------------------------------------------------
+
+
+def _nothing(path: str, nearest: str, names: Iterable[str]) -> SourceError:
+    names = list(names)
+    shown = ", ".join(names[:8]) + (f", ... ({len(names)} entries)" if len(names) > 8 else "")
+    there = f"; {nearest!r} exists and holds {shown or 'nothing'}" if nearest else ""
+    return SourceError(f"no file matches {redact(path)!r}{there}", fix="check the path or the pattern")
+
+
+def _directory(path: str) -> SourceError:
+    return SourceError(
+        f"{redact(path)!r} is a directory where a file is expected",
+        fix=f"list the files in it with a pattern, such as {redact(path).rstrip('/') + '/*'!r}",
+    )
+
+
+def _directories(path: str, count: int) -> SourceError:
+    return SourceError(
+        f"{redact(path)!r} matches {count} director{'y' if count == 1 else 'ies'} and no file",
+        fix=f"list the files in them, such as {redact(path).rstrip('/') + '/*'!r}",
+    )

@@ -1,0 +1,121 @@
+"""Names and types of Parquet columns, from footers alone: what a selection gives, and whether files agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+
+from cedar.columns import canonical_type
+from cedar.datasets.listing import File, reading
+from cedar.errors import SourceError, missing_column
+
+Types = dict[str, pa.DataType]
+
+
+def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Types, list[int]]:
+    """The canonical types of the selected columns, in file order, and the numbers of the leaves they are stored in.
+
+    Raises:
+        PipelineError: a selected column does not exist.
+        SourceError: the footer cannot be understood, or names a column twice.
+    """
+    with reading(file.url, "footer"):
+        fields = list(footer.schema.to_arrow_schema())
+        paths = [footer.schema.column(i).path for i in range(len(footer.schema))]
+        chosen = range(len(paths)) if wanted is None else _choose(fields, paths, wanted, file)
+        leaves = count()
+        types: Types = {}
+        for field in fields:
+            kind = _prune(field.type, leaves, set(chosen))
+            if kind is not None and field.name in types:
+                raise SourceError(f"{file.url}: there are two columns {field.name!r}", fix="write unique names")
+            if kind is not None:
+                types[field.name] = canonical_type(kind)
+    return types, sorted(chosen)
+
+
+def canonical(kind: pa.DataType) -> pa.DataType:
+    """The type that a column has in a block; an extension type counts as its storage."""
+    return canonical_type(kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind)
+
+
+def _choose(fields: list[Any], paths: list[str], wanted: Sequence[str], file: File) -> list[int]:
+    """The leaves of the wanted columns: a name of a column, or a dotted path to a part of one."""
+    spans = {}
+    start = 0
+    for field in fields:
+        stop = start + _leaf_count(field.type)
+        spans[field.name] = range(start, stop)
+        start = stop
+    chosen: list[int] = []
+    for name in wanted:
+        found = spans.get(name) or [i for i, p in enumerate(paths) if p == name or p.startswith(name + ".")]
+        if not found:
+            raise missing_column(name, list(spans), f"read_parquet({file.url})")
+        chosen.extend(found)
+    return chosen
+
+
+def _leaf_count(kind: pa.DataType) -> int:
+    return sum(map(_leaf_count, _children(kind))) or 1
+
+
+def _children(kind: pa.DataType) -> list[pa.DataType]:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _children(kind.storage_type)
+    if pa.types.is_struct(kind):
+        return [f.type for f in kind]
+    if pa.types.is_map(kind):
+        return [kind.key_type, kind.item_type]
+    return [kind.value_type] if _is_list(kind) else []
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_fixed_size_list(kind)
+        or pa.types.is_list_view(kind)
+        or pa.types.is_large_list_view(kind)
+    )
+
+
+def _prune(kind: pa.DataType, leaves: Iterator[int], chosen: set[int]) -> pa.DataType | None:
+    """``kind`` with the chosen leaves only; ``leaves`` numbers them as they are met."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _prune(kind.storage_type, leaves, chosen)
+    if pa.types.is_struct(kind):
+        kept = [(f.name, _prune(f.type, leaves, chosen)) for f in kind]
+        present = [(name, inner) for name, inner in kept if inner is not None]
+        return pa.struct(present) if present else None
+    if pa.types.is_map(kind):
+        key, item = _prune(kind.key_type, leaves, chosen), _prune(kind.item_type, leaves, chosen)
+        return pa.map_(key, item) if key is not None and item is not None else None
+    if _is_list(kind):
+        inner = _prune(kind.value_type, leaves, chosen)
+        if inner is None:
+            return None
+        return pa.list_(inner, kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.large_list(inner)
+    return kind if next(leaves) in chosen else None
+
+
+def check_same(first: Types, other: Types, file: File, other_file: File) -> None:
+    """Raises SourceError where two files do not have the same columns."""
+    for name, kind in first.items():
+        if name not in other:
+            raise _differ(file, other_file, f"column {name!r} ({kind}) is missing in the second")
+        if other[name] != kind:
+            raise _differ(file, other_file, f"column {name!r} is {kind} in the first and {other[name]} in the second")
+    for name, kind in other.items():
+        if name not in first:
+            raise _differ(file, other_file, f"column {name!r} ({kind}) is missing in the first")
+
+
+def _differ(file: File, other: File, how: str) -> SourceError:
+    return SourceError(
+        f"{file.url} and {other.url} have different schemas: {how}",
+        fix="read them apart and join them with cedar.concat, or select the columns that all share: columns=[...]",
+    )

@@ -1,0 +1,124 @@
+"""Python rows as columns: which columns there are and their types are fixed by the first 64 rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cedar.columns import Column, ColumnType
+from cedar.errors import PipelineError, RowError, RowRef
+from cedar.operators.infer import Misfit, build_column, infer_type, type_from_dtype
+
+SAMPLE = 64  # rows that fix the types
+Form = Literal["dict", "tuple", "item"]
+
+
+@dataclass(frozen=True)
+class RowTypes:
+    """What rows look like: dicts, tuples (columns "0", "1", ...) or single values (column "item")."""
+
+    form: Form
+    kinds: dict[str, ColumnType]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where rows come from, for messages: the source, the split's file ordinal, and what a row is called."""
+
+    url: str
+    file: int = 0
+    unit: str = "item"
+
+    def error(self, what: str, row: int, fix: str | None = None) -> RowError:
+        return RowError(what, row=RowRef(0, self.file, row, url=self.url, unit=self.unit), fix=fix)
+
+
+def form_of(item: Any) -> Form:
+    """How an item becomes columns."""
+    if isinstance(item, Mapping) or hasattr(item, "_asdict"):
+        return "dict"
+    return "tuple" if isinstance(item, tuple) else "item"
+
+
+def names_of(item: Any) -> list[str]:
+    """The columns that an item alone shows.
+
+    Raises:
+        PipelineError: a dict whose keys are not strings.
+    """
+    names = list(as_row(item))
+    odd = next((n for n in names if not isinstance(n, str)), None)
+    if odd is not None:
+        raise PipelineError(f"column names must be strings, not {odd!r} ({type(odd).__name__})")
+    return names
+
+
+def as_row(item: Any) -> Mapping[Any, Any]:
+    """An item as a mapping of column names to values."""
+    form = form_of(item)
+    if form == "dict":
+        mapping: Mapping[Any, Any] = item if isinstance(item, Mapping) else item._asdict()
+        return mapping
+    return {str(i): v for i, v in enumerate(item)} if form == "tuple" else {"item": item}
+
+
+def fix_types(
+    items: Sequence[Any], origin: Origin, first: int = 0, dtypes: Mapping[str, Any] | None = None
+) -> RowTypes:
+    """The columns and types that ``items`` (up to 64, the first of which is number ``first``) show.
+
+    Raises:
+        RowError: values of one column that do not go together.
+        PipelineError: names that are not strings, ``dtypes`` for columns that are not there.
+    """
+    if not items:
+        return RowTypes("dict", {})
+    form = form_of(items[0])
+    rows = [as_row(_same_form(item, form, origin, first + i)) for i, item in enumerate(items)]
+    names = dict.fromkeys(name for item in items for name in names_of(item))
+    kinds = {}
+    for name in names:
+        try:
+            declared = None if dtypes is None else dtypes.get(name)
+            kinds[name] = infer_type([r.get(name) for r in rows]) if declared is None else type_from_dtype(declared)
+        except Misfit as misfit:
+            raise origin.error(f"column {name!r}: {misfit.message}", first + misfit.index, _FIX) from misfit
+    for name, declared in (dtypes or {}).items():
+        kinds.setdefault(name, type_from_dtype(declared))
+    return RowTypes(form, kinds)
+
+
+_FIX = "make the values of the column one type, or say it with dtypes={...}"
+
+
+def _same_form(item: Any, form: Form, origin: Origin, row: int) -> Any:
+    if form_of(item) != form:
+        wanted = {"dict": "a dict", "tuple": "a tuple", "item": "a single value"}[form]
+        raise origin.error(f"{wanted} is expected, as the first one is, not {type(item).__name__}", row)
+    return item
+
+
+def build_rows(items: Sequence[Any], types: RowTypes, origin: Origin, first: int) -> dict[str, Column]:
+    """``items`` as columns of fixed types; a key that is not there is null.
+
+    Raises:
+        RowError: a value that does not fit, or a key that the first 64 rows did not have; names the row.
+    """
+    rows = [as_row(_same_form(item, types.form, origin, first + i)) for i, item in enumerate(items)]
+    known = types.kinds.keys()
+    for i, row in enumerate(rows):
+        if not row.keys() <= known:
+            extra = next(name for name in row if name not in known)
+            raise origin.error(
+                f"unexpected column {extra!r}: the first {SAMPLE} rows have {list(known)}",
+                first + i,
+                "give it in the first row too (None will do), or say its type with dtypes={...}",
+            )
+    columns = {}
+    for name, kind in types.kinds.items():
+        try:
+            columns[name] = build_column([row.get(name) for row in rows], kind)
+        except Misfit as misfit:
+            raise origin.error(f"column {name!r}: {misfit.message}", first + misfit.index, _FIX) from misfit
+    return columns

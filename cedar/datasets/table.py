@@ -1,0 +1,120 @@
+"""Tables in memory: Arrow's, and polars frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.columns import as_column
+from cedar.datasets.base import BaseSource, Chunk, Split
+from cedar.datasets.once import once
+from cedar.datasets.parquet_schema import Types, canonical
+from cedar.errors import PipelineError, user_site
+
+_ROWS = 65_536  # rows of a split
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class TableSource(BaseSource):
+    """An Arrow table in memory, in splits of 65,536 rows."""
+
+    table: Any
+    name: str = "from_arrow"
+    indices: Any = None  # int64 row numbers of the table, where not all of its rows are wanted in order
+    rows_per_split: int = _ROWS
+
+    @property
+    def _length(self) -> int:
+        return int(self.table.num_rows if self.indices is None else len(self.indices))
+
+    def splits(self) -> list[Split]:
+        width = self.row_bytes or 0
+        return [
+            Split(0, start, stop, stop - start, int(width * (stop - start)), start // self.rows_per_split)
+            for start in range(0, self._length, self.rows_per_split)
+            for stop in [min(start + self.rows_per_split, self._length)]
+        ]
+
+    def read(self, split: Split) -> Iterator[Chunk]:
+        assert split.stop is not None
+        rows = split.stop - split.start
+        if self.indices is None:
+            part = self.table.slice(split.start, rows)
+        else:
+            part = self.table.take(pa.array(np.asarray(self.indices[split.start : split.stop], dtype=np.int64)))
+        yield Chunk({n: as_column(part.column(n)) for n in self.table.schema.names}, length=rows)
+
+    def schema(self) -> Types:
+        return {field.name: canonical(field.type) for field in self.table.schema}
+
+    def select(self, columns: Sequence[str]) -> TableSource:
+        """The same rows, fewer columns."""
+        return replace(self, table=self.table.select(list(columns)))
+
+    @once
+    def _row_bytes(self) -> float:
+        return float(self.table.nbytes / max(1, self.table.num_rows))
+
+    @property
+    def row_bytes(self) -> float | None:
+        return self._row_bytes
+
+    def digest(self) -> str:
+        return f"{self._length} rows of {', '.join(f'{n}: {t}' for n, t in self.schema().items())}"
+
+    def describe(self) -> str:
+        return f"{self.name}({self._length} rows)"
+
+    def __repr__(self) -> str:
+        return self.describe()
+
+
+def from_arrow(table: Any) -> TableSource:
+    """The source behind ``cedar.from_arrow``: a ``pyarrow.Table`` or ``RecordBatch``.
+
+    Raises:
+        PipelineError: it is something else, or two columns have the same name.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from_arrow(pa.table({"x": [1, 2]})).schema()
+        {'x': DataType(int64)}
+    """
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if not isinstance(table, pa.Table):
+        raise PipelineError(
+            f"from_arrow takes a pyarrow.Table or RecordBatch, not {type(table).__name__}",
+            site=user_site(),
+            fix="use cedar.from_polars for polars frames, cedar.from_items for rows",
+        )
+    return TableSource(_unique(table, "from_arrow"))
+
+
+def _unique(table: Any, name: str) -> Any:
+    twice = next((n for n in table.column_names if table.column_names.count(n) > 1), None)
+    if twice is not None:
+        raise PipelineError(f"{name}: there are two columns {twice!r}", site=user_site(), fix="rename one of them")
+    return table
+
+
+def from_polars(frame: Any) -> TableSource:
+    """The source behind ``cedar.from_polars``: a ``polars.DataFrame``.
+
+    Raises:
+        PipelineError: it is something else (a LazyFrame is to be collected first).
+
+    Example:
+        >>> import polars as pl
+        >>> from_polars(pl.DataFrame({"x": [1, 2]})).schema()
+        {'x': DataType(int64)}
+    """
+    kind = type(frame).__name__
+    if not hasattr(frame, "to_arrow") or not hasattr(frame, "get_columns"):
+        fix = "collect it first: cedar.from_polars(frame.collect())" if kind == "LazyFrame" else None
+        raise PipelineError(f"from_polars takes a polars.DataFrame, not {kind}", site=user_site(), fix=fix)
+    return TableSource(frame.to_arrow(), "from_polars")

@@ -1,0 +1,155 @@
+"""Text: a row is a line."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.columns import Column, ColumnType
+from cedar.datasets.base import Chunk, Split
+from cedar.datasets.files_io import compression_of
+from cedar.datasets.filesource import FileSource
+from cedar.datasets.lines import SPLIT_BYTES, Lines, count_newlines, line_splits, read_lines, text_column
+from cedar.datasets.listing import File, Paths, as_paths, concurrently
+from cedar.datasets.once import once
+from cedar.errors import PipelineError, SourceError, missing_column, user_site
+
+_TYPES: dict[str, ColumnType] = {"path": pa.large_string(), "line": pa.int64(), "text": pa.large_string()}
+
+
+class LineIndex:
+    """Newlines in each byte range of each file, counted when first needed and kept."""
+
+    def __init__(self, known: dict[tuple[int, int], int] | None = None) -> None:
+        self._known = known or {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LineIndex, (dict(self._known),)
+
+    def put(self, file: int, part: int, count: int) -> None:
+        self._known[file, part] = count
+
+    def before(self, file: int, part: int, of: File) -> int:
+        """Newlines in the ranges before range ``part``; ranges not read yet are counted, concurrently."""
+        with self._lock:
+            missing = [p for p in range(part) if (file, p) not in self._known]
+            counts = concurrently(lambda p: count_newlines(of, p * SPLIT_BYTES, (p + 1) * SPLIT_BYTES), missing)
+            self._known.update(((file, p), count) for p, count in zip(missing, counts, strict=True))
+            return sum(self._known[file, p] for p in range(part))
+
+
+@dataclass(frozen=True, repr=False)
+class TextSource(FileSource):
+    """Lines of text files, in splits of 8 MiB; a compressed file is one split.
+
+    Args:
+        errors: what to do about bytes that are not utf-8: "strict" (SourceError) or "replace" (U+FFFD).
+    """
+
+    columns: tuple[str, ...] = ("path", "line", "text")
+    errors: Literal["strict", "replace"] = "strict"
+    reader: ClassVar[str] = "read_text"
+
+    @once
+    def _lines(self) -> LineIndex:
+        return LineIndex()
+
+    def splits(self) -> list[Split]:
+        return line_splits(self.listing)
+
+    def read(self, split: Split) -> Iterator[Chunk]:
+        file = self.listing[split.file]
+        number = 0
+        for lines in read_lines(file, split):
+            ends = lines.ends()
+            starts = Lines.starts(ends) + lines.start
+            columns: dict[str, Column] = {}
+            if "line" in self.columns:
+                first = number if split.streaming else self._first_line(file, split, lines)
+                columns["line"] = pa.array(np.arange(first, first + len(ends), dtype=np.int64))
+            if "path" in self.columns:
+                columns["path"] = pa.repeat(pa.scalar(file.url, pa.large_string()), len(ends))
+            if "text" in self.columns:
+                columns["text"] = self._text(file, lines, ends)
+            number += len(ends)
+            yield Chunk({name: columns[name] for name in self.columns}, starts, len(ends))
+
+    def _first_line(self, file: File, split: Split, lines: Lines) -> int:
+        assert split.stop is not None
+        before = self._lines.before(split.file, split.part, file)
+        inside = lines.data[: split.stop - lines.start]
+        # A line that reaches into this range from the one before ends in it, just before our first line.
+        reached_in = 1 if lines.start > split.start else 0
+        self._lines.put(split.file, split.part, int(np.count_nonzero(inside == ord("\n"))) + reached_in)
+        return before + reached_in
+
+    def _text(self, file: File, lines: Lines, ends: np.ndarray[Any, np.dtype[np.int64]]) -> Column:
+        column = text_column(lines, ends)
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as invalid:
+            if self.errors == "replace":
+                return pa.array([v.as_py().decode("utf-8", "replace") for v in column.view(pa.large_binary())]).cast(
+                    pa.large_string()
+                )
+            raise _not_utf8(file, lines) from invalid
+        return column
+
+    def schema(self) -> dict[str, ColumnType]:
+        return {name: _TYPES[name] for name in self.columns}
+
+    def select(self, columns: Sequence[str]) -> TextSource:
+        """The same lines, fewer columns; without ``line`` no lines are counted.
+
+        Raises:
+            PipelineError: a column that does not exist.
+        """
+        for name in columns:
+            if name not in _TYPES:
+                raise missing_column(name, list(_TYPES), self.describe())
+        return self.keep(replace(self, columns=tuple(columns)))
+
+
+def _not_utf8(file: File, lines: Lines) -> SourceError:
+    try:
+        lines.data.tobytes().decode()
+    except UnicodeDecodeError as error:
+        offset = lines.start + error.start
+        inside = " of the decompressed data" if compression_of(file) else ""
+        return SourceError(
+            f"{file.url}: not utf-8: byte {error.object[error.start]:#04x} at byte offset {offset}{inside}",
+            fix='convert the file, or read_text(..., errors="replace")',
+        )
+    return SourceError(f"{file.url}: not utf-8, after byte offset {lines.start}")
+
+
+def read_text(
+    paths: Paths,
+    *,
+    errors: Literal["strict", "replace"] = "strict",
+) -> TextSource:
+    """The source behind ``cedar.read_text``.
+
+    Args:
+        paths: local paths, fsspec URLs, globs; ``.gz``, ``.bz2``, ``.zst`` and ``.xz`` are decompressed.
+        errors: what to do about bytes that are not utf-8: "strict" (SourceError with the byte offset) or "replace".
+
+    Raises:
+        PipelineError: ``paths`` or ``errors`` is something else.
+
+    Example:
+        >>> from pathlib import Path
+        >>> _ = Path("t.txt").write_text("one two")
+        >>> source = read_text("t.txt").select(["line", "text"])
+        >>> [chunk.columns["text"].to_pylist() for split in source.splits() for chunk in source.read(split)]
+        [['one two']]
+    """
+    if errors not in ("strict", "replace"):
+        raise PipelineError(f'read_text: errors is "strict" or "replace", not {errors!r}', site=user_site())
+    return TextSource(as_paths(paths, "read_text"), errors=errors)

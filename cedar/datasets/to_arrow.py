@@ -1,0 +1,84 @@
+"""Blocks as Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.block import Block
+from cedar.columns import Column, ColumnType, TensorType, blank
+from cedar.errors import PipelineError
+
+
+def arrow_column(name: str, column: Column) -> pa.Array:
+    """A column as an Arrow array; fixed-shape tensors become (nested) fixed-size lists.
+
+    Raises:
+        PipelineError: Python objects, or numbers that Arrow does not have.
+    """
+    if isinstance(column, pa.Array):
+        return column
+    if column.dtype == object:
+        raise PipelineError(
+            f"column {name!r} holds Python objects, which Arrow cannot hold",
+            fix=f"map it to numbers, strings or arrays first, or drop it with p.drop({name!r})",
+        )
+    try:
+        flat = pa.array(np.ascontiguousarray(column).reshape(-1))
+    except pa.ArrowException as error:
+        raise PipelineError(f"column {name!r}: Arrow has no type for {column.dtype}", fix="convert it first") from error
+    for i, size in reversed(list(enumerate(column.shape[1:], 1))):
+        rows = int(np.prod(column.shape[:i]))
+        kind = pa.list_(flat.type, size)
+        flat = pa.FixedSizeListArray.from_arrays(flat, type=kind) if size else pa.array([[]] * rows, kind)
+    return flat
+
+
+def arrow_batch(block: Block) -> Any:
+    """The live rows of a block as a record batch."""
+    arrays = {name: arrow_column(name, column) for name, column in block.columns.items()}
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise PipelineError(f"columns of different lengths do not make a table: {lengths}")
+    return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def same_schema(first: Any, other: Any) -> None:
+    """Raises PipelineError where a later block has other columns or types than the first."""
+    if first.equals(other):
+        return
+    for name in dict.fromkeys([*first.names, *other.names]):
+        before, now = (s.field(name).type if name in s.names else "missing" for s in (first, other))
+        if before != now:
+            raise PipelineError(
+                f"column {name!r} is {before} in the first rows and {now} in later ones",
+                fix="say its type where it is made, with dtype=...",
+            )
+
+
+def to_arrow_table(blocks: Iterable[Block], schema: dict[str, ColumnType] | None = None) -> Any:
+    """All blocks as one ``pyarrow.Table``.
+
+    Args:
+        blocks: of the same columns.
+        schema: the columns of a table without rows, where there is no block to tell.
+
+    Raises:
+        PipelineError: a column of Python objects, or one whose type changes.
+
+    Example:
+        >>> import numpy as np, pyarrow as pa
+        >>> from cedar.cursor import Keys
+        >>> to_arrow_table([Block({"x": pa.array([1, 2])}, Keys(np.arange(2)))]).num_rows
+        2
+    """
+    batches = [arrow_batch(block) for block in blocks]
+    for batch in batches[1:]:
+        same_schema(batches[0].schema, batch.schema)
+    if not batches:
+        kinds = {n: k for n, k in (schema or {}).items() if isinstance(k, (pa.DataType, TensorType))}
+        return pa.table({name: arrow_column(name, blank(kind, 0)) for name, kind in kinds.items()})
+    return pa.Table.from_batches([b for b in batches if b.num_rows] or batches[:1])

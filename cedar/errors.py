@@ -1,0 +1,165 @@
+"""Every error a user can see.
+
+An error says, in this order: what broke; the user's file and line that built the operator; the row; what was done
+about it; what to do next. The original exception, where there is one, is the ``__cause__``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+@dataclass(frozen=True)
+class Site:
+    """The place in the user's code that built an operator."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}"
+        return f"{where} in {self.function}" if self.function and self.function != "<module>" else where
+
+
+def user_site() -> Site | None:
+    """The nearest caller outside the package, or None when there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        ours = file.startswith(_PACKAGE) or str(frame.f_globals.get("__name__")).startswith(__package__ + ".")
+        if not ours and not file.startswith("<frozen"):  # a dataclass's __init__ has a file name of its own: <string>
+            return Site(file, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+@dataclass(frozen=True)
+class RowRef:
+    """A row by its key: where it was read and, once known, the URL of that file.
+
+    ``row`` is the row number in the file, or the byte offset where rows are lines of text; ``sub`` is the index that
+    ``flat_map`` or ``pack`` added, -1 when there is none.
+    """
+
+    source: int
+    file: int
+    row: int
+    sub: int = -1
+    repeat: int = 0
+    url: str | None = None
+    epoch: int | None = None
+    unit: str = "row"
+
+    def __str__(self) -> str:
+        where = self.url if self.url is not None else f"source {self.source}, file {self.file}"
+        text = f"{where}, {self.unit} {self.row}"
+        if self.sub >= 0:
+            text += f", item {self.sub}"
+        if self.epoch is not None:
+            text += f", epoch {self.epoch}"
+        return text
+
+
+class CedarError(Exception):
+    """Root of every error of cedar.
+
+    Args:
+        what: what broke, in one sentence.
+        site: the user's line that built the operator.
+        row: the row at hand.
+        done: what was done about it.
+        fix: what to do next.
+
+    Example:
+        >>> from cedar.errors import CedarError
+        >>> print(CedarError("no column 'agee'", fix="did you mean 'age'?"))
+        no column 'agee'
+          next       did you mean 'age'?
+    """
+
+    def __init__(
+        self,
+        what: str = "",
+        *,
+        site: Site | None = None,
+        row: RowRef | None = None,
+        done: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.site = site
+        self.row = row
+        self.done = done
+        self.fix = fix
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        for label, value in (
+            ("your code", self.site),
+            ("row", self.row),
+            ("done", self.done),
+            ("next", self.fix),
+        ):
+            if value is not None:
+                lines.append(f"  {label:<10} {value}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.__dict__ | {"args": self.args}, self.__cause__)
+
+
+def _rebuild(kind: type[CedarError], state: dict[str, Any], cause: BaseException | None) -> CedarError:
+    error = kind.__new__(kind)
+    error.args = state.pop("args")
+    error.__dict__.update(state)
+    error.__cause__ = cause
+    return error
+
+
+class PipelineError(CedarError):
+    """The pipeline is built wrongly. Raised at the user's line where that can be known."""
+
+
+class RowError(CedarError):
+    """A function failed on a row, or a value does not fit the type of its column."""
+
+
+class SourceError(CedarError):
+    """A file, or another source, cannot be listed or read."""
+
+
+class WorkerError(CedarError):
+    """A worker died, or could not take a task."""
+
+
+class ResumeError(CedarError):
+    """A saved state does not fit this pipeline."""
+
+
+class PlanError(CedarError):
+    """A plan does not fit this pipeline, or a feature of plans is not there."""
+
+
+def nearest(name: str, known: list[str]) -> list[str]:
+    """``known``, nearest to ``name`` first."""
+    from difflib import SequenceMatcher
+
+    return sorted(known, key=lambda k: -SequenceMatcher(None, name.lower(), k.lower()).ratio())
+
+
+def missing_column(name: str, known: list[str], what: str, site: Site | None = None) -> PipelineError:
+    """The error for a column that does not exist: says which do, nearest first."""
+    ordered = nearest(name, known)
+    listed = ", ".join(repr(k) for k in ordered[:12]) + (", ..." if len(ordered) > 12 else "")
+    return PipelineError(
+        f"{what}: there is no column {name!r}; the columns are {listed or 'none'}",
+        site=site,
+        fix=f"did you mean {ordered[0]!r}?" if ordered else "check the source's columns with p.schema",
+    )

@@ -1,0 +1,202 @@
+"""Binding: the operators of a pipeline with their kernels, types and policies fixed, once per loader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cedar import graph
+from cedar.block import Block, concat_blocks
+from cedar.columns import ColumnType
+from cedar.cursor import hash_ints
+from cedar.datasets.base import Read, Split
+from cedar.errors import CedarError, PipelineError
+from cedar.execution.chain import chunk_block, guarded
+from cedar.graph import Node
+from cedar.operators.base import Bound, Env, Kernel, RowOperator, Schema, StreamOperator
+from cedar.skip import Skip
+
+SAMPLE_ROWS = 64
+
+
+class Binding:
+    """Kernels and samples of a graph's nodes, made when first needed.
+
+    Args:
+        root: the pipeline's last node.
+        on_error: the loader's default policy.
+        seed: the run's seed, for what is random in a sample.
+        instances: kept for the run, so that a model loaded for the sample serves the run too.
+    """
+
+    def __init__(self, root: Node, on_error: Skip | None, env: Env) -> None:
+        self.root = root
+        self.nodes = list(graph.walk(root))
+        self.index = {id(node): i for i, node in enumerate(self.nodes)}
+        self.sources = graph.sources(root)
+        self.labels = _labels(self.nodes)
+        self._on_error = on_error
+        self._env = Env(env.seed, 0, env.instances, sampling=True)
+        self._kernels: dict[int, Kernel] = {}
+        self._samples: dict[tuple[int, int], Block] = {}
+        self._splits: dict[int, tuple[Split, ...]] = {}
+        self._draws = _draw_seeds(self.nodes)
+        self.schemas = self._checked_schemas()
+        self.batched = self._checked_units()
+
+    def _checked_schemas(self) -> dict[int, Schema]:
+        known: dict[int, Schema] = {}
+        for node in self.nodes:
+            with _at_site(node):
+                known[id(node)] = node.operator.schema(*(known[id(child)] for child in node.inputs))
+        return known
+
+    def _checked_units(self) -> dict[int, bool]:
+        known: dict[int, bool] = {}
+        for node in self.nodes:
+            below = [known[id(child)] for child in node.inputs]
+            with _at_site(node):
+                operator = node.operator
+                known[id(node)] = operator.batched(*below) if isinstance(operator, StreamOperator) else any(below)
+        return known
+
+    def source_ordinal(self, node: Node) -> int:
+        """The number that row keys give a source."""
+        return next(i for i, source in enumerate(self.sources) if source is node)
+
+    def splits(self, node: Node) -> tuple[Split, ...]:
+        """A source's splits, listed once."""
+        if id(node) not in self._splits:
+            assert isinstance(node.operator, Read)
+            with _at_site(node):
+                self._splits[id(node)] = tuple(node.operator.source.splits())
+        return self._splits[id(node)]
+
+    def policy(self, node: Node) -> Skip | None:
+        """What happens to a row that fails in this operator."""
+        own = node.operator.policy() if isinstance(node.operator, RowOperator) else None
+        return own if own is not None else self._on_error
+
+    def keeps_rows(self, node: Node) -> bool:
+        """Slots in and slots out are the same."""
+        assert isinstance(node.operator, RowOperator)
+        policy = self.policy(node)
+        return node.operator.keeps_rows and not (policy is not None and policy.refill)
+
+    def kernel(self, node: Node) -> Kernel:
+        """The bound kernel of a row operator."""
+        if id(node) not in self._kernels:
+            operator = node.operator
+            assert isinstance(operator, RowOperator)
+            below = node.inputs[0]
+            bound = Bound(
+                index=self.index[id(node)],
+                label=self.labels[id(node)],
+                site=node.site,
+                draw=self._draws.get(id(node), 0),
+                on_error=self.policy(node),
+                batched=self.batched[id(below)],
+                sample=lambda: self.sample(below),
+                types=self.schemas[id(below)],
+            )
+            with _at_site(node):
+                self._kernels[id(node)] = operator.bind(bound)
+        return self._kernels[id(node)]
+
+    def sample(self, node: Node) -> Block:
+        """Up to 64 rows as they look behind this node; more are read where filters leave none."""
+        block = self._sample(node, SAMPLE_ROWS)
+        for rows in (SAMPLE_ROWS * 16, SAMPLE_ROWS * 1024):
+            if len(block):
+                break
+            block = self._sample(node, rows)
+        return block if block.slots <= SAMPLE_ROWS or not block.aligned else block.slice(0, SAMPLE_ROWS)
+
+    def types(self, node: Node) -> dict[str, ColumnType]:
+        """The column types behind a node."""
+        return self.sample(node).types
+
+    def _sample(self, node: Node, rows: int) -> Block:
+        key = (id(node), rows)
+        if key not in self._samples:
+            self._samples[key] = self._make_sample(node, rows)
+        return self._samples[key]
+
+    def _make_sample(self, node: Node, rows: int) -> Block:
+        operator = node.operator
+        if isinstance(operator, Read):
+            return self._first_rows(node, rows)
+        below = [self._sample(child, rows) for child in node.inputs]
+        with _at_site(node):
+            if isinstance(operator, RowOperator):
+                return self.kernel(node)(below[0], self._env)
+            assert isinstance(operator, StreamOperator)
+            return operator.sample(*below)
+
+    def _first_rows(self, node: Node, rows: int) -> Block:
+        """The first rows of the first split that has any; of more splits where more are asked for."""
+        assert isinstance(node.operator, Read)
+        source: Any = node.operator.source
+        found: list[Block] = []
+        have = 0
+        for split in self.splits(node):
+            first = 0
+            for chunk in guarded(source, split):
+                block = chunk_block(chunk, split, first, self.source_ordinal(node), 0)
+                first += block.slots
+                if block.slots:
+                    found.append(block.slice(0, min(rows - have, block.slots)))
+                    have += found[-1].slots
+                if have >= rows:
+                    return concat_blocks(found)
+            if found and rows == SAMPLE_ROWS:
+                break
+        if found:
+            return concat_blocks(found)
+        from cedar.columns import UNKNOWN, blank
+        from cedar.cursor import no_keys
+
+        schema = self.schemas[id(node)] or {}
+        return Block({name: blank(kind, 0) for name, kind in schema.items() if kind is not UNKNOWN}, no_keys())
+
+
+def _labels(nodes: list[Node]) -> dict[int, str]:
+    """Each node's label; equal ones are numbered."""
+    labels: dict[int, str] = {}
+    seen: dict[str, int] = {}
+    for node in nodes:
+        label = node.operator.label()
+        seen[label] = seen.get(label, 0) + 1
+        labels[id(node)] = label if seen[label] == 1 else f"{label} #{seen[label]}"
+    return labels
+
+
+def _draw_seeds(nodes: list[Node]) -> dict[int, int]:
+    """The seed of each random operator: its ordinal among them, or its name."""
+    draws: dict[int, int] = {}
+    for node in nodes:
+        if node.operator.effects().random:
+            name = getattr(node.operator, "named", None)
+            named = [int.from_bytes(name.encode()[i : i + 8], "little") for i in range(0, len(name), 8)] if name else None
+            draws[id(node)] = hash_ints(*named) if named else len(draws) + 1
+    return draws
+
+
+class _at_site:  # noqa: N801 - reads as a clause
+    """Gives an error without a place the user's line that built the operator."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, CedarError) and error.site is None:
+            error.site = self._node.site
+        elif isinstance(error, Exception) and not isinstance(error, CedarError):
+            raise PipelineError(
+                f"{self._node.operator.label()} cannot be prepared: {type(error).__name__}: {error}",
+                site=self._node.site,
+                done="nothing was delivered",
+                fix="see the exception above for its cause",
+            ) from error

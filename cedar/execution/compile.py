@@ -1,0 +1,386 @@
+"""Compile a pipeline into streams, as written: chains of row operators become stages, fused where they can be.
+
+Everything that fixes rows and their order (windows, permutations, row keys) comes from the logical graph here, and
+none of it from the executor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from cedar.block import Block
+from cedar.cursor import hash_ints
+from cedar.datasets.base import Read
+from cedar.errors import PipelineError
+from cedar.execution.binding import Binding
+from cedar.execution.cached import KeptSource, Store, fingerprint
+from cedar.execution.chain import Step
+from cedar.execution.dealt import DealtStream, Share
+from cedar.execution.fusing import fuse_steps
+from cedar.execution.groups import GroupStage
+from cedar.execution.shared import SharedStream
+from cedar.execution.slices import SliceStream
+from cedar.execution.splits import Segment, SplitStream, Tasks, Window
+from cedar.execution.stage import StageStream, WindowStream
+from cedar.graph import Node
+from cedar.operators.base import Env, RowOperator, StreamContext, StreamOperator
+from cedar.operators.batch import Batch, BatchStream, PadBatch
+from cedar.operators.cache import Cache
+from cedar.operators.concat import Concat
+from cedar.operators.shuffle import Shuffle
+from cedar.plan import Plan, Stage
+from cedar.stream import Stream
+
+_CHUNK_WINDOWS = 8  # a rank's run covers so many windows, so that its two cut windows weigh little
+
+
+@dataclass(frozen=True)
+class Within:
+    """The kernel that gives rows the branch of their input of a concat."""
+
+    index: int
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        return block.within(self.index)
+
+
+Link: TypeAlias = "Node | Within"
+
+
+@dataclass(frozen=True)
+class View:
+    """How the sources below an operator are to be read."""
+
+    window: Window = Window()
+    permute: int | None = None
+
+
+class Compiler:
+    """Makes the streams of one epoch.
+
+    Args:
+        binding: the bound operators.
+        tasks: runner, seed and epoch, counters.
+        store: where ``cache()`` keeps blocks.
+        slices: (rank, world) when every rank takes its slice of every batch.
+        lane: (number, of) for pipelines with an operator that is local to a rank.
+    """
+
+    def __init__(
+        self,
+        binding: Binding,
+        tasks: Tasks,
+        store: Store,
+        slices: tuple[int, int] | None = None,
+        lane: tuple[int, int] | None = None,
+    ) -> None:
+        self.binding = binding
+        self.tasks = tasks
+        self._store = store
+        self._lane = lane
+        self._slices = slices
+        self._consumers = Counter(id(child) for node in binding.nodes for child in node.inputs)
+        self._shared: dict[int, SharedStream] = {}
+        self._where = _kept_nodes(binding.nodes)
+        self.plan = Plan()
+
+    # ---- the top -----------------------------------------------------------------------------------------------------
+
+    def top(self, share: Share, finish: Sequence[Step] = ()) -> tuple[StageStream, DealtStream]:
+        """The stream that a rank's loader pulls, and the dealt stream below it; their units correspond."""
+        root = self.binding.root
+        chain, base = self._chain(root)
+        if isinstance(base.operator, Read) or not all(self.binding.keeps_rows(n) for n in chain):
+            chain, base = [], root
+        dealt = DealtStream(self.build(base), share)
+        steps = [*self._pad_steps(base), *self._steps(chain)]
+        if share.last == "pad" and not _is_pad(base):
+            size = self._local(rows_per_unit(root))
+            steps.append(Step(PadBatch(size, self.binding.types(root), only_empty=True), ()))
+        self._planned("task", [*chain], "a batch a task" if self.binding.batched[id(root)] else "")
+        return StageStream(dealt, (*fuse_steps(steps), *finish), True, self._per_row(chain), self.tasks), dealt
+
+    # ---- streams -----------------------------------------------------------------------------------------------------
+
+    def build(self, node: Node) -> Stream:
+        """The stream of a node, shared when several nodes draw from it."""
+        if self._consumers[id(node)] > 1:
+            if id(node) not in self._shared:
+                self._shared[id(node)] = SharedStream(self._build(node))
+            return self._shared[id(node)]
+        return self._build(node)
+
+    def _build(self, node: Node) -> Stream:
+        chain, base = self._chain(node)
+        if isinstance(base.operator, Read):
+            return self._read([(base, [])], chain, View())
+        return self._stages(self.build(base) if base is not node else self._base(base), base, chain)
+
+    def _chain(self, node: Node, through_shared: bool = False) -> tuple[list[Node], Node]:
+        """The row operators down to the first node that is none (or is shared, or sized), lowest first."""
+        chain: list[Node] = []
+        current = node
+        while (
+            isinstance(current.operator, RowOperator)
+            and not _group_size(current)
+            and (current is node or through_shared or self._consumers[id(current)] < 2)
+        ):
+            chain.append(current)
+            current = current.inputs[0]
+        return chain[::-1], current
+
+    def _stages(self, stream: Stream, base: Node, chain: list[Node]) -> Stream:
+        """``chain`` above the stream of ``base``; without a chain, batches stay plans that a later stage gathers."""
+        return self._stage(stream, self._pad_steps(base), chain) if chain else stream
+
+    def _base(self, node: Node) -> Stream:
+        """The stream of a stream operator, or of a map_batches that sees exactly so many rows."""
+        size = _group_size(node)
+        if size is None:
+            return self._stream_operator(node)
+        below = node.inputs[0]
+        if self.binding.batched[id(below)]:
+            raise PipelineError(
+                f"{self.binding.labels[id(node)]}: size= has no meaning after batch()",
+                site=node.site,
+                fix="leave size out: the function sees the batch",
+            )
+        rows = self.build(below)
+        self._planned("task", [node], f"groups of exactly {size} rows")
+        return GroupStage(BatchStream(rows, size, "keep"), rows, size, tuple(self._steps([node])), self.tasks)
+
+    def _stage(self, stream: Stream, first: list[Step], chain: list[Node]) -> Stream:
+        keeps = all(self.binding.keeps_rows(n) for n in chain)
+        if chain:
+            batched = self.binding.batched[id(chain[0].inputs[0])]
+            small = "small tasks, by measured time" if self._per_row(chain) else ""
+            self._planned("task", chain, "a batch a task" if batched else small)
+        steps = tuple(fuse_steps([*first, *self._steps(chain)]))
+        return StageStream(stream, steps, keeps, self._per_row(chain), self.tasks)
+
+    def _stream_operator(self, node: Node) -> Stream:
+        operator = node.operator
+        assert isinstance(operator, StreamOperator)
+        context = StreamContext(
+            seed=self.tasks.env.seed,
+            epoch=self.tasks.env.epoch,
+            index=self.binding.index[id(node)],
+            site=node.site,
+            submit=self.tasks.runner.submit,
+            row_bytes=self.unit_bytes(node.inputs[0]) if node.inputs else 0.0,
+            types=lambda: self.binding.types(node.inputs[0]),
+        )
+        if isinstance(operator, Shuffle):
+            window = Window(operator.window_bytes, operator.window_rows)
+            permute = hash_ints(context.hash_seed(operator.seed), 1)
+            inputs: tuple[Stream, ...] = (self._windowed(node.inputs[0], View(window, permute)),)
+        elif operator.windowed:
+            inputs = (self._windowed(node.inputs[0], View()),)
+        else:
+            inputs = tuple(self.build(child) for child in node.inputs)
+        stream = operator.stream(inputs, context)
+        self._planned("stream", [node], _cost_note(operator, inputs))
+        cuts = self._slices and self.binding.batched[id(node)] and not self.binding.batched[id(node.inputs[0])]
+        return SliceStream(stream, *self._slices) if self._slices and cuts else stream
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def _windowed(self, node: Node, view: View) -> Stream:
+        """A stream with windows: of splits where rows come straight from sources, else of runs of units."""
+        found = self._segments(node)
+        if found is not None:
+            return self._read(*found, view)
+        chain, base = self._chain(node, through_shared=True)
+        below = self._base(base)
+        rows = view.window.rows
+        if rows is None:
+            rows = max(1, int((view.window.bytes or 0) / max(self.unit_bytes(base), 1.0)))
+        return self._stages(WindowStream(below, rows), base, chain)
+
+    def _segments(self, node: Node) -> tuple[list[tuple[Node, list[Link]]], list[Node]] | None:
+        """Each source with the operators of its own, and the operators that all of them share; or None."""
+        operator = node.operator
+        if isinstance(operator, Read):
+            return [(node, [])], []
+        if isinstance(operator, RowOperator) and not _group_size(node):
+            below = self._segments(node.inputs[0])
+            return below and (below[0], [*below[1], node])
+        if isinstance(operator, Concat):
+            joined: list[tuple[Node, list[Link]]] = []
+            for i, child in enumerate(node.inputs):
+                below = self._segments(child)
+                if below is None:
+                    return None
+                joined += [(source, [*own, *below[1], Within(i)]) for source, own in below[0]]
+            return joined, []
+        return None
+
+    def _read(self, segments: Sequence[tuple[Node, list[Link]]], above: list[Node], view: View) -> Stream:
+        """Read splits; what runs Python per row, and what follows it, goes into a stage of smaller tasks."""
+        streaming = any(split.streaming for source, _ in segments for split in self.binding.splits(source))
+        per_row = next((i for i, n in enumerate(above) if self._per_row([n])), len(above))
+        cut = 0 if streaming else max(per_row, 0 if len(segments) > 1 else self._kept(above))
+        made = tuple(self._segment(source, [*own, *above[:cut]], streaming) for source, own in segments)
+        nodes = [n for _, own in segments for n in own if isinstance(n, Node)] + above[:cut]
+        keeps = all(self.binding.keeps_rows(n) for n in nodes)
+        stream = SplitStream(made, view.window, view.permute, keeps, self.tasks, self._lane)
+        windows = len(stream.layout(0).starts)
+        detail = f"{len(stream.entries)} split(s), {windows} window(s)" + (", permuted" if view.permute else "")
+        self._planned("read", [*(source for source, _ in segments), *above[:cut]], detail)
+        if streaming:
+            self.plan.notes.append(
+                "a source cannot be split (compressed, quoted CSV, tar or an iterator): it is read from its beginning "
+                "by one task at a time, and a resume reads it again up to its place"
+            )
+        rest = above[cut:]
+        return self._stages(stream, segments[0][0], rest)
+
+    def _segment(self, source: Node, links: list[Link], streaming: bool) -> Segment:
+        operator = source.operator
+        assert isinstance(operator, Read)
+        reader, ordinal = operator.source, self.binding.source_ordinal(source)
+        kept = 0 if streaming else self._kept(links)
+        if kept:
+            top = next(n for n in reversed(links[:kept]) if isinstance(n, Node))
+            steps = tuple(fuse_steps(self._steps(links[:kept])))
+            reader = KeptSource(reader, ordinal, steps, self._store, self._where[id(top)], fingerprint(top))
+        steps = tuple(fuse_steps(self._steps(links[kept:])))
+        return Segment(reader, ordinal, self.binding.index[id(source)], steps, self.binding.splits(source))
+
+    def _kept(self, links: Sequence[Link]) -> int:
+        """How many of the links a ``cache()`` above them keeps: those before the first random one."""
+        nodes = [n for n in links if isinstance(n, Node)]
+        random = next((n for n in nodes if n.operator.effects().random), None)
+        stop = next((i for i, n in enumerate(links) if n is random), len(links)) if random else len(links)
+        return max((i + 1 for i, n in enumerate(links[:stop]) if isinstance(n, Node) and id(n) in self._where), default=0)
+
+    def _planned(self, kind: Literal["read", "task", "stream"], nodes: Sequence[Node], detail: str) -> None:
+        self.plan.stages.append(Stage(kind, tuple(self.binding.labels[id(n)] for n in nodes), detail))
+
+    # ---- what is asked of nodes --------------------------------------------------------------------------------------
+
+    def _steps(self, chain: Sequence[Link]) -> list[Step]:
+        return [
+            Step(n, ()) if isinstance(n, Within) else Step(self.binding.kernel(n), (self.binding.index[id(n)],))
+            for n in chain
+        ]
+
+    def _per_row(self, chain: Sequence[Node]) -> bool:
+        return any(n.operator.effects().per_row for n in chain)
+
+    def _local(self, size: int) -> int:
+        """This rank's rows of a batch."""
+        return size // self._slices[1] if self._slices else size
+
+    def _pad_steps(self, base: Node) -> list[Step]:
+        """What fills the batches of ``last="pad"``: the first step above the batch."""
+        batch = _batch_below(base)
+        if batch is None or batch.operator.last != "pad":  # type: ignore[attr-defined]
+            return []
+        size = self._local(batch.operator.size)  # type: ignore[attr-defined]
+        return [Step(PadBatch(size, self.binding.types(base)), ())]
+
+    def unit_bytes(self, node: Node) -> float:
+        """Estimated bytes of one unit of a node, from the metadata of the sources below."""
+        size = rows = 0.0
+        for source in self.binding.sources:
+            assert isinstance(source.operator, Read)
+            splits = self.binding.splits(source)
+            given = getattr(source.operator.source, "row_bytes", None)
+            known = [s for s in splits if s.rows is not None and s.bytes is not None]
+            if known:
+                rows += sum(s.rows or 0 for s in known)
+                size += sum(s.bytes or 0 for s in known)
+            elif given:
+                rows, size = rows + 1, size + given
+        per_row = size / rows if rows and size else 1024.0
+        return per_row * (rows_per_unit(node) if self.binding.batched[id(node)] else 1)
+
+    def chunk(self) -> int:
+        """Least units of a rank's run: several of the largest windows (or row groups) of the sources below."""
+        most = 1.0
+        windows = [n.operator for n in self.binding.nodes if isinstance(n.operator, Shuffle)]
+        for source in self.binding.sources:
+            splits = self.binding.splits(source)
+            if not splits:
+                continue
+            rows = max((s.rows or 0) for s in splits)
+            total = sum(s.rows or 0 for s in splits)
+            size = sum(s.bytes or 0 for s in splits)
+            for shuffle in windows:
+                if shuffle.window_rows is not None:
+                    rows = max(rows, min(shuffle.window_rows, total))
+                elif size:
+                    limit = min(float(shuffle.window_bytes or 0), max(size / 64, float(8 << 20)))
+                    rows = max(rows, min(total, math.ceil(total * limit / size)))
+            most = max(most, rows)
+        root = self.binding.root
+        per_unit = rows_per_unit(root) if self.binding.batched[id(root)] else 1
+        return max(1, math.ceil(_CHUNK_WINDOWS * most / per_unit))
+
+
+def _group_size(node: Node) -> int | None:
+    """The ``size`` of a map_batches that sees exactly so many rows."""
+    return getattr(node.operator, "size", None) if isinstance(node.operator, RowOperator) else None
+
+
+def _cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
+    """What a stream operator costs several ranks."""
+    if all(stream.count is not None for stream in inputs) or operator.name in ("shuffle", "concat", "repeat"):
+        return ""
+    if operator.local:
+        return "local to each rank"
+    return "global: row counts are unknown, so every rank computes its input and keeps its share; local=True opts out"
+
+
+def _kept_nodes(nodes: Sequence[Node]) -> dict[int, str]:
+    """Every node at or below a ``cache()``, and where that keeps; the nearest one above decides."""
+    where: dict[int, str] = {}
+    for node in reversed(nodes):
+        here = node.operator.where if isinstance(node.operator, Cache) else where.get(id(node))
+        if here is not None:
+            where[id(node)] = here
+            where.update({id(child): here for child in node.inputs})
+    return where
+
+
+def _batch_below(node: Node) -> Node | None:
+    """The ``batch`` whose ungathered batches this node passes on."""
+    current = node
+    while isinstance(current.operator, StreamOperator) and current.inputs:
+        if isinstance(current.operator, Batch):
+            return current
+        current = current.inputs[0]
+    return None
+
+
+def _is_pad(base: Node) -> bool:
+    batch = _batch_below(base)
+    return batch is not None and batch.operator.last == "pad"  # type: ignore[attr-defined]
+
+
+def rows_per_unit(node: Node) -> int:
+    """The size of the nearest ``batch`` below; the largest of a ``bucket_by_length``; 1 without one."""
+    current = node
+    while current.inputs:
+        if isinstance(current.operator, Batch):
+            return current.operator.size
+        sizes = getattr(current.operator, "batch_sizes", None)
+        if sizes:
+            return int(max(sizes))
+        current = current.inputs[0]
+    return 1
+
+
+def last_mode(node: Node) -> str:
+    """How the epoch ends: the mode of the nearest ``batch`` below, "keep" without one."""
+    current = node
+    while current.inputs:
+        if isinstance(current.operator, Batch):
+            return current.operator.last
+        current = current.inputs[0]
+    return "keep"

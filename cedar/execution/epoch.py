@@ -1,0 +1,126 @@
+"""DataEpoch: one rank's flow through one epoch of the data, from where a state says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cedar.execution.binding import Binding
+from cedar.execution.cached import Store
+from cedar.execution.chain import Step
+from cedar.execution.compile import Compiler, last_mode
+from cedar.execution.dealt import DealtStream, Share
+from cedar.execution.metrics import Metrics
+from cedar.execution.ranks import Rank
+from cedar.execution.runner import Runner
+from cedar.execution.splits import Tasks
+from cedar.execution.stage import StageStream
+from cedar.operators.base import Env, Instances, StreamOperator
+from cedar.stream import Count, Flow, Piece, Position
+
+
+def is_local(binding: Binding) -> bool:
+    """Some operator works on each rank's share alone."""
+    return any(isinstance(n.operator, StreamOperator) and n.operator.local for n in binding.nodes)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What stays the same over the epochs of a loader."""
+
+    binding: Binding
+    rank: Rank
+    seed: int
+    split_batches: bool
+    finish: tuple[Step, ...]
+    instances: Instances
+    store: Store
+    metrics: Metrics
+
+    def streams(
+        self, runner: Runner, epoch: int, history: list[Any], lane: tuple[int, int] | None, rank: int | None = None
+    ) -> tuple[StageStream, DealtStream]:
+        """The top stage of a rank (this one unless told), and its dealt stream."""
+        tasks = Tasks(runner, Env(self.seed, epoch, self.instances), self.metrics)
+        number = self.rank.rank if rank is None else rank
+        slices = (number, self.rank.world) if self.split_batches else None
+        compiler = Compiler(self.binding, tasks, self.store, slices, lane)
+        alone = self.split_batches or lane is not None
+        share = Share(
+            rank=0 if alone else number,
+            world=1 if alone else self.rank.world,
+            chunk=compiler.chunk(),
+            last=last_mode(self.binding.root),
+            history=tuple(history),
+        )
+        return compiler.top(share, self.finish if runner.local else ())
+
+
+class DataEpoch:
+    """Opens the flows of a data epoch and keeps the position of what was handed over.
+
+    ``entry`` is this epoch's part of a state: {"history", "deal", "lanes"}; None at its beginning.
+    """
+
+    def __init__(self, job: Job, runner: Runner, epoch: int, entry: dict[str, Any] | None) -> None:
+        self.epoch = epoch
+        self._job = job
+        self._runner = runner
+        local = is_local(job.binding) and job.rank.world > 1 and not job.split_batches
+        entry = entry or {"history": [], "deal": None, "lanes": None}
+        self._history = entry["history"]
+        self._deal: Position | None = entry["deal"]
+        self._lanes: list[list[Any]] | None = entry["lanes"]
+        if self._lanes is None and local:
+            self._lanes = [[job.rank.rank, job.rank.world, None]]
+        self._lane = 0
+
+    def entry(self) -> dict[str, Any]:
+        """This epoch's part of a state, after what was handed over."""
+        return {"history": self._history, "deal": self._deal, "lanes": self._lanes}
+
+    def units(self) -> Count:
+        """How many units are still to come on this rank, where that is known."""
+        if self._lanes is not None:
+            return None
+        _, dealt = self._job.streams(self._runner, self.epoch, self._history, None)
+        taken = 0 if self._deal is None else self._deal[0][0] + self._deal[1]
+        return None if dealt.count is None else dealt.count - taken
+
+    def pieces(self) -> Iterator[Piece]:
+        """The pieces of this rank, in order. ``delivered`` must be called for what was handed over."""
+        if self._lanes is None:
+            top, dealt = self._job.streams(self._runner, self.epoch, self._history, None)
+            yield from self._drain(top, self._deal or [dealt.start(), 0])
+            return
+        for number, (lane, of, deal) in enumerate(self._lanes):
+            self._lane = number
+            if deal == "done":
+                continue
+            top, dealt = self._job.streams(self._runner, self.epoch, [], (lane, of))
+            yield from self._drain(top, deal or [dealt.start(), 0])
+            self._lanes[number][2] = "done"
+
+    def _drain(self, top: StageStream, deal: Position) -> Iterator[Piece]:
+        flow: Flow = top.open([deal, 0])
+        try:
+            while True:
+                piece = flow.pull(True)
+                if not isinstance(piece, Piece):
+                    return
+                yield piece
+        finally:
+            flow.close()
+
+    def delivered(self, piece: Piece, unit: int) -> None:
+        """Unit ``unit`` of a piece is about to be handed over."""
+        at, skip = piece.at  # the position of the task's first unit in the dealt stream
+        taken, below, number = at
+        deal = [[taken, below, number], skip + piece.skip + unit + 1]
+        if number is None:
+            deal = [[taken + deal[1], None, None], 0]
+        if self._lanes is None:
+            self._deal = deal
+        else:
+            self._lanes[self._lane][2] = deal

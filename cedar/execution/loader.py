@@ -1,0 +1,443 @@
+"""Loader: the iterator a trainer holds. Batches out, a small JSON state in and out."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cedar.block import Block
+from cedar.errors import CedarError, PipelineError, ResumeError, RowRef, Site, user_site
+from cedar.execution.binding import Binding
+from cedar.execution.cached import Store
+from cedar.execution.chain import Step
+from cedar.execution.compile import Compiler, rows_per_unit
+from cedar.execution.epoch import DataEpoch, Job
+from cedar.execution.executors import check_executor
+from cedar.execution.formats import Finish, check_format, handed_over
+from cedar.execution.metrics import Metrics, Report, make_report
+from cedar.execution.quarantine import Budgets
+from cedar.execution.ranks import find_rank
+from cedar.execution.replay import Replay
+from cedar.execution.runner import Runner
+from cedar.execution.state import VERSION, Identity, merge, seal, validated
+from cedar.graph import Node
+from cedar.operators.base import Env, Instances
+from cedar.skip import Skip
+from cedar.stream import Piece
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of ``Pipeline.loader``, as given."""
+
+    executor: str | Executor = "auto"
+    workers: int | None = None
+    seed: int = 0
+    epoch: int = 0
+    rank: int | None = None
+    world: int | None = None
+    subgroup: bool = False
+    split_batches: bool = False
+    steps: int | None = None
+    format: str = "numpy"
+    device: Any = None
+    on_error: Skip | None = None
+    as_blocks: bool = False  # for sinks: blocks instead of rows or batches
+    observe: Callable[[Metrics], None] | None = None
+
+
+class Loader:
+    """Iterates a pipeline, epoch by epoch, and can be stopped and resumed anywhere.
+
+    ``for batch in loader`` runs the current epoch, then moves to the next. After a ``break`` the next ``for`` starts the
+    epoch again; after ``load_state_dict`` it goes on where the state says.
+
+    Example:
+        >>> import cedar
+        >>> pipeline = cedar.from_items([{"x": i} for i in range(10)]).batch(4, last="keep")
+        >>> with pipeline.loader() as loader:
+        ...     [batch["x"].tolist() for batch in loader]
+        [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    """
+
+    def __init__(self, root: Node, options: Options) -> None:
+        site = user_site()
+        check_executor(options.executor)
+        check_format(options.format, site)
+        _check_options(options, site)
+        self._options = options
+        self._site = site
+        self.rank = find_rank(options.rank, options.world, options.subgroup, site)
+        instances = Instances()
+        self._binding = Binding(root, options.on_error, Env(options.seed, options.epoch, instances))
+        self._batched = self._binding.batched[id(root)]
+        if options.split_batches:
+            _check_slices(self._binding, self._batched, self.rank.world, site)
+        binding = self._binding
+        self._metrics = Metrics(labels={binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes})
+        finish = (Step(Finish(options.format), ()),) if self._batched and not options.as_blocks else ()
+        self._job = Job(
+            self._binding, self.rank, options.seed, options.split_batches, finish, instances, Store(), self._metrics
+        )
+        self._identity_of: Identity | None = None
+        self._budgets = Budgets(self.rank.rank)
+        self._generation = 0
+        self._workers = 0
+        self._replay: Replay | None = None
+        self._begin_epoch(options.epoch)
+
+    # ---- the current epoch -------------------------------------------------------------------------------------------
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """Stand at the beginning of an epoch; with ``steps``, the data go on where they were."""
+        self.epoch = epoch
+        self._step = 0
+        self._begun: dict[str, Any] | None = None
+        self._data = epoch
+        self._open: dict[str, Any] = {}
+        self._resumed = False
+        self._placed = False
+        self._budgets.start({}, 0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Stand at the beginning of epoch ``epoch``; what was loaded from a state is forgotten."""
+        self._generation += 1
+        self._begin_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._iterate()
+
+    def _iterate(self) -> Iterator[Any]:
+        self._generation += 1
+        mine = self._generation
+        self._restart()
+        runner = Runner(self._options.executor, self._options.workers)
+        self._workers = runner.workers
+        metrics, began = self._metrics, time.perf_counter()
+        before, entered = metrics.elapsed, began
+        try:
+            self._place(runner)
+            for value in self._deliveries(runner):
+                left = time.perf_counter()
+                metrics.waited += left - entered
+                metrics.elapsed = before + left - began
+                yield value
+                if self._generation != mine:
+                    raise PipelineError(
+                        "this iteration of the loader was superseded by a newer one",
+                        site=self._site,
+                        fix="one loader is one iteration at a time; make another loader",
+                    )
+                entered = time.perf_counter()
+            left = time.perf_counter()
+            metrics.waited += left - entered
+            metrics.elapsed = before + left - began
+        finally:
+            runner.close()
+        self._finish_epoch()
+
+    def _restart(self) -> None:
+        """After a break the epoch starts again; after a loaded state it goes on."""
+        if self._resumed or self._step == 0:
+            self._resumed = False
+            return
+        begun = self._begun
+        self._begin_epoch(self.epoch)
+        if begun is not None:
+            self._data, self._open, self._placed = begun["data"], begun["open"], True
+
+    def _place(self, runner: Runner) -> None:
+        """With ``steps``, an epoch that was not reached by running starts where it would."""
+        steps = self._options.steps
+        if steps is None or self._placed:
+            return
+        self._placed = True
+        if self._step == 0 and self.epoch > 0:
+            units = DataEpoch(self._job, runner, self.epoch, None).units()
+            if units is not None and units != math.inf and units > 0:
+                self._data, taken = divmod(self.epoch * steps, int(units))
+                self._open = {str(self._data): {"history": [], "deal": [[taken, None, None], 0], "lanes": None}}
+        self._begun = {"data": self._data, "open": _copied(self._open)}
+
+    def _deliveries(self, runner: Runner) -> Iterator[Any]:
+        steps = self._options.steps
+        idle = 0
+        while True:
+            data = DataEpoch(self._job, runner, self._data, self._open.get(str(self._data)))
+            total = self._rows_known(data) if steps is None else None
+            for piece in self._pieces(data):
+                for unit, value in self._values(piece, runner):
+                    block = piece.rows.blocks[0]
+                    self._account(block, unit, total)
+                    data.delivered(piece, unit)
+                    self._open[str(self._data)] = data.entry()
+                    self._step += 1
+                    idle = 0
+                    yield value
+                    if steps is not None and self._step >= steps:
+                        return
+            if steps is None:
+                return
+            idle += 1
+            if idle > 1:
+                raise PipelineError(
+                    f"steps={steps}: an epoch of the data has no batch for rank {self.rank.rank}",
+                    site=self._site,
+                    fix='use smaller batches, last="keep", or more data',
+                )
+            self._open.pop(str(self._data), None)
+            self._data += 1
+
+    def _pieces(self, data: DataEpoch) -> Iterator[Piece]:
+        pieces = data.pieces()
+        while True:
+            try:
+                piece = next(pieces, None)
+            except CedarError as error:
+                raise self._located(error)
+            if piece is None:
+                return
+            if piece.units:
+                yield piece
+
+    def _values(self, piece: Piece, runner: Runner) -> Iterator[tuple[int, Any]]:
+        """What the caller gets for each unit of a piece; a dead row is counted and passed over."""
+        block = piece.rows.gather()
+        if self._options.as_blocks:
+            yield piece.units - 1, block
+        elif piece.batch:
+            if not runner.local:
+                for step in self._job.finish:
+                    block = step.kernel(block, Env())
+            yield 0, handed_over(block.columns, self._options.format, self._options.device)
+        else:
+            for slot, row in zip(block.live_slots().tolist(), block.rows(), strict=True):
+                yield slot, row
+
+    def _account(self, block: Block, unit: int, total: float | None) -> None:
+        """Counters and budgets of what is about to be handed over."""
+        whole = self._batched or self._options.as_blocks
+        slots = block.slots if whole else 1
+        self._metrics.batches += 1
+        self._metrics.rows += block.slots - len(block.dead) if whole else 1
+        self._budgets.seen += slots
+        if block.dead:
+            known = self._policies()
+            for slot in sorted(block.dead):
+                if whole or slot <= unit:
+                    why = block.dead[slot]
+                    policy, _, site = known[str(why.operator)]
+                    self._metrics.skipped[why.label] = self._metrics.skipped.get(why.label, 0) + 1
+                    self._budgets.add(policy, self._row(block.keys.ref(slot)), why, site, total)
+        if self._options.observe is not None:
+            self._options.observe(self._metrics)
+
+    def _policies(self) -> dict[str, tuple[Skip | None, str, Site | None]]:
+        binding = self._binding
+        return {
+            str(binding.index[id(n)]): (binding.policy(n), binding.labels[id(n)], n.site) for n in binding.nodes
+        }
+
+    def _rows_known(self, data: DataEpoch) -> float | None:
+        units = data.units()
+        if units is None or units == math.inf:
+            return None
+        return float(units * (rows_per_unit(self._binding.root) if self._batched else 1)) + self._budgets.seen
+
+    def _finish_epoch(self) -> None:
+        self._budgets.end(self._policies())
+        steps = self._options.steps
+        data, open_ = self._data, self._open
+        self._begin_epoch(self.epoch + 1)
+        if steps is not None:
+            self._data, self._open, self._placed = data, open_, True
+            self._begun = {"data": data, "open": _copied(open_)}
+
+    def _row(self, row: RowRef) -> RowRef:
+        """A row with the URL of its file and its epoch."""
+        source: Any = self._binding.sources[row.source].operator.source  # type: ignore[attr-defined]
+        find = getattr(source, "url_of", None)
+        url = find(row.file, row.row) if find is not None else source.url(row.file)
+        return replace(row, url=url, epoch=self._data if row.epoch is None else row.epoch)
+
+    def _located(self, error: CedarError) -> CedarError:
+        if error.row is not None and error.row.url is None:
+            error.row = self._row(error.row)
+        if error.done is None:
+            error.done = f"the epoch was stopped after {self._metrics.rows:,} rows"
+        return error
+
+    # ---- state -------------------------------------------------------------------------------------------------------
+
+    def _identity(self) -> Identity:
+        if self._identity_of is None:
+            options = self._options
+            self._identity_of = Identity.of(
+                self._binding.root, options.seed, options.split_batches, options.steps
+            )
+        return self._identity_of
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after what the caller received: JSON-able, a few KiB, cheap to make.
+
+        Save it on every rank: a later run with another number of ranks needs the list of all of them.
+        """
+        identity = self._identity()
+        return seal(
+            {
+                "cedar": VERSION, "pipeline": identity.pipeline, "sources": identity.sources, "code": identity.code,
+                "seed": identity.seed, "split_batches": identity.split_batches, "steps": identity.steps,
+                "epoch": self.epoch, "step": self._step, "rank": self.rank.rank, "world": self.rank.world,
+                "data": self._data, "open": _copied(self._open), "begun": _copied(self._begun),
+                "skipped": dict(self._budgets.counts), "seen": self._budgets.seen,
+            }
+        )  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+        """Go on where a state says, at the next ``for``.
+
+        Args:
+            state: what ``state_dict()`` returned; after a change of the number of ranks, the list of all ranks' states.
+
+        Raises:
+            ResumeError: the state is damaged, or of another pipeline, data, seed, version or number of ranks.
+        """
+        site = user_site()
+        states = [validated(s, site) for s in (state if isinstance(state, (list, tuple)) else [state])]
+        if not states:
+            raise ResumeError("the list of states is empty", site=site, fix="give the states of all ranks")
+        for saved in states:
+            self._identity().check(saved, site)
+        same = [s for s in states if s["world"] == self.rank.world and s["rank"] == self.rank.rank]
+        if same:
+            chosen = same[0]
+        elif states[0]["world"] != self.rank.world and len(states) == states[0]["world"]:
+            chosen = merge(states, self._chunk(), site)
+            for entry in chosen["open"].values():
+                if entry["lanes"] is not None:
+                    entry["lanes"] = entry["lanes"][self.rank.rank :: self.rank.world]
+        else:
+            raise ResumeError(
+                f"the state(s) given are of rank(s) {[s['rank'] for s in states]} of {states[0]['world']}; "
+                f"this is rank {self.rank.rank} of {self.rank.world}",
+                site=site,
+                fix="give this rank's own state, or the list of all ranks' states after a change of world size",
+            )
+        self._generation += 1
+        self._begin_epoch(chosen["epoch"])
+        self._step, self._data, self._open = chosen["step"], chosen["data"], chosen["open"]
+        self._begun, self._resumed, self._placed = chosen["begun"], True, True
+        self._budgets.start(chosen["skipped"], chosen["seen"])
+
+    def _chunk(self) -> int:
+        return self._compiler().chunk()
+
+    def _compiler(self) -> Compiler:
+        from cedar.execution.splits import Tasks
+
+        return Compiler(self._binding, Tasks(Runner("inline", 1), Env(), self._metrics), self._job.store)
+
+    # ---- batches again -----------------------------------------------------------------------------------------------
+
+    def read(self, step: int, rank: int | None = None) -> Any:
+        """Batch ``step`` of this epoch again, of this rank or another, until ``commit``.
+
+        Raises:
+            PipelineError: the step is committed, past the epoch's end, or negative.
+        """
+        if self._replay is None or self._replay.epoch != self.epoch:
+            self._close_replay()
+            self._replay = Replay(self._job, self.epoch, self._options, self._site)
+        try:
+            piece = self._replay.unit(step, self.rank.rank if rank is None else rank)
+        except CedarError as error:
+            raise self._located(error)
+        _, value = next(self._values(piece, self._replay.runner))
+        return value
+
+    def commit(self, step: int) -> None:
+        """Batches up to and including ``step`` of this epoch are consumed: they need not be read again."""
+        if self._replay is None or self._replay.epoch != self.epoch:
+            self._close_replay()
+            self._replay = Replay(self._job, self.epoch, self._options, self._site)
+        self._replay.commit(step)
+
+    def _close_replay(self) -> None:
+        if self._replay is not None:
+            self._replay.close()
+            self._replay = None
+
+    # ---- look --------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Units of an epoch on this rank.
+
+        Raises:
+            TypeError: only a run can tell, or there is no end.
+        """
+        if self._options.steps is not None:
+            return self._options.steps
+        runner = Runner("inline", 1)
+        units = DataEpoch(self._job, runner, self.epoch, None).units()
+        if units is None or units == math.inf:
+            why = "has no end" if units == math.inf else "is known only after a run: an operator drops or adds rows"
+            raise TypeError(f"the length of this loader {why}; give steps= to fix it")
+        return int(units)
+
+    def report(self) -> Report:
+        """What was done so far: rows/s, stall share, per-operator time, bottleneck, skipped rows."""
+        executor = self._options.executor
+        return make_report(
+            self._metrics,
+            rank=self.rank.rank,
+            world=self.rank.world,
+            rank_from=self.rank.origin,
+            executor=executor if isinstance(executor, str) else type(executor).__name__,
+            workers=self._workers,
+            epoch=self.epoch,
+        )
+
+    def close(self) -> None:
+        """End what runs; the loader can still be asked for its state and report."""
+        self._generation += 1
+        self._close_replay()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _copied(value: Any) -> Any:
+    """A deep copy of plain JSON."""
+    if isinstance(value, dict):
+        return {k: _copied(v) for k, v in value.items()}
+    return [_copied(v) for v in value] if isinstance(value, list) else value
+
+
+def _check_options(options: Options, site: Site | None) -> None:
+    for name in ("workers", "steps"):
+        value = getattr(options, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise PipelineError(f"{name}={value!r}: a whole number, at least 1", site=site)
+    if options.on_error is not None and not isinstance(options.on_error, Skip):
+        raise PipelineError(f"on_error={options.on_error!r}: None or cedar.Skip(...)", site=site)
+    if options.device is not None and options.format != "torch":
+        raise PipelineError('device= needs format="torch"', site=site)
+
+
+def _check_slices(binding: Binding, batched: bool, world: int, site: Site | None) -> None:
+    if not batched:
+        raise PipelineError("split_batches=True needs batch() in the pipeline", site=site)
+    size = rows_per_unit(binding.root)
+    if size % world:
+        raise PipelineError(
+            f"split_batches=True: a batch of {size} rows cannot be cut evenly for {world} ranks",
+            site=site,
+            fix=f"use a batch size that {world} divides",
+        )

@@ -1,0 +1,72 @@
+"""Which rank this is, of how many, and who said so."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+from cedar.errors import PipelineError, Site
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank, the size of its world, and where both come from."""
+
+    rank: int
+    world: int
+    origin: str
+
+
+def find_rank(rank: int | None, world: int | None, subgroup: bool, site: Site | None) -> Rank:
+    """The arguments if given, else torch.distributed if initialised, else RANK and WORLD_SIZE, else 0 of 1.
+
+    Raises:
+        PipelineError: a rank outside its world, one of the two missing, or two places that disagree (unless
+            ``subgroup`` says that the arguments number a group inside the job).
+    """
+    found = [r for r in (_arguments(rank, world, site), _distributed(), _environment(site)) if r is not None]
+    if not found:
+        return Rank(0, 1, "default")
+    first = found[0]
+    if not 0 <= first.rank < first.world:
+        raise PipelineError(
+            f"rank {first.rank} of {first.world} (from {first.origin}): a rank lies between 0 and world - 1", site=site
+        )
+    for other in found[1:]:
+        if (other.rank, other.world) != (first.rank, first.world) and not (subgroup and first.origin == "arguments"):
+            raise PipelineError(
+                f"rank and world are set twice, differently: {first.rank} of {first.world} by {first.origin}, "
+                f"{other.rank} of {other.world} by {other.origin}",
+                site=site,
+                done="no loader was made: two processes might have read the same rows",
+                fix="set them in one place; if the arguments number a group inside the job (such as the data-parallel "
+                "ranks), say so with subgroup=True",
+            )
+    return first
+
+
+def _arguments(rank: int | None, world: int | None, site: Site | None) -> Rank | None:
+    if rank is None and world is None:
+        return None
+    if rank is None or world is None:
+        raise PipelineError(f"rank={rank}, world={world}: give both or neither", site=site)
+    return Rank(rank, world, "arguments")
+
+
+def _distributed() -> Rank | None:
+    torch = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return Rank(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+
+
+def _environment(site: Site | None) -> Rank | None:
+    rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    if rank is None or world is None:
+        return None
+    try:
+        return Rank(int(rank), int(world), "RANK and WORLD_SIZE")
+    except ValueError as error:
+        raise PipelineError(f"RANK={rank!r}, WORLD_SIZE={world!r} are not whole numbers", site=site) from error

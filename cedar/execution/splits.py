@@ -1,0 +1,365 @@
+"""SplitStream: reads splits in order, several ahead, each through the kernels fused to it.
+
+This is the bottom of every plan. Its order and its windows come from metadata alone: a window is a run of whole splits
+whose decoded size reaches the limit; a streaming split (which may be large) is cut in runs of rows instead.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.block import Block
+from cedar.cursor import hash_array, hash_ints, no_keys
+from cedar.datasets.base import Split
+from cedar.execution.chain import Result, Step, chunk_block, guarded
+from cedar.execution.metrics import Metrics
+from cedar.execution.runner import Runner
+from cedar.operators.base import Env
+from cedar.stream import PENDING, At, Flow, Piece, Position, Pulled, Rows, Stream
+
+_DEFAULT_ROW_BYTES = 1024
+_LEAST_WINDOW = 8 << 20
+_WINDOWS = 64
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window's size as the user gave it: bytes (an upper bound) or rows.
+
+    In bytes, a window also holds at most 1/64 of the epoch (but at least 8 MiB), so that several ranks can share an
+    epoch without reading what others keep.
+    """
+
+    bytes: int | None = 256 << 20
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A source, its number among the pipeline's sources, and what its blocks go through in the task that reads."""
+
+    source: Any
+    ordinal: int
+    operator: int
+    steps: tuple[Step, ...]
+    splits: tuple[Split, ...]
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What a run gives its streams."""
+
+    runner: Runner
+    env: Env
+    metrics: Metrics
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The order of a lap: entries (segment, split), where windows end, rows before each entry."""
+
+    order: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.bool_]
+    before: npt.NDArray[np.int64] | None  # cumulated rows, one longer than order; None when unknown
+    starts: list[int]  # the place of each window's first entry
+
+
+class SplitStream(Stream):
+    """Splits of one source, or of several under a concat, in order or permuted.
+
+    Args:
+        segments: in order.
+        window: how windows are cut.
+        permute: seed of the permutation of splits; None keeps their order.
+        keeps_rows: the steps neither add nor remove rows.
+        lane: (number, of) reads only every of-th window, for operators that are local to a rank.
+    """
+
+    def __init__(
+        self,
+        segments: tuple[Segment, ...],
+        window: Window,
+        permute: int | None,
+        keeps_rows: bool,
+        tasks: Tasks,
+        lane: tuple[int, int] | None = None,
+    ) -> None:
+        self.segments = segments
+        self.tasks = tasks
+        self.lane = lane
+        self._window = window
+        self._permute = permute
+        self.entries = [(segment, split) for segment in segments for split in segment.splits]
+        self._rows = [split.rows for _, split in self.entries]
+        known = keeps_rows and lane is None and all(rows is not None for rows in self._rows)
+        self.count = sum(rows or 0 for rows in self._rows) if known else None
+        self.layout = lru_cache(maxsize=4)(self._layout)
+
+    def row_bytes(self, segment: Segment) -> float:
+        """Estimated decoded bytes of a source's row."""
+        given = getattr(segment.source, "row_bytes", None)
+        if given:
+            return float(given)
+        rows = sum(s.rows or 0 for s in segment.splits)
+        size = sum(s.bytes or 0 for s in segment.splits if s.rows)
+        return size / rows if rows and size else _DEFAULT_ROW_BYTES
+
+    def _bytes(self) -> npt.NDArray[np.float64]:
+        per_row = {id(segment): self.row_bytes(segment) for segment in self.segments}
+        return np.array(
+            [
+                float(split.bytes if split.bytes is not None else (split.rows or 0) * per_row[id(segment)])
+                for segment, split in self.entries
+            ]
+        )
+
+    def _layout(self, lap: int) -> Layout:
+        n = len(self.entries)
+        order = np.arange(n, dtype=np.int64)
+        if self._permute is not None and n:
+            hashes = hash_array(hash_ints(self._permute, lap), order)
+            order = np.argsort(np.asarray(hashes, dtype=np.uint64), kind="stable").astype(np.int64)
+        ends = np.zeros(n, dtype=bool)
+        held = 0.0
+        sizes, limit = self._sizes_and_limit()
+        for place, entry in enumerate(order):
+            held += sizes[entry]
+            if held >= limit or self.entries[entry][1].streaming:
+                ends[place] = True
+                held = 0.0
+        if n:
+            ends[-1] = True
+        before = None
+        if self.count is not None:
+            before = np.concatenate([[0], np.cumsum(np.array(self._rows, dtype=np.int64)[order])]).astype(np.int64)
+        starts = [0, *(int(e) + 1 for e in np.flatnonzero(ends)[:-1])]
+        return Layout(order, ends, before, starts)
+
+    def _sizes_and_limit(self) -> tuple[npt.NDArray[np.float64], float]:
+        if self._window.rows is not None:
+            per_row = {id(s): self.row_bytes(s) for s in self.segments}
+            rows = [
+                float(split.rows if split.rows is not None else (split.bytes or 0) / per_row[id(segment)])
+                for segment, split in self.entries
+            ]
+            return np.array(rows), float(self._window.rows)
+        sizes = self._bytes()
+        cap = max(float(sizes.sum()) / _WINDOWS, _LEAST_WINDOW)
+        return sizes, min(float(self._window.bytes or 0), cap)
+
+    def window_rows(self, segment: Segment) -> int:
+        """The rows of a window inside a streaming split."""
+        if self._window.rows is not None:
+            return self._window.rows
+        return max(1, int((self._window.bytes or 0) / self.row_bytes(segment)))
+
+    def start(self) -> At:
+        return [0, 0]
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        before = self.layout(lap).before
+        if before is None:
+            return [self.start(), unit]
+        place = min(bisect_right(before, unit) - 1, len(before) - 2) if len(before) > 1 else 0
+        return [[max(place, 0), 0], unit - int(before[max(place, 0)])]
+
+    def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
+        layout = self.layout(lap)
+        assert layout.before is not None
+        (place, _), _ = self.seek(unit, lap)
+        start = layout.starts[bisect_right(layout.starts, place) - 1]
+        return [[start, 0], 0], int(layout.before[start])
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        return _SplitFlow(self, int(at[0]), int(at[1]), lap)
+
+
+class _SplitFlow(Flow):
+    def __init__(self, stream: SplitStream, place: int, row: int, lap: int) -> None:
+        self._stream = stream
+        self._layout = stream.layout(lap)
+        self._lap = lap
+        self._place = place
+        self._row = row
+        self._window = bisect_right(self._layout.starts, place) - 1
+        self._readers: deque[_Whole | _Chunks] = deque()
+        self._ready: deque[Piece] = deque()
+
+    def pull(self, wait: bool) -> Pulled:
+        while not self._ready:
+            self._top_up()
+            if not self._readers:
+                return None
+            head = self._readers[0]
+            if not wait and not head.done():
+                return PENDING
+            self._ready.extend(head.take())
+            if head.exhausted:
+                self._readers.popleft()
+        self._top_up()
+        return self._ready.popleft()
+
+    def _top_up(self) -> None:
+        limit = self._stream.tasks.runner.ahead
+        while len(self._readers) < limit and self._place < len(self._layout.order):
+            if self._readers and isinstance(self._readers[-1], _Chunks) and len(self._readers) * 2 >= limit:
+                break
+            reader = self._next_reader()
+            if reader is not None:
+                self._readers.append(reader)
+        for reader in self._readers:
+            reader.advance()
+
+    def _next_reader(self) -> _Whole | _Chunks | None:
+        place, row = self._place, self._row
+        self._place, self._row = place + 1, 0
+        segment, split = self._stream.entries[int(self._layout.order[place])]
+        window = self._window
+        ends = bool(self._layout.ends[place])
+        self._window += ends
+        lane = self._stream.lane
+        if split.streaming:
+            return _Chunks(self._stream, segment, split, place, row, self._lap, lane)
+        if lane is not None and window % lane[1] != lane[0]:
+            return None
+        return _Whole(self._stream, segment, split, place, self._lap, ends)
+
+    def close(self) -> None:
+        for reader in self._readers:
+            reader.cancel()
+        self._readers.clear()
+
+
+class _Whole:
+    """A split read by one task."""
+
+    exhausted = True
+
+    def __init__(
+        self, stream: SplitStream, segment: Segment, split: Split, place: int, lap: int, ends: bool
+    ) -> None:
+        tasks = stream.tasks
+        self._metrics = tasks.metrics
+        self._segment = segment
+        self._place = place
+        self._ends = ends
+        self._future: Future[Result] = tasks.runner.read(
+            segment.steps, segment.source, segment.ordinal, split, lap, tasks.env
+        )
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def advance(self) -> None:
+        """Nothing more to submit."""
+
+    def take(self) -> Iterator[Piece]:
+        result = self._future.result()
+        self._metrics.add(self._segment.steps, result.timing, self._segment.operator)
+        self._metrics.rows_read += sum(b.slots for b in result.blocks)
+        blocks = [b for b in result.blocks if b.slots] or result.blocks[:1] or [Block({}, no_keys())]
+        skip = 0
+        for i, block in enumerate(blocks):
+            yield Piece(Rows.of(block), [self._place, 0], skip, ends_window=self._ends and i == len(blocks) - 1)
+            skip += block.slots
+
+    def cancel(self) -> None:
+        self._future.cancel()
+
+
+class _Chunks:
+    """A split read chunk by chunk, by one task at a time, from an iterator that stays here."""
+
+    def __init__(
+        self,
+        stream: SplitStream,
+        segment: Segment,
+        split: Split,
+        place: int,
+        row: int,
+        lap: int,
+        lane: tuple[int, int] | None,
+    ) -> None:
+        self._tasks = stream.tasks
+        self._segment = segment
+        self._place = place
+        self._lane = lane
+        self._window_rows = stream.window_rows(segment)
+        self._reader = _ChunkReader(segment, split, row, lap)
+        self._row = row
+        self._futures: deque[Future[Block | None]] = deque()
+        self.exhausted = False
+
+    def done(self) -> bool:
+        return self._futures[0].done()
+
+    def advance(self) -> None:
+        """Keep one read under way, and at most two chunks waiting."""
+        if self.exhausted or len(self._futures) >= 3 or (self._futures and not self._futures[-1].done()):
+            return
+        if self._futures and not self._futures[-1].cancelled() and self._futures[-1].exception() is None:
+            if self._futures[-1].result() is None:
+                return
+        elif self._futures:
+            return
+        self._futures.append(self._tasks.runner.submit(self._reader.next))
+
+    def take(self) -> Iterator[Piece]:
+        block = self._futures.popleft().result()
+        if block is None:
+            self.exhausted = True
+            yield Piece(Rows.of(Block({}, no_keys())), [self._place, self._row], 0, ends_window=True)
+            return
+        self._tasks.metrics.rows_read += block.slots
+        rows = Rows.of(block)
+        start = 0
+        while start < block.slots:
+            window, inside = divmod(self._row, self._window_rows)
+            stop = min(block.slots, start + self._window_rows - inside)
+            at = [self._place, self._row]
+            self._row += stop - start
+            if self._lane is None or (self._place + window) % self._lane[1] == self._lane[0]:
+                yield Piece(rows.slice(start, stop), at, 0, ends_window=self._row % self._window_rows == 0)
+            start = stop
+        self.advance()
+
+    def cancel(self) -> None:
+        for future in self._futures:
+            future.cancel()
+
+
+class _ChunkReader:
+    """The open iterator of a streaming split; drops the rows before a resume."""
+
+    def __init__(self, segment: Segment, split: Split, row: int, lap: int) -> None:
+        self._segment = segment
+        self._split = split
+        self._lap = lap
+        self._chunks: Iterator[Any] | None = None
+        self._first = 0
+        self._drop = row
+
+    def next(self) -> Block | None:
+        if self._chunks is None:
+            self._chunks = iter(guarded(self._segment.source, self._split))
+        for chunk in self._chunks:
+            block = chunk_block(chunk, self._split, self._first, self._segment.ordinal, self._lap)
+            self._first += block.slots
+            if self._drop >= block.slots:
+                self._drop -= block.slots
+                continue
+            if self._drop:
+                block = block.slice(self._drop, block.slots)
+                self._drop = 0
+            if block.slots:
+                return block
+        return None

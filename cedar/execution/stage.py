@@ -1,0 +1,209 @@
+"""StageStream: gathers the rows of pieces and runs kernels on them in tasks, several ahead, results in order."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from concurrent.futures import Future
+from typing import Any
+
+from cedar.block import Block
+from cedar.cursor import no_keys
+from cedar.execution.chain import Result, Step
+from cedar.execution.splits import Tasks
+from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
+
+_TARGET_SECONDS = 0.02  # of work in a task whose kernels run Python once per row
+_FIRST_ROWS = 16
+_MOST_ROWS = 1 << 16
+_EMPTY = Block({}, no_keys())
+_FEW_ROWS = 2048  # smaller pieces are joined before they become a task
+
+
+class StageStream(Stream):
+    """Kernels above another stream.
+
+    Positions are ``[position of the task's first unit below, units of its output to drop]``: the size of a task never
+    shows. ``per_row`` tasks are cut small enough that every worker has some, by measured time.
+    """
+
+    def __init__(
+        self, source: Stream, steps: tuple[Step, ...], keeps_rows: bool, per_row: bool, tasks: Tasks
+    ) -> None:
+        self.source = source
+        self.steps = steps
+        self.per_row = per_row
+        self.tasks = tasks
+        self._keeps_rows = keeps_rows
+
+    @property
+    def count(self) -> Count:  # type: ignore[override]
+        return self.source.count if self._keeps_rows else None
+
+    def start(self) -> At:
+        return [self.source.start(), 0]
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        return [self.source.seek(unit, lap), 0] if self._keeps_rows else [self.start(), unit]
+
+    def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
+        position, first = self.source.seek_window(unit, lap)
+        return [position, 0], first
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        return _StageFlow(self, self.source.open(at, lap))
+
+
+class _Task:
+    """A submitted block, and where its output belongs."""
+
+    __slots__ = ("at", "batch", "ends", "future", "started", "units")
+
+    def __init__(self, future: Future[Result] | None, piece: Piece, units: int) -> None:
+        self.future = future
+        self.at = piece.position()
+        self.batch = piece.batch
+        self.ends = piece.ends_window
+        self.units = units
+        self.started = time.perf_counter()
+
+
+class _StageFlow(Flow):
+    def __init__(self, stream: StageStream, source: Flow) -> None:
+        self._stream = stream
+        self._source = source
+        self._runner = stream.tasks.runner
+        self._tasks: deque[_Task] = deque()
+        self._held: deque[Piece] = deque()  # cut, not yet submitted
+        self._ended = False
+        self._rows = _FIRST_ROWS if stream.per_row else _MOST_ROWS
+
+    def pull(self, wait: bool) -> Pulled:
+        self._top_up(wait)
+        if not self._tasks:
+            return None if self._ended else PENDING
+        task = self._tasks[0]
+        if not wait and task.future is not None and not task.future.done():
+            return PENDING
+        piece = self._finish(task)
+        self._tasks.popleft()
+        self._top_up(False)
+        return piece
+
+    def _finish(self, task: _Task) -> Piece:
+        if task.future is None:
+            return Piece(Rows.of(_EMPTY), task.at, 0, False, task.ends)
+        result = task.future.result()
+        self._stream.tasks.metrics.add(self._stream.steps, result.timing)
+        if self._stream.per_row and not task.batch:
+            self._adapt(task.units, sum(result.timing.seconds))
+        block = result.blocks[0]
+        # A filter of whole batches leaves none, or the batch.
+        batch = task.batch and (block.slots > 0 or not block.aligned)
+        return Piece(Rows.of(block), task.at, 0, batch, task.ends)
+
+    def _adapt(self, units: int, seconds: float) -> None:
+        ideal = units * _TARGET_SECONDS / max(seconds, 1e-6)
+        self._rows = int(min(max(ideal, self._rows / 4, 1), self._rows * 4, _MOST_ROWS))
+
+    def _top_up(self, wait: bool) -> None:
+        while len(self._tasks) < self._runner.ahead and not self._ended:
+            piece = self._next_piece(wait and not self._tasks)
+            if piece is PENDING:
+                return
+            if not isinstance(piece, Piece):
+                self._ended = True
+                return
+            if piece.units == 0 and not piece.batch:
+                if piece.ends_window:
+                    self._tasks.append(_Task(None, piece, 0))
+                continue
+            future = self._runner.run(self._stream.steps, piece.rows, self._stream.tasks.env)
+            self._tasks.append(_Task(future, piece, piece.units))
+
+    def _next_piece(self, wait: bool) -> Pulled:
+        """The next task's worth of units: cut from a large piece, or joined from small ones."""
+        while True:
+            first = self._held.popleft() if self._held else self._source.pull(wait)
+            if not isinstance(first, Piece) or first.batch:
+                return first
+            if first.units > self._rows:
+                self._held.appendleft(first.slice(self._rows, first.units))
+                return first.slice(0, self._rows)
+            if self._stream.per_row or first.units >= _FEW_ROWS or first.ends_window or first.units == 0:
+                return first
+            return self._joined(first)
+
+    def _joined(self, first: Piece) -> Piece:
+        runs, units, ends = [first.rows], first.units, False
+        while units < _FEW_ROWS and not ends:
+            more = self._held.popleft() if self._held else self._source.pull(False)
+            if not isinstance(more, Piece):
+                break
+            if more.batch or units + more.units > self._rows:
+                self._held.appendleft(more)
+                break
+            if more.units:
+                runs.append(more.rows)
+            units += more.units
+            ends = more.ends_window
+        return Piece(concat_rows(runs), first.at, first.skip, False, ends)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            if task.future is not None:
+                task.future.cancel()
+        self._tasks.clear()
+        self._source.close()
+
+
+class WindowStream(Stream):
+    """Marks a window's end every ``size`` units of a stream that has no windows of its own."""
+
+    def __init__(self, source: Stream, size: int) -> None:
+        self._source = source
+        self._size = size
+
+    @property
+    def count(self) -> Count:  # type: ignore[override]
+        return self._source.count
+
+    def start(self) -> At:
+        return [[self._source.start(), 0], 0]
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        return [[self._source.seek(unit, lap), unit % self._size], 0]
+
+    def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
+        first = unit - unit % self._size
+        return self.seek(first, lap), first
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        position, inside = at
+        return _WindowFlow(self._source.open(position, lap), self._size, int(inside))
+
+
+class _WindowFlow(Flow):
+    def __init__(self, source: Flow, size: int, inside: int) -> None:
+        self._source = source
+        self._size = size
+        self._inside = inside
+        self._rest: Piece | None = None
+
+    def pull(self, wait: bool) -> Pulled:
+        piece: Any = self._rest if self._rest is not None else self._source.pull(wait)
+        self._rest = None
+        while isinstance(piece, Piece) and piece.units == 0:
+            piece = self._source.pull(wait)
+        if not isinstance(piece, Piece):
+            return piece  # type: ignore[no-any-return]
+        room = self._size - self._inside
+        head = piece.slice(0, min(room, piece.units))
+        if piece.units > room:
+            self._rest = piece.slice(room, piece.units)
+        at = [head.position(), self._inside]
+        self._inside = (self._inside + head.units) % self._size
+        return Piece(head.rows, at, 0, head.batch, self._inside == 0)
+
+    def close(self) -> None:
+        self._source.close()

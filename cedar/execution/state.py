@@ -1,0 +1,179 @@
+"""The state of a loader: a few KiB of JSON, in coordinates of the logical pipeline.
+
+A state says what its rank has received. Each data epoch that is under way has an entry: who had taken how much of it in
+earlier worlds, and where this rank is. States of N ranks merge into one from which M ranks go on.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cedar import graph
+from cedar.datasets.base import Read
+from cedar.errors import ResumeError, Site
+from cedar.graph import Node
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a state must fit: topology and parameters, sources, seed; and the code, whose change is only a warning."""
+
+    pipeline: str
+    sources: list[str]
+    code: str
+    seed: int
+    split_batches: bool
+    steps: int | None
+
+    @staticmethod
+    def of(root: Node, seed: int, split_batches: bool, steps: int | None) -> Identity:
+        sources = [graph.digest(n.operator.parameters()) for n in graph.sources(root) if isinstance(n.operator, Read)]
+        return Identity(graph.topology(root), sources, graph.code_digest(root), seed, split_batches, steps)
+
+    def check(self, state: dict[str, Any], site: Site | None) -> None:
+        """Raises ResumeError where a state does not fit; warns where only code changed."""
+        for what, mine, saved, fix in (
+            ("pipeline", self.pipeline, state["pipeline"],
+             "resume with the pipeline that was saved: same operators, connections and their parameters"),
+            ("number of sources", len(self.sources), len(state["sources"]), "resume with the sources that were saved"),
+            ("seed", self.seed, state["seed"], f"give seed={state['seed']} to the loader"),
+            ("split_batches", self.split_batches, state["split_batches"], "give the loader the same split_batches"),
+            ("steps", self.steps, state["steps"], "give the loader the same steps"),
+        ):  # fmt: skip
+            if mine != saved:
+                raise ResumeError(f"the state is of another {what}: it has {saved!r}, this has {mine!r}", site=site, fix=fix)
+        changed = [i for i, (a, b) in enumerate(zip(self.sources, state["sources"], strict=True)) if a != b]
+        if changed:
+            raise ResumeError(
+                f"the data of source {changed[0]} changed since the state was saved: other files, sizes or row counts",
+                site=site,
+                done="nothing was loaded",
+                fix="restore the files, or begin a new epoch without the state",
+            )
+        if self.code != state["code"]:
+            warnings.warn(
+                "the code of a function or an expression of the pipeline changed since the state was saved; the rows "
+                "go on where they were, the rest of the epoch uses the new code",
+                stacklevel=4,
+            )
+
+
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "cedar": int, "pipeline": str, "sources": list, "code": str, "seed": int, "split_batches": bool,
+    "steps": (int, type(None)), "epoch": int, "step": int, "rank": int, "world": int, "data": int, "open": dict,
+    "begun": (dict, type(None)), "skipped": dict, "seen": int, "check": str,
+}  # fmt: skip
+
+
+def seal(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with a checksum, so that an edited one is noticed."""
+    return state | {"check": graph.digest(state)}
+
+
+def validated(state: Any, site: Site | None) -> dict[str, Any]:
+    """A state that is whole and of this version, as a copy.
+
+    Raises:
+        ResumeError: it is not.
+    """
+    if isinstance(state, (str, bytes)):
+        try:
+            state = json.loads(state)
+        except ValueError as error:
+            raise ResumeError("the state is no JSON", site=site, fix="give what state_dict() returned") from error
+    if not isinstance(state, dict) or "cedar" not in state:
+        raise ResumeError(
+            f"this is no state of a loader but {type(state).__name__}", site=site, fix="give what state_dict() returned"
+        )
+    if isinstance(state["cedar"], int) and state["cedar"] > VERSION:
+        raise ResumeError(
+            f"the state has version {state['cedar']}, this cedar reads up to {VERSION}", site=site, fix="update cedar"
+        )
+    for name, kind in _FIELDS.items():
+        if name not in state or not isinstance(state[name], kind):
+            raise ResumeError(
+                f"the state is damaged: {name!r} is {'missing' if name not in state else repr(state[name])}",
+                site=site,
+                fix="use an earlier checkpoint",
+            )
+    state = copy.deepcopy(state)
+    check = state.pop("check")
+    if graph.digest(json.loads(json.dumps(state))) != check:
+        raise ResumeError(
+            "the state was edited or damaged: its checksum differs", site=site, fix="use the state as it was saved"
+        )
+    return state
+
+
+def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> dict[str, Any]:
+    """One state from those of all ranks: what is left of each data epoch under way, to be dealt anew.
+
+    Raises:
+        ResumeError: ranks are missing, twice there, or of different runs.
+    """
+    world = states[0]["world"]
+    ranks = sorted(s["rank"] for s in states)
+    if ranks != list(range(world)):
+        raise ResumeError(
+            f"the states are of ranks {ranks}, but that run had ranks 0 to {world - 1}",
+            site=site,
+            fix="give the list of the states of all ranks, saved together",
+        )
+    states = sorted(states, key=lambda s: int(s["rank"]))
+    for name in ("world", "epoch"):
+        if len({s[name] for s in states}) > 1:
+            raise ResumeError(
+                f"the states differ in {name!r}: {[s[name] for s in states]}", site=site, fix="give states saved together"
+            )
+    merged = copy.deepcopy(states[0])
+    merged["data"] = min(s["data"] for s in states)
+    epochs = sorted({int(e) for s in states for e in s["open"]} | {s["data"] for s in states})
+    merged["open"] = {}
+    for epoch in epochs:
+        entries = [s["open"].get(str(epoch)) for s in states]
+        if any(e is not None for e in entries):
+            ahead = [s["data"] > epoch for s in states]
+            merged["open"][str(epoch)] = _merge_entries(entries, ahead, world, chunk, states[0]["split_batches"])
+    merged["step"] = min(s["step"] for s in states)
+    merged["begun"] = None
+    merged["seen"] = sum(s["seen"] for s in states) // world
+    for key in {k for s in states for k in s["skipped"]}:
+        merged["skipped"][key] = max(s["skipped"].get(key, 0) for s in states)
+    return merged
+
+
+def _merge_entries(
+    entries: list[dict[str, Any] | None], ahead: list[bool], world: int, chunk: int, sliced: bool
+) -> dict[str, Any]:
+    """One data epoch as several ranks left it; ``ahead`` ranks have finished it."""
+    some = next(e for e in entries if e is not None)
+    if some.get("lanes") is not None or any(e and e.get("lanes") is not None for e in entries):
+        lanes = []
+        for rank, (entry, done) in enumerate(zip(entries, ahead, strict=True)):
+            if entry is not None:
+                lanes += entry["lanes"]
+            elif not done:
+                lanes.append([rank, world, None])
+        return {"history": [], "deal": None, "lanes": [lane for lane in lanes if lane[2] != "done"]}
+    taken = []
+    hint = None
+    for entry, done in zip(entries, ahead, strict=True):
+        if entry is None or entry["deal"] is None:
+            taken.append(1 << 60 if done else 0)
+            continue
+        (units, below, number), skip = entry["deal"]
+        taken.append(units + skip)
+        if number is not None and (hint is None or number < hint[1]):
+            hint = [below, number]
+        elif number is None and units + skip == 0:
+            hint = [None, 0]
+    history = [*some["history"], [1, chunk, [max(taken)]] if sliced else [world, chunk, taken]]
+    below, number = hint if hint is not None else (None, None)
+    return {"history": history, "deal": [[0, below, number], 0], "lanes": None}

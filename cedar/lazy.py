@@ -1,0 +1,29 @@
+"""polars' ``col``, imported when it is first called: ``from cedar import col`` stays cheap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polars import col as col
+else:
+
+    class _Col:
+        """``polars.col``: ``col("x")``, ``col.x``, ``col("^int_.*$")``."""
+
+        def __call__(self, *names: Any) -> Any:
+            import polars
+
+            return polars.col(*names)
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            import polars
+
+            return getattr(polars.col, name)
+
+        def __repr__(self) -> str:
+            return "cedar.col"
+
+    col = _Col()

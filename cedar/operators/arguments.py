@@ -1,0 +1,84 @@
+"""Arguments: what a user's function gets to see of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from cedar.block import Block, python_values
+from cedar.columns import Column
+from cedar.cursor import Hashes
+from cedar.errors import PipelineError, RowError, missing_column
+from cedar.operators.base import Env
+from cedar.operators.failures import Blame
+
+
+def row_arguments(block: Block, columns: tuple[str, ...], blame: Blame) -> list[Iterable[Any]]:
+    """An iterable of values per column, for calls per row; of row dicts where no columns are named."""
+    values = [_values(pick(block, name, blame), name, blame) for name in columns or block.columns]
+    if columns:
+        return list(values)
+    names = list(block.columns)
+    return [_dicts(names, values) if names else ({} for _ in range(len(block)))]
+
+
+def batch_arguments(block: Block, columns: tuple[str, ...], blame: Blame) -> list[Any]:
+    """The arrays of a batch, one per column; a dict of all of them where no columns are named."""
+    arrays = numpy_columns(block, columns or tuple(block.columns), blame)
+    return list(arrays.values()) if columns else [arrays]
+
+
+def numpy_columns(block: Block, columns: tuple[str, ...], blame: Blame) -> dict[str, Any]:
+    """Columns as ndarrays (read-only: they are the block's memory), JaggedTensors or dicts of them."""
+    from cedar.convert import to_numpy
+
+    keys = block.live_keys() if block.aligned else None
+    try:
+        return {name: read_only(to_numpy(pick(block, name, blame), name, keys)) for name in columns}
+    except RowError as error:
+        error.site = error.site or blame.site
+        raise
+
+
+def pick(block: Block, name: str, blame: Blame) -> Column:
+    """A column of a block.
+
+    Raises:
+        PipelineError: there is none of that name; says which there are.
+    """
+    try:
+        return block.columns[name]
+    except KeyError:
+        raise missing_column(name, list(block.columns), blame.label, blame.site) from None
+
+
+def key_hashes(block: Block, env: Env, draw: int) -> Hashes:
+    """The hash of each live row's key, which its draws are keyed by."""
+    return block.live_keys().hash(env.draw_seed(draw))
+
+
+def read_only(array: Any) -> Any:
+    """A view that cannot be written to: a block may be worked on again, or be shared."""
+    if isinstance(array, np.ndarray) and array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
+def _values(column: Column, name: str, blame: Blame) -> Sequence[Any]:
+    try:
+        values = python_values(column)
+    except (ValueError, OverflowError) as error:  # nanoseconds, and years beyond 9999
+        raise PipelineError(
+            f"{blame.label}: column {name!r} of {column.type} holds values that Python has no type for: {error}",
+            site=blame.site,
+            fix='cast the column first, e.g. .dt.cast_time_unit("us")',
+        ) from error
+    return read_only(values)  # type: ignore[no-any-return]
+
+
+def _dicts(names: list[str], values: list[Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    return map(dict, map(zip, repeat(names), zip(*values, strict=True)))  # in C throughout

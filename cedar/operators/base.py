@@ -1,0 +1,206 @@
+"""What an operator is: a frozen declaration, its effects, and how to bind it to a run.
+
+A *row operator* works on one block at a time and keeps no state: its kernel is block in, block out, safe to retry and
+safe to run anywhere. A *stream operator* needs order or state across blocks and runs in the coordinator.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+
+from cedar.block import Block
+from cedar.columns import ColumnType
+from cedar.cursor import hash_ints
+from cedar.errors import Site
+from cedar.skip import Skip
+from cedar.stream import Stream
+
+Schema: TypeAlias = "dict[str, ColumnType] | None"  # None where even the names are unknown
+RowCounts = Literal["1:1", "1:0..1", "1:n", "stream"]
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What the optimizer may rely on.
+
+    Args:
+        reads: columns read; None means the whole row.
+        writes: columns written or removed; None means the whole row.
+        random: True when the result depends on the operator's generator.
+        rows: rows in : rows out.
+        per_row: True when Python runs once per row, so that small blocks are worth their overhead.
+        cost: a hint, seconds per row, where the operator knows.
+    """
+
+    reads: frozenset[str] | None = None
+    writes: frozenset[str] | None = None
+    random: bool = False
+    rows: RowCounts = "1:1"
+    per_row: bool = False
+    cost: float | None = None
+
+
+class Instances:
+    """Instances of the classes given to ``map``: made at most once per worker, kept between blocks and epochs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: dict[int, list[Any]] = {}
+
+    @contextmanager
+    def borrow(self, operator: int, make: Callable[[], Any]) -> Iterator[Any]:
+        """An instance that no other thread uses meanwhile."""
+        with self._lock:
+            idle = self._idle.setdefault(operator, [])
+            instance = idle.pop() if idle else None
+        if instance is None:
+            instance = make()
+        try:
+            yield instance
+        finally:
+            with self._lock:
+                idle.append(instance)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Instances, ()  # each process makes its own
+
+
+@dataclass(frozen=True)
+class Env:
+    """What a kernel may know of the run: nothing that depends on workers, executor or block size."""
+
+    seed: int = 0
+    epoch: int = 0
+    instances: Instances = field(default_factory=Instances)
+    sampling: bool = False  # types are being inferred: failing rows are passed over without a word
+
+    def draw_seed(self, operator_seed: int) -> int:
+        """The 64-bit word that a random operator's draws are keyed by, before the row key joins."""
+        return hash_ints(self.seed, self.epoch, operator_seed)
+
+
+class Kernel(Protocol):
+    """What an operator does to one block. Picklable with cloudpickle; holds no state between calls."""
+
+    def __call__(self, block: Block, env: Env, /) -> Block: ...
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An operator's place in a pipeline, given to ``bind``.
+
+    Args:
+        index: the operator's ordinal in the logical DAG, inputs first.
+        label: what error messages call it, such as ``map(decode)``.
+        site: the user's line.
+        draw: the seed of a random operator: from its ordinal among the random operators, or its name.
+        on_error: the policy for failing rows; None stops at the first.
+        batched: True below a ``batch``: a block is one batch, and functions see arrays.
+        sample: returns up to 64 rows of split 0 as this operator's input will look; costs a read, so call it only when
+            a type or a check needs it.
+        types: the column types of the input where they are known without running.
+        env: for calls on the sample; its instances are kept for the run where it is the run's.
+    """
+
+    index: int
+    label: str
+    site: Site | None
+    draw: int
+    on_error: Skip | None
+    batched: bool
+    sample: Callable[[], Block]
+    types: Schema
+    env: Env = field(default_factory=lambda: Env(sampling=True))
+
+
+class Operator(ABC):
+    """A node of the logical DAG: a frozen dataclass that says what it does, and what it reads, writes and assumes."""
+
+    name: ClassVar[str]
+    inputs: ClassVar[int | None] = 1  # None: any number
+
+    def label(self) -> str:
+        """What messages and plans call it."""
+        return self.name
+
+    @abstractmethod
+    def effects(self) -> Effects: ...
+
+    @abstractmethod
+    def schema(self, *inputs: Schema) -> Schema:
+        """The output's names and types without running; UNKNOWN where only a run can tell."""
+
+    def parameters(self) -> dict[str, Any]:
+        """JSON-able parameters that fix the order and the number of rows; a resume refuses when they changed."""
+        return {}
+
+    def code(self) -> tuple[Any, ...]:
+        """Functions and expressions whose change is worth a warning at resume."""
+        return ()
+
+
+class RowOperator(Operator):
+    """Works on one block at a time."""
+
+    @property
+    def keeps_rows(self) -> bool:
+        """True when slots in and slots out are the same."""
+        return self.effects().rows == "1:1"
+
+    def policy(self) -> Skip | None:
+        """This operator's own ``on_error``."""
+        return None
+
+    @abstractmethod
+    def bind(self, bound: Bound) -> Kernel:
+        """The kernel, with types fixed; raises PipelineError where the operator cannot work here."""
+
+
+@dataclass(frozen=True)
+class StreamContext:
+    """What a stream operator may know of the run.
+
+    ``submit(fn, *args)`` runs work in the executor and returns a Future; ``index`` is the operator's ordinal;
+    ``row_bytes`` estimates the bytes of one input unit from the metadata of the sources; ``types`` are the input's
+    column types, resolved by the sample where needed.
+    """
+
+    seed: int
+    epoch: int
+    index: int
+    site: Site | None
+    submit: Callable[..., Any]
+    row_bytes: float
+    types: Callable[[], dict[str, ColumnType]]
+
+    def hash_seed(self, operator_seed: int) -> int:
+        return hash_ints(self.seed, self.epoch, operator_seed, 0x5EED)
+
+
+class StreamOperator(Operator):
+    """Needs order or state across blocks: runs in the coordinator and is never retried."""
+
+    windowed: ClassVar[bool] = False  # True: wants ``ends_window`` marks on its input
+    local: bool = False  # True: works on this rank's share alone
+
+    def effects(self) -> Effects:
+        return Effects(frozenset(), frozenset(), rows="stream")
+
+    def schema(self, *inputs: Schema) -> Schema:
+        return inputs[0]
+
+    @abstractmethod
+    def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream: ...
+
+    def sample(self, *inputs: Block) -> Block:
+        """What a sample of the inputs looks like on the other side; only types and column names matter."""
+        return inputs[0]
+
+    def batched(self, *inputs: bool) -> bool:
+        """Whether the output's unit is the batch, given the inputs'."""
+        return bool(inputs and inputs[0])

@@ -1,0 +1,149 @@
+"""batch: from here on the unit is the batch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.block import Block
+from cedar.columns import ColumnType, blank, concat
+from cedar.errors import PipelineError, user_site
+from cedar.operators.base import Env, Schema, StreamContext, StreamOperator
+from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
+
+Last = Literal["drop", "keep", "pad"]
+
+
+@dataclass(frozen=True)
+class Batch(StreamOperator):
+    """Runs of ``size`` rows.
+
+    Batches are cut on row numbers before skipping, so a bad row shortens its own batch and shifts no other.
+    ``last``: "drop" the short batch at the end, "keep" it, or "pad" it to ``size`` and add a boolean column ``valid``.
+    """
+
+    size: int
+    last: Last = "drop"
+    local: bool = False
+    name = "batch"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
+            raise PipelineError(f"batch({self.size!r}): the size is a whole number of rows, at least 1", site=user_site())
+        if self.last not in ("drop", "keep", "pad"):
+            raise PipelineError(f'last={self.last!r}: it is "drop", "keep" or "pad"', site=user_site())
+
+    def label(self) -> str:
+        return f"batch({self.size}, last={self.last!r})"
+
+    def parameters(self) -> dict[str, Any]:
+        return {"size": self.size, "last": self.last, "local": self.local}
+
+    def schema(self, *inputs: Schema) -> Schema:
+        schema = inputs[0]
+        return schema if schema is None or self.last != "pad" else {**schema, "valid": pa.bool_()}
+
+    def batched(self, *inputs: bool) -> bool:
+        if inputs[0]:
+            raise PipelineError("batch() on batches: the pipeline is batched already", fix="remove one of the two")
+        return True
+
+    def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
+        return BatchStream(inputs[0], self.size, self.last)
+
+    def sample(self, *inputs: Block) -> Block:
+        return inputs[0] if self.last != "pad" else PadBatch(len(inputs[0]), inputs[0].types)(inputs[0], Env())
+
+
+class BatchStream(Stream):
+    """Cuts; nothing is gathered here."""
+
+    def __init__(self, source: Stream, size: int, last: Last) -> None:
+        self._source = source
+        self._size = size
+        self._last = last
+
+    @property
+    def count(self) -> Count:  # type: ignore[override]
+        rows = self._source.count
+        if rows is None or rows == math.inf:
+            return rows
+        return int(rows) // self._size if self._last == "drop" else -(-int(rows) // self._size)
+
+    def start(self) -> At:
+        return [self._source.start(), 0]
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        return [self._source.seek(unit * self._size, lap), 0]
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        return _BatchFlow(self._source.open(at, lap), self._size, self._last)
+
+
+class _BatchFlow(Flow):
+    def __init__(self, source: Flow, size: int, last: Last) -> None:
+        self._source = source
+        self._size = size
+        self._last = last
+        self._waiting: list[Piece] = []
+        self._have = 0
+        self._ended = False
+
+    def pull(self, wait: bool) -> Pulled:
+        while self._have < self._size and not self._ended:
+            piece = self._source.pull(wait)
+            if piece is PENDING:
+                return PENDING
+            if piece is None:
+                self._ended = True
+            elif isinstance(piece, Piece) and piece.units:
+                self._waiting.append(piece)
+                self._have += piece.units
+        if self._have == 0 or (self._have < self._size and self._last == "drop"):
+            return None
+        return self._cut(min(self._size, self._have))
+
+    def _cut(self, size: int) -> Piece:
+        first = self._waiting[0]
+        at = first.position()
+        runs: list[Rows] = []
+        missing = size
+        while missing:
+            piece = self._waiting[0]
+            used = min(missing, piece.units)
+            runs.append(piece.slice(0, used).rows)
+            missing -= used
+            if used == piece.units:
+                self._waiting.pop(0)
+            else:
+                self._waiting[0] = piece.slice(used, piece.units)
+        self._have -= size
+        return Piece(concat_rows(runs), at, 0, batch=True)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+@dataclass(frozen=True)
+class PadBatch:
+    """The kernel of ``last="pad"``: fills a batch up to ``size`` rows and marks the real ones in ``valid``."""
+
+    size: int
+    types: dict[str, ColumnType]
+    only_empty: bool = False  # the batches below are filled already; only those dealt as padding are not
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        if self.only_empty and block.columns:
+            return block
+        have = len(block)
+        columns = block.columns or {name: blank(kind, 0) for name, kind in self.types.items() if name != "valid"}
+        missing = self.size - have
+        if missing > 0:
+            columns = {n: concat([c, blank(self.types[n], missing)]) for n, c in columns.items()}
+        valid = np.zeros(have + max(missing, 0), dtype=bool)
+        valid[:have] = True
+        return Block({**columns, "valid": pa.array(valid)}, block.keys, block.dead, aligned=False)

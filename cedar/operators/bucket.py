@@ -1,0 +1,276 @@
+"""bucket_by_length: batches of rows of similar length."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cedar.block import Block
+from cedar.columns import UNKNOWN, Column, ColumnType, Index, TensorType
+from cedar.errors import PipelineError, RowError, Site, missing_column, user_site
+from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
+from cedar.operators.buffers import Ahead, narrow, over
+from cedar.operators.take import whole
+from cedar.stream import At, Flow, Piece, Pulled, Rows, Stream, concat_rows
+
+
+@dataclass(frozen=True)
+class BucketByLength(StreamOperator):
+    """Batches of rows whose ``column`` is of similar length, in the order in which buckets fill up.
+
+    Bucket i takes lengths from ``boundaries[i - 1]`` to just below ``boundaries[i]``, and gives batches of
+    ``batch_sizes[i]`` rows. At the end, what is left is given bucket by bucket, as shorter batches. A row that was
+    skipped above counts in the first bucket. From here on the unit is the batch.
+
+    Args:
+        column: lists, strings (counted in characters), bytes, arrays, or objects with a length.
+        boundaries: ascending, above zero.
+        batch_sizes: one more than the boundaries.
+        local: True fills buckets from each rank's share alone.
+
+    Raises:
+        PipelineError: boundaries or sizes that do not fit; a column that is missing or has no length.
+        RowError: while running, a missing value.
+
+    Example:
+        >>> from cedar.operators.bucket import BucketByLength
+        >>> BucketByLength("tokens", (128, 512), (64, 16, 4)).label()
+        "bucket_by_length('tokens')"
+    """
+
+    column: str
+    boundaries: tuple[int, ...]
+    batch_sizes: tuple[int, ...]
+    local: bool = False
+    name: ClassVar[str] = "bucket_by_length"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "boundaries", _wholes(self.boundaries, "boundaries"))
+        object.__setattr__(self, "batch_sizes", _wholes(self.batch_sizes, "batch_sizes"))
+        if any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
+            raise PipelineError(
+                f"bucket_by_length: the boundaries {list(self.boundaries)} do not ascend", site=user_site()
+            )
+        if len(self.batch_sizes) != len(self.boundaries) + 1:
+            raise PipelineError(
+                f"bucket_by_length: {len(self.boundaries)} boundaries make {len(self.boundaries) + 1} buckets,"
+                f" and there are {len(self.batch_sizes)} batch sizes",
+                site=user_site(),
+                fix="give one batch size more than boundaries: the last is for the longest rows",
+            )
+
+    def label(self) -> str:
+        return f"bucket_by_length({self.column!r})"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset({self.column}), frozenset(), rows="stream")
+
+    def parameters(self) -> dict[str, Any]:
+        sizes = {"boundaries": list(self.boundaries), "batch_sizes": list(self.batch_sizes)}
+        return {"column": self.column, **sizes, "local": self.local}
+
+    def schema(self, *inputs: Schema) -> Schema:
+        if inputs[0] is not None:
+            if self.column not in inputs[0]:
+                raise missing_column(self.column, list(inputs[0]), "bucket_by_length")
+            _check_type(self.column, inputs[0][self.column], None)
+        return inputs[0]
+
+    def batched(self, *inputs: bool) -> bool:
+        if inputs[0]:
+            raise PipelineError(
+                "bucket_by_length makes batches, and its input gives batches", fix="remove batch() above"
+            )
+        return True
+
+    def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
+        return BucketStream(inputs[0], self, context)
+
+
+def _wholes(values: Iterable[Any], what: str) -> tuple[int, ...]:
+    try:
+        return tuple(whole(value, f"bucket_by_length({what}): one of them", least=1) for value in values)
+    except TypeError as error:
+        raise PipelineError(
+            f"bucket_by_length({what}={values!r})", site=user_site(), fix="give a list of whole numbers"
+        ) from error
+
+
+def _check_type(name: str, kind: ColumnType, site: Site | None) -> None:
+    if isinstance(kind, TensorType) and not kind.shape:
+        known = False
+    elif isinstance(kind, pa.DataType):
+        known = _is_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    else:
+        known = True
+    if not known and kind is not UNKNOWN:
+        raise PipelineError(
+            f"bucket_by_length: column {name!r} is {kind}, which has no length",
+            site=site,
+            fix="name a column of lists, strings, bytes or arrays",
+        )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def row_lengths(rows: Rows, name: str, site: Site | None) -> Index:
+    """The length of each slot's value, int64; -1 where the slot is dead."""
+    block = rows.gather()
+    column = block.columns[name]
+    _check_type(name, block.types[name], site)
+    lengths = np.full(block.slots, -1, dtype=np.int64)
+    lengths[block.live_slots()] = _lengths(block, name, column, site)
+    return lengths
+
+
+def _lengths(block: Block, name: str, column: Column, site: Site | None) -> npt.NDArray[Any]:
+    if isinstance(column, np.ndarray) and column.dtype != object:
+        return np.full(len(column), column.shape[1], dtype=np.int64)
+    if isinstance(column, np.ndarray):
+        missing = np.array([not hasattr(value, "__len__") for value in column], dtype=bool)
+    else:
+        missing = np.asarray(column.is_null())
+    if missing.any():
+        raise RowError(
+            f"bucket_by_length: a value of column {name!r} is missing or has no length",
+            site=site,
+            row=block.live_keys().ref(int(np.argmax(missing))),
+            fix="fill or filter missing values above bucket_by_length()",
+        )
+    if isinstance(column, np.ndarray):
+        return np.array([len(value) for value in column], dtype=np.int64)
+    if _is_list(column.type):
+        return np.asarray(pc.list_value_length(column))
+    measure = pc.utf8_length if pa.types.is_large_string(column.type) else pc.binary_length
+    return np.asarray(measure(column))
+
+
+class BucketStream(Stream):
+    """``at`` is [position of the oldest row not given yet, rows of each bucket from there on that were given]."""
+
+    def __init__(self, source: Stream, operator: BucketByLength, context: StreamContext) -> None:
+        self.source = source
+        self.operator = operator
+        self.context = context
+
+    def start(self) -> At:
+        return [[self.source.start(), 0], [0] * len(self.operator.batch_sizes)]
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        return BucketFlow(self, at, lap)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sorted:
+    """A piece with the bucket of each of its rows; ``before`` counts the rows of each bucket ahead of it."""
+
+    number: int
+    piece: Piece
+    buckets: Index
+    before: Index
+
+
+class _Bucket:
+    """Rows of one bucket that wait, in order."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.waiting = 0
+        self._runs: deque[tuple[_Sorted, Index]] = deque()
+
+    def add(self, piece: _Sorted, slots: Index) -> Index:
+        """Holds rows; returns the slots that fill a batch up."""
+        missing = self.size - self.waiting
+        if len(slots):
+            self._runs.append((piece, slots))
+            self.waiting += len(slots)
+        return slots[missing - 1 :: self.size]
+
+    def oldest(self) -> tuple[_Sorted, int] | None:
+        return (self._runs[0][0], int(self._runs[0][1][0])) if self._runs else None
+
+    def take(self) -> Rows:
+        """The rows of the next batch."""
+        missing = min(self.size, self.waiting)
+        self.waiting -= missing
+        taken = []
+        while missing:
+            piece, slots = self._runs.popleft()
+            taken.append(piece.piece.rows.take(slots[:missing]))
+            if missing < len(slots):
+                self._runs.appendleft((piece, slots[missing:]))
+            missing -= min(missing, len(slots))
+        return concat_rows(taken)
+
+
+class BucketFlow(Flow):
+    def __init__(self, stream: BucketStream, at: At, lap: int) -> None:
+        position, given = at
+        self._operator = stream.operator
+        self._context = stream.context
+        self._source = stream.source.open(position, lap)
+        self._ahead = Ahead(over(self._source, self._measure))
+        self._buckets = [_Bucket(size) for size in stream.operator.batch_sizes]
+        self._skip = np.array(given, dtype=np.int64)  # the first rows of each bucket, given before this flow was opened
+        self._given = self._skip.copy()
+        self._seen = np.zeros(len(given), dtype=np.int64)
+        self._pieces = 0
+        self._full: deque[int] = deque()  # buckets, in the order in which they filled up
+        self._ended = False
+
+    def _measure(self, piece: Piece) -> Any:
+        column, site = self._operator.column, self._context.site
+        rows = narrow(piece.rows, [column], "bucket_by_length", site)
+        return self._context.submit(row_lengths, rows, column, site)
+
+    def pull(self, wait: bool) -> Pulled:
+        while not self._full and not self._ended:
+            pulled = self._ahead.pull(wait)
+            if pulled is None:
+                self._ended = True
+                self._full.extend(i for i, bucket in enumerate(self._buckets) if bucket.waiting)
+            elif not isinstance(pulled, tuple):
+                return pulled
+            elif pulled[1] is not None:
+                self._sort(*pulled)
+        return self._emit(self._full.popleft()) if self._full else None
+
+    def _sort(self, piece: Piece, lengths: Index) -> None:
+        buckets = np.searchsorted(np.array(self._operator.boundaries), lengths, side="right")
+        held = _Sorted(self._pieces, piece, buckets, self._seen.copy())
+        self._pieces += 1
+        self._seen += np.bincount(buckets, minlength=len(self._buckets))
+        filled: list[tuple[int, int]] = []
+        for number, bucket in enumerate(self._buckets):
+            slots = np.flatnonzero(buckets == number)
+            given = max(0, int(self._skip[number] - held.before[number]))
+            filled += [(int(slot), number) for slot in bucket.add(held, slots[given:])]
+        self._full.extend(number for _, number in sorted(filled))
+
+    def _emit(self, number: int) -> Piece:
+        at = self._at()
+        bucket = self._buckets[number]
+        rows = bucket.take()
+        self._given[number] += len(rows)
+        return Piece(rows, at, batch=True)
+
+    def _at(self) -> At:
+        waiting = [found for bucket in self._buckets if (found := bucket.oldest()) is not None]
+        piece, slot = min(waiting, key=lambda found: (found[0].number, found[1]))
+        ahead = piece.before + np.bincount(piece.buckets[:slot], minlength=len(self._buckets))
+        return [piece.piece.position(slot), (self._given - ahead).tolist()]
+
+    def close(self) -> None:
+        self._ended = True
+        self._full.clear()
+        self._ahead.close()
+        self._source.close()

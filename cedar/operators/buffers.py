@@ -1,0 +1,175 @@
+"""What stream operators share: units kept until they are wanted, and tasks under way in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from cedar.errors import Site, missing_column
+from cedar.stream import PENDING, Flow, Pending, Piece, Position, Pulled, Rows, concat_rows
+
+T = TypeVar("T")
+Step: TypeAlias = "Callable[[bool], tuple[T, Any] | Pending | None]"
+
+DEPTH = 4  # tasks under way per operator; pieces are blocks, so a few keep the workers busy
+
+
+class Buffer:
+    """Units pulled from a flow and not yet taken.
+
+    Args:
+        flow: where units come from; ``position`` is where it was opened.
+        prepare: applied once to the rows of each piece.
+    """
+
+    def __init__(self, flow: Flow, position: Position, prepare: Callable[[Rows], Rows] | None = None) -> None:
+        self._flow = flow
+        self._prepare = prepare
+        self._pieces: deque[Piece] = deque()
+        self._after = position
+        self.units = 0
+        self.ended = False
+        self.batch = False
+
+    def fill(self, wait: bool) -> bool:
+        """Pull once; False if nothing was there yet."""
+        piece = self._flow.pull(wait)
+        if piece is PENDING:
+            return False
+        if piece is None:
+            self.ended = True
+        elif isinstance(piece, Piece) and piece.units:
+            if self._prepare is not None:
+                piece = replace(piece, rows=self._prepare(piece.rows))
+            self.batch = piece.batch
+            self._pieces.append(piece)
+            self.units += piece.units
+        return True
+
+    @property
+    def position(self) -> Position:
+        """Of the next unit."""
+        return self._pieces[0].position() if self._pieces else self._after
+
+    def take(self, units: int) -> list[Rows]:
+        """The rows of the next ``units`` units, run by run."""
+        runs = []
+        self.units -= units
+        while units:
+            piece = self._pieces.popleft()
+            taken = min(units, piece.units)
+            units -= taken
+            runs.append(piece.slice(0, taken).rows)
+            self._after = piece.position(taken)
+            if taken < piece.units:
+                self._pieces.appendleft(piece.slice(taken, piece.units))
+        return runs
+
+    def close(self) -> None:
+        self._pieces.clear()
+        self._flow.close()
+
+
+class ChunkFlow(Flow):
+    """A flow of rows cut anew: every piece has ``units`` units, the last one what is left."""
+
+    def __init__(self, flow: Flow, position: Position, units: int) -> None:
+        self._buffer = Buffer(flow, position)
+        self._units = units
+
+    def pull(self, wait: bool) -> Pulled:
+        while self._buffer.units < self._units and not self._buffer.ended:
+            if not self._buffer.fill(wait):
+                return PENDING
+        units = min(self._units, self._buffer.units)
+        if not units:
+            return None
+        at, skip = self._buffer.position
+        return Piece(concat_rows(self._buffer.take(units)), at, skip)
+
+    def close(self) -> None:
+        self._buffer.close()
+
+
+class Ahead(Generic[T]):
+    """Tasks under way, their results in order.
+
+    Args:
+        step: starts the next task: (tag, future), or (tag, None) where there is nothing to wait for; PENDING if it
+            would have to wait and may not; None at the end.
+        depth: how many tasks may be under way.
+    """
+
+    def __init__(self, step: Step[T], depth: int = DEPTH) -> None:
+        self._step = step
+        self._depth = depth
+        self._queue: deque[tuple[T, Any]] = deque()
+        self._ended = False
+        self._error: Exception | None = None
+
+    def pull(self, wait: bool) -> tuple[T, Any] | Pending | None:
+        """The next tag and result; PENDING and None as for a flow."""
+        self._fill(wait)
+        if not self._queue:
+            if self._error is not None:
+                raise self._error
+            return None if self._ended else PENDING
+        tag, future = self._queue[0]
+        if future is not None and not wait and not future.done():
+            return PENDING
+        self._queue.popleft()
+        return tag, None if future is None else future.result()
+
+    def _fill(self, wait: bool) -> None:
+        while len(self._queue) < self._depth and not self._ended:
+            try:
+                started = self._step(wait and not self._queue)
+            except Exception as error:
+                self._ended = True
+                if not self._queue:
+                    self._error = error
+                    raise
+                self._error = error  # raised in its turn: what came before is delivered first
+                return
+            if started is None:
+                self._ended = True
+            elif isinstance(started, Pending):
+                return
+            else:
+                self._queue.append(started)
+
+    def close(self) -> None:
+        """Cancel what has not begun."""
+        self._ended = True
+        while self._queue:
+            _, future = self._queue.popleft()
+            if future is not None:
+                future.cancel()
+
+
+def over(flow: Flow, task: Callable[[Piece], Any]) -> Step[Piece]:
+    """A step that starts ``task`` on every piece of a flow; pieces without units have no task."""
+
+    def step(wait: bool) -> tuple[Piece, Any] | Pending | None:
+        piece = flow.pull(wait)
+        if not isinstance(piece, Piece):
+            return piece
+        return piece, task(piece) if piece.units else None
+
+    return step
+
+
+def narrow(rows: Rows, names: Iterable[str], what: str, site: Site | None) -> Rows:
+    """The same rows with some columns alone, so that a task gathers and ships no more than it needs.
+
+    Raises:
+        PipelineError: a column that does not exist; ``what`` says who asked.
+    """
+    names = list(names)
+    for block in rows.blocks:
+        for name in names:
+            if name not in block.columns:
+                raise missing_column(name, list(block.columns), what, site)
+    return replace(rows, blocks=tuple(b.only_columns({n: b.columns[n] for n in names}) for b in rows.blocks))

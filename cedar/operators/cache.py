@@ -1,0 +1,39 @@
+"""cache: keep what comes out of the deterministic part of a pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cedar.block import Block
+from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+
+
+@dataclass(frozen=True)
+class Cache(RowOperator):
+    """A hint: keep the blocks that arrive here in memory, or under a directory or URL as Arrow files.
+
+    Never changes a result: what a random operator made is not kept, the rows before it are.
+    """
+
+    where: str = "auto"
+    name = "cache"
+
+    def label(self) -> str:
+        return f"cache({self.where!r})"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset(), frozenset())
+
+    def schema(self, *inputs: Schema) -> Schema:
+        return inputs[0]
+
+    def bind(self, bound: Bound) -> Kernel:
+        return _same
+
+    def parameters(self) -> dict[str, Any]:
+        return {}
+
+
+def _same(block: Block, env: Env) -> Block:
+    return block

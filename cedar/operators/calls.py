@@ -1,0 +1,224 @@
+"""Calls: how a user's function is called, once per row or once per batch.
+
+A plain function is mapped over columns by ``map`` itself, in C. Around it go, only where asked for, a generator keyed
+by the row, a time limit, and the collecting of an iterable; ``async def`` runs many rows in flight. A class whose
+instances can be called is made once per worker; any other class (``int``, ``str``) is called like a function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from cedar.cursor import Hashes
+from cedar.errors import PipelineError
+from cedar.operators.base import Bound, Env
+from cedar.operators.draws import seeded
+from cedar.operators.failures import Blame, Failure, text_of
+from cedar.operators.in_flight import InFlight, Outcome, as_items, new_runner, too_long
+
+
+@dataclass(frozen=True)
+class Call:
+    """A user's function and how to call it.
+
+    Args:
+        fn: a function, ``async def``, or a class whose instances are called.
+        blame: whom failures are reported against.
+        draw: the operator's own seed, for ``random``.
+        random: pass ``rng=``, a generator keyed by the row.
+        timeout: seconds for one call.
+        items: the result is an iterable, collected within the call.
+    """
+
+    fn: Callable[..., Any]
+    blame: Blame
+    draw: int = 0
+    random: bool = False
+    timeout: float | None = None
+    items: bool = False
+
+    def run(self, env: Env, arguments: Sequence[Iterable[Any]], n: int, hashes: Hashes | None = None) -> Outcome:
+        """The results of ``n`` calls, None in the place of each that failed, and the failures by place.
+
+        Args:
+            env: of the block at hand.
+            arguments: an iterable of ``n`` values per parameter.
+            n: the number of calls.
+            hashes: the hash of each row's key, for ``random``.
+        """
+        keyed = hashes.tolist() if hashes is not None and self.random else None
+        seed = env.draw_seed(self.draw)
+        with self._borrow(env) as held:
+            if is_async(self.fn):
+                rows = InFlight(self.blame, keyed, seed, self.timeout, self.items, self.blame.stops(env))
+                return held.run_async(rows, arguments, n)
+            with _Patient(self, held) if self.timeout is not None else nullcontext(self.callable(held)) as fn:
+                if keyed is not None:
+                    fn, arguments = seeded(fn, seed, fresh=self.timeout is not None), [keyed, *arguments]
+                return self._each(fn, arguments, n, self.blame.stops(env))
+
+    def callable(self, held: _Held) -> Callable[..., Any]:
+        return functools.partial(_collected, held.fn) if self.items else held.fn
+
+    def _each(self, fn: Callable[..., Any], arguments: Sequence[Iterable[Any]], n: int, stop: bool) -> Outcome:
+        results: list[Any] = []
+        failures: dict[int, Failure] = {}
+        calls = map(fn, *arguments)
+        while True:
+            error: Exception
+            try:
+                results.extend(calls)  # keeps what it has when a call raises, and `map` goes on with the next row
+            except PipelineError:  # an instance that cannot be made: no row's fault
+                raise
+            except Exception as raised:  # noqa: BLE001 - reported with its row
+                error = raised
+            else:
+                if len(results) >= n:
+                    return results, failures
+                error = RuntimeError("the function raised StopIteration")  # or `map` would have gone on
+            failures[len(results)] = self.blame.failure(error)
+            if stop:
+                return results, failures
+            results.append(None)
+
+    def _borrow(self, env: Env) -> AbstractContextManager[_Held]:
+        if not makes_instances(self.fn):
+            return nullcontext(_Held(self.fn))
+        return env.instances.borrow(self.blame.index, self._make)
+
+    def _make(self) -> _Held:
+        return _Held(self.instance(), self.instance)
+
+    def instance(self) -> Any:
+        """A new instance of the class.
+
+        Raises:
+            PipelineError: its constructor failed.
+        """
+        try:
+            return self.fn()
+        except Exception as error:
+            name = getattr(self.fn, "__name__", "the class")
+            raise PipelineError(
+                f"{self.blame.label}: {name}() failed: {type(error).__name__}: {text_of(error)}",
+                site=self.blame.site,
+                fix=f"{name} is made once per worker, without arguments: check its __init__ and what it loads",
+            ) from error
+
+
+def call_of(fn: Callable[..., Any], bound: Bound, **options: Any) -> Call:
+    """``fn`` at its place in a pipeline."""
+    return Call(fn, Blame(bound.index, bound.label, bound.site, bound.on_error), bound.draw, **options)
+
+
+# ---- kinds of functions --------------------------------------------------------------------------------------------
+
+
+def makes_instances(fn: Any) -> bool:
+    """True for a class whose instances can be called."""
+    return isinstance(fn, type) and any("__call__" in vars(base) for base in fn.__mro__)
+
+
+def is_async(fn: Any) -> bool:
+    """True for ``async def``, its partials, and classes and objects with an async ``__call__``."""
+    asynchronous = inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
+    if asynchronous or inspect.isroutine(fn) or isinstance(fn, functools.partial):
+        return asynchronous
+    if isinstance(fn, type) and not makes_instances(fn):
+        return False
+    call = getattr(fn, "__call__", None)  # noqa: B004 - its kind is what is asked for
+    return inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
+
+
+def fn_name(fn: Any) -> str:
+    """What labels call a function."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return str(getattr(fn, "__name__", None) or type(fn).__name__)
+
+
+# ---- what goes around a function -----------------------------------------------------------------------------------
+
+
+def _collected(fn: Callable[..., Any], *args: Any, **named: Any) -> list[Any]:
+    return as_items(fn(*args, **named))
+
+
+class _Patient:
+    """Calls in a helper thread, and gives up waiting after the timeout; the thread ends when its call does."""
+
+    def __init__(self, call: Call, held: _Held) -> None:
+        assert call.timeout is not None
+        self._call, self._held, self._timeout = call, held, call.timeout
+        self._fn = call.callable(held)
+        self._start()
+
+    def _start(self) -> None:
+        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=_serve, args=(self._jobs, self._done), name="cedar-timeout", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Callable[..., Any]:
+        return self._within
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._jobs.put(None)
+        if kind is None or issubclass(kind, Exception):  # an interrupt does not wait for the call it interrupts
+            self._thread.join()
+
+    def _within(self, *args: Any, **named: Any) -> Any:
+        self._jobs.put((self._fn, args, named))
+        try:
+            value, error = self._done.get(timeout=self._timeout)
+        except queue.Empty:
+            self._jobs.put(None)
+            self._held.renew()  # the stuck call still uses the old instance
+            self._fn = self._call.callable(self._held)
+            self._start()
+            raise too_long(self._timeout) from None
+        if error is not None:
+            raise error
+        return value
+
+
+def _serve(jobs: queue.SimpleQueue[Any], done: queue.SimpleQueue[Any]) -> None:
+    while (job := jobs.get()) is not None:
+        fn, args, named = job
+        outcome: tuple[Any, BaseException | None]
+        try:
+            outcome = fn(*args, **named), None
+        except BaseException as error:  # noqa: BLE001 - raised again where the caller waits
+            outcome = None, error
+        done.put(outcome)
+        del job, fn, args, named, outcome
+
+
+class _Held:
+    """A function; or an instance, and the event loop that its connections belong to."""
+
+    def __init__(self, fn: Callable[..., Any], make: Callable[[], Any] | None = None) -> None:
+        self.fn = fn
+        self._make = make
+        self._runner: asyncio.Runner | None = None
+
+    def renew(self) -> None:
+        if self._make is not None:
+            self.fn = self._make()
+
+    def run_async(self, rows: InFlight, arguments: Sequence[Iterable[Any]], n: int) -> Outcome:
+        if self._make is None:
+            return rows.run(None, self.fn, arguments, n)
+        if self._runner is None:
+            self._runner = new_runner()
+            weakref.finalize(self, self._runner.get_loop().close)
+        return rows.run(self._runner, self.fn, arguments, n)

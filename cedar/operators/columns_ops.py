@@ -1,0 +1,100 @@
+"""drop and rename: what columns are called, and which there are. Nothing is copied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from cedar.errors import PipelineError, user_site
+from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
+from cedar.operators.expression_kernel import ColumnsKernel
+from cedar.operators.expression_steps import Rename as RenameStep
+from cedar.operators.expression_steps import Without, output_types
+from cedar.operators.failures import Blame
+
+
+@dataclass(frozen=True)
+class Drop(RowOperator):
+    """Removes columns.
+
+    Raises:
+        PipelineError: no names, or something that is no name.
+
+    Example:
+        >>> from cedar.operators.columns_ops import Drop
+        >>> Drop(("raw", "tmp")).label()
+        'drop(raw, tmp)'
+    """
+
+    names: tuple[str, ...]
+    name: ClassVar[str] = "drop"
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if not isinstance(name, str):
+                raise PipelineError(f"drop: {name!r} is no column name", site=user_site(), fix="name columns by text")
+
+    def label(self) -> str:
+        return f"drop({', '.join(self.names)})"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset(), frozenset(self.names))
+
+    def schema(self, *inputs: Schema) -> Schema:
+        step = Without(self.names, Blame(0, self.label(), None, None))
+        return None if inputs[0] is None else output_types((step,), inputs[0])
+
+    def bind(self, bound: Bound) -> Kernel:
+        return ColumnsKernel(Without(self.names, Blame(bound.index, bound.label, bound.site, bound.on_error)))
+
+
+@dataclass(frozen=True)
+class Rename(RowOperator):
+    """Renames columns, (old, new) all at once, so that names can be swapped.
+
+    Raises:
+        PipelineError: something that is no name, or one name for two columns.
+
+    Example:
+        >>> from cedar.operators.columns_ops import rename
+        >>> rename({"y": "label"}).label()
+        'rename(y -> label)'
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    name: ClassVar[str] = "rename"
+
+    def __post_init__(self) -> None:
+        for pair in self.pairs:
+            for name in pair:
+                if not isinstance(name, str) or not name:
+                    raise PipelineError(
+                        f"rename: {name!r} is no column name", site=user_site(), fix="give {'old': 'new'}"
+                    )
+        news = [new for _, new in self.pairs]
+        for new in news:
+            if news.count(new) > 1:
+                raise PipelineError(f"rename: two columns would be called {new!r}", site=user_site())
+
+    def label(self) -> str:
+        return f"rename({', '.join(f'{old} -> {new}' for old, new in self.pairs)})"
+
+    def effects(self) -> Effects:
+        olds = frozenset(old for old, _ in self.pairs)
+        return Effects(olds, olds | {new for _, new in self.pairs})
+
+    def schema(self, *inputs: Schema) -> Schema:
+        step = RenameStep(self.pairs, Blame(0, self.label(), None, None))
+        return None if inputs[0] is None else output_types((step,), inputs[0])
+
+    def bind(self, bound: Bound) -> Kernel:
+        return ColumnsKernel(RenameStep(self.pairs, Blame(bound.index, bound.label, bound.site, bound.on_error)))
+
+
+def rename(mapping: Any) -> Rename:
+    """``rename`` from a dict of old to new names."""
+    if not isinstance(mapping, dict):
+        raise PipelineError(
+            f"rename: {mapping!r:.60} is no dict of old to new names", site=user_site(), fix="give {'old': 'new'}"
+        )
+    return Rename(tuple(mapping.items()))

@@ -1,0 +1,202 @@
+"""concat: one input after the other; and what it shares with mix, inputs that must have the same columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from cedar.block import Block
+from cedar.columns import UNKNOWN, ColumnType
+from cedar.errors import PipelineError, Site
+from cedar.operators.base import Schema, StreamContext, StreamOperator
+from cedar.operators.take import within
+from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream
+
+
+@dataclass(frozen=True)
+class Concat(StreamOperator):
+    """The rows (or batches) of the first input, then those of the second, and so on.
+
+    All inputs have the same columns, in any order; the first input's order is kept.
+
+    Raises:
+        PipelineError: the inputs' columns or types differ, or some give batches and others rows.
+
+    Example:
+        >>> from cedar.operators.concat import Concat
+        >>> Concat().label()
+        'concat'
+    """
+
+    name: ClassVar[str] = "concat"
+    inputs: ClassVar[int | None] = None
+
+    def schema(self, *inputs: Schema) -> Schema:
+        return agreed("concat", inputs)
+
+    def batched(self, *inputs: bool) -> bool:
+        return same_units("concat", inputs)
+
+    def sample(self, *inputs: Block) -> Block:
+        agreed("concat", [block.types for block in inputs])
+        return inputs[0]
+
+    def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
+        return ConcatStream(inputs, context)
+
+
+def agreed(label: str, schemas: Sequence[Schema], site: Site | None = None) -> Schema:
+    """The one schema of several inputs; types that only a run can tell agree with any.
+
+    Raises:
+        PipelineError: the differences, input by input.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from cedar.operators.concat import agreed
+        >>> agreed("concat", [{"x": pa.int64()}, {"x": pa.int64()}])
+        {'x': DataType(int64)}
+    """
+    if not schemas:
+        raise PipelineError(f"{label} takes at least one input", site=site, fix=f"give {label} a pipeline")
+    known = [(i, s) for i, s in enumerate(schemas) if s is not None]
+    if not known:
+        return None
+    merged: dict[str, ColumnType] = dict(known[0][1])
+    found: list[str] = []
+    for index, schema in known[1:]:
+        found += [f"input {index}: {text}" for text in differences(merged, schema)]
+        merged |= {n: t for n, t in schema.items() if merged.get(n, t) is UNKNOWN}
+    if found:
+        raise PipelineError(
+            f"the inputs of {label} have different columns (compared with input {known[0][0]}): " + "; ".join(found),
+            site=site,
+            fix="bring the inputs to the same columns with select, rename, or with_columns and cast",
+        )
+    return merged if schemas[0] is not None else None  # names in the order of the first input, or not at all
+
+
+def differences(expected: Mapping[str, ColumnType], found: Mapping[str, ColumnType]) -> list[str]:
+    """How the columns ``found`` differ from those expected, a phrase each."""
+    texts = [f"no column {n!r}" for n in expected if n not in found]
+    texts += [f"column {n!r} is extra" for n in found if n not in expected]
+    for name, kind in found.items():
+        wanted = expected.get(name, UNKNOWN)
+        if UNKNOWN not in (kind, wanted) and kind != wanted:
+            texts.append(f"{name!r} is {kind}, not {wanted}")
+    return texts
+
+
+def same_units(label: str, batched: Sequence[bool]) -> bool:
+    """Whether all inputs give batches.
+
+    Raises:
+        PipelineError: some do and some do not.
+    """
+    if any(batched) and not all(batched):
+        batches = ", ".join(str(i) for i, b in enumerate(batched) if b)
+        raise PipelineError(
+            f"{label} takes rows or batches, not both: of its inputs, {batches} give(s) batches and the others rows",
+            fix=f"put batch() below {label}, or on each input above it",
+        )
+    return any(batched)
+
+
+def branch_rows(label: str, index: int, context: StreamContext) -> Callable[[Rows], Rows]:
+    """Makes rows of input ``index`` ready to stand among those of the other inputs: keys, columns checked, order."""
+
+    def prepare(rows: Rows) -> Rows:
+        rows = rows.within(index)
+        expected = context.types()
+        blocks = []
+        for block in rows.blocks:
+            if wrong := differences(expected, block.types):
+                raise PipelineError(
+                    f"the inputs of {label} have different columns: in input {index}, " + "; ".join(wrong),
+                    site=context.site,
+                    row=block.keys.ref(0) if block.slots else None,
+                    fix="bring the inputs to the same columns with select, rename, or with_columns and cast",
+                )
+            if list(block.columns) != list(expected):
+                block = block.only_columns({n: block.columns[n] for n in expected})
+            blocks.append(block)
+        return replace(rows, blocks=tuple(blocks))
+
+    return prepare
+
+
+def total(counts: Sequence[Count]) -> Count:
+    """The sum of counts; without end from the first input that has none."""
+    units = 0
+    for count in counts:
+        if count is None or count == math.inf:
+            return count
+        units += int(count)
+    return units
+
+
+class ConcatStream(Stream):
+    """``at`` is [input, its position]."""
+
+    def __init__(self, inputs: tuple[Stream, ...], context: StreamContext) -> None:
+        if not inputs:
+            raise PipelineError("concat takes at least one input", site=context.site, fix="give concat a pipeline")
+        self.inputs = inputs
+        self.context = context
+
+    @property
+    def count(self) -> Count:  # type: ignore[override]
+        return total([stream.count for stream in self.inputs])
+
+    def start(self) -> At:
+        return self.first(0)
+
+    def first(self, branch: int) -> At:
+        """Where input ``branch`` begins."""
+        return [branch, [self.inputs[branch].start(), 0]]
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        last = len(self.inputs) - 1
+        for branch, stream in enumerate(self.inputs):
+            if stream.count is None:
+                return [self.first(branch), unit]
+            if unit < stream.count or branch == last:
+                return [[branch, stream.seek(within(unit, stream.count), lap)], 0]
+            unit -= int(stream.count)
+        raise AssertionError("there is at least one input")
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        return ConcatFlow(self, at, lap)
+
+
+class ConcatFlow(Flow):
+    def __init__(self, stream: ConcatStream, at: At, lap: int) -> None:
+        self._stream = stream
+        self._lap = lap
+        self._inner: Flow | None = None
+        self._open(*at)
+
+    def _open(self, branch: int, position: Position) -> None:
+        self._branch = branch
+        self._inner = self._stream.inputs[branch].open(position, self._lap)
+        self._prepare = branch_rows("concat", branch, self._stream.context)
+
+    def pull(self, wait: bool) -> Pulled:
+        while self._inner is not None:
+            piece = self._inner.pull(wait)
+            if isinstance(piece, Piece):
+                rows = self._prepare(piece.rows) if piece.units else piece.rows
+                return replace(piece, rows=rows, at=[self._branch, piece.position()], skip=0)
+            if piece is not None:
+                return piece
+            self.close()
+            if self._branch + 1 < len(self._stream.inputs):
+                self._open(*self._stream.first(self._branch + 1))
+        return None
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()
+            self._inner = None

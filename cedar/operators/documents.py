@@ -1,0 +1,173 @@
+"""Documents: rows whose columns are lists of numbers, held flat; what ``pack`` works on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cedar.block import Block, Skipped
+from cedar.columns import UNKNOWN, Column, ColumnType, Index, TensorType
+from cedar.cursor import Keys, concat_keys, hash_array
+from cedar.errors import PipelineError, RowError, Site
+from cedar.stream import Rows
+
+ADDED = ("segment_ids", "positions")
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The tokens of a run of rows.
+
+    Args:
+        values: per column, the tokens of all rows one after the other.
+        lengths: int64 per slot, the tokens of that row; 0 where the slot is dead.
+        keys: one per slot.
+        dead: slot to the reason why it has no row.
+    """
+
+    values: dict[str, npt.NDArray[Any]]
+    lengths: Index
+    keys: Keys
+    dead: Mapping[int, Skipped]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def slice(self, start: int, stop: int) -> Documents:
+        """Slots ``start`` to ``stop``, without a copy."""
+        if start == 0 and stop >= len(self):
+            return self
+        low, high = int(self.lengths[:start].sum()), int(self.lengths[:stop].sum())
+        return Documents(
+            {name: column[low:high] for name, column in self.values.items()},
+            self.lengths[start:stop],
+            self.keys.take(slice(start, stop)),
+            {slot - start: why for slot, why in self.dead.items() if start <= slot < stop},
+        )
+
+
+def concat_documents(runs: Sequence[Documents]) -> Documents:
+    """Several runs, one after the other."""
+    if len(runs) == 1:
+        return runs[0]
+    dead: dict[int, Skipped] = {}
+    slots = 0
+    for run in runs:
+        dead.update({slot + slots: why for slot, why in run.dead.items()})
+        slots += len(run)
+    return Documents(
+        {name: np.concatenate([run.values[name] for run in runs]) for name in runs[0].values},
+        np.concatenate([run.lengths for run in runs]),
+        concat_keys([run.keys for run in runs]),
+        dead,
+    )
+
+
+def token_dtype(kind: ColumnType) -> np.dtype[Any] | None:
+    """The dtype of the numbers in a list column; None if the column is none."""
+    if isinstance(kind, TensorType):
+        return np.dtype(kind.dtype) if len(kind.shape) == 1 and np.dtype(kind.dtype).kind in "biuf" else None
+    if not isinstance(kind, pa.DataType) or not (pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return None
+    inner = kind.value_type
+    number = pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)
+    return np.dtype(inner.to_pandas_dtype()) if number else None
+
+
+def token_columns(types: Mapping[str, ColumnType], wanted: Sequence[str], site: Site | None = None) -> tuple[str, ...]:
+    """The columns to pack: those wanted, or all lists of numbers.
+
+    Raises:
+        PipelineError: a wanted column holds something else, or there is no list of numbers at all.
+    """
+    wrong = [n for n in wanted if types.get(n, UNKNOWN) is not UNKNOWN and token_dtype(types[n]) is None]
+    if wrong:
+        raise PipelineError(
+            "pack needs lists of numbers: " + ", ".join(f"{n!r} is {types[n]}" for n in wrong),
+            site=site,
+            fix="name the token columns, or tokenise with map first",
+        )
+    taken = [n for n in ADDED if n in (wanted or types)]
+    if taken:
+        raise PipelineError(
+            f"pack adds the columns {' and '.join(ADDED)}, and the input has {taken[0]!r}",
+            site=site,
+            fix="rename or drop it",
+        )
+    found = tuple(wanted) or tuple(n for n, kind in types.items() if token_dtype(kind) is not None)
+    if not found and UNKNOWN not in types.values():
+        raise PipelineError(
+            "pack: no column is a list of numbers: " + ", ".join(f"{n!r} is {kind}" for n, kind in types.items()),
+            site=site,
+            fix="tokenise with map first",
+        )
+    return found
+
+
+def documents(rows: Rows, columns: Sequence[str], site: Site | None) -> Documents:
+    """Gathers rows and lays their tokens out flat.
+
+    Raises:
+        RowError: a row whose columns have different lengths, a missing list, or a missing number inside one.
+    """
+    return documents_of(rows.gather(), columns, site)
+
+
+def documents_of(block: Block, columns: Sequence[str], site: Site | None) -> Documents:
+    """``documents`` of rows that are gathered."""
+    token_columns({name: block.types[name] for name in columns}, columns, site)
+    lengths: Index | None = None
+    values = {}
+    for name in columns:
+        values[name], found = _flat(block, name, block.columns[name], site)
+        if lengths is not None and not np.array_equal(lengths, found):
+            row = int(np.flatnonzero(lengths - found)[0])
+            raise RowError(
+                f"pack: columns {columns[0]!r} and {name!r} have {lengths[row]} and {found[row]} tokens in one row",
+                site=site,
+                row=block.live_keys().ref(row),
+                fix="columns that are packed together have equal lengths in every row",
+            )
+        lengths = found
+    slots = np.zeros(block.slots, dtype=np.int64)
+    if lengths is not None:
+        slots[block.live_slots()] = lengths
+    return Documents(values, slots, block.keys, dict(block.dead))
+
+
+def _flat(block: Block, name: str, column: Column, site: Site | None) -> tuple[npt.NDArray[Any], Index]:
+    if not isinstance(column, pa.Array):
+        return column.reshape(-1), np.full(len(column), column.shape[1], dtype=np.int64)
+    if column.null_count:
+        _refuse(block, name, int(np.argmax(np.asarray(column.is_null()))), "is missing (null)", site)
+    lengths = np.asarray(pc.list_value_length(column)).astype(np.int64)
+    flat: Any = cast("Any", column).flatten()
+    if flat.null_count:
+        token = int(np.argmax(np.asarray(flat.is_null())))
+        row = int(np.searchsorted(np.cumsum(lengths), token, side="right"))
+        _refuse(block, name, row, "holds a missing number (null)", site)
+    return flat.to_numpy(zero_copy_only=False), lengths
+
+
+def _refuse(block: Block, name: str, row: int, what: str, site: Site | None) -> None:
+    raise RowError(
+        f"pack: the list in column {name!r} {what}",
+        site=site,
+        row=block.live_keys().ref(row),
+        fix="fill or filter missing values above pack()",
+    )
+
+
+def keyed_by_offset(keys: Keys, offsets: Index) -> Keys:
+    """Keys of pieces of rows, told apart by the token they begin with."""
+    if isinstance(keys.sub, int) and keys.sub == -1:
+        return replace(keys, sub=offsets)
+    nested = np.asarray(hash_array(hash_array(1, keys.sub), offsets), dtype=np.uint64)
+    full = np.broadcast_to(nested >> np.uint64(1), offsets.shape)
+    return replace(keys, sub=full.astype(np.int64))

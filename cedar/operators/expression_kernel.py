@@ -1,0 +1,193 @@
+"""The kernel of expression operators: a run of them is one polars query per block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from cedar import columns as _columns
+from cedar.block import Block, Skipped
+from cedar.columns import Column, Index, as_column
+from cedar.errors import CedarError, PipelineError
+from cedar.operators.base import Env, Kernel
+from cedar.operators.expression_steps import (
+    ROW,
+    Held,
+    Keep,
+    Program,
+    Rename,
+    Step,
+    Types,
+    Without,
+    apply_plain,
+    compile_steps,
+    first_line,
+)
+from cedar.operators.failures import Blame, Failure
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Failed: TypeAlias = tuple[Blame, Failure]
+
+
+@dataclass(frozen=True, eq=False)
+class ExpressionKernel:
+    """The kernel of one or several adjacent expression operators."""
+
+    steps: tuple[Step, ...]
+    programs: dict[Types, Program] = field(default_factory=dict, repr=False)  # compiled, by the types of the block
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        types: Types = tuple((name, _columns.type_of(column)) for name, column in block.columns.items())
+        program = self.programs.get(types)
+        if program is None:
+            program = self.programs[types] = compile_steps(self.steps, types)
+        try:
+            return run(program, block)
+        except _polars_errors() as error:
+            failures = _failing_rows(self.steps, program, block, env, error)
+            return run(program, _settle(block, env, failures))
+
+    def fuse(self, other: Kernel) -> ExpressionKernel | None:
+        """This kernel and the next as one query, where both are of the kind."""
+        return ExpressionKernel((*self.steps, *steps)) if (steps := _steps_of(other)) else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ExpressionKernel, (self.steps,)
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnsKernel:
+    """Selects, drops or renames plain columns: moves references, copies nothing."""
+
+    step: Keep | Without | Rename
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        held = apply_plain(self.step, {name: Held(None, name) for name in block.columns})
+        return block.only_columns({name: block.columns[h.origin] for name, h in held.items() if h.origin is not None})
+
+    def fuse(self, other: Kernel) -> ExpressionKernel | None:
+        """As part of the next kernel's query, where that is one of expressions."""
+        return ExpressionKernel((self.step, *other.steps)) if isinstance(other, ExpressionKernel) else None
+
+
+def _steps_of(kernel: Kernel) -> tuple[Step, ...]:
+    if isinstance(kernel, ColumnsKernel):
+        return (kernel.step,)
+    return kernel.steps if isinstance(kernel, ExpressionKernel) else ()
+
+
+def run(program: Program, block: Block) -> Block:
+    """The result of a program on a block; polars errors come as they are."""
+    import polars as pl
+
+    computed: dict[str, Column] = {}
+    rows: Index | None = None
+    wanted = [name for name in program.output if name not in program.passed]
+    if program.filters or wanted or program.unread:
+        series = [pl.Series(name, block.columns[name]) for name in program.enters]
+        frame = pl.DataFrame([*series, pl.Series(ROW, np.arange(len(block), dtype=np.uint32))]).lazy()
+        for query in program.queries:
+            frame = query(frame)
+        frame = frame.select([*wanted, *program.unread, *([ROW] if program.filters else [])])
+        # A predicate stays where it was written: moved before an expression, it would hide rows on which that fails.
+        done = frame.collect(engine="in-memory", optimizations=pl.QueryOptFlags(predicate_pushdown=False))
+        if program.filters:
+            rows = done[ROW].to_numpy().astype(np.int64)
+        computed = {name: _to_column(done[name]) for name in wanted}
+    columns = {}
+    for name in program.output:
+        origin = program.passed.get(name)
+        if origin is None:
+            columns[name] = computed[name]
+        else:
+            passed = block.columns[origin]
+            columns[name] = passed if rows is None or len(rows) == len(block) else _columns.take(passed, rows)
+    return block.only_columns(columns) if rows is None else block.with_slots(columns, rows)
+
+
+def _to_column(series: pl.Series) -> Column:
+    import polars as pl
+
+    return as_column(series.to_arrow(compat_level=pl.CompatLevel.oldest()))
+
+
+def _polars_errors() -> tuple[type[BaseException], ...]:
+    import polars as pl
+
+    return (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+
+
+def _failing_rows(
+    steps: tuple[Step, ...], program: Program, block: Block, env: Env, error: BaseException
+) -> dict[int, Failed]:
+    """The live rows on which the program fails, found by halves; only the first where that ends the run.
+
+    Raises:
+        PipelineError: the program fails on no rows at all, so no row is at fault.
+    """
+    plain = Block(block.columns, block.live_keys())
+
+    def failure(start: int, stop: int) -> BaseException | None:
+        try:
+            run(program, plain.slice(start, stop))
+        except _polars_errors() as caught:
+            return caught
+        return None
+
+    if failure(0, 0) is not None:
+        label = steps[-1].blame.label
+        raise PipelineError(f"{label}: {first_line(error)}", site=steps[-1].blame.site) from error
+    failed: dict[int, Failed] = {}
+    spans = [(0, len(block))]
+    while spans:
+        start, stop = spans.pop()
+        caught = failure(start, stop)
+        if caught is None:
+            continue
+        if stop - start > 1:
+            middle = (start + stop) // 2
+            spans += [(middle, stop), (start, middle)]
+            continue
+        blame = _culprit(steps, plain.slice(start, stop))
+        failed[start] = (blame, _failure(blame, caught))
+        if blame.stops(env):
+            return failed
+    if not failed:
+        blame = steps[-1].blame
+        what = f"{blame.label}: polars fails on the block, but on none of its rows: {first_line(error)}"
+        raise CedarError(what, site=blame.site, fix="report this with the expression") from error
+    return failed
+
+
+def _culprit(steps: tuple[Step, ...], row: Block) -> Blame:
+    """The operator that fails on a block of one row."""
+    for step in steps:
+        try:
+            row = run(compile_steps((step,), tuple(row.types.items())), row)
+        except _polars_errors():
+            return step.blame
+    return steps[-1].blame
+
+
+def _failure(blame: Blame, error: BaseException) -> Failure:
+    short = f"{type(error).__name__}: {first_line(error)}"
+    fix = "cast(..., strict=False) gives null instead, and on_error=cedar.Skip(...) drops such rows and goes on"
+    return Failure(f"{blame.label} failed: {short}", short, fix, error)
+
+
+def _settle(block: Block, env: Env, failures: Mapping[int, Failed]) -> Block:
+    """The block without the failed rows: dead slots, or no slots where the policy refills them."""
+    for row, (blame, failure) in failures.items():
+        if blame.stops(env) or not block.aligned:
+            raise blame.error(failure, block.live_keys().ref(row) if block.aligned else None)
+    gone = [row for row, (b, _) in failures.items() if env.sampling or (b.on_error is not None and b.on_error.refill)]
+    dead = {row: Skipped(b.index, b.label, f.short) for row, (b, f) in failures.items() if row not in gone}
+    keep = np.ones(len(block), dtype=bool)
+    keep[gone] = False
+    moved = np.cumsum(keep) - 1
+    return block.filter(keep).kill({int(moved[row]): why for row, why in dead.items()})

@@ -1,0 +1,367 @@
+"""The steps of expression operators, and how a run of them is compiled for the types of a block.
+
+Steps are what ``with_columns``, ``select``, ``filter``, ``drop`` and ``rename`` do. A *program* says which columns
+enter polars, which pass by untouched, and what the query is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from cedar.columns import OBJECT, UNKNOWN, ColumnType, canonical_type
+from cedar.errors import PipelineError, missing_column
+from cedar.operators.elementwise import columns_of, explicit, named_columns, selects_by_type, text
+from cedar.operators.failures import Blame
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Named: TypeAlias = "tuple[str | None, pl.Expr]"  # None: the expression names its results itself
+Types: TypeAlias = tuple[tuple[str, ColumnType], ...]
+ROW = "__cedar_row"  # the position of a row in its block, carried through the query
+
+
+@dataclass(frozen=True, eq=False)
+class With:
+    """Adds or replaces columns."""
+
+    items: tuple[Named, ...]
+    blame: Blame
+
+
+@dataclass(frozen=True, eq=False)
+class Keep:
+    """Keeps the results of ``items`` alone; a plain column name stands for itself."""
+
+    items: tuple[Named | str, ...]
+    blame: Blame
+
+
+@dataclass(frozen=True, eq=False)
+class Where:
+    """Keeps the rows where the predicate holds; null does not hold."""
+
+    predicate: pl.Expr
+    blame: Blame
+
+
+@dataclass(frozen=True, eq=False)
+class Without:
+    """Removes columns."""
+
+    names: tuple[str, ...]
+    blame: Blame
+
+
+@dataclass(frozen=True, eq=False)
+class Rename:
+    """Renames columns: (old, new), all at once."""
+
+    pairs: tuple[tuple[str, str], ...]
+    blame: Blame
+
+
+Step: TypeAlias = With | Keep | Where | Without | Rename
+
+
+@dataclass(frozen=True)
+class Held:
+    """A column on its way through the steps: its type, and the input column that it still is, if any."""
+
+    type: ColumnType
+    origin: str | None = None
+
+
+_Query: TypeAlias = "Callable[[pl.LazyFrame], pl.LazyFrame]"
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Steps compiled for the types of a block.
+
+    Args:
+        enters: the input columns that the query reads.
+        output: names and types of the result, in order.
+        passed: output name to the input column that it is, for those that no expression touched.
+        unread: hidden columns that nobody reads: computed all the same, for the rows on which they fail.
+        queries: what to do, in order.
+        filters: whether rows are dropped.
+    """
+
+    enters: tuple[str, ...]
+    output: dict[str, ColumnType]
+    passed: dict[str, str]
+    unread: tuple[str, ...]
+    queries: tuple[_Query, ...]
+    filters: bool
+
+
+class _Walk:
+    """What is found out while the steps are gone through.
+
+    ``entered``: input columns that expressions read. ``fresh``: columns computed and not read since. Where one of them
+    goes, polars would never compute it, and rows on which it fails would pass or not as operators happen to be fused:
+    so it stays, under a hidden name in ``unread``.
+    """
+
+    def __init__(self) -> None:
+        self.entered: set[str] = set()
+        self.fresh: set[str] = set()
+        self.unread: list[str] = []
+
+    def hide(self, gone: Iterable[str]) -> list[pl.Expr]:
+        """Keeps those of the columns about to go that nobody read."""
+        import polars as pl
+
+        hidden = []
+        for name in gone:
+            if name in self.fresh:
+                self.fresh.discard(name)
+                self.unread.append(f"__cedar_unread_{len(self.unread)}")
+                hidden.append(pl.col(name).alias(self.unread[-1]))
+        return hidden
+
+
+def compile_steps(steps: Sequence[Step], types: Types) -> Program:
+    """The program of ``steps`` for columns of ``types``; UNKNOWN types give UNKNOWN results.
+
+    Raises:
+        PipelineError: a column that is not there, or whose kind expressions cannot read; types that do not fit.
+    """
+    start = {name: Held(kind, name) for name, kind in types}
+    walk = _Walk()
+    held = start
+    for step in steps:  # which input columns do expressions read?
+        held, _ = _apply(step, held, walk)
+    entered = walk.entered
+    filters = any(isinstance(step, Where) for step in steps)
+    if filters:
+        entered |= {h.origin for h in held.values() if h.origin is not None and _is_cheap(h.type)}
+    held = {name: Held(h.type, None if name in entered else name) for name, h in start.items()}
+    walk = _Walk()
+    queries: list[_Query] = []
+    for step in steps:
+        held, query = _apply(step, held, walk)
+        if query is not None:
+            queries.append(query)
+    return Program(
+        tuple(name for name, _ in types if name in entered),
+        {name: h.type for name, h in held.items()},
+        {name: h.origin for name, h in held.items() if h.origin is not None},
+        tuple(walk.unread),
+        tuple(queries),
+        filters,
+    )
+
+
+def output_types(steps: Sequence[Step], types: Mapping[str, ColumnType]) -> dict[str, ColumnType] | None:
+    """Names and types behind ``steps`` without running; None where even the names depend on unknown types."""
+    try:
+        return compile_steps(steps, tuple(types.items())).output
+    except _NamesUnknown:
+        return None
+
+
+class _NamesUnknown(Exception):
+    """A selector needs types that only a run can tell."""
+
+
+def _apply(step: Step, held: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query | None]:
+    """The columns behind a step, and its part of the query."""
+    if isinstance(step, With):
+        return _apply_with(step, held, walk)
+    if isinstance(step, Where):
+        return _apply_where(step, held, walk)
+    if isinstance(step, Keep) and any(not isinstance(item, str) for item in step.items):
+        return _apply_keep(step, held, walk)
+    after = apply_plain(step, held)
+    if isinstance(step, Rename):
+        pairs = {old: new for old, new in step.pairs if held[old].origin is None}
+        walk.fresh = {pairs.get(name, name) for name in walk.fresh}
+        return after, (lambda frame: frame.rename(pairs)) if pairs else None
+    gone = [name for name, h in held.items() if h.origin is None and name not in after]
+    hidden = walk.hide(gone)
+    return after, (lambda frame: frame.with_columns(hidden).drop(gone)) if gone else None
+
+
+def apply_plain(step: Step, held: dict[str, Held]) -> dict[str, Held]:
+    """The columns behind a step that only selects, drops or renames."""
+    blame = step.blame
+    if isinstance(step, Keep):
+        names = [item for item in step.items if isinstance(item, str)]
+        _require(names, held, blame)
+        return {name: held[name] for name in names}
+    if isinstance(step, Without):
+        _require(step.names, held, blame)
+        return {name: h for name, h in held.items() if name not in step.names}
+    assert isinstance(step, Rename)
+    mapping = dict(step.pairs)
+    _require(mapping, held, blame)
+    after = {mapping.get(name, name): h for name, h in held.items()}
+    if len(after) != len(held):
+        names = [mapping.get(name, name) for name in held]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise PipelineError(f"{blame.label}: two columns would be called {twice!r}", site=blame.site)
+    return after
+
+
+def _apply_with(step: With, held: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query]:
+    frame = _static(held)
+    exprs: list[pl.Expr] = []
+    results: dict[str, Held] = {}
+    for name, expr in step.items:
+        resolved, types = _resolve(name, expr, step.blame, held, frame, walk)
+        _require_new(types, results, step.blame)
+        results.update({result: Held(kind) for result, kind in types.items()})
+        exprs.append(resolved)
+    exprs += walk.hide(name for name in results if name in held)
+    walk.fresh |= set(results)
+    return {**held, **results}, lambda frame: frame.with_columns(exprs)
+
+
+def _apply_keep(step: Keep, held: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query]:
+    frame = _static(held)
+    exprs: list[pl.Expr] = []
+    kept: dict[str, Held] = {}
+    for item in step.items:
+        name, expr = (item, _column(item)) if isinstance(item, str) else item
+        source = expr.meta.output_name() if expr.meta.is_column() else None
+        if source in held and held[source].origin is not None and name in {None, source}:
+            found = {source: held[source]}  # a column that is kept as it is need not enter the query
+        else:
+            resolved, types = _resolve(name, expr, step.blame, held, frame, walk)
+            exprs.append(resolved)
+            found = {result: Held(kind) for result, kind in types.items()}
+        _require_new(found, kept, step.blame)
+        kept.update(found)
+    exprs += walk.hide(name for name, h in held.items() if h.origin is None)
+    walk.fresh = {name for name, h in kept.items() if h.origin is None}
+    inside = [*walk.fresh, *walk.unread, ROW]
+    # with_columns first: literals take the height of the frame
+    return kept, lambda frame: frame.with_columns(exprs).select(inside)
+
+
+def _require_new(found: Iterable[str], known: Mapping[str, Held], blame: Blame) -> None:
+    for name in found:
+        if name in known:
+            raise PipelineError(f"{blame.label}: two results would be called {name!r}", site=blame.site)
+
+
+def _apply_where(step: Where, held: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query]:
+    predicate, types = _resolve("predicate", step.predicate, step.blame, held, _static(held), walk)
+    kind = types["predicate"]
+    if kind is not UNKNOWN and not pt.is_boolean(kind) and not pt.is_null(kind):
+        raise PipelineError(
+            f"{step.blame.label}: the predicate gives {kind}, not a boolean",
+            site=step.blame.site,
+            fix="compare it: for example col('label') == 1",
+        )
+    return held, lambda frame: frame.filter(predicate)
+
+
+def _resolve(
+    name: str | None, expr: pl.Expr, blame: Blame, held: dict[str, Held], frame: pl.LazyFrame, walk: _Walk
+) -> tuple[pl.Expr, dict[str, ColumnType]]:
+    """An expression with its columns spelt out, and the names and types of its results."""
+    import polars as pl
+
+    several = columns_of(expr) is None or expr.meta.has_multiple_outputs()
+    if several and selects_by_type(expr) and any(h.type is UNKNOWN for h in held.values()):
+        raise _NamesUnknown
+    try:
+        if several:
+            expr = explicit(expr, frame)
+        reads = named_columns(expr)
+    except pl.exceptions.PolarsError as error:
+        raise _type_error(expr, blame, error) from error
+    _require(reads, held, blame)
+    walk.fresh -= reads
+    for read in sorted(reads):
+        _require_readable(read, held[read].type, expr, blame)
+        origin = held[read].origin
+        if origin is not None:
+            walk.entered.add(origin)
+    if name is not None:
+        expr = expr.alias(name)
+    if any(held[read].type is UNKNOWN for read in reads):
+        if several:
+            raise _NamesUnknown
+        return expr, {expr.meta.output_name(): UNKNOWN}
+    try:
+        schema = frame.select(expr).collect_schema()
+    except pl.exceptions.PolarsError as error:
+        raise _type_error(expr, blame, error) from error
+    return expr, {result: _arrow_type(kind) for result, kind in schema.items()}
+
+
+def _type_error(expr: pl.Expr, blame: Blame, error: Exception) -> PipelineError:
+    return PipelineError(f"{blame.label}: {text(expr)} does not fit its columns: {first_line(error)}", site=blame.site)
+
+
+def _require(names: Any, held: Mapping[str, Any], blame: Blame) -> None:
+    for name in names:
+        if name not in held:
+            raise missing_column(name, list(held), blame.label, blame.site)
+
+
+def _require_readable(name: str, kind: ColumnType, expr: pl.Expr, blame: Blame) -> None:
+    if kind is UNKNOWN or _polars_type(kind) is not None:
+        return
+    raise PipelineError(
+        f"{blame.label}: {text(expr)} reads column {name!r} of {kind}, which expressions cannot",
+        site=blame.site,
+        fix=f".map(fn, {name!r}) gives fn its values",
+    )
+
+
+def _column(name: str) -> pl.Expr:
+    import polars as pl
+
+    return pl.col(name)
+
+
+def _static(held: Mapping[str, Held]) -> pl.LazyFrame:
+    """An empty frame of the columns' types; what polars cannot hold stands in it as Object."""
+    import polars as pl
+
+    return pl.LazyFrame(schema={name: _polars_type(h.type) or pl.Object() for name, h in held.items()})
+
+
+@lru_cache(maxsize=1024)
+def _polars_type(kind: ColumnType) -> pl.DataType | None:
+    import polars as pl
+
+    if not isinstance(kind, pa.DataType):
+        return None
+    try:
+        return pl.Series("", pa.array([], kind)).dtype
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException, TypeError, ValueError):
+        return None
+
+
+def _arrow_type(kind: pl.DataType) -> ColumnType:
+    import polars as pl
+
+    if kind == pl.Object:
+        return OBJECT
+    return canonical_type(pl.Series("", [], dtype=kind).to_arrow(compat_level=pl.CompatLevel.oldest()).type)
+
+
+def _is_cheap(kind: ColumnType) -> bool:
+    """Types that polars takes and gives back unchanged, and filters faster than Arrow does."""
+    if not isinstance(kind, pa.DataType):
+        return False
+    while pt.is_large_list(kind):
+        kind = kind.value_type
+    return pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_float32(kind) or pt.is_float64(kind)
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, without what polars adds below."""
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,290 @@
+"""with_columns, filter and select by polars expressions: the declarations. Their kernels are in expression_kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.columns import UNKNOWN, as_column
+from cedar.errors import PipelineError, user_site
+from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
+from cedar.operators.elementwise import check_elementwise, columns_of, differs_by_rows, needs_sample, text
+from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel
+from cedar.operators.expression_steps import Keep, Named, Step, Where, With, output_types
+from cedar.operators.failures import Blame
+from cedar.skip import Skip
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Item: TypeAlias = "str | Named"  # a plain column, or a name (None: the expression's own) and an expression
+
+
+@dataclass(frozen=True, eq=False)
+class WithColumns(RowOperator):
+    """Adds or replaces columns: (name, expression), the name None where the expression names its results itself.
+
+    Raises:
+        PipelineError: an expression that is not row-wise; says which part of it.
+
+    Example:
+        >>> from cedar import col
+        >>> from cedar.operators.expressions import with_columns
+        >>> with_columns(total=col("a") + col("b")).label()
+        'with_columns(total)'
+    """
+
+    items: tuple[Named, ...]
+    on_error: Skip | None = None
+    name: ClassVar[str] = "with_columns"
+
+    def __post_init__(self) -> None:
+        for _, expr in self.items:
+            _require_elementwise(expr, self.name)
+
+    def label(self) -> str:
+        return f"with_columns({_listed(self.items)})"
+
+    def effects(self) -> Effects:
+        return Effects(_reads(self.items), _writes(self.items))
+
+    def schema(self, *inputs: Schema) -> Schema:
+        return _schema(With(self.items, _blame(self)), inputs[0])
+
+    def code(self) -> tuple[Any, ...]:
+        return tuple(expr for _, expr in self.items)
+
+    def policy(self) -> Skip | None:
+        return self.on_error
+
+    def bind(self, bound: Bound) -> Kernel:
+        return _bind(With(self.items, _blame(self, bound)), self.code(), bound)
+
+
+@dataclass(frozen=True, eq=False)
+class FilterExpression(RowOperator):
+    """Keeps the rows where the predicate is true; null is not, NaN compares as in polars (above all numbers).
+
+    Raises:
+        PipelineError: a predicate that is not row-wise.
+
+    Example:
+        >>> from cedar import col
+        >>> from cedar.operators.expressions import FilterExpression
+        >>> sorted(FilterExpression(col("label") == 1).effects().reads)
+        ['label']
+    """
+
+    predicate: pl.Expr
+    on_error: Skip | None = None
+    name: ClassVar[str] = "filter"
+
+    def __post_init__(self) -> None:
+        if not _is_expression(self.predicate):
+            raise _not_an_expression(self.predicate, self.name)
+        _require_elementwise(self.predicate, self.name)
+
+    def label(self) -> str:
+        return f"filter({text(self.predicate, 60)})"
+
+    def effects(self) -> Effects:
+        return Effects(columns_of(self.predicate), frozenset(), rows="1:0..1")
+
+    def schema(self, *inputs: Schema) -> Schema:
+        return _schema(Where(self.predicate, _blame(self)), inputs[0])
+
+    def code(self) -> tuple[Any, ...]:
+        return (self.predicate,)
+
+    def policy(self) -> Skip | None:
+        return self.on_error
+
+    def bind(self, bound: Bound) -> Kernel:
+        if bound.batched:
+            raise PipelineError(
+                f"{self.label()} behind batch(): an expression would drop rows out of batches",
+                site=bound.site,
+                fix="filter rows before batch(), or give a function that returns one bool per batch",
+            )
+        return _bind(Where(self.predicate, _blame(self, bound)), self.code(), bound)
+
+
+@dataclass(frozen=True, eq=False)
+class Select(RowOperator):
+    """Keeps the given columns and results alone, in that order. Plain columns are moved, not copied.
+
+    Example:
+        >>> from cedar.operators.expressions import select
+        >>> select("a", "b").label()
+        'select(a, b)'
+    """
+
+    items: tuple[Item, ...]
+    on_error: Skip | None = None
+    name: ClassVar[str] = "select"
+
+    def __post_init__(self) -> None:
+        for item in self.items:
+            if not isinstance(item, str):
+                _require_elementwise(item[1], self.name)
+        names = [item if isinstance(item, str) else item[0] for item in self.items]
+        for name in names:
+            if name is not None and names.count(name) > 1:
+                raise PipelineError(f"select: column {name!r} is given twice", site=user_site())
+
+    def label(self) -> str:
+        return f"select({_listed(self.items)})"
+
+    def effects(self) -> Effects:
+        return Effects(_reads(self.items), None)
+
+    def schema(self, *inputs: Schema) -> Schema:
+        if inputs[0] is None:
+            names = [_result(item) for item in self.items]
+            return None if None in names else {name: UNKNOWN for name in names if name is not None}
+        return _schema(Keep(self.items, _blame(self)), inputs[0])
+
+    def code(self) -> tuple[Any, ...]:
+        return tuple(item[1] for item in self.items if not isinstance(item, str))
+
+    def policy(self) -> Skip | None:
+        return self.on_error
+
+    def bind(self, bound: Bound) -> Kernel:
+        step = Keep(self.items, _blame(self, bound))
+        return _bind(step, self.code(), bound) if self.code() else ColumnsKernel(step)
+
+
+def with_columns(*exprs: Any, on_error: Skip | None = None, **named: Any) -> WithColumns:
+    """``with_columns`` from what users give: expressions, names of columns, or plain values."""
+    items = [(None, as_expression(value, "with_columns")) for value in exprs]
+    given = [(name, as_expression(value, "with_columns")) for name, value in named.items()]
+    return WithColumns((*items, *given), on_error)
+
+
+def select(*names: Any, on_error: Skip | None = None, **named: Any) -> Select:
+    """``select`` from what users give: names, expressions, lists of either, and named expressions."""
+    items: list[Item] = []
+    for given in names:
+        for value in given if isinstance(given, list | tuple) else (given,):
+            plain = isinstance(value, str) and not value.startswith("^")
+            items.append(value if plain else (None, as_expression(value, "select")))
+    items.extend((name, as_expression(value, "select")) for name, value in named.items())
+    return Select(tuple(items), on_error)
+
+
+def as_expression(value: Any, what: str) -> pl.Expr:
+    """A polars expression of what a user gave: text names a column, other plain values stand for themselves.
+
+    Raises:
+        PipelineError: a function, an array, or another thing that is no expression.
+    """
+    import polars as pl
+
+    if _is_expression(value):
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, str):
+        return pl.col(value)
+    if callable(value) or isinstance(value, np.ndarray | pa.Array | pl.Series | Mapping) or hasattr(value, "detach"):
+        raise _not_an_expression(value, what)
+    try:
+        return pl.lit(value)
+    except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
+        raise _not_an_expression(value, what) from error
+
+
+def _is_expression(value: Any) -> bool:
+    import polars as pl
+
+    return isinstance(value, pl.Expr)
+
+
+def _not_an_expression(value: Any, what: str) -> PipelineError:
+    kind = "a function" if callable(value) else f"of type {type(value).__name__}"
+    fix = "give an expression such as col('x') * 2"
+    if callable(value):
+        fix = "use .map(fn, columns) for a function, or give an expression such as col('x') * 2"
+    return PipelineError(f"{what}: {value!r:.60} is {kind}, not an expression", site=user_site(), fix=fix)
+
+
+def _require_elementwise(expr: Any, what: str) -> None:
+    if not _is_expression(expr):
+        raise _not_an_expression(expr, what)
+    reason = check_elementwise(expr)
+    if reason is not None:
+        raise _not_elementwise(expr, what, reason)
+
+
+def _not_elementwise(expr: pl.Expr, what: str, reason: str) -> PipelineError:
+    return PipelineError(
+        f"{what}: {text(expr)} is not row-wise: {reason}",
+        site=user_site(),
+        fix="compute what spans rows beforehand and put it in as a number, or use map_batches(fn, size=...)",
+    )
+
+
+def _blame(operator: RowOperator, bound: Bound | None = None) -> Blame:
+    if bound is None:
+        return Blame(0, operator.label(), None, None)
+    return Blame(bound.index, bound.label, bound.site, bound.on_error)
+
+
+def _bind(step: Step, exprs: Sequence[pl.Expr], bound: Bound) -> Kernel:
+    doubtful = [expr for expr in exprs if needs_sample(expr)]
+    if doubtful:
+        _check_on_sample(doubtful, bound)
+    return ExpressionKernel((step,))
+
+
+def _check_on_sample(exprs: Iterable[pl.Expr], bound: Bound) -> None:
+    """The second net behind the allow-list: the sample whole, cut in two, and in another order."""
+    import polars as pl
+
+    block = bound.sample()
+    held = {name: as_column(c) for name, c in block.columns.items() if isinstance(c, pa.Array)}
+    frame = pl.DataFrame([pl.Series(name, column) for name, column in held.items()])
+    for expr in exprs:
+        reason = differs_by_rows(expr, frame)
+        if reason is not None:
+            error = _not_elementwise(expr, bound.label, reason)
+            error.site = bound.site
+            raise error
+
+
+def _schema(step: Step, known: Schema) -> Schema:
+    return None if known is None else output_types((step,), known)
+
+
+def _reads(items: Iterable[Item]) -> frozenset[str] | None:
+    reads: set[str] = set()
+    for item in items:
+        some = frozenset({item}) if isinstance(item, str) else columns_of(item[1])
+        if some is None:
+            return None
+        reads |= some
+    return frozenset(reads)
+
+
+def _writes(items: Iterable[Named]) -> frozenset[str] | None:
+    names = [_result(item) for item in items]
+    return None if None in names else frozenset(name for name in names if name is not None)
+
+
+def _result(item: Item) -> str | None:
+    """The name of an item's one result; None where there may be several."""
+    if isinstance(item, str):
+        return item
+    name, expr = item
+    if name is not None:
+        return name
+    several = columns_of(expr) is None or expr.meta.has_multiple_outputs()
+    return None if several else expr.meta.output_name()
+
+
+def _listed(items: Sequence[Item]) -> str:
+    names = [_result(item) or text(item[1], 30) for item in items[:6]]  # type: ignore[arg-type]
+    return ", ".join(names) + (f", ... {len(items) - 6} more" if len(items) > 6 else "")

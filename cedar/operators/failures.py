@@ -1,0 +1,123 @@
+"""Failures: what becomes of a row on which a function failed, or whose result does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from cedar import columns
+from cedar.block import Block, Skipped
+from cedar.errors import RowError, RowRef, Site
+from cedar.operators.base import Env
+from cedar.skip import Skip
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failed row: ``what`` broke, the same in short for the quarantine, what to do, and the exception behind it."""
+
+    what: str
+    short: str
+    fix: str
+    cause: BaseException | None = None
+
+
+class BadResult(Exception):
+    """Raised around a user's function for a result that no column can take; ``fix`` says what to return."""
+
+    def __init__(self, message: str, fix: str) -> None:
+        super().__init__(message, fix)
+        self.message = message
+        self.fix = fix
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Whom a failing row is reported against: the operator's ordinal, its label, the user's line and the policy."""
+
+    index: int
+    label: str
+    site: Site | None
+    on_error: Skip | None
+
+    def stops(self, env: Env) -> bool:
+        """True where the first failure ends the run."""
+        return self.on_error is None and not env.sampling
+
+    def failure(self, error: BaseException) -> Failure:
+        """An exception of the user's function, or a result that ours refused."""
+        if isinstance(error, BadResult):
+            return Failure(f"{self.label} {error.message}", error.message, error.fix, None)
+        kind, text = type(error).__name__, text_of(error)
+        short = f"{kind}: {text}" if text else kind
+        fix = "fix the function, or give on_error=cedar.Skip(...) to drop such rows and go on"
+        return Failure(f"{self.label} failed: {short}", short, fix, error)
+
+    def error(self, failure: Failure, row: RowRef | None) -> RowError:
+        """The error that ends the run, its cause attached."""
+        error = RowError(failure.what, site=self.site, row=row, done="stopped at this row", fix=failure.fix)
+        error.__cause__ = failure.cause
+        return error
+
+    def settle(self, block: Block, env: Env, failures: Mapping[int, Failure]) -> Block:
+        """The block without the failed live rows: dead slots, or no slots where the policy refills them.
+
+        Raises:
+            RowError: without a policy, for the first of them.
+        """
+        if not failures:
+            return block
+        if self.stops(env):
+            first = min(failures)
+            raise self.error(failures[first], block.live_keys().ref(first))
+        if env.sampling or (self.on_error is not None and self.on_error.refill):
+            keep = np.ones(len(block), dtype=bool)
+            keep[list(failures)] = False
+            return block.filter(keep)
+        return block.kill({row: Skipped(self.index, self.label, f.short) for row, f in failures.items()})
+
+    def settle_whole(self, block: Block, env: Env, failure: Failure, unit: str) -> Block:
+        """A group of rows that failed together: every one of them becomes a dead slot, or none is left.
+
+        Raises:
+            RowError: without a policy; it names the group (``unit``) by its first row.
+        """
+        if self.stops(env):
+            raise self.error(failure, first_row(block, unit))
+        if env.sampling or (self.on_error is not None and self.on_error.refill):
+            return no_rows(block)
+        skipped = Skipped(self.index, self.label, failure.short)
+        dead = {slot: block.dead.get(slot, skipped) for slot in range(block.slots)}
+        return replace(no_rows(block), keys=block.keys, dead=dead)
+
+
+def no_rows(block: Block) -> Block:
+    """The block's columns without a row or a slot."""
+    empty = {name: columns.cut(column, 0, 0) for name, column in block.columns.items()}
+    return Block(empty, block.keys.take(slice(0, 0)))
+
+
+def first_row(block: Block, unit: str) -> RowRef | None:
+    """The key of a group's first live row, called ``unit``."""
+    slots = block.live_slots()
+    if not block.slots:
+        return None
+    return replace(block.keys.ref(int(slots[0]) if len(slots) else 0), unit=unit)
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception, also of one whose ``__str__`` fails."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a broken __str__ must not hide the error
+        return "(its text cannot be shown)"
+
+
+def without(values: Iterable[T], failures: Mapping[int, Failure]) -> list[T]:
+    """The values at the places that did not fail."""
+    return [value for i, value in enumerate(values) if i not in failures] if failures else list(values)

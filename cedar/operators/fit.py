@@ -1,0 +1,303 @@
+"""Fit: Python values into a column of a type that is already fixed, strictly.
+
+Arrow is lenient: it truncates ``1.0`` to an int64, drops unknown keys of a struct and the time of day of a date. Here a
+value either keeps its meaning or is a ``Misfit``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import re
+import reprlib
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cedar.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, objects
+
+_FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
+
+
+class Misfit(Exception):
+    """A value that does not fit the type of its column; ``index`` is its place among the values."""
+
+    def __init__(self, index: int, message: str) -> None:
+        super().__init__(index, message)
+        self.index = index
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class _Unfit(Exception):
+    """Some value does not fit; which one is worked out later."""
+
+
+def build_column(values: Sequence[Any], kind: ColumnType) -> Column:
+    """``values`` as a column of type ``kind``: an Arrow array, an ndarray (len(values), ...), or objects.
+
+    Ints widen to floats where that is exact and floats round to the float type; None is null in Arrow types.
+
+    Raises:
+        Misfit: the first value that does not fit.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> build_column([1, 2.5, None], pa.float64()).to_pylist()
+        [1.0, 2.5, None]
+    """
+    try:
+        return _column(values, kind)
+    except (_Unfit, *_FAILURES) as error:
+        for index, message in _misfits(values, kind):
+            raise Misfit(index, message) from error
+        raise Misfit(0, f"the values do not fit {type_name(kind)} together: {error}") from error
+
+
+def misfits(values: Sequence[Any], kind: ColumnType) -> dict[int, str]:
+    """What is wrong with each value that does not fit, by its index."""
+    return dict(_misfits(values, kind))
+
+
+def _misfits(values: Sequence[Any], kind: ColumnType) -> Iterator[tuple[int, str]]:
+    for index, value in enumerate(values):
+        try:
+            _column([value], kind)
+        except (_Unfit, *_FAILURES) as error:
+            reason = f": {error}" if isinstance(error, _Unfit) and str(error) else ""
+            yield index, f"{describe(value)} does not fit {type_name(kind)}{reason}"
+
+
+def describe(value: Any) -> str:
+    """A value and its type, in a few words."""
+    if value is None:
+        return "None"
+    if hasattr(value, "dtype") and hasattr(value, "shape") and len(value.shape):
+        what = "an ndarray" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        return f"{what} {str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
+    try:
+        text = reprlib.repr(value)
+    except Exception:  # noqa: BLE001 - a user's __repr__ must not hide the error that we are here to report
+        text = "..."
+    return f"{text} ({type(value).__name__})"
+
+
+def type_name(kind: ColumnType) -> str:
+    """A type as NumPy users know it: float64 for Arrow's double."""
+    text = str(kind)
+    for arrow, numpy in (("halffloat", "float16"), ("double", "float64"), ("float", "float32")):
+        text = re.sub(rf"\b{arrow}\b", numpy, text)
+    return text
+
+
+def is_tensor(kind: type) -> bool:
+    """Whether ``kind`` is torch.Tensor or derived from it, without importing torch."""
+    return hasattr(kind, "detach") and hasattr(kind, "cpu")
+
+
+def plain(values: Sequence[Any]) -> Sequence[Any]:
+    """Tensors as ndarrays, 0-d arrays as NumPy scalars, Arrow scalars as Python values; the rest as it is."""
+    foreign = {t for t in set(map(type, values)) if issubclass(t, (np.ndarray, pa.Scalar)) or is_tensor(t)}
+    return [_plain(v) if type(v) in foreign else v for v in values] if foreign else values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, pa.Scalar):
+        return value.as_py()
+    if not isinstance(value, np.ndarray):
+        value = value.detach().cpu().numpy()
+    return value[()] if value.ndim == 0 else value
+
+
+def _column(values: Sequence[Any], kind: ColumnType) -> Column:
+    if kind == OBJECT:
+        return objects(values)
+    if isinstance(kind, TensorType):
+        return _tensors(values, kind)
+    assert kind != UNKNOWN, "the type must be fixed before a column is built"
+    return _arrow(plain(values), kind)
+
+
+# ---- fixed-shape arrays --------------------------------------------------------------------------------------------
+
+
+def _tensors(values: Sequence[Any], kind: TensorType) -> npt.NDArray[Any]:
+    dtype = np.dtype(kind.dtype)
+    if not len(values):
+        return np.empty((0, *kind.shape), dtype=dtype)
+    types = set(map(type, values))
+    arrays = values if types == {np.ndarray} else [_as_array(v, dtype) for v in plain(values)]
+    if {a.shape for a in arrays} != {kind.shape}:
+        raise _Unfit
+    for other in {a.dtype for a in arrays}:
+        if not np.can_cast(other, dtype, "safe") or (other.kind == "b") != (dtype.kind == "b"):
+            raise _Unfit(f"convert it with .astype({dtype.name!r})" if other.kind in "biuf" else "")
+    if dtype.kind in "fc" and any(a.dtype.kind in "iu" and not _same(a, a.astype(dtype)) for a in arrays):
+        raise _Unfit("an int beyond what the float type holds exactly")
+    column = np.concatenate([a.reshape(1) for a in arrays] if not kind.shape else arrays, dtype=dtype)
+    return column.reshape((len(values), *kind.shape))
+
+
+def _as_array(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """One value as an array; Python numbers take ``dtype`` where that keeps their meaning, as in Arrow columns."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise _Unfit("masked arrays are not supported: fill them first")
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    if not isinstance(value, (list, tuple, int, float, complex)):
+        raise _Unfit
+    array = np.array(value)
+    if array.dtype.kind == dtype.kind == "b":
+        return array
+    if array.dtype.kind not in "iufc" or dtype.kind not in "iufc":
+        raise _Unfit
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+        rounds = array.dtype.kind == dtype.kind == "f" and not np.any(np.isinf(cast) & np.isfinite(array))
+    whole = array.dtype.kind != "f" and _same(array, cast)
+    if not rounds and not whole:
+        raise _Unfit
+    return cast
+
+
+def _same(array: npt.NDArray[Any], cast: npt.NDArray[Any]) -> bool:
+    """Whether a cast of whole numbers lost nothing."""
+    with np.errstate(all="ignore"):
+        return bool(np.array_equal(cast.astype(array.dtype), array) and np.array_equal(cast < 0, array < 0))
+
+
+# ---- Arrow ---------------------------------------------------------------------------------------------------------
+
+_INTS = (int, np.integer)
+_BOOLS = (bool, np.bool_)
+
+
+def _accepted(kind: pa.DataType) -> tuple[tuple[type, ...], tuple[type, ...]] | None:
+    """The Python types that a scalar Arrow type takes and, of their subclasses, those it does not."""
+    if pa.types.is_boolean(kind):
+        return _BOOLS, ()
+    if pa.types.is_integer(kind):
+        return _INTS, (*_BOOLS, np.timedelta64)
+    if pa.types.is_floating(kind):
+        return (float, np.floating, *_INTS), (*_BOOLS, np.timedelta64)
+    if pa.types.is_large_string(kind) or pa.types.is_string(kind):
+        return (str,), ()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return (bytes, bytearray, memoryview), ()
+    if pa.types.is_timestamp(kind):
+        return (dt.datetime, np.datetime64), ()
+    if pa.types.is_date(kind):
+        return (dt.date, np.datetime64), (dt.datetime,)
+    if pa.types.is_time(kind):
+        return (dt.time,), ()
+    if pa.types.is_duration(kind):
+        return (dt.timedelta, np.timedelta64), ()
+    if pa.types.is_decimal(kind):
+        return (decimal.Decimal, *_INTS), _BOOLS
+    return ((), ()) if pa.types.is_null(kind) else None
+
+
+def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """A column of Arrow type ``kind`` from plain values."""
+    if pa.types.is_large_list(kind) or pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _lists(values, kind)
+    if pa.types.is_struct(kind):
+        return _structs(values, kind)
+    types = set(map(type, values)) - {type(None)}
+    accepted = _accepted(kind)
+    if accepted is not None:
+        for found in types:
+            if not issubclass(found, accepted[0]) or issubclass(found, accepted[1]):
+                raise _Unfit
+    if pa.types.is_timestamp(kind):
+        _check_zones(values, kind)
+    column = pa.array(values, kind, from_pandas=False)
+    if pa.types.is_floating(kind) and kind.bit_width < 64:
+        _check_overflow(values, column)
+    return column
+
+
+def _check_zones(values: Sequence[Any], kind: pa.DataType) -> None:
+    for value in values:
+        if isinstance(value, dt.datetime) and (value.tzinfo is None) != (kind.tz is None):
+            raise _Unfit("a time with a zone and one without do not mix")
+
+
+def _check_overflow(values: Sequence[Any], column: pa.Array) -> None:
+    infinite = np.flatnonzero(np.isinf(column.to_numpy(zero_copy_only=False).astype(np.float64)))
+    if any(not np.isinf(float(values[int(i)])) for i in infinite):
+        raise _Unfit("too large for the type")
+
+
+def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    types = set(map(type, values)) - {type(None)}
+    missing = np.array([v is None for v in values]) if _has_none(values) else None
+    if not all(issubclass(t, (list, tuple, np.ndarray)) for t in types):
+        raise _Unfit
+    width = kind.list_size if pa.types.is_fixed_size_list(kind) else None
+    filler = [None] * (width or 0)
+    present = values if missing is None else [filler if v is None else v for v in values]
+    if types and all(t is np.ndarray for t in types) and (missing is None or not width):
+        items = _flat([v for v in values if v is not None], kind.value_type)
+    else:
+        items = _arrow(plain(list(chain.from_iterable(present))), kind.value_type)
+    lengths = np.fromiter(map(len, present), dtype=np.int64, count=len(values))
+    mask = None if missing is None else pa.array(missing)
+    if width is not None:
+        if np.any(lengths != width):
+            raise _Unfit(f"a list of {width} items is wanted")
+        return pa.FixedSizeListArray.from_arrays(items, type=kind, mask=mask)
+    offsets = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items, type=kind, mask=mask)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), items, type=kind, mask=mask)
+
+
+def _has_none(values: Sequence[Any]) -> bool:
+    return type(None) in set(map(type, values))
+
+
+def _flat(arrays: Sequence[npt.NDArray[Any]], kind: pa.DataType) -> pa.Array:
+    """The items of 1-d arrays, end to end."""
+    if any(a.ndim != 1 for a in arrays):
+        raise _Unfit("an array of one dimension is wanted")
+    if len({a.dtype for a in arrays}) > 1:
+        return pa.concat_arrays([_flat([a], kind) for a in arrays])
+    flat = np.concatenate(arrays)
+    if flat.dtype.kind not in "biufMm":
+        return _arrow(flat.tolist(), kind)
+    found = pa.array(flat if flat.dtype.isnative else flat.astype(flat.dtype.newbyteorder("=")))
+    if found.type == kind:
+        return found
+    wider = pa.types.is_integer(found.type) and pa.types.is_floating(kind)
+    if wider or (_class_of(found.type) == _class_of(kind) and np.can_cast(flat.dtype, kind.to_pandas_dtype(), "safe")):
+        return found.cast(kind, safe=True)
+    raise _Unfit
+
+
+def _class_of(kind: pa.DataType) -> str:
+    return str(np.dtype(kind.to_pandas_dtype()).kind).replace("u", "i")
+
+
+def _structs(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    names = {f.name for f in kind}
+    for value in values:
+        if value is None:
+            continue
+        if not isinstance(value, dict):
+            raise _Unfit
+        if not value.keys() <= names:
+            raise _Unfit(f"unknown key {next(k for k in value if k not in names)!r}")
+    present = [{} if v is None else v for v in values]
+    columns = [_arrow(plain([v.get(f.name) for v in present]), f.type) for f in kind]
+    mask = pa.array([v is None for v in values]) if _has_none(values) else None
+    if not columns:
+        return pa.array(list(values), kind)
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)

@@ -1,0 +1,173 @@
+"""flat_map: a Python function on each row that returns any number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from cedar.block import Block
+from cedar.columns import UNKNOWN, Column, Index, take
+from cedar.errors import PipelineError, RowRef
+from cedar.operators.arguments import key_hashes, row_arguments
+from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.calls import Call, call_of, fn_name
+from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
+from cedar.operators.declared import item_annotation, return_annotation
+from cedar.operators.failures import Failure, without
+from cedar.operators.outputs import Form, Outputs, Sampled, declared_types, fix_outputs
+from cedar.skip import Skip
+
+
+@dataclass(frozen=True)
+class FlatMap(RowOperator):
+    """Call ``fn`` once per row; each item of what it returns becomes a row.
+
+    Args:
+        fn: with ``columns``, a function of their values; each item is the value of ``into`` (a tuple where ``into``
+            names several), and the other columns are repeated. Without, a function of the row as a dict; each item is
+            a whole row. It may be a generator function, ``async def``, or a class whose instances can be called.
+        columns: the columns read.
+        into: the columns written; by default the first of ``columns``.
+        random: pass ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
+        named: keys the draws instead of the operator's place in the pipeline.
+        dtype: the type of an item, a tuple or a dict for several columns; by default what the annotation of ``fn``
+            says, else what the first 64 rows show.
+        on_error: the policy for rows on which ``fn`` fails; such a row is dropped with all its items.
+        timeout: seconds that one call may take, its items included.
+
+    Raises:
+        PipelineError: ``fn`` cannot be called so, ``into`` names nothing, or ``dtype`` is no type.
+
+    Example:
+        >>> FlatMap(str.split, ("text",), into="word").label()
+        'flat_map(split)'
+    """
+
+    fn: Callable[..., Any]
+    columns: tuple[str, ...] = ()
+    into: str | tuple[str, ...] | None = None
+    random: bool = False
+    named: str | None = None
+    dtype: Any = None
+    on_error: Skip | None = None
+    timeout: float | None = None
+    name = "flat_map"
+
+    def __post_init__(self) -> None:
+        check_columns("flat_map", self.columns)
+        check_fn("flat_map", self.fn, len(self.columns) or 1, random=self.random)
+        check_policy(self.label(), self.on_error, self.timeout)
+        self._declared()
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The columns written; none where the items are whole rows."""
+        return names_written("flat_map", self.into, default=self.columns[:1])
+
+    @property
+    def form(self) -> Form:
+        if len(self.written) > 1:
+            return "tuple"
+        return "value" if self.written else "dict"
+
+    def _declared(self) -> dict[str, Any]:
+        item = item_annotation(return_annotation(self.fn))
+        return declared_types(self.fn, self.form, self.written, self.dtype, annotation=item or Any)
+
+    def label(self) -> str:
+        return f"flat_map({fn_name(self.fn)})"
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=frozenset(self.columns) or None,
+            writes=frozenset(self.written) or None,
+            random=self.random,
+            rows="1:n",
+            per_row=True,
+        )
+
+    def schema(self, *inputs: Schema) -> Schema:
+        (known,) = inputs
+        check_known(self.label(), self.columns, known)
+        if self.form == "dict" or known is None:
+            return None
+        declared = self._declared()
+        return known | {name: declared.get(name, (UNKNOWN,))[0] for name in self.written}
+
+    def code(self) -> tuple[Any, ...]:
+        return (self.fn,)
+
+    def policy(self) -> Skip | None:
+        return self.on_error
+
+    def bind(self, bound: Bound) -> Kernel:
+        if bound.batched:
+            raise PipelineError(
+                f"{bound.label}: below a batch the rows are fixed",
+                site=bound.site,
+                fix="move flat_map before batch, or map the whole batch (no columns named) to resize it",
+            )
+        call = call_of(self.fn, bound, random=self.random, timeout=self.timeout, items=True)
+        outputs = fix_outputs(
+            call.blame, self.form, self.written, self._declared(), lambda: _sample(call, self.columns, bound)
+        )
+        return FlatMapRows(call, self.columns, outputs)
+
+
+def _sample(call: Call, columns: tuple[str, ...], bound: Bound) -> Sampled:
+    block, env = bound.sample(), bound.env
+    hashes = key_hashes(block, env, call.draw) if call.random else None
+    results, failures = call.run(env, row_arguments(block, columns, call.blame), len(block), hashes)
+    keys = block.live_keys()
+    items = [(item, keys.ref(i)) for i, result in enumerate(results) for item in result or ()]
+    rows: list[RowRef | None] = [row for _, row in items]
+    first = min(failures, default=None)
+    failure = None if first is None else (failures[first], keys.ref(first))
+    return Sampled([item for item, _ in items], rows, failure)
+
+
+@dataclass(frozen=True)
+class FlatMapRows:
+    """The kernel: every item becomes a row whose key is its row's, told apart by the item's index."""
+
+    call: Call
+    columns: tuple[str, ...]
+    outputs: Outputs
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        blame = self.call.blame
+        hashes = key_hashes(block, env, self.call.draw) if self.call.random else None
+        results, failures = self.call.run(env, row_arguments(block, self.columns, blame), len(block), hashes)
+        columns, items = self._columns(results, failures)
+        block = blame.settle(block, env, failures)
+        counts = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
+        if self.outputs.form != "dict":
+            rows = np.repeat(np.arange(len(counts)), counts)
+            columns = {n: columns[n] if n in columns else take(c, rows) for n, c in block.columns.items()} | columns
+        return _expanded(block, counts, columns)
+
+    def _columns(self, results: list[Any], failures: dict[int, Failure]) -> tuple[dict[str, Column], list[list[Any]]]:
+        """The items' columns, and the items of each row that did not fail; rows with a misfit join ``failures``."""
+        items = without(results, failures)
+        columns, misfits = self.outputs.columns(list(chain.from_iterable(items)))
+        if not misfits:
+            return columns, items
+        rows = [i for i, result in enumerate(results) if i not in failures for _ in result]
+        for item, failure in misfits.items():
+            failures.setdefault(rows[item], failure)
+        items = without(results, failures)
+        columns, _ = self.outputs.columns(list(chain.from_iterable(items)))
+        return columns, items
+
+
+def _expanded(block: Block, counts: Index, columns: dict[str, Column]) -> Block:
+    """A block of ``columns``, with ``counts[i]`` slots for live row i; dead slots stay one each."""
+    slots = np.ones(block.slots, dtype=np.int64)
+    slots[block.live_slots()] = counts
+    starts = np.cumsum(slots) - slots
+    dead = {int(starts[slot]): why for slot, why in block.dead.items()}
+    return Block(columns, block.keys.expand(slots), dead)

@@ -1,0 +1,133 @@
+"""In flight: an ``async def`` function on many rows at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from cedar.operators.draws import keyed_generator
+from cedar.operators.failures import BadResult, Blame, Failure
+
+LIMIT = 64  # rows in flight
+
+Outcome: TypeAlias = "tuple[list[Any], dict[int, Failure]]"
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """How the rows of a block go through an ``async def`` function: see ``Call`` for what the fields mean."""
+
+    blame: Blame
+    keys: list[int] | None
+    seed: int
+    timeout: float | None
+    items: bool
+    stop: bool
+
+    def run(
+        self, runner: asyncio.Runner | None, fn: Callable[..., Any], arguments: Sequence[Iterable[Any]], n: int
+    ) -> Outcome:
+        """The results and the failures, in ``runner``'s event loop or in one of its own."""
+
+        def work() -> Outcome:
+            if runner is not None:
+                return runner.run(self._gather(fn, arguments, n))
+            with new_runner() as own:
+                return own.run(self._gather(fn, arguments, n))
+
+        return _outside_loops(work)
+
+    async def _gather(self, fn: Callable[..., Any], arguments: Sequence[Iterable[Any]], n: int) -> Outcome:
+        results: list[Any] = [None] * n
+        failures: dict[int, Failure] = {}
+        rows = enumerate(zip(*arguments, strict=True))
+
+        async def work(rows: Iterator[tuple[int, tuple[Any, ...]]]) -> None:
+            for i, args in rows:  # rows are taken in order, so the first to fail is known once all in flight are done
+                try:
+                    results[i] = await self._once(fn, i, args)
+                except Exception as error:  # noqa: BLE001 - reported with its row
+                    failures[i] = self.blame.failure(error)
+                if self.stop and failures:
+                    return
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(n, LIMIT)):
+                group.create_task(work(rows))
+        return results, failures
+
+    async def _once(self, fn: Callable[..., Any], i: int, args: tuple[Any, ...]) -> Any:
+        named = {} if self.keys is None else {"rng": keyed_generator(self.keys[i], self.seed)}
+        if self.timeout is None:
+            return await self._result(fn(*args, **named))
+        limit = asyncio.timeout(self.timeout)
+        try:
+            async with limit:
+                return await self._result(fn(*args, **named))
+        except TimeoutError as error:
+            if limit.expired():
+                raise too_long(self.timeout) from error
+            raise
+
+    async def _result(self, value: Any) -> Any:
+        if isinstance(value, AsyncIterable):
+            if self.items:
+                return [item async for item in value]
+            raise BadResult("returned an async generator", "use flat_map for several rows, or return one value")
+        value = await value if inspect.isawaitable(value) else value
+        return as_items(value) if self.items else value
+
+
+def as_items(value: Any) -> list[Any]:
+    """The items of what a ``flat_map`` function returned.
+
+    Raises:
+        BadResult: it is no iterable, or one that is surely meant as a single value.
+    """
+    if isinstance(value, (str, bytes, dict)):
+        raise BadResult(
+            f"returned a {type(value).__name__}, not an iterable of rows",
+            f"return [{'row' if isinstance(value, dict) else 'value'}] for one row, [] for none",
+        )
+    if value is None or not hasattr(value, "__iter__"):
+        what = "None" if value is None else f"a {type(value).__name__}"
+        fix = "did it forget to return? " if value is None else ""
+        raise BadResult(f"returned {what}, not an iterable of rows", f"{fix}return a list, or yield: [] for no row")
+    return list(value)
+
+
+def too_long(timeout: float) -> TimeoutError:
+    """What a call that is given up fails with."""
+    return TimeoutError(f"no result within timeout={timeout:g} s")
+
+
+def new_runner() -> asyncio.Runner:
+    """A runner that leaves the thread's current event loop alone."""
+    return asyncio.Runner(loop_factory=asyncio.new_event_loop)
+
+
+def _outside_loops(work: Callable[[], Outcome]) -> Outcome:
+    """``work()``, in a thread of its own where this one already runs an event loop, as notebooks do."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    outcome: list[Any] = []
+
+    def attempt() -> None:
+        try:
+            outcome.append((work(), None))
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=attempt, name="cedar-async", daemon=True)
+    thread.start()
+    thread.join()
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result  # type: ignore[no-any-return]

@@ -1,0 +1,189 @@
+"""Infer: the column type that fits a sample of Python values."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.columns import OBJECT, ColumnType, ObjectType, TensorType
+from cedar.operators.declared import (
+    item_annotation,
+    return_annotation,
+    type_from_annotation,
+    type_from_dtype,
+)
+from cedar.operators.fit import Misfit, build_column, describe, misfits, plain, type_name
+
+__all__ = [
+    "Misfit",
+    "build_column",
+    "describe",
+    "infer_type",
+    "item_annotation",
+    "misfits",
+    "return_annotation",
+    "type_from_annotation",
+    "type_from_dtype",
+    "type_name",
+]
+
+# The first match decides, so a subclass stands before its base (bool before int, datetime before date, np.float64
+# before float).
+_FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("bool", (bool, np.bool_)),
+    ("duration", (dt.timedelta, np.timedelta64)),
+    ("int", (int, np.integer)),
+    ("object", (np.longdouble,)),
+    ("float", (float, np.floating)),
+    ("str", (str,)),
+    ("bytes", (bytes, bytearray, memoryview)),
+    ("datetime", (dt.datetime, np.datetime64)),
+    ("date", (dt.date,)),
+    ("time", (dt.time,)),
+    ("decimal", (decimal.Decimal,)),
+    ("dict", (dict,)),
+    ("list", (list, tuple)),
+    ("object", (np.ma.MaskedArray,)),
+    ("array", (np.ndarray,)),
+)
+
+
+def infer_type(values: Sequence[Any]) -> ColumnType:
+    """The column type of up to 64 Python values.
+
+    Numbers, strings, times, lists and dicts become Arrow types; ndarrays (and tensors) of one shape a fixed-shape
+    tensor, of one dimension and different lengths a list; anything else an object. None is null and says nothing about
+    the type. Whole and broken numbers together are float64.
+
+    Raises:
+        Misfit: kinds that no column holds together.
+
+    Example:
+        >>> print(infer_type([1, None, 2.5]), infer_type([[1], []]))
+        double large_list<item: int64>
+    """
+    values = plain(values)
+    present = [v for v in values if v is not None]
+    families = {_family(t) for t in set(map(type, present))}
+    if not families:
+        return pa.null()
+    if "object" in families:
+        return OBJECT
+    if families == {"array"}:
+        return _arrays(values, present)
+    if families == {"list", "array"}:
+        present = [v.tolist() if isinstance(v, np.ndarray) else v for v in present]
+        families = {"list"}
+    if families == {"int", "float"}:
+        families = {"float"}
+    if len(families) > 1:
+        raise _mixed(values)
+    family = families.pop()
+    if family == "list":
+        return _lists(values, present)
+    return _structs(present) if family == "dict" else _scalars(present, family)
+
+
+def _family(kind: type) -> str:
+    return next((name for name, bases in _FAMILIES if issubclass(kind, bases)), "object")
+
+
+def _mixed(values: Sequence[Any]) -> Misfit:
+    present = [(i, v) for i, v in enumerate(values) if v is not None]
+    first = present[0][1]
+    index, other = next((i, v) for i, v in present if _family(type(v)) != _family(type(first)))
+    return Misfit(index, f"{describe(first)} and {describe(other)} do not fit into one column")
+
+
+def _scalars(present: list[Any], family: str) -> ColumnType:
+    if family == "int":
+        return _ints(present)
+    if family == "float":
+        return _floats(present)
+    if family == "decimal":  # more digits than the sample shows must still fit
+        scale = max(max(0, -int(v.as_tuple().exponent)) if v.is_finite() else 0 for v in present)
+        return pa.decimal128(38, scale) if scale <= 38 else pa.decimal256(76, min(scale, 76))
+    if family in ("bool", "str", "bytes"):
+        return {"bool": pa.bool_(), "str": pa.large_string(), "bytes": pa.large_binary()}[family]
+    if family == "datetime":
+        zones = {v.tzinfo is None for v in present if isinstance(v, dt.datetime)}
+        if len(zones) > 1:
+            first = present[0].tzinfo
+            index = next(i for i, v in enumerate(present) if (v.tzinfo is None) != (first is None))
+            raise Misfit(index, f"{describe(present[0])} and {describe(present[index])} do not fit into one column")
+    try:
+        return pa.infer_type(present)
+    except pa.ArrowException as error:
+        raise Misfit(0, str(error)) from error
+
+
+def _ints(present: list[Any]) -> ColumnType:
+    dtypes = {v.dtype if isinstance(v, np.integer) else np.dtype(np.int64) for v in present}
+    low, high = int(min(present)), int(max(present))
+    common = np.result_type(*dtypes)
+    if common.kind in "iu" and np.iinfo(common).min <= low and high <= np.iinfo(common).max:
+        return pa.from_numpy_dtype(common)
+    return pa.uint64() if low >= 0 and high < 1 << 64 else OBJECT
+
+
+def _floats(present: list[Any]) -> ColumnType:
+    return pa.from_numpy_dtype(np.result_type(*{v.dtype if isinstance(v, np.generic) else np.float64 for v in present}))
+
+
+def _arrays(values: Sequence[Any], present: list[Any]) -> ColumnType:
+    dtypes = {v.dtype.newbyteorder("=") for v in present}
+    if any(d.kind in "US" for d in dtypes):
+        return infer_type([None if v is None else v.tolist() for v in values])
+    if any(d.kind not in "biufcMm" for d in dtypes):
+        return OBJECT
+    shapes = {v.shape for v in present}
+    whole = len(present) == len(values)
+    alike = len(dtypes) == 1 or not any(d.kind in "bMm" for d in dtypes)
+    if len(shapes) == 1 and alike and whole:
+        return TensorType(next(iter(shapes)), str(np.result_type(*dtypes)))
+    if all(len(shape) == 1 for shape in shapes) and alike:
+        return _list_of(np.result_type(*dtypes))
+    if not alike:
+        index = next(i for i, v in enumerate(values) if v is not None and v.dtype != present[0].dtype)
+        raise Misfit(index, f"{describe(present[0])} and {describe(values[index])} do not fit into one column")
+    if not whole and len(shapes) == 1:
+        index = next(i for i, v in enumerate(values) if v is None)
+        raise Misfit(index, f"None and {describe(present[0])} do not fit into one column: arrays have no nulls")
+    return OBJECT  # images of different sizes, say
+
+
+def _list_of(dtype: np.dtype[Any]) -> ColumnType:
+    return pa.large_list(pa.from_numpy_dtype(dtype)) if dtype.kind in "biufMm" else OBJECT
+
+
+def _lists(values: Sequence[Any], present: list[Any]) -> ColumnType:
+    try:
+        item = infer_type(list(chain.from_iterable(present)))
+    except Misfit as misfit:
+        ends = np.cumsum([0 if v is None else len(v) for v in values])
+        index = int(np.searchsorted(ends, misfit.index, side="right"))
+        raise Misfit(index, f"in one list column: {misfit.message}") from misfit
+    if isinstance(item, TensorType):
+        return pa.large_list(_list_of(np.dtype(item.dtype))) if len(item.shape) == 1 else OBJECT
+    return OBJECT if isinstance(item, ObjectType) else pa.large_list(item)
+
+
+def _structs(present: list[Any]) -> ColumnType:
+    names = dict.fromkeys(chain.from_iterable(present))
+    if not all(isinstance(name, str) for name in names):
+        return OBJECT
+    fields: dict[str, ColumnType] = {}
+    for name in names:
+        kind = infer_type([v.get(name) for v in present])
+        if isinstance(kind, TensorType) and len(kind.shape) == 1:
+            kind = _list_of(np.dtype(kind.dtype))
+        if not isinstance(kind, pa.DataType):
+            return OBJECT
+        fields[name] = kind
+    return pa.struct(list(fields.items()))

@@ -1,0 +1,141 @@
+"""map: a Python function on each row, or on each batch below a ``batch``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cedar.block import Block
+from cedar.columns import UNKNOWN
+from cedar.errors import RowRef
+from cedar.operators.arguments import key_hashes, row_arguments
+from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.batch_calls import bind_batch
+from cedar.operators.calls import Call, call_of, fn_name
+from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
+from cedar.operators.failures import Blame, without
+from cedar.operators.outputs import Form, Outputs, Sampled, declared_types, fix_outputs
+from cedar.skip import Skip
+
+
+@dataclass(frozen=True)
+class Map(RowOperator):
+    """Call ``fn`` once per row.
+
+    Args:
+        fn: with ``columns``, a function of their values that returns the value of ``into``, a tuple where ``into``
+            names several; without, of the row as a dict that returns a row. A class whose instances can be called is
+            made once per worker. ``async def`` works on many rows at a time. Below a ``batch`` it is called once per
+            batch, with arrays.
+        columns: the columns read.
+        into: the columns written; by default the first of ``columns``.
+        random: pass ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
+        named: keys the draws instead of the operator's place in the pipeline.
+        dtype: the type of the result, a tuple or a dict for several; by default the annotation's, else what the first
+            64 rows show.
+        on_error: the policy for rows on which ``fn`` fails.
+        timeout: seconds that one call may take.
+
+    Raises:
+        PipelineError: ``fn`` cannot be called so, ``into`` names nothing, or ``dtype`` is no type.
+
+    Example:
+        >>> Map(abs, ("x",), into="y").effects().writes
+        frozenset({'y'})
+    """
+
+    fn: Callable[..., Any]
+    columns: tuple[str, ...] = ()
+    into: str | tuple[str, ...] | None = None
+    random: bool = False
+    named: str | None = None
+    dtype: Any = None
+    on_error: Skip | None = None
+    timeout: float | None = None
+    name = "map"
+
+    def __post_init__(self) -> None:
+        check_columns("map", self.columns)
+        check_fn("map", self.fn, len(self.columns) or 1, random=self.random)
+        check_policy(self.label(), self.on_error, self.timeout)
+        declared_types(self.fn, self.form, self.written, self.dtype)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The columns written; none where the function returns whole rows."""
+        return names_written("map", self.into, default=self.columns[:1])
+
+    @property
+    def form(self) -> Form:
+        if len(self.written) > 1:
+            return "tuple"
+        return "value" if self.written else "dict"
+
+    def label(self) -> str:
+        return f"map({fn_name(self.fn)})"
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=frozenset(self.columns) or None,
+            writes=frozenset(self.written) or None,
+            random=self.random,
+            rows="1:0..1" if self.on_error is not None and self.on_error.refill else "1:1",
+            per_row=True,
+        )
+
+    def schema(self, *inputs: Schema) -> Schema:
+        (known,) = inputs
+        check_known(self.label(), self.columns, known)
+        if self.form == "dict" or known is None:
+            return None
+        declared = declared_types(self.fn, self.form, self.written, self.dtype)
+        return known | {name: declared.get(name, (UNKNOWN,))[0] for name in self.written}
+
+    def code(self) -> tuple[Any, ...]:
+        return (self.fn,)
+
+    def policy(self) -> Skip | None:
+        return self.on_error
+
+    def bind(self, bound: Bound) -> Kernel:
+        call = call_of(self.fn, bound, random=self.random, timeout=self.timeout)
+        declared = declared_types(self.fn, self.form, self.written, self.dtype)
+        if bound.batched:
+            return bind_batch(call, self.columns, self.form, self.written, declared, bound)
+        outputs = fix_outputs(
+            call.blame, self.form, self.written, declared, lambda: sample_rows(call, self.columns, bound)
+        )
+        return MapRows(call, self.columns, outputs)
+
+
+def sample_rows(call: Call, columns: tuple[str, ...], bound: Bound) -> Sampled:
+    """What a function returns for the first rows."""
+    block, env = bound.sample(), bound.env
+    hashes = key_hashes(block, env, call.draw) if call.random else None
+    results, failures = call.run(env, row_arguments(block, columns, call.blame), len(block), hashes)
+    keys = block.live_keys()
+    rows: list[RowRef | None] = [keys.ref(i) for i in range(len(block)) if i not in failures]
+    first = min(failures, default=None)
+    failure = None if first is None else (failures[first], keys.ref(first))
+    return Sampled(without(results, failures), rows, failure)
+
+
+@dataclass(frozen=True)
+class MapRows:
+    """The kernel: the function's results become columns; rows that fail go as the policy says."""
+
+    call: Call
+    columns: tuple[str, ...]
+    outputs: Outputs
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        blame: Blame = self.call.blame
+        hashes = key_hashes(block, env, self.call.draw) if self.call.random else None
+        results, failures = self.call.run(env, row_arguments(block, self.columns, blame), len(block), hashes)
+        columns, misfits = self.outputs.columns(without(results, failures) if failures else results)
+        if misfits:
+            rows = [i for i in range(len(results)) if i not in failures]
+            failures |= {rows[i]: failure for i, failure in misfits.items()}
+        block = blame.settle(block, env, failures)
+        return block.only_columns(columns) if self.outputs.form == "dict" else block.with_columns(columns)

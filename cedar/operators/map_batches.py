@@ -1,0 +1,237 @@
+"""map_batches: a function on many rows at a time, as a table, a frame, arrays or tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.block import Block
+from cedar.columns import UNKNOWN, Column, concat, type_of
+from cedar.errors import PipelineError, user_site
+from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.batch_calls import Arrays, array_column, named_arrays
+from cedar.operators.calls import Call, call_of, fn_name
+from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
+from cedar.operators.containers import Format, arrays_of, container
+from cedar.operators.failures import BadResult, Failure, first_row
+from cedar.operators.outputs import check_row_names
+from cedar.operators.row_wise import reason_against
+from cedar.skip import Skip
+
+UNIT = "rows starting at"
+
+
+@dataclass(frozen=True)
+class MapBatches(RowOperator):
+    """Call ``fn`` on many rows at a time.
+
+    It gets and returns the same kind of container, also for a single column: a ``pyarrow.Table`` ("arrow"), a
+    ``polars.DataFrame`` ("polars"), or a dict of column name to array ("numpy") or tensor ("torch"; lists are
+    JaggedTensors in both), and it returns as many rows as it got. NumPy arrays are read-only, tensors are copies, and
+    what is returned is taken over as it is.
+
+    Args:
+        fn: the function; a class whose instances can be called is made once per worker; ``async def`` is awaited.
+        columns: the columns that it gets; all where none are named, and then what it returns replaces them all.
+        into: the columns that it returns; by default the same.
+        format: of what it gets and returns.
+        size: the number of rows that it sees at a time, fewer at the end. Without it, ``fn`` may see any number, and
+            its result for a row must depend on that row alone, which is tested on the first rows.
+        on_error: the policy for rows on which ``fn`` fails. Without ``size``, rows are tried one by one to find them;
+            with it, the whole group is dropped.
+
+    Raises:
+        PipelineError: ``fn`` cannot be called so, ``into`` names nothing, an unknown format, or a size below 1.
+
+    Example:
+        >>> MapBatches(lambda table: table, ("x",)).label()
+        'map_batches(<lambda>)'
+    """
+
+    fn: Callable[..., Any]
+    columns: tuple[str, ...] = ()
+    into: str | tuple[str, ...] | None = None
+    format: Format = "arrow"
+    size: int | None = None
+    on_error: Skip | None = None
+    name = "map_batches"
+
+    def __post_init__(self) -> None:
+        check_columns("map_batches", self.columns)
+        check_fn("map_batches", self.fn, 1)
+        check_policy(self.label(), self.on_error)
+        if self.format not in get_args(Format):
+            known = ", ".join(map(repr, get_args(Format)))
+            raise PipelineError(
+                f"map_batches: there is no format {self.format!r}", site=user_site(), fix=f"give one of {known}"
+            )
+        if self.size is not None and (not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1):
+            raise PipelineError(
+                f"map_batches: size={self.size!r}", site=user_site(), fix="give a number of rows, 1 or more"
+            )
+        if self.into is not None and not self.columns:
+            raise PipelineError(
+                "map_batches: into= without columns", site=user_site(), fix="name the columns that the function reads"
+            )
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The columns written; none where what is returned replaces all."""
+        return names_written("map_batches", self.into, default=self.columns)
+
+    def label(self) -> str:
+        return f"map_batches({fn_name(self.fn)})"
+
+    def effects(self) -> Effects:
+        refills = self.on_error is not None and self.on_error.refill
+        return Effects(
+            reads=frozenset(self.columns) or None,
+            writes=frozenset(self.written) or None,
+            rows="1:0..1" if refills else "1:1",
+        )
+
+    def schema(self, *inputs: Schema) -> Schema:
+        (known,) = inputs
+        check_known(self.label(), self.columns, known)
+        if not self.columns or known is None:
+            return None
+        return known | dict.fromkeys(self.written, UNKNOWN)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"size": self.size}
+
+    def code(self) -> tuple[Any, ...]:
+        return (self.fn,)
+
+    def policy(self) -> Skip | None:
+        return self.on_error
+
+    def bind(self, bound: Bound) -> Kernel:
+        call = call_of(self.fn, bound)
+        single = self.size is None and not bound.batched
+        return MapBlock(call, self.columns, self.written, self.format, single).fixed(
+            bound.sample(), self.size, bound.env
+        )
+
+
+@dataclass(frozen=True)
+class MapBlock:
+    """The kernel: one call per block.
+
+    Args:
+        call: the function.
+        columns: that it gets; all where none are named.
+        into: that it returns; whatever it returns where none are named.
+        format: of what it gets and returns.
+        single: rows are independent of each other, so that a failing block can be tried row by row.
+        outputs: the columns that it returns; None until they are fixed.
+    """
+
+    call: Call
+    columns: tuple[str, ...]
+    into: tuple[str, ...]
+    format: Format
+    single: bool
+    outputs: Arrays | None = None
+
+    def fixed(self, block: Block, size: int | None, env: Env) -> MapBlock:
+        """With the types that the sample shows; tested to be row-wise where it has to be.
+
+        Raises:
+            RowError: the function fails on every row of the sample.
+            PipelineError: its result depends on other rows, or has another number of rows.
+        """
+        if not len(block):
+            return replace(self, outputs=Arrays("dict", dict.fromkeys(self.into, pa.null())))
+        group = block.slice(0, min(size, block.slots)) if size is not None else block
+        result = self._attempt(group, env)
+        if isinstance(result, Failure) and self.single:
+            alone = [self._attempt(group.take(np.array([slot])), env) for slot in group.live_slots()]
+            group = group.filter(np.array([not isinstance(one, Failure) for one in alone]))
+            result = self._attempt(group, env) if len(group) else result
+        if isinstance(result, Failure):
+            raise self.call.blame.error(result, first_row(group if len(group) else block, UNIT))
+        fixed = replace(self, outputs=Arrays("dict", {name: type_of(column) for name, column in result.items()}))
+        if self.single:
+            self._check_row_wise(fixed, group, env, result)
+        return fixed
+
+    def _check_row_wise(self, fixed: MapBlock, block: Block, env: Env, whole: dict[str, Column]) -> None:
+        def again(part: Block) -> dict[str, Column]:
+            result = fixed._attempt(part, env)
+            if isinstance(result, Failure):
+                raise self.call.blame.error(result, first_row(part, UNIT))
+            return result
+
+        reason = reason_against(again, block, whole)
+        if reason is not None:
+            why, fix = reason
+            raise PipelineError(f"{self.call.blame.label}: {why}", site=self.call.blame.site, fix=fix)
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        assert self.outputs is not None
+        if not len(block):
+            return self._write(block, self.outputs.empty())
+        columns = self._attempt(block, env)
+        if not isinstance(columns, Failure):
+            return self._write(block, columns)
+        if not self.single:
+            block = self.call.blame.settle_whole(block, env, columns, UNIT)
+            return self._write(block, self.outputs.empty())
+        return self._one_by_one(block, env, columns, self.outputs)
+
+    def _one_by_one(self, block: Block, env: Env, failure: Failure, outputs: Arrays) -> Block:
+        """The rows that do not fail alone; where none fails alone, the block fails as a whole."""
+        blame = self.call.blame
+        good: list[dict[str, Column]] = []
+        failures: dict[int, Failure] = {}
+        for row, slot in enumerate(block.live_slots()):
+            columns = self._attempt(block.take(np.array([slot])), env)
+            if isinstance(columns, Failure):
+                failures[row] = columns
+                if blame.stops(env):
+                    break
+            else:
+                good.append(columns)
+        if not failures:
+            raise blame.error(failure, first_row(block, UNIT))
+        block = blame.settle(block, env, failures)
+        parts = good or [outputs.empty()]
+        return self._write(block, {name: concat([part[name] for part in parts]) for name in outputs.types})
+
+    def _attempt(self, block: Block, env: Env) -> dict[str, Column] | Failure:
+        """The columns of one call, or what went wrong.
+
+        Raises:
+            PipelineError: it returned another number of rows.
+        """
+        given = container(block, self.columns or tuple(block.columns), self.format, self.call.blame)
+        results, failures = self.call.run(env, [[given]], 1)
+        if failures:
+            return failures[0]
+        try:
+            columns = self._columns(arrays_of(results[0], self.format))
+        except BadResult as error:
+            return self.call.blame.failure(error)
+        for column in columns.values():
+            if len(column) != len(block):
+                raise PipelineError(
+                    f"{self.call.blame.label} got {len(block)} rows and returned {len(column)}",
+                    site=self.call.blame.site,
+                    fix="use filter to drop rows and flat_map to make more",
+                )
+        return columns
+
+    def _columns(self, arrays: Mapping[str, Any]) -> dict[str, Column]:
+        if self.outputs is not None:
+            return self.outputs.columns(arrays)
+        arrays = named_arrays(arrays, "dict", self.into or None)
+        check_row_names(self.call.blame, arrays, {})
+        return {name: array_column(array, None, name) for name, array in arrays.items()}
+
+    def _write(self, block: Block, columns: dict[str, Column]) -> Block:
+        return block.with_columns(columns) if self.columns else block.only_columns(columns)

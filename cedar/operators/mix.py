@@ -1,0 +1,274 @@
+"""mix: rows of several inputs, drawn by position in the mixed stream."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from cedar.block import Block
+from cedar.columns import Index
+from cedar.cursor import Hashes, hash_array
+from cedar.errors import PipelineError, user_site
+from cedar.operators.base import Schema, StreamContext, StreamOperator
+from cedar.operators.buffers import Buffer
+from cedar.operators.concat import agreed, branch_rows, same_units
+from cedar.operators.take import within
+from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Stream, concat_rows
+
+Stop: TypeAlias = Literal["first", "all"]
+State: TypeAlias = tuple[int, tuple[int, ...], tuple[bool, ...]]  # positions done, units of each input, inputs gone
+
+_PIECE = 4096  # units mixed at a time; not part of any result
+_STRIDE = 1 << 18  # positions scanned at a time, and between the counts that are kept for seeking
+
+
+@dataclass(frozen=True)
+class Mix(StreamOperator):
+    """Rows (or batches) of several inputs; the seed and the position say which input comes next.
+
+    Args:
+        weights: one per input, above zero; they need not add up to one.
+        seed: mixed into the seed of the run.
+        stop: "first" ends when it is an input's turn and it has nothing left; "all" goes on with the others.
+        local: True mixes each rank's share by itself.
+
+    Raises:
+        PipelineError: weights that are not numbers above zero, one per input; inputs whose columns differ, or of which
+            some give batches and others rows.
+
+    Example:
+        >>> from cedar.operators.mix import Mix
+        >>> Mix((0.7, 0.3)).label()
+        'mix(0.7, 0.3)'
+    """
+
+    weights: tuple[float, ...]
+    seed: int = 0
+    stop: Stop = "first"
+    local: bool = False
+    name: ClassVar[str] = "mix"
+    inputs: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", _weights(self.weights))
+        if self.stop not in ("first", "all"):
+            raise PipelineError(
+                f"mix(stop={self.stop!r}) is not known",
+                site=user_site(),
+                fix='"first" ends with the first input that has nothing left, "all" with the last',
+            )
+
+    def label(self) -> str:
+        return f"mix({', '.join(f'{w:g}' for w in self.weights)})"
+
+    def parameters(self) -> dict[str, Any]:
+        return {"weights": list(self.weights), "seed": self.seed, "stop": self.stop, "local": self.local}
+
+    def schema(self, *inputs: Schema) -> Schema:
+        self._fits(len(inputs))
+        return agreed("mix", inputs)
+
+    def batched(self, *inputs: bool) -> bool:
+        return same_units("mix", inputs)
+
+    def sample(self, *inputs: Block) -> Block:
+        agreed("mix", [block.types for block in inputs])
+        return inputs[0]
+
+    def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
+        self._fits(len(inputs))
+        return MixStream(inputs, self, context)
+
+    def _fits(self, inputs: int) -> None:
+        if inputs != len(self.weights):
+            raise PipelineError(
+                f"mix has {len(self.weights)} weight(s) for {inputs} input(s)", fix="give one weight per input"
+            )
+
+
+def _weights(weights: Any) -> tuple[float, ...]:
+    fix = "cedar.mix takes pairs of a pipeline and a weight above zero: mix([(a, 0.7), (b, 0.3)])"
+    try:
+        numbers = tuple(float(w) for w in weights)
+    except (TypeError, ValueError) as error:
+        raise PipelineError(f"the weights of mix are {weights!r}", site=user_site(), fix=fix) from error
+    if not numbers:
+        raise PipelineError("mix takes at least one input", site=user_site(), fix=fix)
+    for index, weight in enumerate(numbers):
+        if not 0 < weight < math.inf:
+            raise PipelineError(f"weight {index} of mix is {weight}", site=user_site(), fix=fix)
+    return numbers
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which input each position takes: a pure function of the seed, the position and the inputs that are gone."""
+
+    key: int
+    weights: tuple[float, ...]
+
+    def picks(self, start: int, stop: int, gone: Sequence[bool]) -> Index:
+        """The input of positions ``start`` to ``stop``, int64[stop - start]."""
+        hashes: Hashes = np.asarray(hash_array(self.key, np.arange(start, stop, dtype=np.int64)), dtype=np.uint64)
+        uniform = (hashes >> np.uint64(11)) * 2.0**-53
+        bounds = np.cumsum(np.where(gone, 0.0, self.weights))
+        picks = np.searchsorted(bounds, uniform * bounds[-1], side="right")
+        last = max(i for i, g in enumerate(gone) if not g)  # where the product was rounded up to the last bound
+        inputs: Index = np.minimum(picks, last).astype(np.int64)
+        return inputs
+
+
+def first_short(picks: Index, have: Sequence[int | float]) -> tuple[int, int]:
+    """How many picks ``have`` units of each input serve, and the input that lacks the next one (-1: none does)."""
+    served, short = len(picks), -1
+    for index, units in enumerate(have):
+        if units < served:
+            turns = np.flatnonzero(picks[:served] == index)
+            if len(turns) > units:
+                served, short = int(turns[int(units)]), index
+    return served, short
+
+
+class Schedule:
+    """What the first positions take of each input, where the inputs' counts are known.
+
+    Scans the picks once, a stride at a time, and keeps the counts at every stride and at the end of every input.
+    """
+
+    def __init__(self, draw: Draw, counts: Sequence[int | float], stop: Stop) -> None:
+        self._draw = draw
+        self._counts = counts
+        self._stop = stop
+        self._known: list[State] = [(0, (0,) * len(counts), (False,) * len(counts))]
+        self._ended = False
+
+    def state(self, unit: int) -> State:
+        """After ``unit`` positions, or at the end if that comes first."""
+        while self._known[-1][0] <= unit and not self._ended:
+            self._known.append(self._step(self._known[-1], _STRIDE))
+        found = bisect_right(self._known, unit, key=lambda s: s[0]) - 1
+        while True:  # inputs that are gone at this very position are found at its turn, so any of these will do
+            state = self._known[found]
+            if state[0] == unit or (self._ended and found == len(self._known) - 1):
+                return state
+            return self._step(state, unit - state[0], look=True)
+
+    def total(self) -> int | float:
+        """The length of the mixed stream."""
+        if self._stop == "all":
+            return sum(self._counts)
+        if all(count == math.inf for count in self._counts):
+            return math.inf
+        while not self._ended:
+            self._known.append(self._step(self._known[-1], _STRIDE))
+        return self._known[-1][0]
+
+    def _step(self, state: State, units: int, look: bool = False) -> State:
+        """On by ``units`` positions, or up to an input's end; ``look`` leaves the schedule as it is."""
+        done, taken, gone = state
+        picks = self._draw.picks(done, done + units, gone)
+        served, short = first_short(picks, [c - t for c, t in zip(self._counts, taken, strict=True)])
+        counts = np.bincount(picks[:served], minlength=len(taken))
+        taken = tuple(t + int(c) for t, c in zip(taken, counts, strict=True))
+        if short >= 0 and not look:
+            if self._stop == "all":
+                gone = tuple(g or i == short for i, g in enumerate(gone))
+            self._ended = self._stop == "first" or all(gone)
+        return done + served, taken, gone
+
+
+class MixStream(Stream):
+    """``at`` is [positions done, [input position, ...], [1 where an input is gone, ...]]."""
+
+    def __init__(self, inputs: tuple[Stream, ...], operator: Mix, context: StreamContext) -> None:
+        self.inputs = inputs
+        self.operator = operator
+        self.context = context
+        self.draw = Draw(context.hash_seed(operator.seed), operator.weights)
+        self._schedule: Schedule | None = None
+
+    @property
+    def count(self) -> Count:  # type: ignore[override]
+        schedule = self._scheduled()
+        return None if schedule is None else schedule.total()
+
+    def _scheduled(self) -> Schedule | None:
+        if self._schedule is None:
+            counts = [c for c in (stream.count for stream in self.inputs) if c is not None]
+            if len(counts) == len(self.inputs):
+                self._schedule = Schedule(self.draw, counts, self.operator.stop)
+        return self._schedule
+
+    def start(self) -> At:
+        return [0, [[stream.start(), 0] for stream in self.inputs], [0] * len(self.inputs)]
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        schedule = self._scheduled()
+        if schedule is None:
+            return [self.start(), unit]
+        done, taken, gone = schedule.state(unit)
+        positions = [s.seek(within(t, s.count), lap) for s, t in zip(self.inputs, taken, strict=True)]
+        return [[done, positions, [int(g) for g in gone]], 0]
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        return MixFlow(self, at, lap)
+
+
+class MixFlow(Flow):
+    def __init__(self, stream: MixStream, at: At, lap: int) -> None:
+        self._draw = stream.draw
+        self._stop = stream.operator.stop
+        self._done, positions, gone = at
+        self._gone = [bool(g) for g in gone]
+        self._buffers = [
+            Buffer(source.open(position, lap), position, branch_rows("mix", index, stream.context))
+            for index, (source, position) in enumerate(zip(stream.inputs, positions, strict=True))
+        ]
+        self._picks = np.empty(0, dtype=np.int64)
+        self._ended = all(self._gone)
+
+    def pull(self, wait: bool) -> Pulled:
+        while not self._ended:
+            if not len(self._picks):
+                self._picks = self._draw.picks(self._done, self._done + _PIECE, self._gone)
+            served, short = first_short(self._picks, [b.units for b in self._buffers])
+            if served and (short < 0 or any(b.batch for b in self._buffers)):
+                return self._emit(served)
+            if self._buffers[short].ended:
+                if served:
+                    return self._emit(served)
+                self._lose(short)
+            elif not self._buffers[short].fill(wait and not served):
+                return self._emit(served) if served else PENDING
+        return None
+
+    def _lose(self, index: int) -> None:
+        """It is the turn of an input that has nothing left."""
+        self._gone[index] = True
+        self._ended = self._stop == "first" or all(self._gone)
+        self._picks = self._picks[:0]
+
+    def _emit(self, units: int) -> Piece:
+        at = [self._done, [b.position for b in self._buffers], [int(g) for g in self._gone]]
+        batch = any(b.batch for b in self._buffers)
+        if batch:
+            units = 1
+        picks, self._picks = self._picks[:units], self._picks[units:]
+        self._done += units
+        counts = np.bincount(picks, minlength=len(self._buffers))
+        rows = concat_rows([run for b, n in zip(self._buffers, counts, strict=True) for run in b.take(int(n))])
+        if not batch and np.count_nonzero(counts) > 1:
+            order = np.empty(units, dtype=np.int64)
+            order[np.argsort(picks, kind="stable")] = np.arange(units)
+            rows = rows.take(order)
+        return Piece(rows, at, batch=batch)
+
+    def close(self) -> None:
+        self._ended = True
+        for buffer in self._buffers:
+            buffer.close()

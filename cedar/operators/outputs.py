@@ -1,0 +1,269 @@
+"""Outputs: the columns that a function's results become, their types fixed before the first batch.
+
+The types come from ``dtype=``, else from the annotation, else from calling the function on the first rows of the first
+split. From then on a result either fits or is an error that says what fixed the type.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Literal, TypeAlias, get_args, get_origin
+
+import pyarrow as pa
+
+from cedar.columns import Column, ColumnType, blank
+from cedar.errors import PipelineError, RowRef, missing_column, user_site
+from cedar.operators.declared import return_annotation, type_from_annotation, type_from_dtype
+from cedar.operators.failures import Blame, Failure
+from cedar.operators.fit import Misfit, build_column, describe, misfits
+from cedar.operators.infer import infer_type
+
+Form: TypeAlias = Literal["value", "tuple", "dict"]
+Types: TypeAlias = dict[str, ColumnType]
+Sample: TypeAlias = Callable[[], "Sampled"]
+
+SAMPLED = "the first rows"
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What a function returned for the first rows: the results, their rows, and the first failure with its row."""
+
+    results: list[Any]
+    rows: list[RowRef | None]
+    failure: tuple[Failure, RowRef | None] | None = None
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The columns that results become.
+
+    Args:
+        blame: whom misfits are reported against.
+        form: a result is the value of the one column, a tuple of several, or a dict.
+        types: name to type, in the order of the columns.
+        origins: what fixed each type, for messages.
+    """
+
+    blame: Blame
+    form: Form
+    types: Types
+    origins: dict[str, str]
+
+    def columns(self, results: Sequence[Any]) -> tuple[dict[str, Column], dict[int, Failure]]:
+        """The columns of the results that fit, and what is wrong with the others, by their index."""
+        parts, failures = self._split(results)
+        try:
+            built = [build_column(part, kind) for part, kind in zip(parts, self.types.values(), strict=True)]
+            return dict(zip(self.types, built, strict=True)), failures
+        except Misfit:
+            rows = [i for i in range(len(results)) if i not in failures]
+            for part, (name, kind) in zip(parts, self.types.items(), strict=True):
+                for i, message in misfits(part, kind).items():
+                    failures.setdefault(rows[i], self._misfit(name, message))
+            good, _ = self.columns([r for i, r in enumerate(results) if i not in failures])
+            return good, failures
+
+    def empty(self) -> dict[str, Column]:
+        """The columns of no rows."""
+        return {name: blank(kind, 0) for name, kind in self.types.items()}
+
+    def _split(self, results: Sequence[Any]) -> tuple[list[Sequence[Any]], dict[int, Failure]]:
+        """The values per column of the results that have the right form, and what is wrong with the others."""
+        if self._sized(results):
+            try:
+                return self._parts(results), {}
+            except KeyError:  # as many columns as wanted, but others
+                pass
+        failures = self._misshapen(results)
+        return self._parts([r for i, r in enumerate(results) if i not in failures]), failures
+
+    def _sized(self, results: Sequence[Any]) -> bool:
+        """Whether all results are of the right type and length: a quick test."""
+        if self.form == "value":
+            return True
+        wanted: tuple[type, ...] = (dict,) if self.form == "dict" else (tuple, list)
+        right = all(issubclass(t, wanted) for t in set(map(type, results)))
+        return right and not set(map(len, results)) - {len(self.types)}
+
+    def _parts(self, results: Sequence[Any]) -> list[Sequence[Any]]:
+        names = list(self.types)
+        if self.form == "value":
+            return [results]
+        if self.form == "dict":
+            return [list(map(itemgetter(name), results)) for name in names]
+        return list(zip(*results, strict=True)) if results else [() for _ in names]
+
+    def _misshapen(self, results: Sequence[Any]) -> dict[int, Failure]:
+        found = {i: self._complaint(result) for i, result in enumerate(results)}
+        return {i: failure for i, failure in found.items() if failure is not None}
+
+    def _complaint(self, result: Any) -> Failure | None:
+        label, names = self.blame.label, list(self.types)
+        if self.form == "tuple":
+            if isinstance(result, (tuple, list)) and len(result) == len(names):
+                return None
+            what = f"{len(result)} values" if isinstance(result, (tuple, list)) else describe(result)
+            text = f"returned {what}, not a tuple of {len(names)}"
+            return Failure(f"{label} {text}", text, f"return a value for each of {', '.join(map(repr, names))}")
+        if not isinstance(result, dict):
+            text = f"returned {describe(result)}, not a row (a dict)"
+            return Failure(
+                f"{label} {text}", text, "without columns named, the function gets the row and returns a row"
+            )
+        lost = [repr(name) for name in names if name not in result]
+        extra = [repr(name) for name in result if name not in self.types]
+        if not lost and not extra:
+            return None
+        texts = ["a row without " + ", ".join(lost)] if lost else []
+        texts += ["the new column " + ", ".join(extra)] if extra else []
+        text = f"returned {' and '.join(texts)}"
+        origin = f"the columns were fixed by {SAMPLED}" + (
+            f": {', '.join(names)}" if names else ", and there were none"
+        )
+        return Failure(f"{label} {text}", text, f"{origin}; return the same keys for every row")
+
+    def _misfit(self, name: str, message: str) -> Failure:
+        text = f"column {name!r}: {message}"
+        fix = "return one type for every row, or give dtype="
+        return Failure(f"{self.blame.label}, {text}, the type fixed by {self.origins[name]}", text, fix)
+
+
+# ---- fixing the types ----------------------------------------------------------------------------------------------
+
+
+def declared_types(fn: Any, form: Form, into: tuple[str, ...], dtype: Any, annotation: Any = None) -> dict[str, Any]:
+    """Name to (type, what says so), for the columns whose types ``dtype=`` or the annotation tell.
+
+    Args:
+        fn: the user's function.
+        form: of its results.
+        into: the columns written; empty where the results are whole rows.
+        dtype: as the user gave it; a tuple or a dict for several columns.
+        annotation: of one result; by default what ``fn`` is annotated to return.
+
+    Raises:
+        PipelineError: a dtype that is no type, or too many or too few of them.
+    """
+    annotation = return_annotation(fn) if annotation is None else annotation
+    found: dict[str, Any] = {}
+    hints: tuple[Any, ...] = (annotation,)
+    if form == "tuple":
+        hints = get_args(annotation) if get_origin(annotation) is tuple else ()
+    if len(hints) == len(into) and Ellipsis not in hints:
+        for name, hint in zip(into, hints, strict=True):
+            kind = type_from_annotation(hint)
+            if kind is not None:
+                found[name] = kind, "the annotation"
+    given = _by_name(dtype, form, into) if dtype is not None else {}
+    return found | {name: (type_from_dtype(kind), "dtype=") for name, kind in given.items()}
+
+
+def _by_name(dtype: Any, form: Form, into: tuple[str, ...]) -> Mapping[str, Any]:
+    if isinstance(dtype, Mapping):
+        strange = [name for name in dtype if into and name not in into]
+        if strange:
+            raise PipelineError(
+                f"dtype= names {strange[0]!r}, which is not written",
+                site=user_site(),
+                fix=f"the columns written are {', '.join(into)}",
+            )
+        return dtype
+    if form == "dict":
+        raise PipelineError(
+            f"dtype={dtype!r}: the function returns whole rows",
+            site=user_site(),
+            fix='give a dict: dtype={"column": "float32"}',
+        )
+    if form == "value":
+        return {into[0]: dtype}
+    if not isinstance(dtype, (tuple, list)) or len(dtype) != len(into):
+        raise PipelineError(
+            f"dtype={dtype!r}: {len(into)} columns are written", site=user_site(), fix=f"give a tuple of {len(into)}"
+        )
+    return dict(zip(into, dtype, strict=True))
+
+
+def fix_outputs(blame: Blame, form: Form, into: tuple[str, ...], declared: dict[str, Any], sample: Sample) -> Outputs:
+    """The outputs of a function, sampled where the declarations leave something open.
+
+    Raises:
+        RowError: the function failed on every row of the sample, or returned what no column takes.
+        PipelineError: it returned None for each of them.
+    """
+    if form != "dict" and len(declared) == len(into):
+        return _outputs(blame, form, {name: declared[name] for name in into})
+    sampled = sample()
+    if not sampled.results and sampled.failure is not None:
+        failure, row = sampled.failure
+        raise blame.error(failure, row)
+    _check_sample(blame, sampled)
+    names = into if form != "dict" else _row_names(blame, sampled, declared)
+    why = SAMPLED if sampled.results else "a sample that had no rows"
+    parts, failures = _outputs(blame, form, dict.fromkeys(names, (pa.null(), why)))._split(sampled.results)
+    if failures and len(failures) == len(sampled.results):
+        raise blame.error(failures[0], sampled.rows[0])
+    rows = [row for i, row in enumerate(sampled.rows) if i not in failures]
+    fixed = {
+        name: declared[name] if name in declared else (_infer(blame, name, values, rows), why)
+        for name, values in zip(names, parts, strict=True)
+    }
+    return _outputs(blame, form, fixed)
+
+
+def _outputs(blame: Blame, form: Form, fixed: dict[str, Any]) -> Outputs:
+    return Outputs(blame, form, {n: kind for n, (kind, _) in fixed.items()}, {n: why for n, (_, why) in fixed.items()})
+
+
+def _check_sample(blame: Blame, sampled: Sampled) -> None:
+    if sampled.results and all(result is None for result in sampled.results):
+        raise PipelineError(
+            f"{blame.label} returned None for each of the first {len(sampled.results)} rows",
+            site=blame.site,
+            fix="did it forget to return? A column of nulls needs dtype=",
+        )
+    for result in sampled.results:
+        if inspect.isawaitable(result):
+            close = getattr(result, "close", None)
+            if close is not None:
+                close()
+            raise PipelineError(
+                f"{blame.label} returned a {type(result).__name__} to be awaited",
+                site=blame.site,
+                fix="pass the `async def` function itself, so that its rows are awaited",
+            )
+
+
+def _row_names(blame: Blame, sampled: Sampled, declared: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns of the first row that is one; those declared where the sample has no rows."""
+    first = next((result for result in sampled.results if isinstance(result, dict)), None)
+    if first is None:
+        return tuple(declared)
+    check_row_names(blame, first, declared)
+    return tuple(first)
+
+
+def check_row_names(blame: Blame, row: Mapping[Any, Any], declared: Mapping[str, Any]) -> None:
+    """Refuse a row whose keys are not text, or that lacks a column that ``dtype=`` names."""
+    strange = [name for name in row if not isinstance(name, str)]
+    if strange:
+        raise PipelineError(
+            f"{blame.label} returned a row with the key {describe(strange[0])}",
+            site=blame.site,
+            fix="columns are named by text",
+        )
+    for name in declared:
+        if name not in row:
+            raise missing_column(name, list(row), f"{blame.label}: dtype=", blame.site)
+
+
+def _infer(blame: Blame, name: str, values: Sequence[Any], rows: Sequence[RowRef | None]) -> ColumnType:
+    try:
+        return infer_type(values)
+    except Misfit as misfit:
+        text = f"column {name!r}: {misfit.message}"
+        failure = Failure(f"{blame.label}, {text}", text, "return one type, or give dtype= (dtype=object takes all)")
+        raise blame.error(failure, rows[misfit.index]) from misfit

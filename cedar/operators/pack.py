@@ -1,0 +1,294 @@
+"""pack: lists of numbers of any length into rows of one length, for language models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from cedar.block import Block
+from cedar.columns import UNKNOWN, ColumnType, TensorType
+from cedar.errors import PipelineError, missing_column, user_site
+from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
+from cedar.operators.buffers import Ahead, Step, narrow, over
+from cedar.operators.documents import ADDED, Documents, documents, documents_of, token_columns, token_dtype
+from cedar.operators.packing import pack_best, pack_concat
+from cedar.operators.take import whole
+from cedar.stream import At, Flow, Pending, Piece, Position, Pulled, Rows, Stream
+
+Fit: TypeAlias = Literal["concat", "best"]
+Started: TypeAlias = "tuple[At, Any] | Pending | None"
+
+_WINDOW = (
+    1 << 16
+)  # documents after which best-fit packing closes its rows even if the window goes on; part of the result
+
+
+@dataclass(frozen=True)
+class Pack(StreamOperator):
+    """Sequence packing: rows of exactly ``length`` tokens.
+
+    Each packed column becomes an array of shape (length,) and keeps its dtype. ``segment_ids`` (int32) numbers the
+    documents of a row from 1, and is 0 where the row is padded; ``positions`` (int32) counts from 0 inside each
+    document, and on where a document is cut. Columns that are not packed are dropped. Nothing else is: the last row is
+    padded.
+
+    Args:
+        length: tokens per row.
+        columns: the columns to pack; none given: all that are lists of numbers. Their lengths agree in every row.
+        fit: "concat": documents run on and are cut at the ends of rows; "best": documents are kept whole where they fit
+            (longer ones are cut), and rows close at the end of a window.
+        local: True packs each rank's share by itself.
+
+    Raises:
+        PipelineError: a bad length or fit; columns that are missing or no lists of numbers.
+        RowError: while running, missing values, or columns of different length in a row.
+
+    Example:
+        >>> from cedar.operators.pack import Pack
+        >>> Pack(2048, ("tokens",)).label()
+        "pack(2048, 'tokens')"
+    """
+
+    length: int
+    columns: tuple[str, ...] = ()
+    fit: Fit = "concat"
+    local: bool = False
+    name: ClassVar[str] = "pack"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", whole(self.length, "pack(length)", least=1))
+        object.__setattr__(self, "columns", (self.columns,) if isinstance(self.columns, str) else tuple(self.columns))
+        if self.fit not in ("concat", "best"):
+            raise PipelineError(
+                f"pack(fit={self.fit!r}) is not known",
+                site=user_site(),
+                fix='"concat" cuts documents at the ends of rows, "best" keeps them whole where it can',
+            )
+
+    @property
+    def windowed(self) -> bool:  # type: ignore[override]
+        return self.fit == "best"
+
+    def label(self) -> str:
+        parts = [str(self.length), *map(repr, self.columns)]
+        return f"pack({', '.join(parts + ([] if self.fit == 'concat' else ['fit=' + repr(self.fit)]))})"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset(self.columns) if self.columns else None, None, rows="stream")
+
+    def parameters(self) -> dict[str, Any]:
+        return {"length": self.length, "columns": list(self.columns), "fit": self.fit, "local": self.local}
+
+    def schema(self, *inputs: Schema) -> Schema:
+        types = inputs[0]
+        if types is None:
+            return dict.fromkeys(self.columns, UNKNOWN) | self._added() if self.columns else None
+        for name in self.columns:
+            if name not in types:
+                raise missing_column(name, list(types), "pack")
+        if not self.columns and UNKNOWN in types.values():
+            return None  # any of these may be a list of numbers
+        return {name: self._packed(types[name]) for name in token_columns(types, self.columns)} | self._added()
+
+    def _packed(self, kind: ColumnType) -> ColumnType:
+        dtype = token_dtype(kind)
+        return UNKNOWN if dtype is None else TensorType((self.length,), str(dtype))
+
+    def _added(self) -> dict[str, ColumnType]:
+        return dict.fromkeys(ADDED, TensorType((self.length,), "int32"))
+
+    def batched(self, *inputs: bool) -> bool:
+        if inputs[0]:
+            raise PipelineError("pack takes rows, and its input gives batches", fix="put pack() above batch()")
+        return False
+
+    def sample(self, *inputs: Block) -> Block:
+        found = documents_of(inputs[0], token_columns(inputs[0].types, self.columns), None)
+        return pack_concat([found], 0, -(-int(found.lengths.sum()) // self.length), self.length)
+
+    def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
+        return PackStream(inputs[0], self, context)
+
+
+class PackStream(Stream):
+    """``at`` is [input position, tokens of its first row to leave out]; a window's first row if the fit is "best"."""
+
+    def __init__(self, source: Stream, operator: Pack, context: StreamContext) -> None:
+        self._source = source
+        self._operator = operator
+        self._context = context
+
+    def start(self) -> At:
+        return [[self._source.start(), 0], 0]
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        position, offset = at
+        source = self._source.open(position, lap)
+        measured = Ahead(over(source, self._measure))
+        length, submit = self._operator.length, self._context.submit
+        if self._operator.fit == "best":
+            return PackFlow(source, measured, Windows(measured, length, submit).step, ends_window=True)
+        return PackFlow(source, measured, RunningOn(measured, length, submit, position, offset).step, ends_window=False)
+
+    def _measure(self, piece: Piece) -> Any:
+        site = self._context.site
+        names = token_columns(piece.rows.blocks[0].types, self._operator.columns, site)
+        return self._context.submit(documents, narrow(piece.rows, names, "pack", site), names, site)
+
+
+class PackFlow(Flow):
+    def __init__(self, source: Flow, measured: Ahead[Piece], step: Step[At], *, ends_window: bool) -> None:
+        self._source = source
+        self._measured = measured
+        self._packed = Ahead(step)
+        self._ends_window = ends_window
+
+    def pull(self, wait: bool) -> Pulled:
+        pulled = self._packed.pull(wait)
+        if not isinstance(pulled, tuple):
+            return pulled
+        at, block = pulled
+        return Piece(Rows.of(block), at, ends_window=self._ends_window)
+
+    def close(self) -> None:
+        self._packed.close()
+        self._measured.close()
+        self._source.close()
+
+
+class Held:
+    """Documents that wait to be packed, and the input position of each."""
+
+    def __init__(self) -> None:
+        self.runs: list[Documents] = []
+        self._origins: list[Piece] = []
+        self.tokens = 0
+
+    def add(self, run: Documents, origin: Piece) -> None:
+        self.runs.append(run)
+        self._origins.append(origin)
+        self.tokens += int(run.lengths.sum())
+
+    @property
+    def slots(self) -> int:
+        return sum(len(run) for run in self.runs)
+
+    def position(self) -> Position:
+        return self._origins[0].position()
+
+    def lengths(self) -> Any:
+        return np.concatenate([run.lengths for run in self.runs])
+
+    def first(self, slots: int) -> list[Documents]:
+        """The first ``slots`` documents."""
+        taken = []
+        for run in self.runs:
+            if slots > 0:
+                taken.append(run.slice(0, min(slots, len(run))))
+            slots -= len(run)
+        return taken
+
+    def drop(self, slots: int) -> Held:
+        """What is held after the first ``slots`` documents."""
+        rest = Held()
+        for run, origin in zip(self.runs, self._origins, strict=True):
+            if slots < len(run):
+                rest.add(run.slice(max(0, slots), len(run)), origin.slice(max(0, slots), origin.units))
+            slots -= len(run)
+        return rest
+
+
+class RunningOn:
+    """Starts packing whenever a row is full; what is left over opens the next."""
+
+    def __init__(self, measured: Ahead[Piece], length: int, submit: Any, position: Position, offset: int) -> None:
+        self._measured = measured
+        self._length = length
+        self._submit = submit
+        self._held = Held()
+        self._position = position
+        self._offset = offset  # tokens of the first held document that are in rows already
+        self._ended = False
+
+    def step(self, wait: bool) -> Started:
+        while not self._ended:
+            pulled = self._measured.pull(wait)
+            if pulled is None:
+                self._ended = True
+                return self._flush()
+            if not isinstance(pulled, tuple):
+                return pulled
+            piece, found = pulled
+            if found is None:
+                continue
+            if not self._held.runs:
+                self._position = piece.position()
+            self._held.add(found, piece)
+            if rows := (self._held.tokens - self._offset) // self._length:
+                return self._cut(rows)
+        return None
+
+    def _cut(self, rows: int) -> Started:
+        starts = np.concatenate([[0], np.cumsum(self._held.lengths())]) - self._offset
+        edge = rows * self._length
+        begun = int(np.searchsorted(starts, edge, side="left"))
+        whole_documents = starts[begun] == edge
+        runs = self._held.first(begun)
+        begun -= not whole_documents  # the last one goes on in the next row
+        started = self._start(runs, rows)
+        self._offset = int(edge - starts[begun])
+        self._held = self._held.drop(begun)
+        if self._held.runs:
+            self._position = self._held.position()
+        return started
+
+    def _flush(self) -> Started:
+        rows = -(-(self._held.tokens - self._offset) // self._length)
+        if rows or any(run.dead for run in self._held.runs):
+            return self._start(self._held.runs, rows)
+        return None
+
+    def _start(self, runs: Sequence[Documents], rows: int) -> Started:
+        at = [self._position, self._offset]
+        return at, self._submit(pack_concat, list(runs), self._offset, rows, self._length)
+
+
+class Windows:
+    """Starts packing whenever a window is complete."""
+
+    def __init__(self, measured: Ahead[Piece], length: int, submit: Any) -> None:
+        self._measured = measured
+        self._length = length
+        self._submit = submit
+        self._held = Held()
+        self._rest: tuple[Piece, Any] | None = None  # of a piece, beyond the largest window
+        self._ended = False
+
+    def step(self, wait: bool) -> Started:
+        while not self._ended:
+            pulled, self._rest = self._rest or self._measured.pull(wait), None
+            if pulled is None:
+                self._ended = True
+            elif not isinstance(pulled, tuple):
+                return pulled
+            if (pulled is None or self._closes(*pulled)) and self._held.runs:
+                return self._start()
+        return None
+
+    def _closes(self, piece: Piece, found: Documents | None) -> bool:
+        """Holds a piece's documents; True if the window ends with them."""
+        if found is None:
+            return piece.ends_window
+        room = _WINDOW - self._held.slots
+        self._held.add(found.slice(0, room), piece.slice(0, room))
+        if len(found) > room:
+            self._rest = piece.slice(room, piece.units), found.slice(room, len(found))
+        return piece.ends_window or len(found) >= room
+
+    def _start(self) -> Started:
+        at = [self._held.position(), 0]
+        runs, self._held = self._held.runs, Held()
+        return at, self._submit(pack_best, runs, self._length)

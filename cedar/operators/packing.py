@@ -1,0 +1,144 @@
+"""How documents are laid into rows of a fixed length: the kernels of ``pack``."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.block import Block
+from cedar.columns import Index
+from cedar.cursor import concat_keys
+from cedar.operators.documents import Documents, concat_documents, keyed_by_offset
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the tokens go, an entry per uncut run of tokens, by row and column.
+
+    ``document`` (slot) and ``offset`` (token in it) say where a run begins, ``tokens`` how long it is, ``row`` and
+    ``column`` where it goes. All int64 of one length.
+    """
+
+    document: Index
+    offset: Index
+    tokens: Index
+    row: Index
+    column: Index
+
+
+def layout_concat(lengths: Index, offset: int, rows: int, length: int) -> Layout:
+    """Documents run on and are cut at the ends of rows; the first ``offset`` tokens are left out."""
+    starts = np.concatenate([[0], np.cumsum(lengths)]) - offset
+    stop = min(int(starts[-1]), rows * length)
+    cuts = np.unique(np.concatenate([np.clip(starts, 0, stop), np.arange(0, stop, length)]))
+    begin = cuts[:-1]
+    document = np.searchsorted(starts, begin, side="right") - 1
+    return Layout(document, begin - starts[document], np.diff(cuts), begin // length, begin % length)
+
+
+def layout_best(lengths: Index, length: int) -> Layout:
+    """Documents are cut into runs of at most ``length``; the longest first goes where the least room stays.
+
+    Rows come in the order of their first document.
+    """
+    runs = -(-lengths // length)
+    document = np.repeat(np.arange(len(lengths)), runs)
+    number = np.arange(len(document)) - np.repeat(np.cumsum(runs) - runs, runs)
+    offset = number * length
+    tokens = np.minimum(length, lengths[document] - offset)
+    bins = best_fit(tokens, length)
+    _, first, inverse = np.unique(bins, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    row = rank[inverse]
+    order = np.argsort(row, kind="stable")
+    row, tokens = row[order], tokens[order]
+    ends = np.cumsum(tokens)
+    heads = np.searchsorted(row, row, side="left")
+    column = (ends - tokens) - (ends - tokens)[heads]
+    return Layout(document[order], offset[order], tokens, row, column)
+
+
+def best_fit(sizes: Index, room: int) -> Index:
+    """The bin of each size: largest first, each into the open bin that it fills best (ties: the newest)."""
+    bins = np.empty(len(sizes), dtype=np.int64)
+    spaces: list[int] = []  # of open bins, ascending, each once
+    open_bins: dict[int, list[int]] = {}
+    made = 0
+    largest_first = np.argsort(-sizes, kind="stable")
+    for item, size in zip(largest_first.tolist(), sizes[largest_first].tolist(), strict=True):
+        found = bisect_left(spaces, size)
+        if found == len(spaces):
+            number, space, made = made, room, made + 1
+        else:
+            space = spaces[found]
+            number = open_bins[space].pop()
+            if not open_bins[space]:
+                spaces.pop(found)
+        bins[item] = number
+        if rest := space - size:
+            stack = open_bins.setdefault(rest, [])
+            if not stack:
+                insort(spaces, rest)
+            stack.append(number)
+    return bins
+
+
+def pack_concat(runs: Sequence[Documents], offset: int, rows: int, length: int) -> Block:
+    """``rows`` rows of tokens, documents running on. Slots of skipped documents follow the row they fell into."""
+    held = concat_documents(runs)
+    starts = np.concatenate([[0], np.cumsum(held.lengths)]) - offset
+    return _fill(held, layout_concat(held.lengths, offset, rows, length), rows, length, starts[:-1] // length)
+
+
+def pack_best(runs: Sequence[Documents], length: int) -> Block:
+    """A window of documents, packed for itself. Slots of skipped documents come last."""
+    held = concat_documents(runs)
+    layout = layout_best(held.lengths, length)
+    rows = int(layout.row[-1]) + 1 if len(layout.row) else 0
+    return _fill(held, layout, rows, length, np.full(len(held), rows))
+
+
+def _counted(begins: Index, lengths: Index, dtype: type[np.integer[Any]]) -> npt.NDArray[Any]:
+    """From each of ``begins`` on, as many numbers as ``lengths`` says."""
+    before = np.cumsum(lengths) - lengths
+    return np.repeat((begins - before).astype(dtype), lengths) + np.arange(int(lengths.sum()), dtype=dtype)
+
+
+def _runs(begins: Index, lengths: Index) -> Index | slice:
+    """The places of runs of tokens; a slice where they follow on one another, which copies faster."""
+    if not len(begins):
+        return slice(0, 0)
+    if np.array_equal(begins[1:], begins[:-1] + lengths[:-1]):
+        return slice(int(begins[0]), int(begins[-1] + lengths[-1]))
+    return _counted(begins, lengths, np.int64)
+
+
+def _fill(held: Documents, layout: Layout, rows: int, length: int, row_of_slot: Index) -> Block:
+    begins = (np.cumsum(held.lengths) - held.lengths)[layout.document] + layout.offset
+    source = _runs(begins, layout.tokens)
+    target = _runs(layout.row * length + layout.column, layout.tokens)
+
+    def laid(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        filled = np.zeros(rows * length, dtype=values.dtype)
+        filled[target] = values
+        return filled.reshape(rows, length)
+
+    heads = np.searchsorted(layout.row, np.arange(rows), side="left")
+    segment = np.arange(len(layout.row)) - heads[layout.row] + 1
+    columns = {name: laid(values[source]) for name, values in held.values.items()}
+    columns["segment_ids"] = laid(np.repeat(segment.astype(np.int32), layout.tokens))
+    columns["positions"] = laid(_counted(layout.offset, layout.tokens, np.int32))
+    keys = keyed_by_offset(held.keys.take(layout.document[heads]), layout.offset[heads])
+    if not held.dead:
+        return Block(columns, keys)
+    slots = np.array(sorted(held.dead), dtype=np.int64)
+    order = np.argsort(np.concatenate([np.arange(rows), row_of_slot[slots]]), kind="stable")
+    reasons = {rows + i: held.dead[int(slot)] for i, slot in enumerate(slots)}
+    dead = {i: reasons[int(was)] for i, was in enumerate(order) if int(was) in reasons}
+    return Block(columns, concat_keys([keys, held.keys.take(slots)]).take(order), dead)

@@ -1,0 +1,210 @@
+"""pad: lists of different lengths become arrays of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from cedar.block import Block
+from cedar.columns import UNKNOWN, Column, ColumnType, TensorType
+from cedar.convert import to_numpy
+from cedar.errors import PipelineError, missing_column, user_site
+from cedar.jagged import JaggedTensor, pad_values
+from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.failures import Blame, Failure
+from cedar.skip import Skip
+
+
+@dataclass(frozen=True)
+class Pad(RowOperator):
+    """Lists of numbers become ndarrays of shape (rows, to), short ones filled with ``value``.
+
+    Args:
+        columns: list columns of numbers; none for all of them.
+        to: the length; None for the longest list of the batch, which needs a ``batch`` above.
+        value: fills the places behind the end of a list; must fit the dtype of the lists.
+
+    Raises:
+        PipelineError: ``to=None`` outside of batches, a length that is none, a column that is no list of numbers.
+        RowError: while running, a list longer than ``to``, or a null one.
+
+    Example:
+        >>> import numpy as np, pyarrow as pa
+        >>> from cedar.block import Block
+        >>> from cedar.cursor import Keys
+        >>> from cedar.operators.base import Bound, Env
+        >>> from cedar.operators.pad import Pad
+        >>> block = Block({"ids": pa.array([[1, 2], [3]], pa.large_list(pa.int64()))}, Keys(np.arange(2)))
+        >>> bound = Bound(0, "pad", None, 0, None, False, lambda: block, block.types)
+        >>> Pad(("ids",), to=3).bind(bound)(block, Env()).columns["ids"].tolist()
+        [[1, 2, 0], [3, 0, 0]]
+    """
+
+    columns: tuple[str, ...] = ()
+    to: int | None = None
+    value: float = 0
+    on_error: Skip | None = None
+    name: ClassVar[str] = "pad"
+
+    def __post_init__(self) -> None:
+        strange = next((c for c in self.columns if not isinstance(c, str)), None)
+        if strange is not None:
+            raise PipelineError(f"pad: {strange!r} is no column name", site=user_site(), fix="name columns by text")
+        if self.to is not None and (isinstance(self.to, bool) or not isinstance(self.to, int) or self.to < 0):
+            raise PipelineError(f"pad(to={self.to!r}): a length is a whole number, not negative", site=user_site())
+        if not isinstance(self.value, int | float | np.number | np.bool_):
+            raise PipelineError(f"pad(value={self.value!r}): pads lists of numbers with a number", site=user_site())
+
+    def label(self) -> str:
+        names = ", ".join(self.columns) or "all lists"
+        return f"pad({names}, to={self.to})"
+
+    def effects(self) -> Effects:
+        touched = frozenset(self.columns) if self.columns else None
+        return Effects(touched, touched)
+
+    def schema(self, *inputs: Schema) -> Schema:
+        known = inputs[0]
+        if known is None:
+            return None
+        if not self.columns and UNKNOWN in known.values():  # which columns are lists, only a run can tell
+            return {name: UNKNOWN if kind is UNKNOWN or _is_list(kind) else kind for name, kind in known.items()}
+        blame = Blame(0, self.label(), None, None)
+        padded = {name: self._padded(known[name]) for name in _targets(self.columns, known, blame, self.value)}
+        return {**known, **padded}
+
+    def _padded(self, kind: ColumnType) -> ColumnType:
+        if self.to is None or kind is UNKNOWN:
+            return UNKNOWN
+        return TensorType((self.to,), str(_dtype(kind)))
+
+    def policy(self) -> Skip | None:
+        return self.on_error
+
+    def bind(self, bound: Bound) -> Kernel:
+        if self.to is None and not bound.batched:
+            raise PipelineError(
+                f"{self.label()}: without to=, lists are padded to the longest of their batch, and there is no batch",
+                site=bound.site,
+                fix="give to=, or put .batch(...) before .pad(...)",
+            )
+        blame = Blame(bound.index, bound.label, bound.site, bound.on_error)
+        if bound.types is not None and UNKNOWN not in bound.types.values():
+            _targets(self.columns, bound.types, blame, self.value)
+        return PadKernel(self.columns, self.to, self.value, blame)
+
+
+@dataclass(frozen=True)
+class PadKernel:
+    """See ``Pad``."""
+
+    columns: tuple[str, ...]
+    to: int | None
+    value: float
+    blame: Blame
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        names = _targets(self.columns, block.types, self.blame, self.value)
+        failures: dict[int, Failure] = {}
+        for name in reversed(names):  # the first column's reason stands where several fail
+            failures |= _misfits(name, block.columns[name], self.to, self.blame.label)
+        block = self.blame.settle(block, env, failures)
+        return block.with_columns({name: self._pad(block.columns[name], name) for name in names})
+
+    def _pad(self, column: Column, name: str) -> Column:
+        values = to_numpy(column, name)
+        if isinstance(values, JaggedTensor):
+            lengths = values.lengths()
+            flat = values.values
+        else:  # lists of one length already
+            lengths = np.full(len(values), values.shape[1], dtype=np.int64)
+            flat = values.reshape(-1)
+        to = self.to if self.to is not None else int(lengths.max(initial=0))
+        return pad_values(flat, lengths, to, self.value)
+
+
+def _targets(columns: tuple[str, ...], types: dict[str, ColumnType], blame: Blame, value: float) -> list[str]:
+    """The columns to pad: the given ones, or every list of numbers.
+
+    Raises:
+        PipelineError: one that is not there or no list of numbers, or whose dtype cannot hold ``value``.
+    """
+    names = list(columns) or [name for name, kind in types.items() if _is_list(kind)]
+    for name in names:
+        if name not in types:
+            raise missing_column(name, list(types), blame.label, blame.site)
+        kind = types[name]
+        if kind is UNKNOWN:
+            continue
+        if not _is_list(kind):
+            raise PipelineError(
+                f"{blame.label}: column {name!r} is {kind}, not lists of numbers",
+                site=blame.site,
+                fix="pad list columns; .map(fn, column) reshapes other things",
+            )
+        dtype = _dtype(kind)
+        if not _holds(dtype, value):
+            raise PipelineError(
+                f"{blame.label}: column {name!r} of {dtype} cannot hold the value {value!r}",
+                site=blame.site,
+                fix=f"give a value of {dtype}, or cast the lists first",
+            )
+    return names
+
+
+def _is_list(kind: ColumnType) -> bool:
+    if isinstance(kind, TensorType):
+        return len(kind.shape) == 1 and np.dtype(kind.dtype).kind in "biuf"
+    if not isinstance(kind, pa.DataType) or not (pt.is_large_list(kind) or pt.is_fixed_size_list(kind)):
+        return False
+    inner = kind.value_type
+    return pt.is_integer(inner) or pt.is_floating(inner) or pt.is_boolean(inner)
+
+
+def _dtype(kind: ColumnType) -> np.dtype[Any]:
+    return np.dtype(kind.dtype if isinstance(kind, TensorType) else kind.value_type.to_pandas_dtype())
+
+
+def _holds(dtype: np.dtype[Any], value: float) -> bool:
+    if dtype.kind == "f":
+        return True
+    try:
+        return bool(np.array(value).astype(dtype, casting="unsafe") == value) and float(value).is_integer()
+    except (OverflowError, ValueError):
+        return False
+
+
+def _misfits(name: str, column: Column, to: int | None, label: str) -> dict[int, Failure]:
+    """The rows whose list is null, holds nulls that its dtype cannot, or is too long."""
+    failures: dict[int, Failure] = {}
+
+    def fail(rows: Iterable[int], what: str, fix: str) -> None:
+        for row in rows:
+            short = what.format(row=row)
+            failures[int(row)] = Failure(f"{label}: {short}", short, fix)
+
+    if not isinstance(column, pa.Array):
+        if to is not None and column.shape[1] > to:
+            longer = f"column {name!r} has {column.shape[1]} values, more than {to}"
+            fail(range(len(column)), longer, "raise to=, or cut the arrays first")
+        return failures
+    if column.null_count:
+        nulls = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+        fail(nulls, f"column {name!r} is null", f"with_columns({name}=col({name!r}).fill_null([])) first")
+    inner = column.flatten()
+    if inner.null_count and not pt.is_floating(inner.type):
+        places = np.flatnonzero(inner.is_null().to_numpy(zero_copy_only=False))
+        holding = pc.list_parent_indices(column).to_numpy()[places]
+        fail(np.unique(holding), f"column {name!r} has a null in its list", "fill the nulls inside the lists first")
+    if to is not None:
+        lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero(lengths > to):
+            cut = f"raise to=, or cut the lists first: with_columns({name}=col({name!r}).list.head({to}))"
+            fail([int(row)], f"column {name!r} has {int(lengths[row])} values, more than {to}", cut)
+    return failures

@@ -1,0 +1,245 @@
+"""shuffle: a sort, inside each window, by a hash of (seed, epoch, row key).
+
+Filters and projections commute with it by construction. Splits are permuted globally where the rows below come
+straight from sources; elsewhere windows are runs of the stream below.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cedar.block import Block, python_values
+from cedar.columns import Index
+from cedar.cursor import concat_keys, hash_ints
+from cedar.errors import PipelineError, missing_column, user_site
+from cedar.operators.base import StreamContext, StreamOperator
+from cedar.sizes import parse_bytes
+from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
+
+_GROUP_BYTES = 32 << 20  # small blocks are joined up to this size, so that a batch is gathered from few of them
+_AHEAD_BYTES = 64 << 20  # windows smaller than this are collected while the one before is consumed
+
+
+@dataclass(frozen=True)
+class Shuffle(StreamOperator):
+    """Shuffle: splits globally, rows within windows of source metadata."""
+
+    seed: int = 0
+    window: str | int = "256MiB"
+    by: str | None = None
+    interleave: int = 1
+    name = "shuffle"
+    windowed = True
+
+    def __post_init__(self) -> None:
+        self.window_rows  # noqa: B018 - checks the window
+        self.window_bytes  # noqa: B018
+        if self.interleave < 1 or (self.interleave > 1 and self.by is None):
+            raise PipelineError(
+                f"shuffle(interleave={self.interleave}) mixes so many groups of `by`: give by= and at least 1",
+                site=user_site(),
+            )
+
+    @property
+    def window_rows(self) -> int | None:
+        if isinstance(self.window, str):
+            return None
+        if isinstance(self.window, bool) or self.window < 1:
+            raise PipelineError(f"shuffle(window={self.window!r}): at least 1 row", site=user_site())
+        return self.window
+
+    @property
+    def window_bytes(self) -> int | None:
+        return parse_bytes(self.window, "window") if isinstance(self.window, str) else None
+
+    def label(self) -> str:
+        by = f", by={self.by!r}" if self.by else ""
+        return f"shuffle(seed={self.seed}, window={self.window!r}{by})"
+
+    def parameters(self) -> dict[str, Any]:
+        return {"seed": self.seed, "window": self.window, "by": self.by, "interleave": self.interleave}
+
+    def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
+        return ShuffleStream(inputs[0], self, context)
+
+
+class ShuffleStream(Stream):
+    """Collects a window, sorts its keys, hands out the plan."""
+
+    def __init__(self, source: Stream, operator: Shuffle, context: StreamContext) -> None:
+        self._source = source
+        self.operator = operator
+        self.context = context
+        self.seed = context.hash_seed(operator.seed)
+
+    @property
+    def count(self) -> Count:  # type: ignore[override]
+        return self._source.count
+
+    def start(self) -> At:
+        return [self._source.start(), 0]
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        if self._source.count is None:
+            return [self.start(), unit]
+        position, first = self._source.seek_window(unit, lap)
+        return [position, unit - first]
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        return _ShuffleFlow(self._source.open(at, lap), self)
+
+
+class _ShuffleFlow(Flow):
+    def __init__(self, source: Flow, stream: ShuffleStream) -> None:
+        self._source = source
+        self._stream = stream
+        self._submit = stream.context.submit
+        self._ready: deque[Piece] = deque()
+        self._last_bytes = 0
+        self._ended = False
+        self._open_window()
+
+    def _open_window(self) -> None:
+        self._at: Position | None = None
+        self._group: list[Rows] = []
+        self._group_bytes = 0
+        self._joined: list[Any] = []  # futures of Block
+        self._batches: list[Rows] = []
+        self._closed = False
+        self._order: Any = None
+
+    def pull(self, wait: bool) -> Pulled:
+        while not self._ready:
+            if not wait and self._last_bytes > _AHEAD_BYTES:
+                return PENDING
+            if not self._closed and not self._collect(wait):
+                return PENDING
+            if self._at is None:
+                return None
+            if not self._finish(wait):
+                return PENDING
+        return self._ready.popleft()
+
+    def _collect(self, wait: bool) -> bool:
+        """True once a whole window, or the end, is there."""
+        while not self._ended:
+            piece = self._source.pull(wait)
+            if piece is PENDING:
+                return False
+            if not isinstance(piece, Piece):
+                self._ended = True
+                break
+            if self._at is None:
+                self._at = piece.position()
+            if piece.units:
+                self._add(piece)
+            if piece.ends_window:
+                break
+        self._join()
+        self._closed = True
+        return True
+
+    def _add(self, piece: Piece) -> None:
+        if piece.batch:
+            self._batches.append(piece.rows)
+            return
+        self._group.append(piece.rows)
+        self._group_bytes += piece.rows.nbytes
+        if self._group_bytes >= _GROUP_BYTES:
+            self._join()
+
+    def _join(self) -> None:
+        if self._group:
+            self._joined.append(self._submit(_gather, self._group))
+            self._group, self._group_bytes = [], 0
+
+    def _finish(self, wait: bool) -> bool:
+        """Puts the collected window among the ready pieces; False while its tasks run."""
+        if self._batches:
+            keys = concat_keys([rows.slice(0, 1).keys() for rows in self._batches])
+            order = np.argsort(keys.hash(self._stream.seed), kind="stable")
+            self._ready.extend(
+                Piece(self._batches[int(unit)], self._at, i, batch=True, ends_window=i == len(order) - 1)
+                for i, unit in enumerate(order)
+            )
+        elif self._joined:
+            if self._order is None:
+                if not wait and not all(j.done() for j in self._joined):
+                    return False
+                self._joined = [j.result() for j in self._joined]
+                self._order = self._submit(_order, self._stream.operator, self._stream.seed, self._joined)
+            if not wait and not self._order.done():
+                return False
+            self._last_bytes = sum(block.nbytes for block in self._joined)
+            self._ready.append(Piece(_plan(self._joined, self._order.result()), self._at, 0, ends_window=True))
+        self._open_window()
+        return True
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def _gather(holder: list[Rows]) -> Block:
+    rows = concat_rows(holder)
+    holder.clear()
+    return rows.gather()
+
+
+def _plan(blocks: list[Block], order: Index) -> Rows:
+    if len(blocks) == 1:
+        return Rows((blocks[0],), order)
+    ends = np.cumsum([b.slots for b in blocks])
+    part = np.searchsorted(ends, order, side="right").astype(np.int64)
+    starts = np.concatenate([[0], ends[:-1]])
+    return Rows(tuple(blocks), order - starts[part], part)
+
+
+def _order(operator: Shuffle, seed: int, blocks: list[Block]) -> Index:
+    if operator.by is None:
+        keys = concat_keys([b.keys for b in blocks])
+        return np.argsort(keys.hash(seed), kind="stable").astype(np.int64)
+    values = [value for block in blocks for value in _group_values(block, operator.by)]
+    return group_order(values, seed, operator.interleave)
+
+
+def _group_values(block: Block, by: str) -> list[Any]:
+    """The value of ``by`` in each slot; None where the slot is dead."""
+    if by not in block.columns:
+        raise missing_column(by, list(block.columns), "shuffle(by=...)")
+    values: list[Any] = [None] * block.slots
+    for slot, value in zip(block.live_slots(), python_values(block.columns[by]), strict=True):
+        values[int(slot)] = value
+    return values
+
+
+def group_order(values: list[Any], seed: int, interleave: int) -> Index:
+    """Groups of equal values in the order of the values' hashes; rows of a group stay in order and together."""
+    numbers: dict[Any, int] = {}
+    codes = np.fromiter((numbers.setdefault(v, len(numbers)) for v in values), dtype=np.int64, count=len(values))
+    hashes = np.fromiter((_value_hash(seed, v) for v in numbers), dtype=np.uint64, count=len(numbers))
+    rank = np.empty(len(hashes), dtype=np.int64)
+    rank[np.argsort(hashes, kind="stable")] = np.arange(len(hashes))
+    group = rank[codes]
+    order = np.argsort(group, kind="stable").astype(np.int64)
+    return order if interleave == 1 else _interleaved(order, group[order], interleave)
+
+
+def _value_hash(seed: int, value: Any) -> int:
+    """A hash of the value alone, so that filters commute with the shuffle."""
+    text = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
+    return hash_ints(seed, int.from_bytes(text, "little"))
+
+
+def _interleaved(order: Index, group: Index, lanes: int) -> Index:
+    """Group g goes to lane g % lanes; the lanes take turns, row by row."""
+    lane = group % lanes
+    turn = np.empty(len(order), dtype=np.int64)
+    for number in range(lanes):
+        mine = np.flatnonzero(lane == number)
+        turn[mine] = np.arange(len(mine))
+    return order[np.lexsort((lane, turn))]

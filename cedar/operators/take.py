@@ -1,0 +1,189 @@
+"""take and skip: the first units, or all but the first."""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from cedar.errors import PipelineError, user_site
+from cedar.operators.base import StreamContext, StreamOperator
+from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Stream
+
+
+def whole(value: Any, what: str, least: int = 0) -> int:
+    """``value`` as an int.
+
+    Raises:
+        PipelineError: at the user's line, if it is no whole number or below ``least``.
+
+    Example:
+        >>> from cedar.operators.take import whole
+        >>> whole(3, "take(n)")
+        3
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        raise PipelineError(
+            f"{what} is {value!r}", site=user_site(), fix=f"give a whole number that is at least {least}"
+        )
+    return number
+
+
+@dataclass(frozen=True)
+class Take(StreamOperator):
+    """The first ``n`` units (rows, or batches below a ``batch``).
+
+    Args:
+        n: how many.
+        local: True counts on each rank by itself.
+
+    Raises:
+        PipelineError: ``n`` is negative or no whole number.
+
+    Example:
+        >>> from cedar.operators.take import Take
+        >>> Take(10).label()
+        'take(10)'
+    """
+
+    n: int
+    local: bool = False
+    name: ClassVar[str] = "take"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n", whole(self.n, "take(n)"))
+
+    def label(self) -> str:
+        return f"take({self.n})"
+
+    def parameters(self) -> dict[str, Any]:
+        return {"n": self.n, "local": self.local}
+
+    def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
+        return TakeStream(inputs[0], self.n)
+
+
+class TakeStream(Stream):
+    """``at`` is [input position, units taken before it]."""
+
+    def __init__(self, source: Stream, n: int) -> None:
+        self._source = source
+        self._n = n
+
+    @property
+    def count(self) -> Count:  # type: ignore[override]
+        count = self._source.count
+        return None if count is None else min(self._n, count)
+
+    def start(self) -> At:
+        return [[self._source.start(), 0], 0]
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        unit = min(unit, self._n)
+        return [[self._source.seek(unit, lap), unit], 0]
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        position, taken = at
+        return TakeFlow(self._source.open(position, lap), self._n, taken)
+
+
+class TakeFlow(Flow):
+    def __init__(self, inner: Flow, n: int, taken: int) -> None:
+        self._inner = inner
+        self._n = n
+        self._taken = taken
+
+    def pull(self, wait: bool) -> Pulled:
+        piece = self._inner.pull(wait) if self._taken < self._n else None
+        if not isinstance(piece, Piece):
+            return piece
+        at = [piece.position(), self._taken]
+        piece = piece.slice(0, min(piece.units, self._n - self._taken))
+        self._taken += piece.units
+        if self._taken >= self._n:
+            self._inner.close()  # what was read ahead is not needed any more
+        return replace(piece, at=at, skip=0)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+@dataclass(frozen=True)
+class SkipRows(StreamOperator):
+    """All but the first ``n`` units (rows, or batches below a ``batch``).
+
+    Args:
+        n: how many to leave out.
+        local: True counts on each rank by itself.
+
+    Raises:
+        PipelineError: ``n`` is negative or no whole number.
+
+    Example:
+        >>> from cedar.operators.take import SkipRows
+        >>> SkipRows(10).label()
+        'skip(10)'
+    """
+
+    n: int
+    local: bool = False
+    name: ClassVar[str] = "skip"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n", whole(self.n, "skip(n)"))
+
+    def label(self) -> str:
+        return f"skip({self.n})"
+
+    def parameters(self) -> dict[str, Any]:
+        return {"n": self.n, "local": self.local}
+
+    def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
+        return SkipStream(inputs[0], self.n)
+
+
+class SkipStream(Stream):
+    """``at`` is the input position; None is the beginning, whose input position may depend on the lap."""
+
+    def __init__(self, source: Stream, n: int) -> None:
+        self._source = source
+        self._n = n
+
+    @property
+    def count(self) -> Count:  # type: ignore[override]
+        count = self._source.count
+        return None if count is None else max(0, count - self._n)
+
+    def start(self) -> At:
+        return None
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        return [self._seek(unit, lap), 0]
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        return SkipFlow(self._source.open(self._seek(0, lap) if at is None else at, lap))
+
+    def _seek(self, unit: int, lap: int) -> Position:
+        return self._source.seek(within(unit + self._n, self._source.count), lap)
+
+
+def within(unit: int, count: Count) -> int:
+    """``unit``, or the end where the count is known and comes first."""
+    return unit if count is None or count == math.inf else min(unit, int(count))
+
+
+class SkipFlow(Flow):
+    def __init__(self, inner: Flow) -> None:
+        self._inner = inner
+
+    def pull(self, wait: bool) -> Pulled:
+        piece = self._inner.pull(wait)
+        return replace(piece, at=piece.position(), skip=0) if isinstance(piece, Piece) else piece
+
+    def close(self) -> None:
+        self._inner.close()

@@ -1,0 +1,203 @@
+"""zip: the columns of several inputs side by side, row by row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cedar import columns as _columns
+from cedar.block import Block, Skipped
+from cedar.columns import ColumnType
+from cedar.cursor import concat_keys
+from cedar.errors import PipelineError, Site
+from cedar.operators.base import Schema, StreamContext, StreamOperator
+from cedar.operators.buffers import Ahead, Buffer
+from cedar.operators.concat import same_units
+from cedar.stream import PENDING, At, Count, Flow, Pending, Piece, Position, Pulled, Rows, Stream, concat_rows
+
+_RUN = 1024  # rows worth a task, where they are there; not part of any result
+
+
+@dataclass(frozen=True)
+class Zip(StreamOperator):
+    """Row i of every input side by side, up to the end of the shortest; row keys are those of the first input.
+
+    A row that was skipped in one input is skipped in the result. Below ``batch``, batch i of every input, which must
+    have the same number of rows.
+
+    Args:
+        local: True pairs each rank's share by itself.
+
+    Raises:
+        PipelineError: a column name that two inputs have, batches beside rows, or batches of different length.
+
+    Example:
+        >>> from cedar.operators.zip import Zip
+        >>> Zip().label()
+        'zip'
+    """
+
+    local: bool = False
+    name: ClassVar[str] = "zip"
+    inputs: ClassVar[int | None] = None
+
+    def parameters(self) -> dict[str, Any]:
+        return {"local": self.local}
+
+    def schema(self, *inputs: Schema) -> Schema:
+        _some(len(inputs), None)
+        known = [schema for schema in inputs if schema is not None]
+        distinct([list(schema) for schema in known], None)
+        if len(known) < len(inputs):
+            return None
+        merged: dict[str, ColumnType] = {}
+        for schema in known:
+            merged.update(schema)
+        return merged
+
+    def batched(self, *inputs: bool) -> bool:
+        return same_units("zip", inputs)
+
+    def sample(self, *inputs: Block) -> Block:
+        rows = min(len(block) for block in inputs)
+        heads = [block.only_columns({n: c[:rows] for n, c in block.columns.items()}) for block in inputs]
+        distinct([list(block.columns) for block in heads], None)
+        columns = {n: c for block in heads for n, c in block.columns.items()}
+        return Block(columns, inputs[0].live_keys().take(slice(0, rows)), aligned=all(b.aligned for b in inputs))
+
+    def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
+        _some(len(inputs), context.site)
+        return ZipStream(inputs, context)
+
+
+def _some(inputs: int, site: Site | None) -> None:
+    if not inputs:
+        raise PipelineError("zip takes at least one input", site=site, fix="give zip a pipeline")
+
+
+def distinct(names: Sequence[Sequence[str]], site: Site | None) -> None:
+    """Raises PipelineError if two inputs share a column name."""
+    seen: dict[str, int] = {}
+    shared = []
+    for index, columns in enumerate(names):
+        shared += [f"{n!r} (inputs {seen[n]} and {index})" for n in columns if n in seen]
+        seen.update({n: index for n in columns if n not in seen})
+    if shared:
+        raise PipelineError(
+            "zip: inputs have columns of the same name: " + ", ".join(shared),
+            site=site,
+            fix="rename or drop the columns of one input before zip",
+        )
+
+
+def merge(runs: Sequence[Rows], batch: bool, site: Site | None) -> Block:
+    """The rows of every input, gathered and put side by side."""
+    blocks = [rows.gather() for rows in runs]
+    distinct([list(block.columns) for block in blocks], site)
+    if all(block.aligned and block.slots == blocks[0].slots for block in blocks):
+        return _merge_slots(blocks)
+    assert batch
+    return _merge_batches(blocks, site)
+
+
+def _merge_slots(blocks: Sequence[Block]) -> Block:
+    dead: dict[int, Skipped] = {}
+    for block in reversed(blocks):
+        dead.update(block.dead)
+    alive = np.ones(blocks[0].slots, dtype=bool)
+    alive[list(dead)] = False
+    columns = {}
+    for block in blocks:
+        kept = None if len(block.dead) == len(dead) else np.flatnonzero(alive[block.live_slots()])
+        for name, column in block.columns.items():
+            columns[name] = column if kept is None else _columns.take(column, kept)
+    return Block(columns, blocks[0].keys, dict(sorted(dead.items())))
+
+
+def _merge_batches(blocks: Sequence[Block], site: Site | None) -> Block:
+    """Batches whose rows correspond by number alone; the slots of skipped rows are kept for the report."""
+    if len({len(block) for block in blocks}) > 1:
+        lengths = ", ".join(f"{len(b)} rows in input {i}" for i, b in enumerate(blocks))
+        raise PipelineError(
+            f"zip: batches of different length: {lengths}",
+            site=site,
+            row=blocks[0].keys.ref(0) if blocks[0].slots else None,
+            fix="use the same batch size, and last=, on every input; or zip rows and batch the result",
+        )
+    columns = {n: c for block in blocks for n, c in block.columns.items()}
+    keys, dead = [blocks[0].keys], dict(blocks[0].dead)
+    slots = blocks[0].slots
+    for block in blocks[1:]:
+        keys.append(block.keys.take(np.array(list(block.dead), dtype=np.int64)))
+        dead.update({slots + i: why for i, why in enumerate(block.dead.values())})
+        slots += len(block.dead)
+    return Block(columns, concat_keys(keys), dead, aligned=False)
+
+
+class ZipStream(Stream):
+    """``at`` is [input position, ...]."""
+
+    def __init__(self, inputs: tuple[Stream, ...], context: StreamContext) -> None:
+        self.inputs = inputs
+        self.context = context
+
+    @property
+    def count(self) -> Count:  # type: ignore[override]
+        counts = [stream.count for stream in self.inputs]
+        return None if None in counts else min((c for c in counts if c is not None), default=math.inf)
+
+    def start(self) -> At:
+        return [[stream.start(), 0] for stream in self.inputs]
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        return [[stream.seek(unit, lap) for stream in self.inputs], 0]
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        return ZipFlow(self, at, lap)
+
+
+class ZipFlow(Flow):
+    def __init__(self, stream: ZipStream, at: At, lap: int) -> None:
+        self._context = stream.context
+        self._buffers = [Buffer(s.open(p, lap), p) for s, p in zip(stream.inputs, at, strict=True)]
+        self._under_way = 0
+        self._ahead: Ahead[Piece] = Ahead(self._step)
+
+    def pull(self, wait: bool) -> Pulled:
+        pulled = self._ahead.pull(wait)
+        if not isinstance(pulled, tuple):
+            return pulled
+        self._under_way -= 1
+        piece, block = pulled
+        return Piece(Rows.of(block), piece.at, batch=piece.batch)
+
+    def _step(self, wait: bool) -> tuple[Piece, Any] | Pending | None:
+        units = self._units(wait)
+        if not isinstance(units, int):
+            return units
+        batch = any(b.batch for b in self._buffers)
+        units = 1 if batch else units
+        at = [b.position for b in self._buffers]
+        runs = [concat_rows(b.take(units)) for b in self._buffers]
+        self._under_way += 1
+        return Piece(runs[0], at, batch=batch), self._context.submit(merge, runs, batch, self._context.site)
+
+    def _units(self, wait: bool) -> int | Pending | None:
+        """How many units every input has; a short run is left to grow while others are under way."""
+        while True:
+            shortest = min(self._buffers, key=lambda b: (b.units, not b.ended))
+            if shortest.ended:
+                return shortest.units or None
+            if shortest.units >= (1 if shortest.batch else _RUN):
+                return shortest.units
+            if not shortest.fill(wait and not shortest.units):
+                return shortest.units if shortest.units and not self._under_way else PENDING
+
+    def close(self) -> None:
+        self._ahead.close()
+        for buffer in self._buffers:
+            buffer.close()

@@ -1,0 +1,1 @@
+"""Pipeline and the functions that begin one."""

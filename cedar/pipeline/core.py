@@ -1,0 +1,68 @@
+"""Pipeline: an immutable, lazy description of rows; every method returns a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cedar.columns import ColumnType
+from cedar.errors import CedarError, user_site
+from cedar.graph import Node, batched, schemas
+from cedar.operators.base import Operator
+from cedar.pipeline.look import LookMethods
+from cedar.pipeline.order import OrderMethods
+from cedar.pipeline.rows import RowMethods
+from cedar.pipeline.run import RunMethods
+
+
+class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
+    """Columns in, columns out. Made by ``cedar.read_*`` and ``cedar.from_*``; nothing runs until it is iterated.
+
+    Example:
+        >>> import cedar
+        >>> rows = cedar.from_items([{"x": 1}, {"x": 2}]).map(lambda x: x * 10, "x")
+        >>> list(rows)
+        [{'x': 10}, {'x': 20}]
+    """
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        batched(node)  # a batch of batches is refused here, at the user's line
+
+    def apply(self, operator: Operator) -> Pipeline:
+        """This pipeline with an operator on top: also one that is not part of the package.
+
+        Example:
+            >>> import cedar
+            >>> from cedar.operators.take import Take
+            >>> cedar.from_items([{"x": 1}, {"x": 2}]).apply(Take(1)).count()
+            1
+        """
+        site = user_site()
+        try:
+            return Pipeline(Node(operator, (self.node,), site))
+        except CedarError as error:
+            error.site = error.site or site
+            raise
+
+    @property
+    def schema(self) -> dict[str, ColumnType | str]:
+        """Names and types, without running; "?" where only a run can tell.
+
+        Example:
+            >>> import cedar, pyarrow as pa
+            >>> cedar.from_arrow(pa.table({"x": [1.0]})).schema
+            {'x': DataType(double)}
+        """
+        found = schemas(self.node)[id(self.node)]
+        if found is None:
+            return {"?": "?"}
+        return {name: "?" if str(kind) == "?" else kind for name, kind in found.items()}
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.loader()
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.node.operator.label()}; print(p.explain()) shows its plan>"

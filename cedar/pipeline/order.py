@@ -1,0 +1,134 @@
+"""Methods for operators that order, cut or repeat the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
+
+from cedar.errors import PipelineError, user_site
+from cedar.operators.batch import Batch
+from cedar.operators.bucket import BucketByLength
+from cedar.operators.pack import Pack
+from cedar.operators.repeat import Repeat
+from cedar.operators.sample import Sample
+from cedar.operators.shuffle import Shuffle
+from cedar.operators.take import SkipRows, Take
+
+if TYPE_CHECKING:
+    from cedar.operators.base import Operator
+    from cedar.pipeline.core import Pipeline
+
+
+class OrderMethods:
+    """shuffle, batch, pack, take and the like."""
+
+    __slots__ = ()
+
+    def _on(self, operator: Operator) -> Pipeline:
+        return cast("Pipeline", self).apply(operator)
+
+    def shuffle(
+        self, *, seed: int = 0, window: str | int = "256MiB", by: str | None = None, interleave: int = 1
+    ) -> Pipeline:
+        """Shuffle splits globally, and rows within windows of source metadata.
+
+        Args:
+            seed: mixed into the seed of the run; every epoch has its own order.
+            window: bytes as in "256MiB" (an upper bound, and at most 1/64 of the epoch above 8 MiB), or rows.
+            by: keep rows of one value of this column together.
+            interleave: with ``by``, mix so many groups row by row.
+
+        Example:
+            >>> import cedar
+            >>> p = cedar.from_items([{"x": i} for i in range(5)]).shuffle(seed=1)
+            >>> sorted(row["x"] for row in p)
+            [0, 1, 2, 3, 4]
+        """
+        return self._on(Shuffle(seed, window, by, interleave))
+
+    def sample(self, weights: Any = None, n: int | None = None, *, seed: int = 0, local: bool = False) -> Pipeline:
+        """Draw ``n`` rows with replacement, by weight: a column or an expression.
+
+        Example:
+            >>> import cedar
+            >>> cedar.from_items([{"w": 0.0}, {"w": 1.0}]).sample("w", n=3).count()
+            3
+        """
+        return self._on(Sample(weights, n, seed, local))
+
+    def batch(self, size: int, *, last: Literal["drop", "keep", "pad"] = "drop", local: bool = False) -> Pipeline:
+        """Batches of ``size`` rows (on each rank). From here on the unit is the batch.
+
+        Args:
+            size: rows.
+            last: "drop" the short batch at the end and the last batches that do not fill all ranks; "keep" them;
+                "pad" them, and add a boolean column ``valid``.
+            local: cut each rank's own rows, where their number is not known beforehand: ranks then read their share
+                alone, and may get different numbers of batches.
+
+        Example:
+            >>> import cedar
+            >>> [b["x"].tolist() for b in cedar.from_items([{"x": i} for i in range(5)]).batch(2)]
+            [[0, 1], [2, 3]]
+        """
+        return self._on(Batch(size, last, local))
+
+    def bucket_by_length(
+        self, column: str, boundaries: Sequence[int], batch_sizes: Sequence[int], *, local: bool = False
+    ) -> Pipeline:
+        """Batches of rows of similar length.
+
+        Example:
+            >>> import cedar
+            >>> p = cedar.from_items([{"x": [1] * n} for n in (1, 9, 2, 8)])
+            >>> [len(b["x"]) for b in p.bucket_by_length("x", [5], [2, 2])]
+            [2, 2]
+        """
+        return self._on(BucketByLength(column, tuple(boundaries), tuple(batch_sizes), local))
+
+    def pack(
+        self, length: int, *columns: str, fit: Literal["concat", "best"] = "concat", local: bool = False
+    ) -> Pipeline:
+        """Pack lists into rows of exactly ``length`` values; adds ``segment_ids`` and ``positions``.
+
+        Example:
+            >>> import cedar
+            >>> p = cedar.from_items([{"t": [1, 2, 3]}, {"t": [4, 5]}]).pack(4, "t")
+            >>> [row["t"].tolist() for row in p]
+            [[1, 2, 3, 4], [5, 0, 0, 0]]
+        """
+        return self._on(Pack(length, columns, fit, local))
+
+    def take(self, n: int, *, local: bool = False) -> Pipeline:
+        """The first ``n`` rows, or batches.
+
+        Example:
+            >>> import cedar
+            >>> cedar.from_items([{"x": i} for i in range(5)]).take(2).count()
+            2
+        """
+        return self._on(Take(n, local))
+
+    def skip(self, n: int, *, local: bool = False) -> Pipeline:
+        """All but the first ``n`` rows, or batches.
+
+        Example:
+            >>> import cedar
+            >>> cedar.from_items([{"x": i} for i in range(5)]).skip(2).count()
+            3
+        """
+        return self._on(SkipRows(n, local))
+
+    def repeat(self, n: int | None = None) -> Pipeline:
+        """The pipeline ``n`` times over, or for ever; shuffles and draws differ each time.
+
+        Example:
+            >>> import cedar
+            >>> cedar.from_items([{"x": 1}]).repeat(3).count()
+            3
+        """
+        return self._on(Repeat(n))
+
+    def dedup(self, groups: Any = "auto", *, session: str | None = None) -> NoReturn:
+        """Not there yet: deduplication comes with the recommendation work."""
+        raise PipelineError("dedup() is not there yet", site=user_site(), fix="leave it out; batches hold plain lists")

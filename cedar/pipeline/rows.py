@@ -1,0 +1,186 @@
+"""Methods for operators that work row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from cedar.operators.cache import Cache
+from cedar.operators.columns_ops import Drop, Rename
+from cedar.operators.expressions import FilterExpression, select, with_columns
+from cedar.operators.filter_function import FilterFunction
+from cedar.operators.flat_map import FlatMap
+from cedar.operators.map import Map
+from cedar.operators.map_batches import MapBatches
+from cedar.skip import Skip
+
+if TYPE_CHECKING:
+    from cedar.operators.base import Operator
+    from cedar.pipeline.core import Pipeline
+
+Into = str | tuple[str, ...] | None
+
+
+class RowMethods:
+    """map, filter, expressions and the like."""
+
+    __slots__ = ()
+
+    def _with(self, operator: Operator) -> Pipeline:
+        return cast("Pipeline", self).apply(operator)
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *columns: str,
+        into: Into = None,
+        random: bool = False,
+        name: str | None = None,
+        dtype: Any = None,
+        on_error: Skip | None = None,
+        timeout: float | None = None,
+    ) -> Pipeline:
+        """Call ``fn`` on each row, or on each batch below ``batch``.
+
+        Args:
+            fn: with columns, ``fn(value, ...)`` returns the value of ``into``; without, ``fn(row)`` returns a row, a
+                dict. A class is made once per worker. ``async def`` keeps many rows in flight.
+            *columns: the columns read.
+            into: the columns written; by default the first of ``columns``; a tuple for several.
+            random: pass ``rng=``, a ``numpy.random.Generator`` keyed by seed, epoch, row and operator.
+            name: keys the draws of a random operator instead of its place in the pipeline.
+            dtype: the type of the result; by default the annotation's, else what the first 64 rows show.
+            on_error: ``cedar.Skip(...)`` to drop rows on which ``fn`` fails.
+            timeout: seconds that one call may take.
+
+        Raises:
+            PipelineError: the arguments do not fit the function.
+            RowError: while running, ``fn`` failed on a row, or its result does not fit the column's type.
+
+        Example:
+            >>> import cedar
+            >>> p = cedar.from_items([{"a": 1, "b": 2}])
+            >>> list(p.map(lambda a, b: a + b, "a", "b", into="c"))
+            [{'a': 1, 'b': 2, 'c': 3}]
+        """
+        return self._with(Map(fn, columns, into, random, name, dtype, on_error, timeout))
+
+    def flat_map(
+        self,
+        fn: Callable[..., Any],
+        *columns: str,
+        into: Into = None,
+        random: bool = False,
+        name: str | None = None,
+        dtype: Any = None,
+        on_error: Skip | None = None,
+        timeout: float | None = None,
+    ) -> Pipeline:
+        """Call ``fn``, which returns an iterable, and make a row of each item.
+
+        Example:
+            >>> import cedar
+            >>> list(cedar.from_items([{"n": 2}]).flat_map(range, "n", into="i"))
+            [{'n': 2, 'i': 0}, {'n': 2, 'i': 1}]
+        """
+        return self._with(FlatMap(fn, columns, into, random, name, dtype, on_error, timeout))
+
+    def filter(self, predicate: Any, *columns: str, on_error: Skip | None = None) -> Pipeline:
+        """Keep the rows where ``predicate`` holds: an expression, or a function of the columns (of the row, if none).
+
+        Example:
+            >>> import cedar
+            >>> from cedar import col
+            >>> cedar.from_items([{"x": 1}, {"x": 5}]).filter(col("x") > 2).count()
+            1
+        """
+        if callable(predicate) and not hasattr(predicate, "meta"):
+            return self._with(FilterFunction(predicate, columns, on_error=on_error))
+        return self._with(FilterExpression(predicate, on_error))
+
+    def map_batches(
+        self,
+        fn: Callable[..., Any],
+        *columns: str,
+        into: Into = None,
+        format: Literal["arrow", "polars", "numpy", "torch"] = "arrow",
+        size: int | None = None,
+        on_error: Skip | None = None,
+    ) -> Pipeline:
+        """Call ``fn`` on many rows at once, in the given format.
+
+        Without ``size``, ``fn`` must be row-wise (tested on samples), because a block's size must not show; with
+        ``size``, it sees exactly that many rows (the last group may be shorter). It returns as many rows as it got.
+
+        Example:
+            >>> import cedar
+            >>> p = cedar.from_items([{"x": 1.0}, {"x": 2.0}])
+            >>> [row["x"] for row in p.map_batches(lambda c: {"x": c["x"] * 2}, "x", format="numpy")]
+            [2.0, 4.0]
+        """
+        return self._with(MapBatches(fn, columns, into, format, size, on_error))
+
+    def with_columns(self, *expressions: Any, **named: Any) -> Pipeline:
+        """Add or replace columns by elementwise polars expressions.
+
+        Example:
+            >>> import cedar
+            >>> from cedar import col
+            >>> list(cedar.from_items([{"x": 1}]).with_columns(y=col("x") + 1))
+            [{'x': 1, 'y': 2}]
+        """
+        return self._with(with_columns(*expressions, **named))
+
+    def select(self, *names: Any, **expressions: Any) -> Pipeline:
+        """Only these columns: names, or expressions.
+
+        Example:
+            >>> import cedar
+            >>> list(cedar.from_items([{"x": 1, "y": 2}]).select("y"))
+            [{'y': 2}]
+        """
+        return self._with(select(*names, **expressions))
+
+    def drop(self, *names: str) -> Pipeline:
+        """Without these columns.
+
+        Example:
+            >>> import cedar
+            >>> list(cedar.from_items([{"x": 1, "y": 2}]).drop("y"))
+            [{'x': 1}]
+        """
+        return self._with(Drop(names))
+
+    def rename(self, names: dict[str, str]) -> Pipeline:
+        """Columns renamed: {old: new}.
+
+        Example:
+            >>> import cedar
+            >>> list(cedar.from_items([{"x": 1}]).rename({"x": "y"}))
+            [{'y': 1}]
+        """
+        return self._with(Rename(tuple(names.items())))
+
+    def pad(self, *columns: str, to: int | None = None, value: Any = 0) -> Pipeline:
+        """List columns as arrays of fixed length: ``to``, or below ``batch`` the longest of the batch.
+
+        Example:
+            >>> import cedar
+            >>> [r["x"].tolist() for r in cedar.from_items([{"x": [1, 2]}]).pad("x", to=3)]
+            [[1, 2, 0]]
+        """
+        from cedar.operators.pad import Pad
+
+        return self._with(Pad(columns, to, value))
+
+    def cache(self, where: str = "auto") -> Pipeline:
+        """Keep what comes out of the deterministic operators below: "memory", a directory or URL, or "auto".
+
+        A hint: results are the same without it.
+
+        Example:
+            >>> import cedar
+            >>> cedar.from_items([{"x": 1}]).map(abs, "x").cache("memory").count()
+            1
+        """
+        return self._with(Cache(where))

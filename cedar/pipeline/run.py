@@ -1,0 +1,143 @@
+"""Methods that run a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any, cast
+
+from cedar.block import Block
+from cedar.errors import PlanError, user_site
+from cedar.execution.loader import Loader, Options
+from cedar.report.progress import Progress
+from cedar.skip import Skip
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from cedar.pipeline.core import Pipeline
+
+
+class RunMethods:
+    """loader and sinks."""
+
+    __slots__ = ()
+
+    def loader(
+        self,
+        *,
+        plan: Any = "auto",
+        executor: str | Executor = "auto",
+        workers: int | None = None,
+        seed: int = 0,
+        epoch: int = 0,
+        rank: int | None = None,
+        world: int | None = None,
+        subgroup: bool = False,
+        split_batches: bool = False,
+        steps: int | None = None,
+        format: str = "numpy",
+        device: Any = None,
+        exact: bool = True,
+        on_error: Skip | None = None,
+        progress: bool = False,
+    ) -> Loader:
+        """The iterator that a trainer holds.
+
+        Args:
+            plan: "auto" or "off"; both run the pipeline as written until the optimizer is there.
+            executor: "auto", "inline", "threads", or any ``concurrent.futures.Executor``.
+            workers: tasks at once; the cores of the machine by default.
+            seed: of the run; operators' own seeds are mixed into it.
+            epoch: the first epoch.
+            rank, world: this rank's number, and of how many; by default torch.distributed's if initialised, else RANK
+                and WORLD_SIZE, else 0 of 1.
+            subgroup: rank and world number a group inside the job, so they may differ from what the environment says.
+            split_batches: batch sizes are global, and every rank gets its slice of every batch.
+            steps: end every epoch after exactly so many batches on all ranks; rows left over open the next epoch.
+            format: "numpy", "torch" or "arrow".
+            device: where tensors go (format="torch").
+            exact: rewrites within a tolerance are allowed when False; none is there yet.
+            on_error: a default for every operator.
+            progress: show a progress bar in a terminal.
+
+        Raises:
+            PipelineError: arguments that do not fit, or rank and world set twice, differently.
+            PlanError: a plan or an executor that is not there.
+
+        Example:
+            >>> import cedar
+            >>> loader = cedar.from_items([{"x": i} for i in range(4)]).batch(2).loader(executor="inline")
+            >>> len(loader), [batch["x"].sum() for batch in loader]
+            (2, [np.int64(1), np.int64(5)])
+        """
+        if plan not in ("auto", "off"):
+            raise PlanError(f"plan={plan!r}: saved plans are not there yet", site=user_site(), fix='"auto" or "off"')
+        options = Options(
+            executor=executor, workers=workers, seed=seed, epoch=epoch, rank=rank, world=world, subgroup=subgroup,
+            split_batches=split_batches, steps=steps, format=format, device=device, on_error=on_error,
+            observe=Progress("loader").update if progress else None,
+        )  # fmt: skip
+        return Loader(cast("Pipeline", self).node, options)
+
+    def _blocks(self, what: str) -> Iterator[Block]:
+        """All rows of one epoch, for sinks: this process alone, whatever the environment says of ranks."""
+        with Progress(what) as progress:
+            options = Options(rank=0, world=1, subgroup=True, as_blocks=True, observe=progress.update)
+            yield from Loader(cast("Pipeline", self).node, options)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows as one Arrow table.
+
+        Raises:
+            PipelineError: batches, or columns of Python objects.
+
+        Example:
+            >>> import cedar
+            >>> cedar.from_items([{"x": 1}]).to_arrow().num_rows
+            1
+        """
+        from cedar.datasets.sinks import to_arrow_table
+
+        return to_arrow_table(self._blocks("to_arrow"))
+
+    def write_parquet(self, url: str, *, partition_by: str | Sequence[str] | None = None) -> list[str]:
+        """Write all rows as Parquet files under ``url``; streamed, and each file appears only when it is whole.
+
+        Returns:
+            The files written.
+
+        Raises:
+            PipelineError: columns of Python objects, or a place that holds data already.
+
+        Example:
+            >>> import cedar, tempfile
+            >>> files = cedar.from_items([{"x": 1}]).write_parquet(tempfile.mkdtemp() + "/out")
+            >>> cedar.read_parquet(files).count()
+            1
+        """
+        from cedar.datasets.sinks import write_parquet
+
+        return write_parquet(self._blocks("write_parquet"), url, partition_by=partition_by)
+
+    def count(self) -> int:
+        """The number of rows (or batches) of an epoch, by running it.
+
+        Example:
+            >>> import cedar
+            >>> cedar.from_items([{"x": 1}, {"x": 2}]).count()
+            2
+        """
+        from cedar.graph import batched
+
+        node = cast("Pipeline", self).node
+        per_block = batched(node)[id(node)]
+        return sum(1 if per_block else len(block) for block in self._blocks("count"))
+
+    def profile(self, *, seconds: float = 2) -> Any:
+        """Not there yet: profiles come with the optimizer."""
+        raise PlanError("profile() is not there yet", site=user_site(), fix="loader.report() has times per operator")
+
+    def optimize(self, budget: Any = None, profile: Any = None) -> Any:
+        """Not there yet: plans come with the optimizer."""
+        raise PlanError("optimize() is not there yet", site=user_site(), fix='run with plan="off", as written')

@@ -1,0 +1,279 @@
+"""Functions that begin a pipeline: sources, and joins of several pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+from cedar.datasets.base import Read
+from cedar.errors import CedarError, PipelineError, user_site
+from cedar.graph import Node
+from cedar.operators.base import Operator
+from cedar.operators.concat import Concat
+from cedar.operators.mix import Mix
+from cedar.operators.zip import Zip
+from cedar.pipeline.core import Pipeline
+
+Paths = Any  # str | Path | a list of them
+
+
+def _start(make: Callable[[], Any]) -> Pipeline:
+    site = user_site()
+    try:
+        return Pipeline(Node(Read(make()), (), site))
+    except CedarError as error:
+        error.site = error.site or site
+        raise
+
+
+def read_parquet(paths: Paths, *, columns: Sequence[str] | None = None) -> Pipeline:
+    """Rows of Parquet files. ``paths``: any fsspec URL, glob, directory, or a list of them.
+
+    Raises:
+        SourceError: while listing or reading; no file matches, or files whose schemas differ.
+
+    Example:
+        >>> import cedar, tempfile, pyarrow as pa, pyarrow.parquet as pq
+        >>> path = tempfile.mkdtemp() + "/a.parquet"
+        >>> pq.write_table(pa.table({"x": [1, 2]}), path)
+        >>> cedar.read_parquet(path).count()
+        2
+    """
+    from cedar.datasets import parquet
+
+    return _start(lambda: parquet.read_parquet(paths, columns=columns))
+
+
+def read_files(paths: Paths) -> Pipeline:
+    """A row per file: path, bytes.
+
+    Example:
+        >>> import cedar, tempfile, pathlib
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "a.bin").write_bytes(b"hi")
+        >>> [row["bytes"] for row in cedar.read_files(str(folder / "*.bin"))]
+        [b'hi']
+    """
+    from cedar.datasets import files
+
+    return _start(lambda: files.read_files(paths))
+
+
+def read_text(paths: Paths, **options: Any) -> Pipeline:
+    """A row per line: path, line (0-based), text (without its newline).
+
+    Example:
+        >>> import cedar, tempfile, pathlib
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
+        >>> _ = path.write_text("one\\ntwo")
+        >>> [row["text"] for row in cedar.read_text(str(path))]
+        ['one', 'two']
+    """
+    from cedar.datasets import text
+
+    return _start(lambda: text.read_text(paths, **options))
+
+
+def read_csv(paths: Paths, **options: Any) -> Pipeline:
+    """Rows of CSV files; see ``cedar.datasets.csv.read_csv`` for the options.
+
+    Example:
+        >>> import cedar, tempfile, pathlib
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
+        >>> _ = path.write_text("x,y\\n1,a\\n")
+        >>> list(cedar.read_csv(str(path)))
+        [{'x': 1, 'y': 'a'}]
+    """
+    from cedar.datasets import csv
+
+    return _start(lambda: csv.read_csv(paths, **options))
+
+
+def read_jsonl(paths: Paths, **options: Any) -> Pipeline:
+    """Rows of JSON lines files.
+
+    Example:
+        >>> import cedar, tempfile, pathlib
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.jsonl"
+        >>> _ = path.write_text('{"x": 1}\\n')
+        >>> list(cedar.read_jsonl(str(path)))
+        [{'x': 1}]
+    """
+    from cedar.datasets import jsonl
+
+    return _start(lambda: jsonl.read_jsonl(paths, **options))
+
+
+def read_arrow(paths: Paths) -> Pipeline:
+    """Rows of Arrow IPC files (.arrow, .feather).
+
+    Example:
+        >>> import cedar, tempfile, pyarrow as pa, pyarrow.feather as feather
+        >>> path = tempfile.mkdtemp() + "/a.feather"
+        >>> feather.write_feather(pa.table({"x": [1]}), path)
+        >>> cedar.read_arrow(path).count()
+        1
+    """
+    from cedar.datasets import arrow
+
+    return _start(lambda: arrow.read_arrow(paths))
+
+
+def read_tar(paths: Paths) -> Pipeline:
+    """Rows of webdataset shards: key, and a bytes column per extension.
+
+    Example:
+        >>> import cedar, io, tarfile, tempfile
+        >>> path = tempfile.mkdtemp() + "/a.tar"
+        >>> with tarfile.open(path, "w") as tar:
+        ...     info = tarfile.TarInfo("0001.txt"); info.size = 2
+        ...     tar.addfile(info, io.BytesIO(b"hi"))
+        >>> list(cedar.read_tar(path))
+        [{'key': '0001', 'txt': b'hi'}]
+    """
+    from cedar.datasets import tar
+
+    return _start(lambda: tar.read_tar(paths))
+
+
+def from_items(rows: Any) -> Pipeline:
+    """Rows of a list of dicts, or of any map-style dataset (``__len__`` with ``__getitem__`` or ``__getitems__``).
+
+    Example:
+        >>> import cedar
+        >>> list(cedar.from_items([{"x": 1}]))
+        [{'x': 1}]
+    """
+    from cedar.datasets import items
+
+    return _start(lambda: items.from_items(rows))
+
+
+def from_iterable(make_iterator: Callable[[], Iterator[Any]]) -> Pipeline:
+    """Rows of an iterator that ``make_iterator()`` returns; resumable by skipping, one split.
+
+    Example:
+        >>> import cedar
+        >>> cedar.from_iterable(lambda: iter([{"x": 1}, {"x": 2}])).count()
+        2
+    """
+    from cedar.datasets import iterable
+
+    return _start(lambda: iterable.from_iterable(make_iterator))
+
+
+def from_arrow(table: Any) -> Pipeline:
+    """Rows of an Arrow table.
+
+    Example:
+        >>> import cedar, pyarrow as pa
+        >>> cedar.from_arrow(pa.table({"x": [1, 2]})).count()
+        2
+    """
+    from cedar.datasets import arrow
+
+    return _start(lambda: arrow.from_arrow(table))
+
+
+def from_polars(frame: Any) -> Pipeline:
+    """Rows of a polars frame.
+
+    Example:
+        >>> import cedar, polars as pl
+        >>> cedar.from_polars(pl.DataFrame({"x": [1, 2]})).count()
+        2
+    """
+    from cedar.datasets import arrow
+
+    return _start(lambda: arrow.from_polars(frame))
+
+
+def from_huggingface(dataset: Any) -> Pipeline:
+    """Rows of a Hugging Face ``datasets.Dataset``.
+
+    Example:
+        >>> import cedar
+        >>> cedar.from_huggingface([1])
+        Traceback (most recent call last):
+        ...
+        cedar.errors.PipelineError: ...
+    """
+    from cedar.datasets import huggingface
+
+    return _start(lambda: huggingface.from_huggingface(dataset))
+
+
+def from_source(source: Any) -> Pipeline:
+    """Rows of your own source: an object with ``splits()`` and ``read(split)``.
+
+    Example:
+        >>> import cedar
+        >>> class Numbers:
+        ...     def splits(self): return [0, 10]
+        ...     def read(self, split): return [[{"x": split}, {"x": split + 1}]]
+        >>> [row["x"] for row in cedar.from_source(Numbers())]
+        [0, 1, 10, 11]
+    """
+    from cedar.datasets import custom
+
+    return _start(lambda: custom.adapt(source))
+
+
+def _join(operator: Callable[[], Operator], pipelines: Sequence[Any], what: str) -> Pipeline:
+    site = user_site()
+    for pipeline in pipelines:
+        if not isinstance(pipeline, Pipeline):
+            raise PipelineError(f"{what} takes pipelines, not {type(pipeline).__name__}", site=site)
+    if not pipelines:
+        raise PipelineError(f"{what} needs at least one pipeline", site=site)
+    try:
+        return Pipeline(Node(operator(), tuple(p.node for p in pipelines), site))
+    except CedarError as error:
+        error.site = error.site or site
+        raise
+
+
+def mix(
+    parts: Sequence[tuple[Pipeline, float]],
+    *,
+    seed: int = 0,
+    stop: Literal["first", "all"] = "first",
+    local: bool = False,
+) -> Pipeline:
+    """Rows of several pipelines in given shares; the position in the mixed stream decides whose turn it is.
+
+    Example:
+        >>> import cedar
+        >>> a, b = (cedar.from_items([{"x": v}] * 5) for v in (0, 1))
+        >>> cedar.mix([(a, 0.5), (b, 0.5)], stop="all").count()
+        10
+    """
+    site = user_site()
+    try:
+        pairs = [(pipeline, weight) for pipeline, weight in parts]
+    except (TypeError, ValueError) as error:
+        raise PipelineError("mix takes a list of pairs (pipeline, weight)", site=site) from error
+    weights = tuple(weight for _, weight in pairs)
+    return _join(lambda: Mix(weights, seed, stop, local), [pipeline for pipeline, _ in pairs], "mix")
+
+
+def zip(*pipelines: Pipeline, local: bool = False) -> Pipeline:
+    """Columns of several pipelines side by side, up to the end of the shortest.
+
+    Example:
+        >>> import cedar
+        >>> list(cedar.zip(cedar.from_items([{"x": 1}]), cedar.from_items([{"y": 2}])))
+        [{'x': 1, 'y': 2}]
+    """
+    return _join(lambda: Zip(local), pipelines, "zip")
+
+
+def concat(*pipelines: Pipeline) -> Pipeline:
+    """The rows of several pipelines, one after the other.
+
+    Example:
+        >>> import cedar
+        >>> cedar.concat(cedar.from_items([{"x": 1}]), cedar.from_items([{"x": 2}])).count()
+        2
+    """
+    return _join(Concat, pipelines, "concat")

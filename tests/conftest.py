@@ -1,0 +1,55 @@
+"""What every test gets: Hypothesis profiles, small real inputs, and no thread left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Several tests run at a time, and none measures speed.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+_SLOW_MACHINES = [HealthCheck.too_slow]
+settings.register_profile("ci", derandomize=True, deadline=None, database=None, suppress_health_check=_SLOW_MACHINES)
+settings.register_profile("dev", deadline=None, suppress_health_check=_SLOW_MACHINES)
+settings.register_profile("long", deadline=None, max_examples=1000, suppress_health_check=_SLOW_MACHINES)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+ROOT = Path(__file__).resolve().parents[1]
+_OTHERS_THREADS = ("fsspecIO", "pytest_timeout", "ThreadPoolExecutor-asyncio", "execnet")  # kept by their libraries
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of small real inputs beside the checkout; without it, the tests that need it are skipped."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the real inputs are not there: no ../shared/data beside the checkout")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left_behind() -> Iterator[None]:
+    """Fails a test whose threads are still there a second after it ended."""
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 1.0
+    while left := _left(before):
+        if time.monotonic() > deadline:
+            pytest.fail("threads left behind: " + ", ".join(sorted(t.name for t in left)))
+        gc.collect()  # an abandoned loader goes when it is collected
+        time.sleep(0.01)
+
+
+def _left(before: set[threading.Thread]) -> list[threading.Thread]:
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and thread.is_alive() and not thread.name.startswith(_OTHERS_THREADS)
+    ]

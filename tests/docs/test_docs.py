@@ -1,0 +1,43 @@
+"""Every Python block of README.md and docs/*.md runs; the blocks of a page share their names, as a reader expects."""
+
+import re
+from pathlib import Path
+
+import pytest
+from cedar.datasets.clicks import write_clicks
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+
+
+def blocks(page):
+    """The code of a page with the line that each block begins at."""
+    text = page.read_text(encoding="utf-8")
+    for match in BLOCK.finditer(text):
+        yield text.count("\n", 0, match.start()) + 1, match.group(1)
+
+
+@pytest.fixture(scope="session")
+def click_log(tmp_path_factory):
+    """2,000 rows: what the pages find as clicks/*.parquet."""
+    folder = tmp_path_factory.mktemp("docs") / "clicks"
+    write_clicks(str(folder), rows=2000, seed=0)
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_page(page, click_log, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clicks").symlink_to(click_log, target_is_directory=True)
+    names = {"__name__": "__page__"}
+    for line, code in blocks(page):
+        padded = "\n" * line + code  # so that an error names the page's own line
+        exec(compile(padded, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_links_lead_somewhere(page):
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"

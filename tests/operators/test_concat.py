@@ -1,0 +1,83 @@
+"""concat, and the agreement of inputs' columns."""
+
+import random
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedar.columns import UNKNOWN
+from cedar.errors import PipelineError
+from cedar.operators.concat import Concat, agreed, same_units
+from cedar.operators.repeat import Repeat
+from tests.toy_stream import ListStream, check, context, drain, values
+
+SEEDS = st.integers(0, 10**6)
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=4), SEEDS)
+def test_inputs_follow_one_another_with_keys_of_their_own(shapes, seed):
+    inputs = [
+        ListStream({"x": [100 * i + k for k in range(rows)]}, seed=seed + i, known=known, dead=[0] if rows > 3 else [])
+        for i, (rows, known) in enumerate(shapes)
+    ]
+    units = check(Concat(), inputs, seed=seed)
+    assert [key[3] for key, _ in units] == [k for rows, _ in shapes for k in range(rows)]
+    assert [x for x in values(units) if x is not None] == [
+        100 * i + k for i, (rows, _) in enumerate(shapes) for k in range(rows) if not (k == 0 and rows > 3)
+    ]
+    assert len({key for key, _ in units}) == len(units)
+
+
+@given(st.lists(st.lists(st.integers(1, 3), max_size=4), min_size=1, max_size=3), SEEDS)
+def test_batches_follow_one_another(shapes, seed):
+    inputs = [ListStream({"x": list(range(sum(s)))}, sizes=s, seed=seed) for s in shapes]
+    assert [len(batch) for batch in check(Concat(), inputs, seed=seed)] == [n for s in shapes for n in s]
+
+
+def test_columns_come_in_the_order_of_the_first_input():
+    inputs = [ListStream({"x": [1], "y": [2.0]}), ListStream({"y": [4.0], "x": [3]})]
+    assert [list(row) for _, row in check(Concat(), inputs)] == [["x", "y"]] * 2
+
+
+def test_an_endless_input_is_never_left():
+    endless = Repeat().stream((ListStream({"x": [1, 2]}),), context())
+    stream = Concat().stream((endless, ListStream({"x": [3]}, known=False)), context({"x": pa.int64()}))
+    units, _, _ = drain(stream.open(stream.seek(5)), random.Random(0), limit=4)
+    assert values(units)[:4] == [2, 1, 2, 1]
+
+
+def test_schemas_agree_in_any_order_and_unknown_types_pass():
+    first, second = {"x": pa.int64(), "y": UNKNOWN}, {"y": pa.float64(), "x": pa.int64()}
+    assert agreed("concat", [first, second]) == {"x": pa.int64(), "y": pa.float64()}
+    assert list(Concat().schema(first, second)) == ["x", "y"]
+    assert Concat().schema(None, first) is None
+
+
+def test_differences_are_listed():
+    with pytest.raises(PipelineError) as caught:
+        Concat().schema({"x": pa.int64(), "y": pa.string()}, {"x": pa.float64(), "z": pa.string()})
+    text = str(caught.value)
+    assert "'x' is double, not int64" in text
+    assert "no column 'y'" in text
+    assert "'z' is extra" in text
+
+
+def test_differences_that_only_a_run_can_tell_name_the_row():
+    inputs = (ListStream({"x": [1]}, late=0), ListStream({"x": ["a"]}, late=0))
+    stream = Concat().stream(inputs, context({"x": pa.int64()}))
+    with pytest.raises(PipelineError, match="'x' is large_string, not int64") as caught:
+        drain(stream.open([stream.start(), 0]), random.Random(0))
+    assert caught.value.row is not None
+
+
+def test_rows_and_batches_do_not_mix():
+    assert same_units("concat", [True, True])
+    with pytest.raises(PipelineError, match="not both"):
+        Concat().batched(True, False)
+
+
+def test_no_input_is_an_error():
+    with pytest.raises(PipelineError, match="at least one input"):
+        Concat().schema()

@@ -1,0 +1,143 @@
+"""mix."""
+
+import json
+import math
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedar.errors import PipelineError
+from cedar.operators import mix
+from cedar.operators.mix import Draw, Mix, Schedule
+from cedar.operators.repeat import Repeat
+from tests.toy_stream import ListStream, check, context, drain, values
+
+SEEDS = st.integers(0, 10**6)
+WEIGHTS = st.floats(0.1, 10, allow_nan=False)
+
+
+def model(draw, counts, stop):
+    """(input, number of the unit in it) of every position."""
+    taken, gone, order = [0] * len(counts), [False] * len(counts), []
+    while True:
+        while True:
+            if all(gone):
+                return order
+            pick = int(draw.picks(len(order), len(order) + 1, gone)[0])
+            if taken[pick] < counts[pick]:
+                break
+            if stop == "first":
+                return order
+            gone[pick] = True
+        order.append((pick, taken[pick]))
+        taken[pick] += 1
+
+
+@st.composite
+def mixes(draw):
+    inputs = draw(st.integers(1, 4))
+    weights = tuple(draw(WEIGHTS) for _ in range(inputs))
+    operator = Mix(weights, seed=draw(st.integers(0, 5)), stop=draw(st.sampled_from(["first", "all"])))
+    return operator, [draw(st.integers(0, 12)) for _ in weights]
+
+
+@given(mixes(), SEEDS, st.booleans())
+def test_picks_by_position(drawn, seed, known):
+    operator, counts = drawn
+    inputs = [
+        ListStream({"x": [100 * i + k for k in range(n)]}, seed=seed + i, known=known, marks=[3])
+        for i, n in enumerate(counts)
+    ]
+    units = check(operator, inputs, seed=seed)
+    draw = Draw(context(seed=7).hash_seed(operator.seed), operator.weights)
+    assert values(units) == [100 * i + k for i, k in model(draw, counts, operator.stop)]
+    assert len({key for key, _ in units}) == len(units)
+    if operator.stop == "all":
+        assert len(units) == sum(counts)
+
+
+@given(mixes(), SEEDS)
+def test_batches_are_picked_whole(drawn, seed):
+    operator, counts = drawn
+    inputs = [ListStream({"x": [i] * (2 * n)}, seed=seed, sizes=[2] * n) for i, n in enumerate(counts)]
+    units = check(operator, inputs, seed=seed, opens=3)
+    draw = Draw(context(seed=7).hash_seed(operator.seed), operator.weights)
+    assert [batch[0][1]["x"] for batch in units] == [i for i, _ in model(draw, counts, operator.stop)]
+    assert all(len(batch) == 2 for batch in units)
+
+
+@given(mixes(), st.integers(1, 7))
+def test_the_schedule_is_the_model_whatever_its_stride(drawn, stride):
+    operator, counts = drawn
+    draw = Draw(99, operator.weights)
+    order = model(draw, counts, operator.stop)
+    kept, mix._STRIDE = mix._STRIDE, stride
+    try:
+        schedule = Schedule(draw, counts, operator.stop)
+        for unit in [len(order) + 2, *range(len(order) + 1)]:
+            done, taken, _ = schedule.state(unit)
+            assert done == min(unit, len(order))
+            assert list(taken) == [sum(i == k for i, _ in order[:unit]) for k in range(len(counts))]
+        assert Schedule(draw, counts, operator.stop).total() == len(order)
+    finally:
+        mix._STRIDE = kept
+
+
+def test_shares_follow_the_weights():
+    picks = Draw(3, (6.0, 3.0, 1.0)).picks(0, 100_000, [False] * 3)
+    assert np.bincount(picks) / 100_000 == pytest.approx([0.6, 0.3, 0.1], abs=0.01)
+    without = Draw(3, (6.0, 3.0, 1.0)).picks(0, 100_000, [True, False, False])
+    assert np.bincount(without, minlength=3)[1:] / 100_000 == pytest.approx([0.75, 0.25], abs=0.01)
+    assert np.bincount(without, minlength=3)[0] == 0
+
+
+def test_long_runs_are_mixed_alike_whatever_the_cuts():
+    def run(longest, seed):
+        inputs = tuple(ListStream({"x": list(range(9000))}, seed=seed, longest=longest, late=0.1) for _ in range(2))
+        stream = Mix((1, 2), stop="all").stream(inputs, context({"x": pa.int64()}))
+        return stream, drain(stream.open([stream.start(), 0]), random.Random(seed))
+
+    stream, (units, positions, marks) = run(3000, 1)
+    assert run(500, 2)[1][0] == units
+    assert marks == []
+    for unit in (4095, 4096, 9001, 17_999):
+        for position in (positions[unit], stream.seek(unit)):
+            rest = drain(stream.open(json.loads(json.dumps(position))), random.Random(unit))[0]
+            assert rest == units[unit:]
+
+
+def test_counts():
+    def count(stop, *inputs):
+        return Mix((1,) * len(inputs), stop=stop).stream(inputs, context()).count
+
+    known, unknown = ListStream({"x": [1, 2, 3]}), ListStream({"x": [1]}, known=False)
+    endless = Repeat().stream((known,), context())
+    assert count("all", known, known) == 6
+    assert count("all", known, endless) == math.inf
+    assert count("first", endless, endless) == math.inf
+    assert count("all", known, unknown) is None
+    assert 3 <= count("first", known, endless) < 100
+
+
+@pytest.mark.parametrize("weights", [(0, 1), (-1, 2), (math.nan, 1), (math.inf, 1), ("a", 1), (None,), 3, ()])
+def test_bad_weights(weights):
+    with pytest.raises(PipelineError) as caught:
+        Mix(weights)
+    assert caught.value.site is not None
+    assert "mix([(a, 0.7), (b, 0.3)])" in str(caught.value)
+
+
+def test_bad_stop_and_number_of_inputs():
+    with pytest.raises(PipelineError, match="stop='never'"):
+        Mix((1, 1), stop="never")
+    with pytest.raises(PipelineError, match="2 weight"):
+        Mix((1, 1)).schema({"x": pa.int64()})
+
+
+def test_rows_and_batches_do_not_mix():
+    with pytest.raises(PipelineError, match="not both"):
+        Mix((1, 1)).batched(True, False)

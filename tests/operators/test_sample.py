@@ -1,0 +1,150 @@
+"""sample."""
+
+import math
+import random
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedar.errors import CedarError, PipelineError, RowError
+from cedar.operators import sample
+from cedar.operators.repeat import Repeat
+from cedar.operators.sample import Sample
+from tests.toy_stream import ListStream, check, context, drain
+
+SEEDS = st.integers(0, 10**6)
+
+
+@pytest.fixture(autouse=True)
+def _short_runs(monkeypatch):
+    """Runs of 4 rows, so that a few rows are many runs."""
+    monkeypatch.setattr(sample, "RUN", 4)
+    monkeypatch.setattr(sample, "_NOTED", 2)
+    monkeypatch.setattr(sample, "_GAP", 1)
+
+
+@st.composite
+def toys(draw):
+    weights = draw(st.lists(st.sampled_from([0.0, 0.0, 0.0, 0.5, 1.0, 7.0]), min_size=1, max_size=30))
+    weights[draw(st.integers(0, len(weights) - 1))] = 1.0
+    return weights, ListStream(
+        {"x": list(range(len(weights))), "w": weights}, seed=draw(SEEDS), known=draw(st.booleans()), marks=[3]
+    )
+
+
+@given(toys(), st.none() | st.integers(0, 40), st.sampled_from([None, "w"]), SEEDS, st.integers(0, 2))
+def test_rows_are_drawn_in_order_of_the_input(drawn, n, by, seed, lap):
+    weights, source = drawn
+    units = check(Sample(by, n=n), [source], seed=seed, lap=lap)
+    rows = [key[3] for key, _ in units]
+    assert len(rows) == (len(weights) if n is None else n)
+    assert rows == sorted(rows)
+    assert [row["x"] for _, row in units] == rows
+    assert len({key for key, _ in units}) == len(units)
+    if by:
+        assert all(weights[row] > 0 for row in rows)
+
+
+@given(toys(), SEEDS)
+def test_a_known_count_changes_nothing(drawn, seed):
+    weights, source = drawn
+    twin = ListStream({"x": list(range(len(weights))), "w": weights}, seed=seed, known=source.count is None)
+    for operator in (Sample("w", n=9), Sample(n=9)):
+        assert check(operator, [source], opens=0) == check(operator, [twin], opens=0)
+
+
+def test_shares_follow_the_weights():
+    weights = [1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 10.0]
+    source = ListStream({"w": weights}, late=0)
+    stream = Sample("w", n=20_000).stream((source,), context())
+    units, _, _ = drain(stream.open([stream.start(), 0]), random.Random(0))
+    seen = Counter(key[3] for key, _ in units)
+    assert np.array([seen[i] for i in range(8)]) / 1000 == pytest.approx(weights, abs=0.5)
+
+
+def test_expressions_are_weights_too():
+    import polars as pl
+
+    source = ListStream({"a": [0, 1, 0, 1, 1, 0], "b": [1, 1, 1, 0, 2, 0]})
+    units = check(Sample(pl.col("a") * pl.col("b"), n=50), [source])
+    assert {key[3] for key, _ in units} == {1, 4}
+    alike = check(Sample(pl.lit(2.0), n=50), [source])
+    assert [key[3] for key, _ in alike] == [key[3] for key, _ in check(Sample(n=50), [source])]
+
+
+def test_skipped_rows_weigh_as_much_as_the_average():
+    source = ListStream({"w": [1.0, 1.0, 1.0, 1.0]}, dead=[1, 2])
+    units = check(Sample("w", n=100), [source])
+    assert 20 < sum(row is None for _, row in units) < 80
+
+
+def test_epochs_laps_and_seeds_draw_anew():
+    def rows(seed=0, epoch=0, lap=0):
+        source = ListStream({"w": [1.0] * 30}, late=0)
+        stream = Sample("w", seed=seed).stream((source,), context(epoch=epoch))
+        units, _, _ = drain(stream.open([stream.start(), 0], lap), random.Random(0))
+        return [key[3] for key, _ in units]
+
+    assert rows() == rows()
+    assert rows() != rows(seed=1) != rows(epoch=1) != rows(lap=1) != rows()
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, None])
+def test_a_bad_weight_names_its_row(bad):
+    source = ListStream({"w": pa.array([1.0] * 9 + [bad]).to_pylist()}, late=0)
+    stream = Sample("w").stream((source,), context())
+    flow = stream.open([stream.start(), 0])
+    for _ in range(2):  # and again: a failed pass is not taken for a complete one
+        with pytest.raises(RowError, match="weight") as caught:
+            while flow.pull(True) is not None:
+                pass
+        assert caught.value.row is not None
+        assert caught.value.row.row == 9
+        flow = stream.open([stream.start(), 0])
+    flow.close()
+    assert source.open_flows == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "operator", "text"),
+    [
+        ({"w": [0.0, 0.0]}, Sample("w"), "all rows are zero"),
+        ({"w": []}, Sample(n=3), "no rows"),
+        ({"w": ["1", "2"]}, Sample("w"), "not numbers"),
+        ({"w": [[1], [2]]}, Sample("w"), "not numbers"),
+        ({"w": [1.0]}, Sample("v"), "no column 'v'"),
+    ],
+)
+def test_bad_input(columns, operator, text):
+    stream = operator.stream((ListStream(columns),), context())
+    with pytest.raises(CedarError, match=text):
+        drain(stream.open([stream.start(), 0]), random.Random(0))
+
+
+def test_an_endless_input_is_an_error():
+    endless = Repeat().stream((ListStream({"w": [1]}),), context())
+    with pytest.raises(PipelineError, match="needs an input that ends"):
+        Sample(n=3).stream((endless,), context()).open([0, 0])
+
+
+def test_counts_schema_and_arguments():
+    unknown = ListStream({"w": [1]}, known=False)
+    assert Sample().stream((unknown,), context()).count is None
+    assert Sample(n=3).stream((unknown,), context()).count == 3
+    assert Sample("w").effects().reads == {"w"}
+    with pytest.raises(PipelineError, match="no column 'v'"):
+        Sample("v").schema({"w": pa.float64()})
+    with pytest.raises(PipelineError, match="above batch"):
+        Sample().batched(True)
+    with pytest.raises(PipelineError, match="name of a column"):
+        Sample([1, 2])
+    with pytest.raises(PipelineError, match="whole number"):
+        Sample(n=-1)
+
+
+def test_nothing_from_nothing():
+    assert check(Sample(), [ListStream({"w": []})]) == []
