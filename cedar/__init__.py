@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from cedar.errors import WorkerError as WorkerError
     from cedar.execution.loader import Loader as Loader
     from cedar.jagged import JaggedTensor as JaggedTensor
-    from cedar.lazy import col as col
+    from polars import col as col
+
     from cedar.pipeline.core import Pipeline as Pipeline
     from cedar.pipeline.sources import concat as concat
     from cedar.pipeline.sources import from_arrow as from_arrow

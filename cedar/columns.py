@@ -99,14 +99,14 @@ def as_column(values: Any) -> Column:
         return as_column(values.to_arrow())
     if hasattr(values, "detach"):  # a torch tensor
         return as_column(values.detach().cpu().numpy())
-    raise TypeError(f"a column must be an Arrow array, an ndarray, a polars series or a tensor, not {type(values).__name__}")
+    raise TypeError(
+        f"a column must be an Arrow array, an ndarray, a polars series or a tensor, not {type(values).__name__}"
+    )
 
 
 def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_map(values.type):
-        entries = pa.StructArray.from_arrays(
-            [as_column(values.keys), as_column(values.items)], names=["key", "value"]
-        )
+        entries = pa.StructArray.from_arrays([as_column(values.keys), as_column(values.items)], names=["key", "value"])
         offsets = values.offsets.cast(pa.int64())
         return pa.LargeListArray.from_arrays(offsets, entries, mask=values.is_null() if values.null_count else None)
     return values.cast(target)

@@ -130,7 +130,10 @@ def concat_keys(parts: Sequence[Keys]) -> Keys:
         if isinstance(first, int) and all(isinstance(v, int) and v == first for v in values):
             return first
         return np.concatenate(
-            [np.full(len(p), v, dtype=np.int64) if isinstance(v, int) else v for p, v in zip(parts, values, strict=True)]
+            [
+                np.full(len(p), v, dtype=np.int64) if isinstance(v, int) else v
+                for p, v in zip(parts, values, strict=True)
+            ]
         )
 
     return Keys(

@@ -120,7 +120,9 @@ def _code_of(item: Any, depth: int = 0) -> Any:
         except ValueError:  # an empty cell: the name is bound later
             continue
         plain = isinstance(content, (int, float, str, bytes, bool, tuple, type(None)))
-        closure.append(repr(content) if plain else _code_of(content, depth + 1) if depth < 4 else type(content).__name__)
+        closure.append(
+            repr(content) if plain else _code_of(content, depth + 1) if depth < 4 else type(content).__name__
+        )
     return [code.co_code.hex(), constants, list(code.co_names), repr(getattr(item, "__defaults__", None)), closure]
 
 

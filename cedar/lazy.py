@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polars import col as col
+    from polars import col as col  # noqa: PLC0414 - for those who import it from here
 else:
 
     class _Col:
         """``polars.col``: ``col("x")``, ``col.x``, ``col("^int_.*$")``."""
 
         def __call__(self, *names: Any) -> Any:
-            import polars
+            import polars as pl
 
-            return polars.col(*names)
+            return pl.col(*names)
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
-            import polars
+            import polars as pl
 
-            return getattr(polars.col, name)
+            return getattr(pl.col, name)
 
         def __repr__(self) -> str:
             return "cedar.col"

@@ -68,7 +68,7 @@ class Rows:
             index = slice(self.row.start, self.row.stop) if isinstance(self.row, range) else self.row
             return self.blocks[0].keys.take(index)
         starts = np.cumsum([0, *[b.slots for b in self.blocks]])[:-1]
-        return concat_keys([b.keys for b in self.blocks]).take(starts[self.part] + self.row)
+        return concat_keys([b.keys for b in self.blocks]).take(starts[self.part] + _indices(self.row))
 
     def within(self, index: int) -> Rows:
         return replace(self, blocks=tuple(b.within(index) for b in self.blocks))
@@ -82,9 +82,8 @@ class Rows:
         order = np.argsort(self.part, kind="stable")
         present = self.part[order]
         cuts = np.flatnonzero(np.diff(present)) + 1
-        gathered = []
-        for index in np.split(order, cuts):
-            gathered.append(_pick(self.blocks[int(self.part[index[0]])], _indices(self.row)[index]))
+        row = _indices(self.row)
+        gathered = [_pick(self.blocks[int(self.part[index[0]])], row[index]) for index in np.split(order, cuts)]
         block = concat_blocks(gathered)
         if np.array_equal(order, np.arange(len(order))):
             return block
@@ -241,4 +240,3 @@ def _empty_of(piece: Piece) -> Piece:
     """What is left of a wholly dropped piece: the mark of its window's end."""
     rows = piece.rows.slice(0, 0) if not piece.batch else piece.rows
     return Piece(rows.slice(0, 0), piece.at, piece.skip + piece.units, False, True)
-

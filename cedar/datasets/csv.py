@@ -17,7 +17,7 @@ from cedar.columns import Index, as_column, canonical_type
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import compression_of, open_file, open_native
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.lines import Lines, blank_lines, line_number, line_splits, read_lines
+from cedar.datasets.lines import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines
 from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
 from cedar.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
@@ -58,6 +58,7 @@ class CsvSource(FileSource):
     dialect: Dialect = Dialect()
     dtypes: tuple[tuple[str, Any], ...] = ()
     columns: tuple[str, ...] | None = None
+    split_bytes: int = SPLIT_BYTES
     reader: ClassVar[str] = "read_csv"
 
     # ---- names and types: from the first blocks of the files ---------------------------------------------------------
@@ -157,7 +158,7 @@ class CsvSource(FileSource):
     def splits(self) -> list[Split]:
         assert self._names  # the headers of all files are compared before the first row
         if not self.dialect.quoting:
-            return line_splits(self.listing)
+            return line_splits(self.listing, self.split_bytes)
         return [
             Split(ordinal, bytes=None if compression_of(file) else file.size, streaming=True)
             for ordinal, file in enumerate(self.listing)
@@ -253,7 +254,11 @@ class _CsvErrors:
         if match[1] is not None:
             name = self._source._names[int(match[1])]
             text = f"column {name!r} {text}"
-            fix = f'correct the value, or give the column a wider type: dtypes={{{name!r}: "string"}}'
+            fix = (
+                "convert the file to utf-8"
+                if "UTF8" in text
+                else f'correct the value, or give the column a wider type: dtypes={{{name!r}: "string"}}'
+            )
         return RowError(f"{where}: {text}", row=RowRef(0, self._ordinal, row, url=self._file.url, unit=unit), fix=fix)
 
 

@@ -46,7 +46,7 @@ class Lines:
         return starts
 
 
-def line_splits(listing: Listing, size: int = SPLIT_BYTES) -> list[Split]:
+def line_splits(listing: Listing, size: int) -> list[Split]:
     """Byte ranges of uncompressed files; a compressed file is one streaming split."""
     splits = []
     for ordinal, file in enumerate(listing):

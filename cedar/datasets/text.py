@@ -35,11 +35,11 @@ class LineIndex:
     def put(self, file: int, part: int, count: int) -> None:
         self._known[file, part] = count
 
-    def before(self, file: int, part: int, of: File) -> int:
-        """Newlines in the ranges before range ``part``; ranges not read yet are counted, concurrently."""
+    def before(self, file: int, part: int, of: File, size: int) -> int:
+        """Newlines in the ranges of ``size`` bytes before range ``part``; those not read yet are counted, concurrently."""
         with self._lock:
             missing = [p for p in range(part) if (file, p) not in self._known]
-            counts = concurrently(lambda p: count_newlines(of, p * SPLIT_BYTES, (p + 1) * SPLIT_BYTES), missing)
+            counts = concurrently(lambda p: count_newlines(of, p * size, (p + 1) * size), missing)
             self._known.update(((file, p), count) for p, count in zip(missing, counts, strict=True))
             return sum(self._known[file, p] for p in range(part))
 
@@ -54,6 +54,7 @@ class TextSource(FileSource):
 
     columns: tuple[str, ...] = ("path", "line", "text")
     errors: Literal["strict", "replace"] = "strict"
+    split_bytes: int = SPLIT_BYTES
     reader: ClassVar[str] = "read_text"
 
     @once
@@ -61,7 +62,7 @@ class TextSource(FileSource):
         return LineIndex()
 
     def splits(self) -> list[Split]:
-        return line_splits(self.listing)
+        return line_splits(self.listing, self.split_bytes)
 
     def read(self, split: Split) -> Iterator[Chunk]:
         file = self.listing[split.file]
@@ -82,7 +83,7 @@ class TextSource(FileSource):
 
     def _first_line(self, file: File, split: Split, lines: Lines) -> int:
         assert split.stop is not None
-        before = self._lines.before(split.file, split.part, file)
+        before = self._lines.before(split.file, split.part, file, self.split_bytes)
         inside = lines.data[: split.stop - lines.start]
         # A line that reaches into this range from the one before ends in it, just before our first line.
         reached_in = 1 if lines.start > split.start else 0

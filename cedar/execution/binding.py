@@ -6,8 +6,8 @@ from typing import Any
 
 from cedar import graph
 from cedar.block import Block, concat_blocks
-from cedar.columns import ColumnType
-from cedar.cursor import hash_ints
+from cedar.columns import UNKNOWN, ColumnType, blank
+from cedar.cursor import hash_ints, no_keys
 from cedar.datasets.base import Read, Split
 from cedar.errors import CedarError, PipelineError
 from cedar.execution.chain import chunk_block, guarded
@@ -46,7 +46,7 @@ class Binding:
     def _checked_schemas(self) -> dict[int, Schema]:
         known: dict[int, Schema] = {}
         for node in self.nodes:
-            with _at_site(node):
+            with _AtSite(node):
                 known[id(node)] = node.operator.schema(*(known[id(child)] for child in node.inputs))
         return known
 
@@ -54,7 +54,7 @@ class Binding:
         known: dict[int, bool] = {}
         for node in self.nodes:
             below = [known[id(child)] for child in node.inputs]
-            with _at_site(node):
+            with _AtSite(node):
                 operator = node.operator
                 known[id(node)] = operator.batched(*below) if isinstance(operator, StreamOperator) else any(below)
         return known
@@ -67,7 +67,7 @@ class Binding:
         """A source's splits, listed once."""
         if id(node) not in self._splits:
             assert isinstance(node.operator, Read)
-            with _at_site(node):
+            with _AtSite(node):
                 self._splits[id(node)] = tuple(node.operator.source.splits())
         return self._splits[id(node)]
 
@@ -98,7 +98,7 @@ class Binding:
                 sample=lambda: self.sample(below),
                 types=self.schemas[id(below)],
             )
-            with _at_site(node):
+            with _AtSite(node):
                 self._kernels[id(node)] = operator.bind(bound)
         return self._kernels[id(node)]
 
@@ -126,7 +126,7 @@ class Binding:
         if isinstance(operator, Read):
             return self._first_rows(node, rows)
         below = [self._sample(child, rows) for child in node.inputs]
-        with _at_site(node):
+        with _AtSite(node):
             if isinstance(operator, RowOperator):
                 return self.kernel(node)(below[0], self._env)
             assert isinstance(operator, StreamOperator)
@@ -152,9 +152,6 @@ class Binding:
                 break
         if found:
             return concat_blocks(found)
-        from cedar.columns import UNKNOWN, blank
-        from cedar.cursor import no_keys
-
         schema = self.schemas[id(node)] or {}
         return Block({name: blank(kind, 0) for name, kind in schema.items() if kind is not UNKNOWN}, no_keys())
 
@@ -176,12 +173,14 @@ def _draw_seeds(nodes: list[Node]) -> dict[int, int]:
     for node in nodes:
         if node.operator.effects().random:
             name = getattr(node.operator, "named", None)
-            named = [int.from_bytes(name.encode()[i : i + 8], "little") for i in range(0, len(name), 8)] if name else None
+            named = (
+                [int.from_bytes(name.encode()[i : i + 8], "little") for i in range(0, len(name), 8)] if name else None
+            )
             draws[id(node)] = hash_ints(*named) if named else len(draws) + 1
     return draws
 
 
-class _at_site:  # noqa: N801 - reads as a clause
+class _AtSite:
     """Gives an error without a place the user's line that built the operator."""
 
     def __init__(self, node: Node) -> None:
@@ -190,7 +189,7 @@ class _at_site:  # noqa: N801 - reads as a clause
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, CedarError) and error.site is None:
             error.site = self._node.site
         elif isinstance(error, Exception) and not isinstance(error, CedarError):

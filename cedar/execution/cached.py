@@ -6,7 +6,6 @@ rows that were skipped. Files are written under a temporary name and renamed, so
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import threading
@@ -109,16 +108,16 @@ def fingerprint(node: Node) -> str:
         if isinstance(operator, Read):
             parts.append(operator.parameters())
             continue
-        fields = dataclasses.fields(operator) if dataclasses.is_dataclass(operator) else ()
-        values = {f.name: getattr(operator, f.name) for f in fields}
-        parts.append([operator.name, {k: str(v) for k, v in values.items() if not callable(v)}])
+        names: list[str] = list(getattr(operator, "__dataclass_fields__", ()))
+        values = {name: getattr(operator, name) for name in names}
+        parts.append([operator.name, {name: str(v) for name, v in values.items() if not callable(v)}])
     return graph.digest(parts)
 
 
 def _versions() -> list[str]:
-    import polars
+    import polars as pl
 
-    return [pa.__version__, np.__version__, polars.__version__]
+    return [pa.__version__, np.__version__, pl.__version__]
 
 
 def _save(where: str, key: str, blocks: list[Block]) -> bool:

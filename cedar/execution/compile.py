@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from cedar.block import Block
@@ -55,7 +55,7 @@ Link: TypeAlias = "Node | Within"
 class View:
     """How the sources below an operator are to be read."""
 
-    window: Window = Window()
+    window: Window = field(default_factory=Window)
     permute: int | None = None
 
 
@@ -256,7 +256,9 @@ class Compiler:
         nodes = [n for n in links if isinstance(n, Node)]
         random = next((n for n in nodes if n.operator.effects().random), None)
         stop = next((i for i, n in enumerate(links) if n is random), len(links)) if random else len(links)
-        return max((i + 1 for i, n in enumerate(links[:stop]) if isinstance(n, Node) and id(n) in self._where), default=0)
+        return max(
+            (i + 1 for i, n in enumerate(links[:stop]) if isinstance(n, Node) and id(n) in self._where), default=0
+        )
 
     def _planned(self, kind: Literal["read", "task", "stream"], nodes: Sequence[Node], detail: str) -> None:
         self.plan.stages.append(Stage(kind, tuple(self.binding.labels[id(n)] for n in nodes), detail))

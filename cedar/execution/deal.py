@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from cedar.stream import Count
 
-Interval: TypeAlias = "tuple[int, int | float]"
+Interval: TypeAlias = tuple[int, float]  # up to infinity
 History: TypeAlias = list[Any]  # [[world, chunk, [taken by each rank]], ...], oldest first
 
 
@@ -56,9 +56,7 @@ def remaining(total: Count, history: History, last: str) -> list[Interval]:
         if total is None:
             least = min(taken)
             consumed.append((0, least * world))
-            consumed += [
-                (r + k * world, r + k * world + 1) for r, mine in enumerate(taken) for k in range(least, mine)
-            ]
+            consumed += [(r + k * world, r + k * world + 1) for r, mine in enumerate(taken) for k in range(least, mine)]
         else:
             for r, mine in enumerate(taken):
                 need = mine

@@ -9,7 +9,7 @@ from typing import Any
 
 from cedar.block import Block
 from cedar.cursor import no_keys
-from cedar.execution.deal import History, Numbers, dealt_runs, remaining
+from cedar.execution.deal import Numbers, dealt_runs, remaining
 from cedar.stream import PENDING, At, Flow, Piece, Pulled, Rows, Stream
 
 

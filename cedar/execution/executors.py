@@ -17,7 +17,7 @@ class InlineExecutor(Executor):
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a future carries whatever was raised
             future.set_exception(error)
         return future
 
@@ -27,7 +27,7 @@ def available_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _inline(workers: int) -> Executor:
+def _inline(_workers: int) -> Executor:
     return InlineExecutor()
 
 

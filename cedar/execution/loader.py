@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from cedar.block import Block
 from cedar.errors import CedarError, PipelineError, ResumeError, RowRef, Site, user_site
@@ -198,7 +198,8 @@ class Loader:
             try:
                 piece = next(pieces, None)
             except CedarError as error:
-                raise self._located(error)
+                self._locate(error)
+                raise
             if piece is None:
                 return
             if piece.units:
@@ -215,8 +216,7 @@ class Loader:
                     block = step.kernel(block, Env())
             yield 0, handed_over(block.columns, self._options.format, self._options.device)
         else:
-            for slot, row in zip(block.live_slots().tolist(), block.rows(), strict=True):
-                yield slot, row
+            yield from zip(block.live_slots().tolist(), block.rows(), strict=True)
 
     def _account(self, block: Block, unit: int, total: float | None) -> None:
         """Counters and budgets of what is about to be handed over."""
@@ -238,9 +238,7 @@ class Loader:
 
     def _policies(self) -> dict[str, tuple[Skip | None, str, Site | None]]:
         binding = self._binding
-        return {
-            str(binding.index[id(n)]): (binding.policy(n), binding.labels[id(n)], n.site) for n in binding.nodes
-        }
+        return {str(binding.index[id(n)]): (binding.policy(n), binding.labels[id(n)], n.site) for n in binding.nodes}
 
     def _rows_known(self, data: DataEpoch) -> float | None:
         units = data.units()
@@ -264,21 +262,19 @@ class Loader:
         url = find(row.file, row.row) if find is not None else source.url(row.file)
         return replace(row, url=url, epoch=self._data if row.epoch is None else row.epoch)
 
-    def _located(self, error: CedarError) -> CedarError:
+    def _locate(self, error: CedarError) -> None:
+        """Give an error from a task what only the loader knows."""
         if error.row is not None and error.row.url is None:
             error.row = self._row(error.row)
         if error.done is None:
             error.done = f"the epoch was stopped after {self._metrics.rows:,} rows"
-        return error
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def _identity(self) -> Identity:
         if self._identity_of is None:
             options = self._options
-            self._identity_of = Identity.of(
-                self._binding.root, options.seed, options.split_batches, options.steps
-            )
+            self._identity_of = Identity.of(self._binding.root, options.seed, options.split_batches, options.steps)
         return self._identity_of
 
     def state_dict(self) -> dict[str, Any]:
@@ -355,7 +351,8 @@ class Loader:
         try:
             piece = self._replay.unit(step, self.rank.rank if rank is None else rank)
         except CedarError as error:
-            raise self._located(error)
+            self._locate(error)
+            raise
         _, value = next(self._values(piece, self._replay.runner))
         return value
 
@@ -406,7 +403,7 @@ class Loader:
         self._generation += 1
         self._close_replay()
 
-    def __enter__(self) -> Loader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -38,7 +38,7 @@ class Quarantine:
         line = json.dumps(record)
         self._lines[_key(record)] = line
         if self._append:
-            with open(self._path, "a", encoding="utf-8") as file:  # noqa: PTH123
+            with open(self._path, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
         else:  # object stores cannot append
             self._fs.pipe_file(self._path, "".join(f"{text}\n" for text in self._lines.values()).encode())

@@ -102,7 +102,7 @@ def _load(key: str, code: bytes) -> Any:
     if key not in _loaded:
         if len(_loaded) > 32:
             _loaded.clear()
-        _loaded[key] = pickle.loads(code)  # made by this job, never read from disk
+        _loaded[key] = pickle.loads(code)  # noqa: S301 - made by this job, never read from disk
     return _loaded[key]
 
 

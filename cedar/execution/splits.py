@@ -244,9 +244,7 @@ class _Whole:
 
     exhausted = True
 
-    def __init__(
-        self, stream: SplitStream, segment: Segment, split: Split, place: int, lap: int, ends: bool
-    ) -> None:
+    def __init__(self, stream: SplitStream, segment: Segment, split: Split, place: int, lap: int, ends: bool) -> None:
         tasks = stream.tasks
         self._metrics = tasks.metrics
         self._segment = segment

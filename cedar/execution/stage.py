@@ -27,9 +27,7 @@ class StageStream(Stream):
     shows. ``per_row`` tasks are cut small enough that every worker has some, by measured time.
     """
 
-    def __init__(
-        self, source: Stream, steps: tuple[Step, ...], keeps_rows: bool, per_row: bool, tasks: Tasks
-    ) -> None:
+    def __init__(self, source: Stream, steps: tuple[Step, ...], keeps_rows: bool, per_row: bool, tasks: Tasks) -> None:
         self.source = source
         self.steps = steps
         self.per_row = per_row

@@ -48,7 +48,9 @@ class Identity:
             ("steps", self.steps, state["steps"], "give the loader the same steps"),
         ):  # fmt: skip
             if mine != saved:
-                raise ResumeError(f"the state is of another {what}: it has {saved!r}, this has {mine!r}", site=site, fix=fix)
+                raise ResumeError(
+                    f"the state is of another {what}: it has {saved!r}, this has {mine!r}", site=site, fix=fix
+                )
         changed = [i for i, (a, b) in enumerate(zip(self.sources, state["sources"], strict=True)) if a != b]
         if changed:
             raise ResumeError(
@@ -103,13 +105,13 @@ def validated(state: Any, site: Site | None) -> dict[str, Any]:
                 site=site,
                 fix="use an earlier checkpoint",
             )
-    state = copy.deepcopy(state)
-    check = state.pop("check")
-    if graph.digest(json.loads(json.dumps(state))) != check:
+    whole: dict[str, Any] = copy.deepcopy(state)
+    check = whole.pop("check")
+    if graph.digest(json.loads(json.dumps(whole))) != check:
         raise ResumeError(
             "the state was edited or damaged: its checksum differs", site=site, fix="use the state as it was saved"
         )
-    return state
+    return whole
 
 
 def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> dict[str, Any]:
@@ -130,7 +132,9 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
     for name in ("world", "epoch"):
         if len({s[name] for s in states}) > 1:
             raise ResumeError(
-                f"the states differ in {name!r}: {[s[name] for s in states]}", site=site, fix="give states saved together"
+                f"the states differ in {name!r}: {[s[name] for s in states]}",
+                site=site,
+                fix="give states saved together",
             )
     merged = copy.deepcopy(states[0])
     merged["data"] = min(s["data"] for s in states)

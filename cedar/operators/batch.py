@@ -33,7 +33,9 @@ class Batch(StreamOperator):
 
     def __post_init__(self) -> None:
         if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
-            raise PipelineError(f"batch({self.size!r}): the size is a whole number of rows, at least 1", site=user_site())
+            raise PipelineError(
+                f"batch({self.size!r}): the size is a whole number of rows, at least 1", site=user_site()
+            )
         if self.last not in ("drop", "keep", "pad"):
             raise PipelineError(f'last={self.last!r}: it is "drop", "keep" or "pad"', site=user_site())
 

@@ -35,5 +35,5 @@ class Cache(RowOperator):
         return {}
 
 
-def _same(block: Block, env: Env) -> Block:
+def _same(block: Block, _env: Env) -> Block:
     return block

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from cedar.block import Block
+from cedar.block import Block, concat_blocks
 from cedar.columns import UNKNOWN, ColumnType
 from cedar.errors import PipelineError, Site
 from cedar.operators.base import Schema, StreamContext, StreamOperator
@@ -41,10 +41,17 @@ class Concat(StreamOperator):
 
     def sample(self, *inputs: Block) -> Block:
         agreed("concat", [block.types for block in inputs])
-        return inputs[0]
+        return joined_samples(inputs)
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return ConcatStream(inputs, context)
+
+
+def joined_samples(inputs: Sequence[Block]) -> Block:
+    """The rows of all samples, in the first one's order of columns; an empty one says nothing."""
+    filled = [block for block in inputs if len(block) and block.aligned] or inputs[:1]
+    names = list(filled[0].columns)
+    return concat_blocks([block.only_columns({n: block.columns[n] for n in names}) for block in filled])
 
 
 def agreed(label: str, schemas: Sequence[Schema], site: Site | None = None) -> Schema:

@@ -225,16 +225,15 @@ def _check_sample(blame: Blame, sampled: Sampled) -> None:
             site=blame.site,
             fix="did it forget to return? A column of nulls needs dtype=",
         )
-    for result in sampled.results:
-        if inspect.isawaitable(result):
-            close = getattr(result, "close", None)
-            if close is not None:
-                close()
-            raise PipelineError(
-                f"{blame.label} returned a {type(result).__name__} to be awaited",
-                site=blame.site,
-                fix="pass the `async def` function itself, so that its rows are awaited",
-            )
+    waiting = [result for result in sampled.results if inspect.isawaitable(result)]
+    for result in waiting:
+        getattr(result, "close", bool)()  # or each would warn that it was never awaited
+    if waiting:
+        raise PipelineError(
+            f"{blame.label} returned a {type(waiting[0]).__name__} to be awaited",
+            site=blame.site,
+            fix="pass the `async def` function itself, so that its rows are awaited",
+        )
 
 
 def _row_names(blame: Blame, sampled: Sampled, declared: Mapping[str, Any]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ import numpy.typing as npt
 from cedar.block import Block
 from cedar.columns import Index
 from cedar.cursor import concat_keys
-from cedar.operators.documents import Documents, concat_documents, keyed_by_offset
+from cedar.operators.documents import ADDED, Documents, concat_documents, keyed_by_offset
+
+_STRETCH = 1 << 17  # tokens laid at a time; not part of any result
 
 
 @dataclass(frozen=True)
@@ -120,20 +123,8 @@ def _runs(begins: Index, lengths: Index) -> Index | slice:
 
 
 def _fill(held: Documents, layout: Layout, rows: int, length: int, row_of_slot: Index) -> Block:
-    begins = (np.cumsum(held.lengths) - held.lengths)[layout.document] + layout.offset
-    source = _runs(begins, layout.tokens)
-    target = _runs(layout.row * length + layout.column, layout.tokens)
-
-    def laid(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        filled = np.zeros(rows * length, dtype=values.dtype)
-        filled[target] = values
-        return filled.reshape(rows, length)
-
     heads = np.searchsorted(layout.row, np.arange(rows), side="left")
-    segment = np.arange(len(layout.row)) - heads[layout.row] + 1
-    columns = {name: laid(values[source]) for name, values in held.values.items()}
-    columns["segment_ids"] = laid(np.repeat(segment.astype(np.int32), layout.tokens))
-    columns["positions"] = laid(_counted(layout.offset, layout.tokens, np.int32))
+    columns = _columns(held, layout, rows, length, heads)
     keys = keyed_by_offset(held.keys.take(layout.document[heads]), layout.offset[heads])
     if not held.dead:
         return Block(columns, keys)
@@ -142,3 +133,21 @@ def _fill(held: Documents, layout: Layout, rows: int, length: int, row_of_slot: 
     reasons = {rows + i: held.dead[int(slot)] for i, slot in enumerate(slots)}
     dead = {i: reasons[int(was)] for i, was in enumerate(order) if int(was) in reasons}
     return Block(columns, concat_keys([keys, held.keys.take(slots)]).take(order), dead)
+
+
+def _columns(held: Documents, layout: Layout, rows: int, length: int, heads: Index) -> dict[str, npt.NDArray[Any]]:
+    """The packed columns, laid a stretch at a time, so that the places of the tokens stay in the processor's cache."""
+    dtypes = {name: values.dtype for name, values in held.values.items()} | dict.fromkeys(ADDED, np.dtype(np.int32))
+    flat = {name: np.zeros(rows * length, dtype=dtype) for name, dtype in dtypes.items()}
+    begins = (np.cumsum(held.lengths) - held.lengths)[layout.document] + layout.offset
+    places = layout.row * length + layout.column
+    segment = (np.arange(len(layout.row)) - heads[layout.row] + 1).astype(np.int32)
+    cuts = np.searchsorted(np.cumsum(layout.tokens), np.arange(0, int(layout.tokens.sum()), _STRETCH), side="left")
+    for low, high in pairwise([*np.unique(cuts).tolist(), len(layout.tokens)]):
+        tokens = layout.tokens[low:high]
+        source, target = _runs(begins[low:high], tokens), _runs(places[low:high], tokens)
+        for name, values in held.values.items():
+            flat[name][target] = values[source]
+        flat["segment_ids"][target] = np.repeat(segment[low:high], tokens)
+        flat["positions"][target] = _counted(layout.offset[low:high], tokens, np.int32)
+    return {name: values.reshape(rows, length) for name, values in flat.items()}

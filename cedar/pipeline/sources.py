@@ -60,12 +60,12 @@ def read_files(paths: Paths) -> Pipeline:
 
 
 def read_text(paths: Paths, **options: Any) -> Pipeline:
-    """A row per line: path, line (0-based), text (without its newline).
+    r"""A row per line: path, line (0-based), text (without its newline).
 
     Example:
         >>> import cedar, tempfile, pathlib
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
-        >>> _ = path.write_text("one\\ntwo")
+        >>> _ = path.write_text("one\ntwo")
         >>> [row["text"] for row in cedar.read_text(str(path))]
         ['one', 'two']
     """
@@ -75,12 +75,12 @@ def read_text(paths: Paths, **options: Any) -> Pipeline:
 
 
 def read_csv(paths: Paths, **options: Any) -> Pipeline:
-    """Rows of CSV files; see ``cedar.datasets.csv.read_csv`` for the options.
+    r"""Rows of CSV files; see ``cedar.datasets.csv.read_csv`` for the options.
 
     Example:
         >>> import cedar, tempfile, pathlib
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
-        >>> _ = path.write_text("x,y\\n1,a\\n")
+        >>> _ = path.write_text("x,y\n1,a\n")
         >>> list(cedar.read_csv(str(path)))
         [{'x': 1, 'y': 'a'}]
     """
@@ -90,12 +90,12 @@ def read_csv(paths: Paths, **options: Any) -> Pipeline:
 
 
 def read_jsonl(paths: Paths, **options: Any) -> Pipeline:
-    """Rows of JSON lines files.
+    r"""Rows of JSON lines files.
 
     Example:
         >>> import cedar, tempfile, pathlib
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.jsonl"
-        >>> _ = path.write_text('{"x": 1}\\n')
+        >>> _ = path.write_text('{"x": 1}\n')
         >>> list(cedar.read_jsonl(str(path)))
         [{'x': 1}]
     """

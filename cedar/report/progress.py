@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import Any, Self
 
 from cedar.execution.metrics import Metrics
 
@@ -43,7 +43,7 @@ class Progress:
             self._status.stop()
             self._status = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from cedar.datasets.clicks import write_clicks
 
 ROOT = Path(__file__).resolve().parents[2]

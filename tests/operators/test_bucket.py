@@ -19,7 +19,8 @@ SEEDS = st.integers(0, 10**6)
 
 def model(lengths, boundaries, sizes):
     """Row numbers, batch by batch."""
-    waiting, batches = [[] for _ in sizes], []
+    waiting: list[list[int]] = [[] for _ in sizes]
+    batches: list[list[int]] = []
     for row, length in enumerate(lengths):
         bucket = sum(length >= b for b in boundaries)
         waiting[bucket].append(row)

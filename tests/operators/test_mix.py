@@ -22,7 +22,8 @@ WEIGHTS = st.floats(0.1, 10, allow_nan=False)
 
 def model(draw, counts, stop):
     """(input, number of the unit in it) of every position."""
-    taken, gone, order = [0] * len(counts), [False] * len(counts), []
+    taken, gone = [0] * len(counts), [False] * len(counts)
+    order: list[tuple[int, int]] = []
     while True:
         while True:
             if all(gone):

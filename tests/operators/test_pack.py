@@ -82,7 +82,7 @@ def test_best_keeps_documents_whole_and_closes_at_windows(lengths, length, dead,
 @given(st.lists(st.integers(1, 10), max_size=40), st.integers(10, 16))
 def test_best_fit_is_best_fit(sizes, room):
     bins = best_fit(np.array(sizes, dtype=np.int64), room)
-    left = {}
+    left: dict[int, int] = {}
     for item in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         fitting = [space for space in left.values() if space >= sizes[item]]
         number = int(bins[item])

@@ -135,7 +135,7 @@ def test_counts_schema_and_arguments():
     unknown = ListStream({"w": [1]}, known=False)
     assert Sample().stream((unknown,), context()).count is None
     assert Sample(n=3).stream((unknown,), context()).count == 3
-    assert Sample("w").effects().reads == {"w"}
+    assert Sample("w").effects().reads == frozenset({"w"})
     with pytest.raises(PipelineError, match="no column 'v'"):
         Sample("v").schema({"w": pa.float64()})
     with pytest.raises(PipelineError, match="above batch"):

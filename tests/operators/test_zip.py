@@ -2,6 +2,7 @@
 
 import math
 import random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ from cedar.cursor import Keys
 from cedar.errors import PipelineError
 from cedar.operators.repeat import Repeat
 from cedar.operators.zip import Zip, merge
-from cedar.stream import Rows
+from cedar.stream import Flow, Piece, Rows
 from tests.toy_stream import REASON, ListStream, block_of, check, context, drain, unit_of
 
 SEEDS = st.integers(0, 10**6)
@@ -67,28 +68,39 @@ def test_batches_that_were_resized_go_by_row_number_and_keep_what_was_skipped():
     assert [int(merged.keys.row[slot]) for slot in sorted(merged.dead)] == [3, 1]
 
 
-def test_many_small_pieces_and_an_early_error_come_in_order():
-    class Broken(ListStream):
+class _Broken(Flow):
+    """Gives up after some pieces."""
+
+    def __init__(self, inner, pieces):
+        self._inner = inner
+        self._left = pieces
+
+    def pull(self, wait):
+        self._left -= 1
+        if self._left < 0:
+            raise ValueError("broken")
+        return self._inner.pull(wait)
+
+    def close(self):
+        self._inner.close()
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_what_came_before_an_error_is_delivered_first(wait):
+    class Breaking(ListStream):
         def open_at(self, at, lap):
-            flow = super().open_at(at, lap)
-            pull = flow.pull
+            return _Broken(super().open_at(at, lap), 6)
 
-            def failing(wait):
-                if flow._unit >= 6:
-                    raise ValueError("broken")
-                return pull(wait)
-
-            flow.pull = failing
-            return flow
-
-    inputs = (Broken({"x": list(range(20))}, late=0), ListStream({"y": list(range(20))}, late=0))
+    inputs = (Breaking({"x": list(range(40))}, late=0), ListStream({"y": list(range(40))}, late=0))
     stream = Zip().stream(inputs, context())
     flow = stream.open([stream.start(), 0])
-    seen = []
+    seen: list[Any] = []
     with pytest.raises(ValueError, match="broken"):
-        while (piece := flow.pull(True)) is not None:
-            seen += unit_of(piece.rows.gather())
+        while (piece := flow.pull(wait)) is not None:
+            seen += unit_of(piece.rows.gather()) if isinstance(piece, Piece) else []
     assert [row["y"] for _, row in seen] == list(range(len(seen)))
+    flow.close()
+    assert inputs[0].open_flows == inputs[1].open_flows == 0
 
 
 def test_counts():

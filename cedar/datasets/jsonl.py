@@ -1,0 +1,211 @@
+"""JSON lines: a row is a line with one JSON object; the first 64 rows fix the columns and their types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pj
+
+from cedar.columns import Index, as_column
+from cedar.datasets.base import Chunk, Split
+from cedar.datasets.filesource import FileSource
+from cedar.datasets.lines import SPLIT_BYTES, Lines, line_number, line_splits, read_lines
+from cedar.datasets.listing import File, Paths, as_paths, reading
+from cedar.datasets.once import once
+from cedar.datasets.rows import SAMPLE
+from cedar.errors import PipelineError, RowError, RowRef
+from cedar.operators.infer import Misfit, infer_type, type_from_dtype
+
+_FAILURES = (pa.ArrowException, ValueError)  # what a parser says about a line
+_HEAD = 1 << 16
+
+
+@dataclass(frozen=True, repr=False)
+class JsonlSource(FileSource):
+    """JSON lines in byte ranges of 8 MiB; a compressed file is one streaming split."""
+
+    dtypes: tuple[tuple[str, Any], ...] = ()
+    split_bytes: int = SPLIT_BYTES
+    reader: ClassVar[str] = "read_jsonl"
+
+    def splits(self) -> list[Split]:
+        return line_splits(self.listing, self.split_bytes)
+
+    @once
+    def _types(self) -> dict[str, pa.DataType]:
+        """The canonical types of all columns."""
+        declared = {name: type_from_dtype(kind) for name, kind in self.dtypes}
+        for name, kind in declared.items():
+            if not isinstance(kind, pa.DataType):
+                raise PipelineError(f"{self.describe()}: a JSON column cannot be {kind}: dtypes[{name!r}]")
+        ordinal, rows, offsets = self._first_rows()
+        types = {}
+        for name in dict.fromkeys(key for row in rows for key in row):
+            types[name] = declared.get(name) or self._infer(name, ordinal, rows, offsets)
+        return types | declared
+
+    def _first_rows(self) -> tuple[int, list[dict[str, Any]], list[int]]:
+        """Up to 64 rows of the first file that has some, and their byte offsets."""
+        rows: list[dict[str, Any]] = []
+        offsets: list[int] = []
+        every = self.splits()
+        for ordinal, file in enumerate(self.listing):
+            splits = [split for split in every if split.file == ordinal]
+            if splits and splits[0].stop is not None:  # a small range first, in case its lines are enough
+                splits = [replace(splits[0], stop=min(_HEAD, splits[0].stop)), *splits]
+            for i, split in enumerate(splits):
+                if i == 1:
+                    rows, offsets = [], []
+                for lines in read_lines(file, split):
+                    for start, text in _texts(lines):
+                        rows.append(self._parse(ordinal, file, start, text))
+                        offsets.append(start)
+                        if len(rows) == SAMPLE:
+                            return ordinal, rows, offsets
+            if rows:
+                return ordinal, rows, offsets
+        return 0, rows, offsets
+
+    def _parse(self, ordinal: int, file: File, offset: int, text: bytes) -> dict[str, Any]:
+        try:
+            row = json.loads(text)
+        except ValueError as error:
+            raise _broken(file, ordinal, offset, text, str(error)) from error
+        if not isinstance(row, dict):
+            raise _broken(file, ordinal, offset, text, f"a JSON object is expected, not {type(row).__name__}")
+        return row
+
+    def _infer(self, name: str, ordinal: int, rows: list[dict[str, Any]], offsets: list[int]) -> pa.DataType:
+        file = self.listing[ordinal]
+        fix = f"make them one type, or say it: dtypes={{{name!r}: ...}}"
+        try:
+            kind = infer_type([row.get(name) for row in rows])
+        except Misfit as misfit:
+            offset = offsets[misfit.index]
+            raise _broken(file, ordinal, offset, b"", f"column {name!r}: {misfit.message}", fix) from misfit
+        if not isinstance(kind, pa.DataType):
+            message = f"column {name!r}: the values of the first {SAMPLE} rows have no common type"
+            raise _broken(file, ordinal, offsets[0], b"", message, fix)
+        return kind
+
+    def read(self, split: Split) -> Iterator[Chunk]:
+        file = self.listing[split.file]
+        for lines in read_lines(file, split):
+            ends = lines.ends()
+            starts = Lines.starts(ends)
+            # Lines of nothing but white space are no rows.
+            starts = starts[np.add.reduceat(lines.data > ord(" "), starts)]
+            if not len(starts):
+                continue
+            with reading(file.url, f"from byte {lines.start}"):
+                try:
+                    columns = self._columns(lines.data, len(starts))
+                except _FAILURES as error:
+                    raise self._first_broken(split.file, file, lines, starts) from error
+            yield Chunk(columns, starts + lines.start, len(starts))
+
+    def _columns(self, data: Any, rows: int) -> dict[str, Any]:
+        """The columns of ``rows`` lines, parsed; raises what the parser raises, ValueError for other counts."""
+        types = self._types
+        if not types:
+            if any(json.loads(text) for text in data.tobytes().split(b"\n") if text.strip()):
+                raise ValueError("unexpected field")
+            return {}
+        read = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
+        schema = pa.schema([(name, _parsed(kind)) for name, kind in types.items()])
+        parse = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
+        table = pj.read_json(pa.BufferReader(pa.py_buffer(data)), read, parse)
+        if table.num_rows != rows:
+            raise ValueError("not one object per line")
+        columns = {name: as_column(table.column(name)) for name in types}
+        for column in columns.values():
+            column.validate(full=True)
+        return columns
+
+    def _first_broken(self, ordinal: int, file: File, lines: Lines, starts: Index) -> Exception:
+        """The error for the first line that does not parse; found by halving."""
+        stops = np.append(starts[1:], len(lines.data))
+        low, high = 0, len(starts)  # lines below ``low`` parse; one below ``high`` does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                self._columns(lines.data[starts[low] : stops[middle - 1]], middle - low)
+                low = middle
+            except _FAILURES:
+                high = middle
+        text = lines.data[starts[low] : stops[low]].tobytes().strip()
+        return self._explain(ordinal, file, lines.start + int(starts[low]), text)
+
+    def _explain(self, ordinal: int, file: File, offset: int, text: bytes) -> Exception:
+        try:
+            row = self._parse(ordinal, file, offset, text)
+            extra = next((name for name in row if name not in self._types), None)
+            if extra is not None:
+                message = f"unexpected column {extra!r}: the first {SAMPLE} rows have {list(self._types)}"
+                return _broken(file, ordinal, offset, text, message, f"say its type: dtypes={{{extra!r}: ...}}")
+            self._columns(np.frombuffer(text, dtype=np.uint8), 1)
+        except RowError as error:
+            return error
+        except _FAILURES as error:
+            columns = ", ".join(f"{name}: {kind}" for name, kind in self._types.items())
+            fix = f"correct the line, or say the types with dtypes={{...}}; they are {columns}"
+            return _broken(file, ordinal, offset, text, str(error).replace("JSON parse error: ", ""), fix)
+        return _broken(file, ordinal, offset, text, "it does not go with the lines before it")
+
+    def schema(self) -> dict[str, pa.DataType]:
+        return dict(self._types)
+
+
+def _texts(lines: Lines) -> Iterator[tuple[int, bytes]]:
+    """Byte offset and text of each line that is not blank."""
+    ends = lines.ends()
+    for start, stop in zip(Lines.starts(ends).tolist(), ends.tolist(), strict=True):
+        text = lines.data[start:stop].tobytes().strip()
+        if text:
+            yield lines.start + start, text
+
+
+def _parsed(kind: pa.DataType) -> pa.DataType:
+    """The type that the parser is asked for: it knows no large lists."""
+    if pa.types.is_large_list(kind):
+        return pa.list_(_parsed(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(f.name, _parsed(f.type)) for f in kind])
+    return kind
+
+
+def _broken(
+    file: File, ordinal: int, offset: int, text: bytes, message: str, fix: str = "correct the line, or take it out"
+) -> RowError:
+    shown = text.decode("utf-8", "replace")
+    shown = f": {shown[:120]}..." if len(shown) > 120 else f": {shown}" if shown else ""
+    return RowError(
+        f"{file.url}, line {line_number(file, offset) + 1}: {message[:300]}{shown}",
+        row=RowRef(0, ordinal, offset, url=file.url, unit="byte"),
+        fix=fix,
+    )
+
+
+def read_jsonl(paths: Paths, *, dtypes: Mapping[str, Any] | None = None) -> JsonlSource:
+    """The source behind ``cedar.read_jsonl``.
+
+    Args:
+        paths: local paths, fsspec URLs, globs; compressed files are decompressed.
+        dtypes: types of columns. The rest are fixed by the first 64 rows of the first file that has rows: a later
+            value that does not fit, or a column that they do not have, is an error. A missing column is null.
+
+    Raises:
+        PipelineError: ``paths`` is not a path or a list of paths.
+
+    Example:
+        >>> from pathlib import Path
+        >>> _ = Path("t.jsonl").write_text('{"x": 1, "y": [0.5]}')
+        >>> read_jsonl("t.jsonl").schema()
+        {'x': DataType(int64), 'y': LargeListType(large_list<item: double>)}
+    """
+    return JsonlSource(as_paths(paths, "read_jsonl"), tuple((dtypes or {}).items()))

@@ -1,0 +1,200 @@
+"""Tar shards as webdataset writes them: a row is a run of members of one key, a column per extension."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+import pyarrow as pa
+
+from cedar.columns import Column, ColumnType
+from cedar.datasets.base import Chunk, Split
+from cedar.datasets.files_io import compression_of, open_file
+from cedar.datasets.filesource import FileSource
+from cedar.datasets.listing import File, Paths, as_paths, reading
+from cedar.datasets.once import once
+from cedar.errors import SourceError, missing_column
+
+_NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]*)", re.DOTALL)  # key with its folder, up to the first dot; extension
+_ROWS = 256  # samples of a chunk,
+_BYTES = 16 << 20  # or so many bytes
+
+
+@dataclass
+class _Sample:
+    key: str
+    parts: dict[str, bytes | None] = field(default_factory=dict)
+    size: int = 0
+
+
+class _StrictHeader(tarfile.TarInfo):
+    """tarfile takes a damaged header, or the end of a cut file, for the end of the archive; here it is an error."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tarfile_)
+        except tarfile.TarError as error:
+            if type(error).__name__ == "EOFHeaderError":  # the block of zeros that ends an archive
+                raise
+            raise tarfile.ReadError(f"{error}: the archive is cut short or damaged") from error
+
+
+@dataclass(frozen=True, repr=False)
+class TarSource(FileSource):
+    """Webdataset shards. A shard is one streaming split; nothing is extracted to disk."""
+
+    columns: tuple[str, ...] | None = None
+    reader: ClassVar[str] = "read_tar"
+
+    def splits(self) -> list[Split]:
+        return [
+            Split(ordinal, bytes=None if compression_of(file) else file.size, streaming=True)
+            for ordinal, file in enumerate(self.listing)
+        ]
+
+    @once
+    def _extensions(self) -> tuple[str, ...]:
+        """The extensions of the first sample of the first shard that has one."""
+        for file in self.listing:
+            for sample in _samples(file, None):
+                if "key" in sample.parts:
+                    raise SourceError(f"{file.url}: a member with extension 'key' clashes with the column 'key'")
+                return tuple(sample.parts)
+        return ()
+
+    def read(self, split: Split) -> Iterator[Chunk]:
+        file = self.listing[split.file]
+        names = list(self.schema())
+        held: list[_Sample] = []
+        size = 0
+        for sample in _samples(file, set(names)):
+            self._check(file, sample)
+            held.append(sample)
+            size += sample.size
+            if len(held) == _ROWS or size >= _BYTES:
+                yield _chunk(held, names)
+                held, size = [], 0
+        if held:
+            yield _chunk(held, names)
+
+    def _check(self, file: File, sample: _Sample) -> None:
+        if sample.parts.keys() == set(self._extensions):
+            return
+        missing = [f".{e}" for e in self._extensions if e not in sample.parts]
+        extra = [f".{e}" for e in sample.parts if e not in self._extensions]
+        what = f"has no {', '.join(missing)}" if missing else f"also has {', '.join(extra)}"
+        raise SourceError(
+            f"{file.url}: sample {sample.key!r} {what}; the first sample has {', '.join(self._extensions)}",
+            fix="every sample needs the same extensions, and its members one after the other",
+        )
+
+    def schema(self) -> dict[str, ColumnType]:
+        types = {"key": pa.large_string()} | dict.fromkeys(self._extensions, pa.large_binary())
+        for name in self.columns or ():
+            if name not in types:
+                raise missing_column(name, list(types), self.describe())
+        return types if self.columns is None else {name: types[name] for name in self.columns}
+
+    def select(self, columns: Sequence[str]) -> TarSource:
+        """The same shards, fewer columns; what is not wanted is skipped, not kept."""
+        return self.keep(replace(self, columns=tuple(columns)))
+
+
+def _samples(file: File, wanted: set[str] | None) -> Iterator[_Sample]:
+    """The samples of a shard; of extensions that are not ``wanted`` (None: all) the bytes are None."""
+    current: _Sample | None = None
+    seen: set[str] = set()
+    for name, data, size in _members(file, wanted):
+        match = _NAME.fullmatch(name)
+        if match is None:
+            raise _refused(file, name, "its name has no extension, or begins with a dot")
+        key, extension = match[1], match[2].lower()
+        if current is None or key != current.key:
+            if current is not None:
+                yield current
+            if key in seen:
+                raise _refused(file, name, f"key {key!r} came before, with other keys in between or after it")
+            seen.add(key)
+            current = _Sample(key)
+        if extension in current.parts:
+            raise _refused(file, name, f"key {key!r} has a second .{extension}")
+        current.parts[extension] = data
+        current.size += size
+    if current is not None:
+        yield current
+
+
+def _members(file: File, wanted: set[str] | None) -> Iterator[tuple[str, bytes | None, int]]:
+    """Name, bytes (None if not wanted) and size of each regular member."""
+    with ExitStack() as stack:
+        with reading(file.url):
+            stream = stack.enter_context(open_file(file))
+            archive = stack.enter_context(
+                tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20, tarinfo=_StrictHeader)
+            )
+        name = ""
+        while True:
+            with reading(file.url, f"after member {name!r}" if name else ""):
+                member = archive.next()
+                if member is None:
+                    return
+                archive.members.clear()  # type: ignore[attr-defined]  # else every header is kept
+                if member.isdir():
+                    continue
+                name = _safe_name(file, member)
+                extension = name.rpartition("/")[2].partition(".")[2].lower()
+                keep = wanted is None or extension in wanted
+                opened = archive.extractfile(member) if keep else None
+                data = None if opened is None else opened.read()
+            yield name, data, 0 if data is None else len(data)
+
+
+def _safe_name(file: File, member: tarfile.TarInfo) -> str:
+    name = member.name.removeprefix("./")
+    if not member.isreg():
+        kind = "a link" if member.islnk() or member.issym() else "a device or another special file"
+        raise _refused(file, member.name, f"it is {kind}")
+    if name.startswith("/") or ".." in name.split("/"):
+        raise _refused(file, member.name, "its name leads out of the archive")
+    return name
+
+
+def _refused(file: File, name: str, why: str) -> SourceError:
+    return SourceError(f"{file.url}: member {name!r} is refused: {why}", fix="write the shard anew without it")
+
+
+def _chunk(samples: list[_Sample], names: list[str]) -> Chunk:
+    columns: dict[str, Column] = {}
+    for name in names:
+        if name == "key":
+            columns[name] = pa.array([s.key for s in samples], pa.large_string())
+        else:
+            columns[name] = pa.array([s.parts[name] for s in samples], pa.large_binary())
+    return Chunk(columns, length=len(samples))
+
+
+def read_tar(paths: Paths) -> TarSource:
+    """The source behind ``cedar.read_tar``.
+
+    A sample is a run of members whose names are equal up to the first dot of the last part; the rest is the extension,
+    in lower case. The first sample of the first shard fixes the extensions. Directories are passed over.
+
+    Raises:
+        PipelineError: ``paths`` is not a path or a list of paths.
+
+    Example:
+        >>> import io, tarfile
+        >>> with tarfile.open("t.tar", "w") as archive:
+        ...     for name in ("0001.cls", "0001.jpg"):
+        ...         member = tarfile.TarInfo(name)
+        ...         member.size = 1
+        ...         archive.addfile(member, io.BytesIO(b"7"))
+        >>> list(read_tar("t.tar").schema())
+        ['key', 'cls', 'jpg']
+    """
+    return TarSource(as_paths(paths, "read_tar"))

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from cedar.datasets.listing import as_paths, concurrently, list_files, reading, redact
+from cedar.errors import PipelineError, SourceError
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("b.txt", "a.txt", "sub/c.txt", "sub/deep/d.txt", "x[1].txt", ".hidden.txt", "data.csv"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return tmp_path
+
+
+@pytest.fixture
+def memory():
+    fs = fsspec.filesystem("memory")
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+    yield fs
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+
+
+def names(listing) -> list[str]:
+    return [file.name for file in listing]
+
+
+def test_files_come_sorted_whatever_the_order_of_the_paths(tree: Path):
+    listing = list_files([str(tree / "b.txt"), str(tree / "a.txt")])
+    assert names(listing) == ["a.txt", "b.txt"]
+    assert [file.size for file in listing] == [5, 5]
+    assert listing[0].url == str(tree / "a.txt")
+
+
+def test_globs(tree: Path):
+    assert names(list_files([str(tree / "*.txt")])) == ["a.txt", "b.txt", "x[1].txt"]
+    assert names(list_files([str(tree / "**/*.txt")])) == ["a.txt", "b.txt", "sub/c.txt", "sub/deep/d.txt", "x[1].txt"]
+    assert names(list_files([str(tree / "?.txt")])) == ["a.txt", "b.txt"]
+    assert names(list_files([str(tree / "[bc].txt")])) == ["b.txt"]
+    assert names(list_files([str(tree / "*")])) == ["a.txt", "b.txt", "data.csv", "x[1].txt"]
+
+
+def test_a_name_that_looks_like_a_glob(tree: Path):
+    assert names(list_files([str(tree / "x[1].txt")])) == ["x[1].txt"]
+
+
+def test_relative_and_home_paths(tree: Path, monkeypatch):
+    monkeypatch.chdir(tree)
+    monkeypatch.setenv("HOME", str(tree))
+    assert list_files(["a.txt"])[0].url == str(tree / "a.txt")
+    assert list_files(["~/a.txt"])[0].url == str(tree / "a.txt")
+    assert list_files([f"file://{tree}/a.txt"])[0].url == str(tree / "a.txt")
+
+
+def test_a_file_listed_twice_is_refused(tree: Path):
+    with pytest.raises(SourceError, match=r"a\.txt is listed twice: by '.*a\.txt' and by '.*\*\.txt'"):
+        list_files([str(tree / "a.txt"), str(tree / "*.txt")])
+
+
+def test_nothing_matches_says_what_is_there(tree: Path):
+    with pytest.raises(SourceError, match=r"no file matches '.*\*\.jpg'; '.*' exists and holds .*a\.txt"):
+        list_files([str(tree / "*.jpg")])
+    with pytest.raises(SourceError, match=r"no file matches .*sub' exists and holds c\.txt, deep"):
+        list_files([str(tree / "sub/nope/none.txt")])
+
+
+def test_a_directory_is_refused_unless_suffixes_say_what_it_stands_for(tree: Path):
+    with pytest.raises(SourceError, match="is a directory where a file is expected") as error:
+        list_files([str(tree)])
+    assert error.value.fix is not None
+    assert "/*'" in error.value.fix
+    assert names(list_files([str(tree)], (".csv",))) == ["data.csv"]
+    assert names(list_files([str(tree)], (".txt",)))[2:4] == ["sub/c.txt", "sub/deep/d.txt"]
+    with pytest.raises(SourceError, match=r"no file matches '.*\.parquet'"):
+        list_files([str(tree)], (".parquet",))
+
+
+def test_a_glob_of_directories(tree: Path):
+    with pytest.raises(SourceError, match="matches 1 directory and no file"):
+        list_files([str(tree / "su*")])
+    assert names(list_files([str(tree / "su*")], (".txt",))) == ["sub/c.txt", "sub/deep/d.txt"]
+
+
+def test_a_dangling_link_is_refused(tree: Path):
+    (tree / "z.txt").symlink_to(tree / "gone")
+    with pytest.raises(SourceError, match="is not a regular file"):
+        list_files([str(tree / "*.txt")])
+
+
+def test_the_digest_does_not_change_when_the_data_moves(tree: Path, tmp_path_factory):
+    before = list_files([str(tree / "**/*.txt")]).digest()
+    moved = tmp_path_factory.mktemp("elsewhere") / "new"
+    os.rename(tree, moved)
+    assert list_files([str(moved / "**/*.txt")]).digest() == before
+    (moved / "a.txt").write_text("longer than before")
+    assert list_files([str(moved / "**/*.txt")]).digest() != before
+
+
+def test_other_storage(memory):
+    for name in ("data/b.txt", "data/a.txt", "data/sub/c.txt", "data/.hidden.txt"):
+        memory.pipe(name, b"abc")
+    listing = list_files(["memory://data/*.txt"])
+    assert [file.url for file in listing] == ["memory://data/a.txt", "memory://data/b.txt"]
+    assert names(listing) == ["a.txt", "b.txt"]
+    assert [file.size for file in listing] == [3, 3]
+    assert names(list_files(["memory://data/**/*.txt"])) == ["a.txt", "b.txt", "sub/c.txt"]
+    assert names(list_files(["memory://data"], (".txt",))) == ["a.txt", "b.txt", "sub/c.txt"]
+    assert names(list_files(["memory://data/a.txt"])) == ["a.txt"]
+    with pytest.raises(SourceError, match="is a directory"):
+        list_files(["memory://data"])
+    with pytest.raises(SourceError, match=r"no file matches 'memory://data/\*\.jpg'; .*a\.txt"):
+        list_files(["memory://data/*.jpg"])
+    with pytest.raises(SourceError, match="no file matches 'memory://nope/a'"):
+        list_files(["memory://nope/a"])
+
+
+def test_a_protocol_that_nobody_knows():
+    with pytest.raises(SourceError, match=r"'nosuch://\*\*\*@host/a' cannot be listed"):
+        list_files(["nosuch://user:secret@host/a"])
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("/data/a@b?c=d.txt", "/data/a@b?c=d.txt"),
+        ("ftp://user:secret@host/a.csv", "ftp://***@host/a.csv"),
+        ("https://host/a.csv?sig=abc&x=1", "https://host/a.csv?***"),
+        ("s3://bucket/part-?.parquet", "s3://bucket/part-?.parquet"),
+        ("memory://a/b@c", "memory://a/b@c"),
+    ],
+)
+def test_credentials_are_not_shown(url: str, shown: str):
+    assert redact(url) == shown
+
+
+@pytest.mark.parametrize("paths", [3, None, ["a", 3], {"a"}, b"a"])
+def test_paths_of_the_wrong_type(paths):
+    with pytest.raises(PipelineError, match="read_text: paths must be a string"):
+        as_paths(paths, "read_text")
+
+
+def test_no_paths():
+    with pytest.raises(PipelineError, match="no paths given"):
+        as_paths([], "read_text")
+    with pytest.raises(PipelineError, match="an empty path"):
+        as_paths(["a", ""], "read_text")
+    assert as_paths(Path("a/b"), "read_text") == ("a/b",)
+
+
+def test_concurrently_keeps_order_and_raises_the_first_error():
+    assert concurrently(lambda x: x * x, range(50)) == [x * x for x in range(50)]
+    with pytest.raises(ZeroDivisionError):
+        concurrently(lambda x: 1 // x, [1, 0, 2])
+
+
+def test_reading_names_the_file_and_keeps_the_cause():
+    with (
+        pytest.raises(SourceError, match=r"^a\.bin, row group 3: cannot be read: broken") as error,
+        reading("a.bin", "row group 3"),
+    ):
+        raise ValueError("broken")
+    assert isinstance(error.value.__cause__, ValueError)
+    with pytest.raises(SourceError, match="no permission"), reading("a.bin"):
+        raise PermissionError("no")
+    with pytest.raises(SourceError, match="not there any more"), reading("a.bin"):
+        raise FileNotFoundError("no")

@@ -1,0 +1,292 @@
+import asyncio
+import functools
+import threading
+import time
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from cedar.errors import PipelineError
+from cedar.operators.base import Env
+from cedar.operators.calls import Call, fn_name, is_async, makes_instances
+from cedar.operators.draws import keyed_generator
+from cedar.operators.failures import Blame
+from cedar.skip import Skip
+from tests.toy_blocks import SITE
+
+SKIPS = Blame(0, "map(f)", SITE, Skip())
+STOPS = Blame(0, "map(f)", SITE, None)
+
+
+def call(fn, *columns, blame=SKIPS, env=None, hashes=None, **options):
+    return Call(fn, blame, **options).run(env or Env(), columns, len(columns[0]), hashes)
+
+
+def reciprocal(x):
+    return 1 / x
+
+
+async def reciprocal_later(x):
+    await asyncio.sleep(0)
+    return 1 / x
+
+
+class Doubles:
+    made = 0
+
+    def __init__(self):
+        type(self).made += 1
+
+    def __call__(self, x):
+        return 2 * x
+
+
+@pytest.mark.parametrize("fn", [reciprocal, reciprocal_later])
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_every_row_has_its_result_or_its_failure(fn, timeout):
+    results, failures = call(fn, [1, 0, 2, 0, 4], timeout=timeout)
+    assert results == [1, None, 0.5, None, 0.25]
+    assert list(failures) == [1, 3]
+    assert failures[1].short == "ZeroDivisionError: division by zero"
+    assert isinstance(failures[1].cause, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("fn", [reciprocal, reciprocal_later])
+def test_without_a_policy_the_first_failure_ends_it(fn):
+    _, failures = call(fn, [1, 0, 2, 0, *range(1, 500)], blame=STOPS)
+    assert min(failures) == 1
+    assert call(fn, [0, 0, 1], blame=STOPS, env=Env(sampling=True))[0] == [None, None, 1]
+
+
+def test_a_row_is_worked_on_once():
+    seen = []
+
+    def fn(x):
+        seen.append(x)
+        return 1 / x
+
+    call(fn, [1, 0, 2, 0])
+    assert seen == [1, 0, 2, 0]
+
+
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_stop_iteration_ends_nothing(where):
+    def fn(x):
+        if x == where:
+            raise StopIteration
+        return x
+
+    results, failures = call(fn, [0, 1, 2])
+    assert list(failures) == [where]
+    assert "StopIteration" in failures[where].short
+    assert results == [None if x == where else x for x in range(3)]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_interrupts_pass_through(kind, timeout):
+    def fn(x):
+        raise kind
+
+    async def later(x):
+        raise kind
+
+    with pytest.raises(kind):
+        call(fn, [1], timeout=timeout)
+    with pytest.raises(kind):
+        call(later, [1], timeout=timeout)
+
+
+def test_classes_are_made_once_and_kept():
+    env = Env()
+    before = Doubles.made
+    assert call(Doubles, [1, 2], env=env)[0] == call(Doubles, [1, 2], env=env)[0] == [2, 4]
+    assert Doubles.made == before + 1
+    assert call(int, ["1", "2"])[0] == [1, 2], "a class whose instances cannot be called is called like a function"
+
+
+def test_a_class_that_cannot_be_made_is_no_rows_fault():
+    class Model:
+        def __init__(self):
+            raise OSError("no weights")
+
+        def __call__(self, x):
+            return x
+
+    with pytest.raises(PipelineError, match=r"Model\(\) failed: OSError: no weights") as caught:
+        call(Model, [1])
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.site == SITE
+
+
+def test_connections_of_an_async_class_keep_their_loop():
+    class Client:
+        def __init__(self):
+            self.loops = set()
+
+        async def __call__(self, x):
+            self.loops.add(asyncio.get_running_loop())
+            return len(self.loops)
+
+    env = Env()
+    assert call(Client, [1, 2], env=env)[0] == [1, 1]
+    assert call(Client, [1, 2], env=env)[0] == [1, 1]
+
+
+def test_many_rows_are_in_flight_and_order_is_kept():
+    flying, most = 0, 0
+
+    async def fn(x):
+        nonlocal flying, most
+        flying += 1
+        most = max(most, flying)
+        await asyncio.sleep(0.001 * (x % 3))
+        flying -= 1
+        return x
+
+    assert call(fn, list(range(200)))[0] == list(range(200))
+    assert 1 < most <= 64
+
+
+def test_async_functions_run_inside_a_running_loop():
+    async def notebook():
+        return call(reciprocal_later, [1, 2])[0]
+
+    assert asyncio.run(notebook()) == [1, 0.5]
+
+
+def test_a_row_that_takes_too_long_fails():
+    release = threading.Event()
+
+    def slow(x):
+        if x == 1:
+            release.wait(10)
+        return x
+
+    async def slow_too(x):
+        await asyncio.sleep(10 * (x == 1))
+        return x
+
+    for fn in (slow, slow_too):
+        results, failures = call(fn, [0, 1, 2], timeout=0.05)
+        assert results == [0, None, 2]
+        assert failures[1].short == "TimeoutError: no result within timeout=0.05 s"
+        assert isinstance(failures[1].cause, TimeoutError)
+    release.set()
+
+
+def test_a_timeout_of_the_users_own_keeps_its_text():
+    async def fn(x):
+        raise TimeoutError("the server is down")
+
+    assert call(fn, [1], timeout=60)[1][0].short == "TimeoutError: the server is down"
+
+
+def test_a_stuck_instance_is_not_used_again():
+    release = threading.Event()
+
+    class Model:
+        made = 0
+
+        def __init__(self):
+            Model.made += 1
+            self.stuck = False
+
+        def __call__(self, x):
+            assert not self.stuck
+            self.stuck = x == 1
+            if self.stuck:
+                release.wait(10)
+            return x
+
+    assert call(Model, [0, 1, 2], timeout=0.05)[0] == [0, None, 2]
+    assert Model.made == 2
+    release.set()
+
+
+async def draw_later(rng):
+    await asyncio.sleep(0)
+    return float(rng.random())
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_draws_are_keyed_by_the_row(timeout):
+    hashes = np.array([5, 6, 7], dtype=np.uint64)
+
+    def fn(x, rng):
+        rng.integers(10, dtype=np.uint32)  # leaves half a word behind
+        return float(rng.random()) if x else None
+
+    async def later(x, rng):
+        await asyncio.sleep(0)
+        return fn(x, rng)
+
+    first = call(fn, [1, 1, 1], hashes=hashes, random=True, timeout=timeout)[0]
+    assert len(set(first)) == 3
+    assert call(fn, [1, 1, 1], hashes=hashes[::-1], random=True, timeout=timeout)[0] == first[::-1]
+    assert call(later, [1, 1, 1], hashes=hashes, random=True, timeout=timeout)[0] == first
+    assert call(fn, [1], hashes=hashes[1:2], random=True)[0] == [first[1]]
+    assert call(fn, [1], hashes=hashes[1:2], random=True, env=Env(epoch=1))[0] != [first[1]]
+    assert call(fn, [1], hashes=hashes[1:2], random=True, draw=9)[0] != [first[1]]
+    generator = keyed_generator(6, Env().draw_seed(0))
+    assert fn(1, generator) == first[1]
+
+
+def test_items_are_collected_within_the_call():
+    def fails_late(x):
+        yield x
+        yield 1 / x
+
+    async def later(x):
+        for i in range(x):
+            await asyncio.sleep(0)
+            yield i
+
+    results, failures = call(fails_late, [1, 0], items=True)
+    assert results == [[1, 1.0], None]
+    assert list(failures) == [1]
+    assert call(later, [2, 0], items=True)[0] == [[0, 1], []]
+    assert "async generator" in call(later, [1])[1][0].short
+    for wrong in ("text", b"bytes", {"a": 1}, None, 5):
+        assert "not an iterable of rows" in call(lambda x, wrong=wrong: wrong, [1], items=True)[1][0].short
+
+
+def test_errors_whose_text_fails_are_still_reported():
+    class TwoArguments(Exception):
+        def __init__(self, a, b):
+            super().__init__()
+
+        def __str__(self):
+            raise ValueError
+
+    def fn(x):
+        raise TwoArguments(1, 2)
+
+    assert "TwoArguments" in call(fn, [1])[1][0].short
+
+
+def test_kinds_of_functions():
+    assert is_async(reciprocal_later)
+    assert is_async(functools.partial(reciprocal_later, 1))
+    assert not is_async(reciprocal)
+    assert not is_async(int)
+    assert makes_instances(Doubles)
+    assert not makes_instances(int)
+    assert not makes_instances(Doubles())
+    assert [fn_name(f) for f in (abs, Doubles, Doubles(), functools.partial(abs))] == ["abs", "Doubles", "Doubles", "abs"]
+    assert fn_name(lambda: 0) == "<lambda>"
+
+
+def test_calls_are_pickled_by_value():
+    factor = 3
+    again = cloudpickle.loads(cloudpickle.dumps(Call(lambda x: x * factor, SKIPS)))
+    assert again.run(Env(), [[1, 2]], 2)[0] == [3, 6]
+
+
+def test_helper_threads_end_with_the_block():
+    call(reciprocal, [1, 2], timeout=60)
+    deadline = time.monotonic() + 1
+    while any(t.name == "cedar-timeout" for t in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(t.name == "cedar-timeout" for t in threading.enumerate())
