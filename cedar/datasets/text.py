@@ -36,7 +36,7 @@ class LineIndex:
         self._known[file, part] = count
 
     def before(self, file: int, part: int, of: File, size: int) -> int:
-        """Newlines in the ranges of ``size`` bytes before range ``part``; those not read yet are counted, concurrently."""
+        """Newlines in the ranges of ``size`` bytes before range ``part``; counts what was not read yet."""
         with self._lock:
             missing = [p for p in range(part) if (file, p) not in self._known]
             counts = concurrently(lambda p: count_newlines(of, p * size, (p + 1) * size), missing)

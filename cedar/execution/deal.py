@@ -18,7 +18,7 @@ Interval: TypeAlias = tuple[int, float]  # up to infinity
 History: TypeAlias = list[Any]  # [[world, chunk, [taken by each rank]], ...], oldest first
 
 
-def dealt_runs(total: int | float, world: int, rank: int, chunk: int, last: str) -> Iterator[tuple[int, int]]:
+def dealt_runs(total: float, world: int, rank: int, chunk: int, last: str) -> Iterator[tuple[int, int]]:
     """The runs of unit numbers that a rank takes, in order; numbers from ``total`` on are padding."""
     if total == math.inf:
         start = rank * chunk

@@ -53,8 +53,8 @@ class Options:
 class Loader:
     """Iterates a pipeline, epoch by epoch, and can be stopped and resumed anywhere.
 
-    ``for batch in loader`` runs the current epoch, then moves to the next. After a ``break`` the next ``for`` starts the
-    epoch again; after ``load_state_dict`` it goes on where the state says.
+    ``for batch in loader`` runs the current epoch, then moves to the next. After a ``break`` the next ``for`` starts
+    the epoch again; after ``load_state_dict`` it goes on where the state says.
 
     Example:
         >>> import cedar
@@ -96,12 +96,16 @@ class Loader:
         """Stand at the beginning of an epoch; with ``steps``, the data go on where they were."""
         self.epoch = epoch
         self._step = 0
-        self._begun: dict[str, Any] | None = None
         self._data = epoch
         self._open: dict[str, Any] = {}
+        self._mark_beginning()
         self._resumed = False
         self._placed = False
         self._budgets.start({}, 0)
+
+    def _mark_beginning(self) -> None:
+        """Steps count from here: the epoch's beginning, or where it was dealt anew to other ranks."""
+        self._begun: dict[str, Any] = {"step": self._step, "data": self._data, "open": _copied(self._open)}
 
     def set_epoch(self, epoch: int) -> None:
         """Stand at the beginning of epoch ``epoch``; what was loaded from a state is forgotten."""
@@ -147,8 +151,9 @@ class Loader:
             return
         begun = self._begun
         self._begin_epoch(self.epoch)
-        if begun is not None:
+        if self._options.steps is not None and begun["step"] == 0:
             self._data, self._open, self._placed = begun["data"], begun["open"], True
+            self._mark_beginning()
 
     def _place(self, runner: Runner) -> None:
         """With ``steps``, an epoch that was not reached by running starts where it would."""
@@ -161,7 +166,7 @@ class Loader:
             if units is not None and units != math.inf and units > 0:
                 self._data, taken = divmod(self.epoch * steps, int(units))
                 self._open = {str(self._data): {"history": [], "deal": [[taken, None, None], 0], "lanes": None}}
-        self._begun = {"data": self._data, "open": _copied(self._open)}
+        self._mark_beginning()
 
     def _deliveries(self, runner: Runner) -> Iterator[Any]:
         steps = self._options.steps
@@ -187,7 +192,7 @@ class Loader:
                 raise PipelineError(
                     f"steps={steps}: an epoch of the data has no batch for rank {self.rank.rank}",
                     site=self._site,
-                    fix='use smaller batches, last="keep", or more data',
+                    fix='use smaller batches, last="keep", more splits than ranks, or leave local=True out',
                 )
             self._open.pop(str(self._data), None)
             self._data += 1
@@ -253,7 +258,7 @@ class Loader:
         self._begin_epoch(self.epoch + 1)
         if steps is not None:
             self._data, self._open, self._placed = data, open_, True
-            self._begun = {"data": data, "open": _copied(open_)}
+            self._mark_beginning()
 
     def _row(self, row: RowRef) -> RowRef:
         """A row with the URL of its file and its epoch."""
@@ -326,7 +331,11 @@ class Loader:
         self._generation += 1
         self._begin_epoch(chosen["epoch"])
         self._step, self._data, self._open = chosen["step"], chosen["data"], chosen["open"]
-        self._begun, self._resumed, self._placed = chosen["begun"], True, True
+        self._resumed, self._placed = True, True
+        if chosen["begun"] is None:  # merged: steps of this world count from here
+            self._mark_beginning()
+        else:
+            self._begun = chosen["begun"]
         self._budgets.start(chosen["skipped"], chosen["seen"])
 
     def _chunk(self) -> int:
@@ -345,23 +354,24 @@ class Loader:
         Raises:
             PipelineError: the step is committed, past the epoch's end, or negative.
         """
-        if self._replay is None or self._replay.epoch != self.epoch:
-            self._close_replay()
-            self._replay = Replay(self._job, self.epoch, self._options, self._site)
+        replay = self._replayed()
         try:
-            piece = self._replay.unit(step, self.rank.rank if rank is None else rank)
+            piece = replay.unit(step, self.rank.rank if rank is None else rank)
         except CedarError as error:
             self._locate(error)
             raise
-        _, value = next(self._values(piece, self._replay.runner))
+        _, value = next(self._values(piece, replay.runner))
         return value
 
     def commit(self, step: int) -> None:
         """Batches up to and including ``step`` of this epoch are consumed: they need not be read again."""
-        if self._replay is None or self._replay.epoch != self.epoch:
+        self._replayed().commit(step)
+
+    def _replayed(self) -> Replay:
+        if self._replay is None or self._replay.epoch != self.epoch or self._replay.begun != self._begun:
             self._close_replay()
-            self._replay = Replay(self._job, self.epoch, self._options, self._site)
-        self._replay.commit(step)
+            self._replay = Replay(self._job, self.epoch, _copied(self._begun), self._options.steps, self._site)
+        return self._replay
 
     def _close_replay(self) -> None:
         if self._replay is not None:

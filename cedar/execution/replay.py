@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from cedar.errors import PipelineError, Site
@@ -14,13 +16,22 @@ _OPEN = 4  # flows kept open, so that steps read one after the other are not loo
 
 
 class Replay:
-    """Random access to the units of one epoch; reading forward continues an open flow."""
+    """Random access to the units of one epoch; reading forward continues an open flow.
 
-    def __init__(self, job: Job, epoch: int, options: Any, site: Site | None) -> None:
+    Args:
+        job: what to run.
+        epoch: the loader's epoch.
+        begun: where its steps count from: {"step", "data", "open"}.
+        steps: the epoch's fixed length, or None.
+        site: for errors.
+    """
+
+    def __init__(self, job: Job, epoch: int, begun: dict[str, Any], steps: int | None, site: Site | None) -> None:
         self.epoch = epoch
+        self.begun = begun
         self.runner = Runner("inline", 1)
         self._job = job
-        self._steps = options.steps
+        self._steps = steps
         self._site = site
         self._committed = -1
         self._flows: dict[int, tuple[int, Iterator[Piece]]] = {}  # rank to (next step, pieces)
@@ -30,39 +41,73 @@ class Replay:
         self._committed = max(self._committed, step)
 
     def unit(self, step: int, rank: int) -> Piece:
-        """The unit that ``rank`` gets at ``step``."""
-        if not 0 <= rank < self._job.rank.world:
-            raise PipelineError(f"read(rank={rank}): ranks are 0 to {self._job.rank.world - 1}", site=self._site)
+        """The unit that ``rank`` gets at ``step``.
+
+        Raises:
+            PipelineError: the step is committed, before the epoch's beginning or past its end.
+        """
+        self._check(step, rank)
+        place, pieces = self._flows.pop(rank, (0, None))
+        if pieces is None or place > step:
+            place, pieces = self._open(step, rank)
+        for piece in pieces:
+            after = place + piece.units
+            if step < after:
+                rest = piece.slice(step - place + 1, piece.units) if step + 1 < after else None
+                self._keep(rank, step + 1, _chain(rest, pieces))
+                return piece.slice(step - place, step - place + 1)
+            place = after
+        raise PipelineError(f"read({step}): the epoch of rank {rank} has {place} steps", site=self._site)
+
+    def _check(self, step: int, rank: int) -> None:
+        world = self._job.rank.world
+        if not 0 <= rank < world:
+            raise PipelineError(f"read(rank={rank}): ranks are 0 to {world - 1}", site=self._site)
         if step <= self._committed:
             raise PipelineError(
                 f"read({step}): steps up to {self._committed} are committed",
                 site=self._site,
                 fix="commit a step only when nobody will ask for it again",
             )
-        place, pieces = self._flows.pop(rank, (0, None))
-        if pieces is None or place > step:
-            place, pieces = self._open(step, rank)
-        for piece in pieces:
-            last = place + piece.units
-            if step < last:
-                rest = piece.slice(step - place + 1, piece.units) if not piece.batch and step + 1 < last else None
-                self._keep(rank, step + 1, _chain(rest, pieces))
-                return piece.slice(step - place, step - place + 1)
-            place = last
-        raise PipelineError(f"read({step}): the epoch of rank {rank} has {place} steps", site=self._site)
+        if step < self.begun["step"]:
+            raise PipelineError(
+                f"read({step}): the epoch was dealt anew to {world} rank(s) at step {self.begun['step']}",
+                site=self._site,
+            )
+        if self._steps is not None and step >= self._steps:
+            raise PipelineError(f"read({step}): the epoch has {self._steps} steps", site=self._site)
 
     def _open(self, step: int, rank: int) -> tuple[int, Iterator[Piece]]:
-        entry = None
-        if self._steps is not None:
-            raise PipelineError(
-                "read() with steps= is not there", site=self._site, fix="leave steps out, or keep the batch yourself"
-            )
-        known = DataEpoch(_as_rank(self._job, rank), self.runner, self.epoch, None)
-        start = 0
-        if known.units() is not None:
-            entry = {"history": [], "deal": [[step, None, None], 0], "lanes": None}
-            start = step
-        return start, DataEpoch(_as_rank(self._job, rank), self.runner, self.epoch, entry).pieces()
+        """Pieces from the wanted step on where counts allow a jump, else from the beginning."""
+        job = replace(self._job, rank=replace(self._job.rank, rank=rank))
+        place = self.begun["step"]
+        data = self.begun["data"]
+        opened = self.begun["open"]
+        while True:
+            entry = _of_rank(opened.get(str(data)), rank == self._job.rank.rank)
+            units = DataEpoch(job, self.runner, data, entry).units()
+            if units is None or units == 0 or place + units > step or self._steps is None:
+                break
+            place += int(units)
+            data += 1
+        if units is not None and units != math.inf and step > place:
+            entry = entry or {"history": [], "deal": None, "lanes": None}
+            taken = 0 if entry["deal"] is None else entry["deal"][0][0] + entry["deal"][1]
+            jump = min(step - place, int(units))
+            entry = entry | {"deal": [[taken + jump, None, None], 0]}
+            place += jump
+        return place, self._pieces(job, data, entry, opened)
+
+    def _pieces(self, job: Job, data: int, entry: dict[str, Any] | None, opened: dict[str, Any]) -> Iterator[Piece]:
+        while True:
+            some = False
+            for piece in DataEpoch(job, self.runner, data, entry).pieces():
+                some = some or piece.units > 0
+                yield piece
+            if self._steps is None or not some:
+                return
+            data += 1
+            entry = _of_rank(opened.get(str(data)), job.rank.rank == self._job.rank.rank)
 
     def _keep(self, rank: int, place: int, pieces: Iterator[Piece]) -> None:
         self._flows[rank] = (place, pieces)
@@ -75,13 +120,15 @@ class Replay:
         self.runner.close()
 
 
+def _of_rank(entry: dict[str, Any] | None, own: bool) -> dict[str, Any] | None:
+    """An epoch's entry for another rank: its place below is not ours."""
+    if entry is None or own or entry["deal"] is None:
+        return entry
+    (taken, _, _), skip = entry["deal"]
+    return entry | {"deal": [[taken, None, None], skip]}
+
+
 def _chain(first: Piece | None, rest: Iterator[Piece]) -> Iterator[Piece]:
     if first is not None:
         yield first
     yield from rest
-
-
-def _as_rank(job: Job, rank: int) -> Job:
-    from dataclasses import replace
-
-    return replace(job, rank=replace(job.rank, rank=rank))

@@ -29,6 +29,7 @@ from cedar.stream import PENDING, At, Flow, Piece, Position, Pulled, Rows, Strea
 _DEFAULT_ROW_BYTES = 1024
 _LEAST_WINDOW = 8 << 20
 _WINDOWS = 64
+_LANE_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ class SplitStream(Stream):
         window: how windows are cut.
         permute: seed of the permutation of splits; None keeps their order.
         keeps_rows: the steps neither add nor remove rows.
-        lane: (number, of) reads only every of-th window, for operators that are local to a rank.
+        lane: (number, of) reads only every of-th split (runs of rows in a streaming one), for operators local to
+            a rank.
     """
 
     def __init__(
@@ -128,7 +130,9 @@ class SplitStream(Stream):
         if self._permute is not None and n:
             hashes = hash_array(hash_ints(self._permute, lap), order)
             order = np.argsort(np.asarray(hashes, dtype=np.uint64), kind="stable").astype(np.int64)
-        ends = np.zeros(n, dtype=bool)
+        if self.lane is not None and not any(split.streaming for _, split in self.entries):
+            order = order[self.lane[0] :: self.lane[1]]
+        ends = np.zeros(len(order), dtype=bool)
         held = 0.0
         sizes, limit = self._sizes_and_limit()
         for place, entry in enumerate(order):
@@ -136,7 +140,7 @@ class SplitStream(Stream):
             if held >= limit or self.entries[entry][1].streaming:
                 ends[place] = True
                 held = 0.0
-        if n:
+        if len(order):
             ends[-1] = True
         before = None
         if self.count is not None:
@@ -190,7 +194,6 @@ class _SplitFlow(Flow):
         self._lap = lap
         self._place = place
         self._row = row
-        self._window = bisect_right(self._layout.starts, place) - 1
         self._readers: deque[_Whole | _Chunks] = deque()
         self._ready: deque[Piece] = deque()
 
@@ -213,25 +216,17 @@ class _SplitFlow(Flow):
         while len(self._readers) < limit and self._place < len(self._layout.order):
             if self._readers and isinstance(self._readers[-1], _Chunks) and len(self._readers) * 2 >= limit:
                 break
-            reader = self._next_reader()
-            if reader is not None:
-                self._readers.append(reader)
+            self._readers.append(self._next_reader())
         for reader in self._readers:
             reader.advance()
 
-    def _next_reader(self) -> _Whole | _Chunks | None:
+    def _next_reader(self) -> _Whole | _Chunks:
         place, row = self._place, self._row
         self._place, self._row = place + 1, 0
         segment, split = self._stream.entries[int(self._layout.order[place])]
-        window = self._window
-        ends = bool(self._layout.ends[place])
-        self._window += ends
-        lane = self._stream.lane
         if split.streaming:
-            return _Chunks(self._stream, segment, split, place, row, self._lap, lane)
-        if lane is not None and window % lane[1] != lane[0]:
-            return None
-        return _Whole(self._stream, segment, split, place, self._lap, ends)
+            return _Chunks(self._stream, segment, split, place, row, self._lap)
+        return _Whole(self._stream, segment, split, place, self._lap, bool(self._layout.ends[place]))
 
     def close(self) -> None:
         for reader in self._readers:
@@ -285,12 +280,11 @@ class _Chunks:
         place: int,
         row: int,
         lap: int,
-        lane: tuple[int, int] | None,
     ) -> None:
         self._tasks = stream.tasks
         self._segment = segment
         self._place = place
-        self._lane = lane
+        self._lane = stream.lane
         self._window_rows = stream.window_rows(segment)
         self._reader = _ChunkReader(segment, split, row, lap)
         self._row = row
@@ -321,14 +315,22 @@ class _Chunks:
         rows = Rows.of(block)
         start = 0
         while start < block.slots:
-            window, inside = divmod(self._row, self._window_rows)
-            stop = min(block.slots, start + self._window_rows - inside)
-            at = [self._place, self._row]
+            at, mine = [self._place, self._row], self._is_mine()
+            room = self._window_rows - self._row % self._window_rows
+            if self._lane is not None:
+                room = min(room, _LANE_ROWS - self._row % _LANE_ROWS)
+            stop = min(block.slots, start + room)
             self._row += stop - start
-            if self._lane is None or (self._place + window) % self._lane[1] == self._lane[0]:
-                yield Piece(rows.slice(start, stop), at, 0, ends_window=self._row % self._window_rows == 0)
+            ends = self._row % self._window_rows == 0
+            if mine or ends:
+                yield Piece(rows.slice(start, stop if mine else start), at, 0, ends_window=ends)
             start = stop
         self.advance()
+
+    def _is_mine(self) -> bool:
+        """Whether the lane reads the run of rows that begins here."""
+        lane = self._lane
+        return lane is None or (self._place + self._row // _LANE_ROWS) % lane[1] == lane[0]
 
     def cancel(self) -> None:
         for future in self._futures:

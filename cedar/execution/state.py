@@ -70,7 +70,7 @@ class Identity:
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     "cedar": int, "pipeline": str, "sources": list, "code": str, "seed": int, "split_batches": bool,
     "steps": (int, type(None)), "epoch": int, "step": int, "rank": int, "world": int, "data": int, "open": dict,
-    "begun": (dict, type(None)), "skipped": dict, "seen": int, "check": str,
+    "begun": dict, "skipped": dict, "seen": int, "check": str,
 }  # fmt: skip
 
 
@@ -171,12 +171,14 @@ def _merge_entries(
     for entry, done in zip(entries, ahead, strict=True):
         if entry is None or entry["deal"] is None:
             taken.append(1 << 60 if done else 0)
+            if not done:
+                hint = [None, 0]  # somebody has not begun, so units are left from the first on
             continue
         (units, below, number), skip = entry["deal"]
         taken.append(units + skip)
         if number is not None and (hint is None or number < hint[1]):
             hint = [below, number]
-        elif number is None and units + skip == 0:
+        elif number is None and units + skip == 0 and not done:
             hint = [None, 0]
     history = [*some["history"], [1, chunk, [max(taken)]] if sliced else [world, chunk, taken]]
     below, number = hint if hint is not None else (None, None)
