@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from cedar.errors import PipelineError, Site
+from cedar.errors import CedarError, PipelineError, Site
 from cedar.operators.base import Operator, Schema, StreamOperator
 
 
@@ -53,11 +54,22 @@ def replace(node: Node, rewrite: Callable[[Node], Node | None]) -> Node:
     return done[id(node)]
 
 
+@contextmanager
+def at_site(node: Node) -> Iterator[None]:
+    """Gives an error that names no place the user's line that built the operator."""
+    try:
+        yield
+    except CedarError as error:
+        error.site = error.site or node.site
+        raise
+
+
 def schemas(node: Node) -> dict[int, Schema]:
     """The schema of every node, by id, without running."""
     known: dict[int, Schema] = {}
     for current in walk(node):
-        known[id(current)] = current.operator.schema(*(known[id(child)] for child in current.inputs))
+        with at_site(current):
+            known[id(current)] = current.operator.schema(*(known[id(child)] for child in current.inputs))
     return known
 
 
@@ -67,7 +79,8 @@ def batched(node: Node) -> dict[int, bool]:
     for current in walk(node):
         below = [known[id(child)] for child in current.inputs]
         operator = current.operator
-        known[id(current)] = operator.batched(*below) if isinstance(operator, StreamOperator) else any(below)
+        with at_site(current):
+            known[id(current)] = operator.batched(*below) if isinstance(operator, StreamOperator) else any(below)
     return known
 
 

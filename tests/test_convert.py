@@ -41,7 +41,10 @@ COLUMNS: dict[str, tuple[Any, Any]] = {
         pa.array([[[1]], [[2], []]], pa.large_list(pa.large_list(pa.int64()))),
         pa.array([[[1]], None], pa.large_list(pa.large_list(pa.int64()))),
     ),
-    "fixed-size list": (pa.array([[1, 2]] * 2, pa.list_(pa.int64(), 2)), pa.array([[1, 2], None], pa.list_(pa.int64(), 2))),
+    "fixed-size list": (
+        pa.array([[1, 2]] * 2, pa.list_(pa.int64(), 2)),
+        pa.array([[1, 2], None], pa.list_(pa.int64(), 2)),
+    ),
     "struct": (pa.array([{"a": 1.0}] * 2), pa.array([{"a": 1.0}, None])),
     "ndarray": (np.zeros((2, 3), dtype=np.float32), None),
     "object": (np.array([{}, {1}], dtype=object), np.array([{}, None], dtype=object)),
@@ -208,7 +211,8 @@ def test_kinds_that_are_not_canonical_are_taken_too() -> None:
     assert to_numpy(pa.array(["a", None]).dictionary_encode(), "x").tolist() == ["a", None]
     assert to_numpy(pa.array([[1], [2]]), "x").to_list() == [[1], [2]]
     assert to_torch(pa.array([["a", "b"]], pa.list_(pa.large_string(), 2)), "x").to_list() == [["a", "b"]]
-    assert to_numpy(pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())), "x").to_list() == [[{"key": "k", "value": 1}]]
+    pairs = pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))
+    assert to_numpy(pairs, "x").to_list() == [[{"key": "k", "value": 1}]]
 
 
 @pytest.mark.parametrize(

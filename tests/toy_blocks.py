@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,9 @@ def bind(
     return operator.bind(Bound(3, operator.label(), SITE, draw, policy, batched, lambda: head, None))
 
 
-def run(operator: RowOperator, given: Block, *, sample: Block | None = None, env: Env | None = None, **how: Any) -> Block:
+def run(
+    operator: RowOperator, given: Block, *, sample: Block | None = None, env: Env | None = None, **how: Any
+) -> Block:
     """The operator on one block."""
     return bind(operator, given if sample is None else sample, **how)(given, env or Env())
 
@@ -41,7 +44,7 @@ def run(operator: RowOperator, given: Block, *, sample: Block | None = None, env
 def run_in_parts(kernel: Kernel, given: Block, cuts: Sequence[int]) -> Block:
     """The kernel on the block cut at ``cuts``, the results one after the other."""
     edges = [0, *sorted(cut % (given.slots + 1) for cut in cuts), given.slots]
-    parts = [kernel(given.slice(a, b), Env()) for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [kernel(given.slice(a, b), Env()) for a, b in pairwise(edges)]
     return concat_blocks(parts)
 
 

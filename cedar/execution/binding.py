@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from cedar import graph
@@ -40,24 +42,8 @@ class Binding:
         self._samples: dict[tuple[int, int], Block] = {}
         self._splits: dict[int, tuple[Split, ...]] = {}
         self._draws = _draw_seeds(self.nodes)
-        self.schemas = self._checked_schemas()
-        self.batched = self._checked_units()
-
-    def _checked_schemas(self) -> dict[int, Schema]:
-        known: dict[int, Schema] = {}
-        for node in self.nodes:
-            with _AtSite(node):
-                known[id(node)] = node.operator.schema(*(known[id(child)] for child in node.inputs))
-        return known
-
-    def _checked_units(self) -> dict[int, bool]:
-        known: dict[int, bool] = {}
-        for node in self.nodes:
-            below = [known[id(child)] for child in node.inputs]
-            with _AtSite(node):
-                operator = node.operator
-                known[id(node)] = operator.batched(*below) if isinstance(operator, StreamOperator) else any(below)
-        return known
+        self.schemas = graph.schemas(root)
+        self.batched = graph.batched(root)
 
     def source_ordinal(self, node: Node) -> int:
         """The number that row keys give a source."""
@@ -67,7 +53,7 @@ class Binding:
         """A source's splits, listed once."""
         if id(node) not in self._splits:
             assert isinstance(node.operator, Read)
-            with _AtSite(node):
+            with _prepared(node):
                 self._splits[id(node)] = tuple(node.operator.source.splits())
         return self._splits[id(node)]
 
@@ -98,7 +84,7 @@ class Binding:
                 sample=lambda: self.sample(below),
                 types=self.schemas[id(below)],
             )
-            with _AtSite(node):
+            with _prepared(node):
                 self._kernels[id(node)] = operator.bind(bound)
         return self._kernels[id(node)]
 
@@ -126,7 +112,7 @@ class Binding:
         if isinstance(operator, Read):
             return self._first_rows(node, rows)
         below = [self._sample(child, rows) for child in node.inputs]
-        with _AtSite(node):
+        with _prepared(node):
             if isinstance(operator, RowOperator):
                 return self.kernel(node)(below[0], self._env)
             assert isinstance(operator, StreamOperator)
@@ -180,22 +166,18 @@ def _draw_seeds(nodes: list[Node]) -> dict[int, int]:
     return draws
 
 
-class _AtSite:
-    """Gives an error without a place the user's line that built the operator."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, CedarError) and error.site is None:
-            error.site = self._node.site
-        elif isinstance(error, Exception) and not isinstance(error, CedarError):
-            raise PipelineError(
-                f"{self._node.operator.label()} cannot be prepared: {type(error).__name__}: {error}",
-                site=self._node.site,
-                done="nothing was delivered",
-                fix="see the exception above for its cause",
-            ) from error
+@contextmanager
+def _prepared(node: Node) -> Iterator[None]:
+    """Whatever an operator raises while it is prepared names the user's line."""
+    try:
+        with graph.at_site(node):
+            yield
+    except CedarError:
+        raise
+    except Exception as error:
+        raise PipelineError(
+            f"{node.operator.label()} cannot be prepared: {type(error).__name__}: {error}",
+            site=node.site,
+            done="nothing was delivered",
+            fix="see the exception above for its cause",
+        ) from error

@@ -12,9 +12,11 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+from cedar.errors import ResumeError
 from cedar.stream import Count
 
 Interval: TypeAlias = tuple[int, float]  # up to infinity
+EVERYTHING = 1 << 60  # taken by a rank that is through an epoch
 History: TypeAlias = list[Any]  # [[world, chunk, [taken by each rank]], ...], oldest first
 
 
@@ -54,6 +56,11 @@ def remaining(total: Count, history: History, last: str) -> list[Interval]:
         count = _length(left)
         consumed: list[tuple[int, int]] = []
         if total is None:
+            if max(taken) >= EVERYTHING:
+                raise ResumeError(
+                    "one rank is many epochs ahead of another, and how much it took of this one is not known any more",
+                    fix="save the states of all ranks at the same step",
+                )
             least = min(taken)
             consumed.append((0, least * world))
             consumed += [(r + k * world, r + k * world + 1) for r, mine in enumerate(taken) for k in range(least, mine)]

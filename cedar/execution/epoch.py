@@ -80,6 +80,11 @@ class DataEpoch:
         """This epoch's part of a state, after what was handed over."""
         return {"history": self._history, "deal": self._deal, "lanes": self._lanes}
 
+    def closed(self) -> dict[str, Any]:
+        """This epoch's part of a state once this rank has all of its units: other ranks may still be in it."""
+        taken = 0 if self._deal is None else self._deal[0][0] + self._deal[1]
+        return {"history": self._history, "deal": [[taken, None, None], 0], "lanes": self._lanes}
+
     def units(self) -> Count:
         """How many units are still to come on this rank, where that is known."""
         if self._lanes is not None:

@@ -29,6 +29,8 @@ from cedar.operators.base import Env, Instances
 from cedar.skip import Skip
 from cedar.stream import Piece
 
+_CLOSED = 8  # epochs of the data that a rank may be ahead of another when their states are merged
+
 
 @dataclass(frozen=True)
 class Options:
@@ -186,6 +188,7 @@ class Loader:
                     if steps is not None and self._step >= steps:
                         return
             if steps is None:
+                self._close(data)
                 return
             idle += 1
             if idle > 1:
@@ -194,8 +197,13 @@ class Loader:
                     site=self._site,
                     fix='use smaller batches, last="keep", more splits than ranks, or leave local=True out',
                 )
-            self._open.pop(str(self._data), None)
+            self._close(data)
             self._data += 1
+
+    def _close(self, data: DataEpoch) -> None:
+        """This rank is through an epoch of the data: other ranks may need to know when their states are merged."""
+        self._open = {e: entry for e, entry in self._open.items() if int(e) > data.epoch - _CLOSED}
+        self._open[str(data.epoch)] = data.closed()
 
     def _pieces(self, data: DataEpoch) -> Iterator[Piece]:
         pieces = data.pieces()

@@ -64,11 +64,15 @@ class Report:
 
     def __str__(self) -> str:
         lines = [
-            (f"{self.rows:,} rows in {self.batches:,} deliveries, {self.seconds:.2f} s: "
-            f"{self.rows_per_second:,.0f} rows/s"),
+            (
+                f"{self.rows:,} rows in {self.batches:,} deliveries, {self.seconds:.2f} s: "
+                f"{self.rows_per_second:,.0f} rows/s"
+            ),
             f"waited for data {self.stall:.0%} of the time; bottleneck: {self.bottleneck}",
-            (f"rank {self.rank} of {self.world} (from {self.rank_from}); "
-            f"executor {self.executor}, {self.workers} worker(s)"),
+            (
+                f"rank {self.rank} of {self.world} (from {self.rank_from}); "
+                f"executor {self.executor}, {self.workers} worker(s)"
+            ),
         ]
         total = sum(self.operators.values()) or 1.0
         lines += [f"  {s:8.3f} s {s / total:5.0%}  {label}" for label, s in self.operators.items()]

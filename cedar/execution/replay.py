@@ -74,6 +74,12 @@ class Replay:
                 f"read({step}): the epoch was dealt anew to {world} rank(s) at step {self.begun['step']}",
                 site=self._site,
             )
+        if rank != self._job.rank.rank and any(entry["lanes"] is not None for entry in self.begun["open"].values()):
+            raise PipelineError(
+                f"read({step}, rank={rank}): with local operators and steps=, only rank {rank} knows where it is",
+                site=self._site,
+                fix="read it on that rank, or leave local=True or steps= out",
+            )
         if self._steps is not None and step >= self._steps:
             raise PipelineError(f"read({step}): the epoch has {self._steps} steps", site=self._site)
 

@@ -16,6 +16,7 @@ from typing import Any
 from cedar import graph
 from cedar.datasets.base import Read
 from cedar.errors import ResumeError, Site
+from cedar.execution.deal import EVERYTHING
 from cedar.graph import Node
 
 VERSION = 1
@@ -140,12 +141,12 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
     merged["data"] = min(s["data"] for s in states)
     epochs = sorted({int(e) for s in states for e in s["open"]} | {s["data"] for s in states})
     merged["open"] = {}
-    for epoch in epochs:
-        entries = [s["open"].get(str(epoch)) for s in states]
-        if any(e is not None for e in entries):
-            ahead = [s["data"] > epoch for s in states]
-            merged["open"][str(epoch)] = _merge_entries(entries, ahead, world, chunk, states[0]["split_batches"])
-    merged["step"] = min(s["step"] for s in states)
+    for number in epochs:
+        entries = [s["open"].get(str(number)) for s in states]
+        ahead = [s["data"] > number for s in states]
+        if any(e is not None for e in entries) and not all(ahead):
+            merged["open"][str(number)] = _merge_entries(entries, ahead, world, chunk, states[0]["split_batches"])
+    merged["step"] = min(s["step"] for s in states if s["epoch"] == epoch)
     merged["begun"] = None
     merged["seen"] = sum(s["seen"] for s in states) // world
     for key in {k for s in states for k in s["skipped"]}:
@@ -170,7 +171,7 @@ def _merge_entries(
     hint = None
     for entry, done in zip(entries, ahead, strict=True):
         if entry is None or entry["deal"] is None:
-            taken.append(1 << 60 if done else 0)
+            taken.append(EVERYTHING if done else 0)
             if not done:
                 hint = [None, 0]  # somebody has not begun, so units are left from the first on
             continue

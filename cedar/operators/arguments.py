@@ -28,7 +28,7 @@ def row_arguments(block: Block, columns: tuple[str, ...], blame: Blame) -> list[
 def batch_arguments(block: Block, columns: tuple[str, ...], blame: Blame) -> list[Any]:
     """The arrays of a batch, one per column; a dict of all of them where no columns are named."""
     arrays = numpy_columns(block, columns or tuple(block.columns), blame)
-    return list(arrays.values()) if columns else [arrays]
+    return [arrays[name] for name in columns] if columns else [arrays]
 
 
 def numpy_columns(block: Block, columns: tuple[str, ...], blame: Blame) -> dict[str, Any]:

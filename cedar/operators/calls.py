@@ -7,7 +7,6 @@ instances can be called is made once per worker; any other class (``int``, ``str
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import queue
@@ -16,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cedar.cursor import Hashes
 from cedar.errors import PipelineError
@@ -24,6 +23,9 @@ from cedar.operators.base import Bound, Env
 from cedar.operators.draws import seeded
 from cedar.operators.failures import Blame, Failure, text_of
 from cedar.operators.in_flight import InFlight, Outcome, as_items, new_runner, too_long
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 @dataclass(frozen=True)

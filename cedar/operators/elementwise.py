@@ -37,7 +37,9 @@ _FAMILIES: dict[str, frozenset[str]] = {
 # In these families only the listed ones are.
 _PARTS: dict[str, frozenset[str]] = {
     "Boolean": frozenset(
-        "IsNull IsNotNull IsFinite IsInfinite IsNan IsNotNan IsBetween IsIn IsClose AllHorizontal AnyHorizontal Not".split()
+        """
+        IsNull IsNotNull IsFinite IsInfinite IsNan IsNotNan IsBetween IsIn IsClose AllHorizontal AnyHorizontal Not
+        """.split()
     ),
     "Bitwise": frozenset("CountOnes CountZeros LeadingOnes LeadingZeros TrailingOnes TrailingZeros".split()),
     "Range": frozenset("IntRanges DateRanges DatetimeRanges TimeRanges LinearSpaces".split()),
@@ -66,6 +68,7 @@ _CALLED = {  # how users write it, where it differs from the node's name in snak
     "CumFoldHorizontal": "a Python function", "RLE": "rle()", "RLEID": "rle_id()", "QCut": "qcut()", "TopK": "top_k()",
     "Slice": "head(), tail() or slice()", "ConcatVertical": "str.join()", "ArgUnique": "arg_unique()",
     "NullCount": "null_count()", "FfiPlugin": "a plugin's function", "IntRange": "int_range()",
+    "Bin": "binning by ranks, quantiles or a number of intervals",
     "Gather": "get() or gather()", "Count": "len() or count()", "Implode": "implode()",
 }  # fmt: skip
 _LENGTHS = frozenset(
@@ -111,6 +114,15 @@ def columns_of(expr: pl.Expr) -> frozenset[str] | None:
 def selects_by_type(expr: pl.Expr) -> bool:
     """True where the columns that a selector picks depend on their types."""
     return any(next(_find(chosen, "ByDType"), None) is not None for chosen in _find(_tree(expr), "Selector"))
+
+
+def sets_asked(expr: pl.Expr) -> Iterator[pl.Expr]:
+    """The second operands of ``is_in`` that are columns, or computed from columns."""
+    import polars as pl
+
+    for body in _find(_tree(expr), "Function"):
+        if "IsIn" in _kind(_kind(body["function"])[1] or "")[0] and not _is_fixed(body["input"][1]):
+            yield pl.Expr.deserialize(io.StringIO(json.dumps(body["input"][1])), format="json")
 
 
 def explicit(expr: pl.Expr, frame: pl.LazyFrame) -> pl.Expr:
@@ -193,8 +205,6 @@ def _functions(node: Json) -> Iterator[str]:
     for body in _find(node, "Function"):
         kind, inner = _kind(body["function"])
         part = _kind(inner)[0] if inner is not None else ""
-        if part == "IsIn" and not _is_fixed(body["input"][1]):
-            yield "IsIn of a column"  # a column of sets is row-wise, a column of values is one set for all rows
         yield f"{kind}.{part}" if part else kind
     yield from ("Eval" for _ in _find(node, "Eval"))
     yield from ("StructEval" for _ in _find(node, "StructEval"))
@@ -251,6 +261,9 @@ def _function_refusals(body: Json) -> Iterator[str]:
         allowed = part not in _FAMILIES[kind]
     elif kind in _PARTS:
         allowed = part in _PARTS[kind]
+    elif kind == "Bin":  # between given breaks; their number alone would be spread over the block's range
+        part = _kind(inner["method"])[0]
+        allowed = part == "Intervals" and "Breaks" in inner["method"]["Intervals"]["spec"]
     else:
         allowed = kind in _PLAIN
     if not allowed:
@@ -272,7 +285,7 @@ def _inside(node: Json) -> Iterator[str]:
     """Within one row's list anything may look at anything, except what sees how lists were cut into blocks."""
     kinds = {kind for kind in _PYTHON if next(_find(node, kind), None) is not None}
     if kinds:
-        yield _reason(sorted(kinds)[0], None)
+        yield _reason(min(kinds), None)
     if any(kind.partition(".")[0] == "Random" for kind in _functions(node)):
         yield _reason("Random", None)
 

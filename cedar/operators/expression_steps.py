@@ -16,7 +16,7 @@ import pyarrow.types as pt
 
 from cedar.columns import OBJECT, UNKNOWN, ColumnType, canonical_type
 from cedar.errors import PipelineError, missing_column
-from cedar.operators.elementwise import columns_of, explicit, named_columns, selects_by_type, text
+from cedar.operators.elementwise import columns_of, explicit, named_columns, selects_by_type, sets_asked, text
 from cedar.operators.failures import Blame
 
 if TYPE_CHECKING:
@@ -72,10 +72,11 @@ Step: TypeAlias = With | Keep | Where | Without | Rename
 
 @dataclass(frozen=True)
 class Held:
-    """A column on its way through the steps: its type, and the input column that it still is, if any."""
+    """A column on its way through the steps: its type, the input column that it still is, and if the query has it."""
 
     type: ColumnType
     origin: str | None = None
+    inside: bool = True
 
 
 _Query: TypeAlias = "Callable[[pl.LazyFrame], pl.LazyFrame]"
@@ -88,7 +89,7 @@ class Program:
     Args:
         enters: the input columns that the query reads.
         output: names and types of the result, in order.
-        passed: output name to the input column that it is, for those that no expression touched.
+        passed: output name to the input column that it is, for those that the query need not give back.
         unread: hidden columns that nobody reads: computed all the same, for the rows on which they fail.
         queries: what to do, in order.
         filters: whether rows are dropped.
@@ -134,7 +135,7 @@ def compile_steps(steps: Sequence[Step], types: Types) -> Program:
     Raises:
         PipelineError: a column that is not there, or whose kind expressions cannot read; types that do not fit.
     """
-    start = {name: Held(kind, name) for name, kind in types}
+    start = {name: Held(kind, name, inside=False) for name, kind in types}
     walk = _Walk()
     held = start
     for step in steps:  # which input columns do expressions read?
@@ -143,7 +144,7 @@ def compile_steps(steps: Sequence[Step], types: Types) -> Program:
     filters = any(isinstance(step, Where) for step in steps)
     if filters:
         entered |= {h.origin for h in held.values() if h.origin is not None and _is_cheap(h.type)}
-    held = {name: Held(h.type, None if name in entered else name) for name, h in start.items()}
+    held = {name: Held(h.type, name, name in entered) for name, h in start.items()}
     walk = _Walk()
     queries: list[_Query] = []
     for step in steps:
@@ -153,7 +154,7 @@ def compile_steps(steps: Sequence[Step], types: Types) -> Program:
     return Program(
         tuple(name for name, _ in types if name in entered),
         {name: h.type for name, h in held.items()},
-        {name: h.origin for name, h in held.items() if h.origin is not None},
+        {n: h.origin for n, h in held.items() if h.origin is not None and not (filters and _is_cheap(h.type))},
         tuple(walk.unread),
         tuple(queries),
         filters,
@@ -182,10 +183,10 @@ def _apply(step: Step, held: dict[str, Held], walk: _Walk) -> tuple[dict[str, He
         return _apply_keep(step, held, walk)
     after = apply_plain(step, held)
     if isinstance(step, Rename):
-        pairs = {old: new for old, new in step.pairs if held[old].origin is None}
+        pairs = {old: new for old, new in step.pairs if held[old].inside}
         walk.fresh = {pairs.get(name, name) for name in walk.fresh}
         return after, (lambda frame: frame.rename(pairs)) if pairs else None
-    gone = [name for name, h in held.items() if h.origin is None and name not in after]
+    gone = [name for name, h in held.items() if h.inside and name not in after]
     hidden = walk.hide(gone)
     return after, (lambda frame: frame.with_columns(hidden).drop(gone)) if gone else None
 
@@ -240,9 +241,9 @@ def _apply_keep(step: Keep, held: dict[str, Held], walk: _Walk) -> tuple[dict[st
             found = {result: Held(kind) for result, kind in types.items()}
         _require_new(found, kept, step.blame)
         kept.update(found)
-    exprs += walk.hide(name for name, h in held.items() if h.origin is None)
+    exprs += walk.hide(held)
     walk.fresh = {name for name, h in kept.items() if h.origin is None}
-    inside = [*walk.fresh, *walk.unread, ROW]
+    inside = [*(name for name, h in kept.items() if h.inside), *walk.unread, ROW]
     # with_columns first: literals take the height of the frame
     return kept, lambda frame: frame.with_columns(exprs).select(inside)
 
@@ -287,6 +288,8 @@ def _resolve(
         origin = held[read].origin
         if origin is not None:
             walk.entered.add(origin)
+    if not any(held[read].type is UNKNOWN for read in reads):
+        _require_sets(expr, frame, blame)
     if name is not None:
         expr = expr.alias(name)
     if any(held[read].type is UNKNOWN for read in reads):
@@ -318,6 +321,20 @@ def _require_readable(name: str, kind: ColumnType, expr: pl.Expr, blame: Blame) 
         site=blame.site,
         fix=f".map(fn, {name!r}) gives fn its values",
     )
+
+
+def _require_sets(expr: pl.Expr, frame: pl.LazyFrame, blame: Blame) -> None:
+    """``is_in`` of a column asks each row's own list; a column of single values would be one set for the block."""
+    import polars as pl
+
+    for asked in sets_asked(expr):
+        (kind,) = frame.select(asked).collect_schema().dtypes()
+        if not isinstance(kind, pl.List | pl.Array):
+            raise PipelineError(
+                f"{blame.label}: {text(expr)} is not row-wise: is_in() of a column of {kind} looks at other rows",
+                site=blame.site,
+                fix="give is_in() a list of values, or a column of lists",
+            )
 
 
 def _column(name: str) -> pl.Expr:
@@ -359,7 +376,7 @@ def _is_cheap(kind: ColumnType) -> bool:
         return False
     while pt.is_large_list(kind):
         kind = kind.value_type
-    return pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_float32(kind) or pt.is_float64(kind)
+    return bool(pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_float32(kind) or pt.is_float64(kind))
 
 
 def first_line(error: BaseException) -> str:

@@ -1,16 +1,21 @@
-"""In flight: an ``async def`` function on many rows at a time."""
+"""In flight: an ``async def`` function on many rows at a time.
+
+asyncio is imported when there is one: that takes 0.1 s.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cedar.operators.draws import keyed_generator
 from cedar.operators.failures import BadResult, Blame, Failure
+
+if TYPE_CHECKING:
+    import asyncio
 
 LIMIT = 64  # rows in flight
 
@@ -42,6 +47,8 @@ class InFlight:
         return _outside_loops(work)
 
     async def _gather(self, fn: Callable[..., Any], arguments: Sequence[Iterable[Any]], n: int) -> Outcome:
+        import asyncio
+
         results: list[Any] = [None] * n
         failures: dict[int, Failure] = {}
         rows = enumerate(zip(*arguments, strict=True))
@@ -64,6 +71,8 @@ class InFlight:
         named = {} if self.keys is None else {"rng": keyed_generator(self.keys[i], self.seed)}
         if self.timeout is None:
             return await self._result(fn(*args, **named))
+        import asyncio
+
         limit = asyncio.timeout(self.timeout)
         try:
             async with limit:
@@ -107,11 +116,15 @@ def too_long(timeout: float) -> TimeoutError:
 
 def new_runner() -> asyncio.Runner:
     """A runner that leaves the thread's current event loop alone."""
+    import asyncio
+
     return asyncio.Runner(loop_factory=asyncio.new_event_loop)
 
 
 def _outside_loops(work: Callable[[], Outcome]) -> Outcome:
     """``work()``, in a thread of its own where this one already runs an event loop, as notebooks do."""
+    import asyncio
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:

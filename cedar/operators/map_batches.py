@@ -77,6 +77,7 @@ class MapBatches(RowOperator):
             raise PipelineError(
                 "map_batches: into= without columns", site=user_site(), fix="name the columns that the function reads"
             )
+        names_written("map_batches", self.into, default=())
 
     @property
     def written(self) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ def _is_list(kind: ColumnType) -> bool:
     if not isinstance(kind, pa.DataType) or not (pt.is_large_list(kind) or pt.is_fixed_size_list(kind)):
         return False
     inner = kind.value_type
-    return pt.is_integer(inner) or pt.is_floating(inner) or pt.is_boolean(inner)
+    return bool(pt.is_integer(inner) or pt.is_floating(inner) or pt.is_boolean(inner))
 
 
 def _dtype(kind: ColumnType) -> np.dtype[Any]:
@@ -174,10 +174,8 @@ def _dtype(kind: ColumnType) -> np.dtype[Any]:
 def _holds(dtype: np.dtype[Any], value: float) -> bool:
     if dtype.kind == "f":
         return True
-    try:
-        return bool(np.array(value).astype(dtype, casting="unsafe") == value) and float(value).is_integer()
-    except (OverflowError, ValueError):
-        return False
+    limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return float(value).is_integer() and limits[0] <= value <= limits[1]
 
 
 def _misfits(name: str, column: Column, to: int | None, label: str) -> dict[int, Failure]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -213,7 +214,7 @@ def _group_values(block: Block, by: str) -> list[Any]:
         raise missing_column(by, list(block.columns), "shuffle(by=...)")
     values: list[Any] = [None] * block.slots
     for slot, value in zip(block.live_slots(), python_values(block.columns[by]), strict=True):
-        values[int(slot)] = value
+        values[int(slot)] = value if isinstance(value, Hashable) else repr(value)
     return values
 
 

@@ -150,14 +150,14 @@ def test_describe_hides_credentials():
 
 
 def test_files_without_rows_have_no_splits(tmp_path: Path):
-    pq.write_table(table(0), tmp_path / "a.parquet")
+    pq.write_table(table(1).slice(0, 0), tmp_path / "a.parquet")
     pq.write_table(table(2), tmp_path / "b.parquet")
     source = read_parquet(tmp_path)
     assert [key for key, _ in read_keyed(source)] == [(1, 0), (1, 1)]
     (tmp_path / "b.parquet").unlink()
     only = read_parquet(tmp_path)
     assert only.splits() == []
-    assert list(only.schema()) == table(0).column_names
+    assert list(only.schema()) == table(1).column_names
     assert only.row_bytes is None
 
 
@@ -225,7 +225,7 @@ def test_columns_that_are_no_names(columns):
         (lambda t: t.append_column("more", pa.array([1] * 3)), r"column 'more' \(int64\) is missing in the first"),
         (
             lambda t: t.set_column(0, "id", t["id"].cast(pa.int32())),
-            "column 'id' is int64 in the first and int32 in the",
+            "'id' is int64 in the first and int32 in the",
         ),
     ],
 )
@@ -287,8 +287,7 @@ def attempt(path: Path) -> int | None:
                     assert len(values) == split.rows
                 rows += chunk.rows
     except CedarError as error:
-        assert "damaged.parquet" in str(error)
-        return None
+        return None if "damaged.parquet" in str(error) else -1
     return rows
 
 

@@ -42,3 +42,8 @@ def test_page(page, click_log, tmp_path, monkeypatch):
 def test_links_lead_somewhere(page):
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_the_index_lists_every_page():
+    listed = set(LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
+    assert listed == {page.name for page in PAGES if page.parent.name == "docs"} - {"index.md"}

@@ -274,7 +274,12 @@ def test_kinds_of_functions():
     assert makes_instances(Doubles)
     assert not makes_instances(int)
     assert not makes_instances(Doubles())
-    assert [fn_name(f) for f in (abs, Doubles, Doubles(), functools.partial(abs))] == ["abs", "Doubles", "Doubles", "abs"]
+    assert [fn_name(f) for f in (abs, Doubles, Doubles(), functools.partial(abs))] == [
+        "abs",
+        "Doubles",
+        "Doubles",
+        "abs",
+    ]
     assert fn_name(lambda: 0) == "<lambda>"
 
 

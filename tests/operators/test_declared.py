@@ -47,11 +47,11 @@ def test_return_annotations_are_found_and_resolved():
     def plain(x) -> "list[int]":
         return [x]
 
-    def unknown(x) -> "NotThere":  # noqa: F821
+    def unknown(x) -> "NotThere":  # type: ignore[name-defined]  # noqa: F821
         return x
 
     class Model:
-        def __call__(self, x) -> float:
+        def __call__(self, x: float) -> float:
             return x
 
     assert return_annotation(plain) == list[int]

@@ -69,7 +69,7 @@ def test_what_fits(values, kind, found):
         (b"x", pa.large_string()),
         ("\ud800", pa.large_string()),
         (5, pa.null()),
-        (dt.datetime(2020, 1, 1, 5), pa.date32()),  # noqa: DTZ001
+        (dt.datetime(2020, 1, 1, 5), pa.date32()),
         (dt.datetime(2020, 1, 1, tzinfo=dt.UTC), pa.timestamp("us")),
         (dt.date(2020, 1, 1), pa.timestamp("us")),
         (decimal.Decimal("1.234"), pa.decimal128(38, 2)),

@@ -26,7 +26,7 @@ PAIR = np.arange(2, dtype=np.float32)
         ([-1, 2**63], OBJECT),
         (["a", None], pa.large_string()),
         ([b"a", bytearray(b"b")], pa.large_binary()),
-        ([dt.datetime(2020, 1, 1)], pa.timestamp("us")),  # noqa: DTZ001
+        ([dt.datetime(2020, 1, 1)], pa.timestamp("us")),
         ([dt.datetime(2020, 1, 1, tzinfo=dt.UTC)], pa.timestamp("us", "UTC")),
         ([dt.date(2020, 1, 1)], pa.date32()),
         ([dt.time(1)], pa.time64("us")),
@@ -75,8 +75,8 @@ def test_infer_type(values, kind):
         ([None, "a", 1], 2, "'a' (str) and 1 (int)"),
         (["a", b"b"], 1, "b'b' (bytes)"),
         ([[1], [2, "a"]], 1, "in one list column"),
-        ([dt.date(2020, 1, 1), dt.datetime(2020, 1, 1)], 1, "do not fit"),  # noqa: DTZ001
-        ([dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)], 1, "do not fit"),  # noqa: DTZ001
+        ([dt.date(2020, 1, 1), dt.datetime(2020, 1, 1)], 1, "do not fit"),
+        ([dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)], 1, "do not fit"),
         ([np.zeros((2, 3)), None], 1, "arrays have no nulls"),
         ([PAIR, np.array([True, False])], 1, "bool[2]"),
     ],

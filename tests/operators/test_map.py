@@ -65,7 +65,7 @@ def test_effects():
 def test_schema():
     known = {"x": pa.int64()}
 
-    def annotated(x) -> float:
+    def annotated(x: float) -> float:
         return x / 2
 
     assert Map(annotated, ("x",)).schema(known) == {"x": pa.float64()}
@@ -77,7 +77,7 @@ def test_schema():
 
 
 def test_where_types_come_from():
-    def annotated(x) -> float:
+    def annotated(x: float) -> float:
         return x
 
     def never(block):
@@ -105,7 +105,10 @@ def test_the_sample_fixes_the_type():
     assert error.row.row == 80
     assert "dtype=" in error.fix
     assert "dtype=" in failing(Map(lambda x: "a", ("x",), dtype=int)).what
-    assert "ndarray int64[80]" in failing(Map(lambda x: np.zeros((2, 2), int) if x < 80 else np.zeros(x, int), ("x",)), many).what
+    assert (
+        "ndarray int64[80]"
+        in failing(Map(lambda x: np.zeros((2, 2), int) if x < 80 else np.zeros(x, int), ("x",)), many).what
+    )
     skipped = run(Map(lambda x: x if x < 98 else x / 2, ("x",), on_error=Skip()), many)
     assert sorted(skipped.dead) == [98, 99]
     nulls = run(Map(lambda x: x if x < 80 else None, ("x",)), many)
@@ -172,20 +175,20 @@ async def later(x):
 @pytest.mark.parametrize(
     ("build", "says"),
     [
-        (lambda: Map(5), "int cannot be called"),
+        (lambda: Map(5), "int cannot be called"),  # type: ignore[arg-type]
         (lambda: Map(lambda x: x, ("x", "y")), "cannot be called with 2 arguments"),
         (lambda: Map(lambda x: x, ("x",), random=True), "has no parameter rng"),
         (lambda: Map(abs, ("x",), into=()), "names nothing"),
         (lambda: Map(abs, ("x",), into=""), "names nothing"),
         (lambda: Map(abs, ("x",), into=("a", "a")), "a column twice"),
-        (lambda: Map(abs, "x"), "is no column name"),
-        (lambda: Map(abs, (3,)), "3 is no column name"),
+        (lambda: Map(abs, "x"), "is no column name"),  # type: ignore[arg-type]
+        (lambda: Map(abs, (3,)), "3 is no column name"),  # type: ignore[arg-type]
         (lambda: Map(abs, ("x",), dtype="foo"), "no type of column"),
         (lambda: Map(abs, ("x",), ("a", "b"), dtype="int8"), "2 columns are written"),
         (lambda: Map(abs, ("x",), dtype={"y": int}), "names 'y', which is not written"),
         (lambda: Map(dict, dtype=int), "returns whole rows"),
         (lambda: Map(abs, ("x",), timeout=0), "no time to wait"),
-        (lambda: Map(abs, ("x",), on_error="skip"), "is no policy"),
+        (lambda: Map(abs, ("x",), on_error="skip"), "is no policy"),  # type: ignore[arg-type]
         (lambda: Map(torch.nn.Linear, ("x",)), "the class needs arguments"),
     ],
 )

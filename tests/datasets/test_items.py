@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from cedar.columns import UNKNOWN, TensorType, type_of
+from cedar.datasets.items import from_items
+from cedar.errors import PipelineError, RowError
+from tests.datasets.reading import column, read_keyed, read_rows, travelled
+
+
+class Squares:
+    """A map-style dataset that counts what is asked of it."""
+
+    def __init__(self, n: int, bad: int | None = None) -> None:
+        self.n, self.bad, self.asked = n, bad, []
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.asked.append(index)
+        if index == self.bad:
+            raise OSError("cannot decode")
+        return {"x": index * index, "image": np.full((2, 3), index, dtype=np.uint8)}
+
+
+class Many(Squares):
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        return [self[i] for i in indices]
+
+
+def test_a_list_of_dicts():
+    rows = [{"x": i, "name": f"n{i}", "tags": list(range(i % 3)), "gap": None if i % 2 else 0.5} for i in range(2500)]
+    source = from_items(rows)
+    assert [(s.file, s.start, s.rows) for s in source.splits()] == [(0, 0, 1024), (0, 1024, 1024), (0, 2048, 452)]
+    assert read_keyed(source) == [((0, i), row) for i, row in enumerate(rows)]
+    assert source.schema() == {
+        "x": pa.int64(),
+        "name": pa.large_string(),
+        "tags": pa.large_list(pa.int64()),
+        "gap": pa.float64(),
+    }
+    assert read_rows(travelled(source)) == rows
+
+
+@pytest.mark.parametrize("kind", [Squares, Many])
+def test_a_map_style_dataset(kind):
+    dataset = kind(70)
+    source = from_items(dataset)
+    assert source.schema() == {"x": UNKNOWN, "image": UNKNOWN}
+    assert set(dataset.asked) == {0}
+    splits = source.splits()
+    assert [(s.start, s.rows) for s in splits] == [(0, 32), (32, 32), (64, 6)]
+    (chunk,) = source.read(splits[2])
+    assert type_of(chunk.columns["image"]) == TensorType((2, 3), "uint8")
+    assert chunk.columns["image"].shape == (6, 2, 3)
+    assert column(source, "x") == [i * i for i in range(70)]
+
+
+def test_torch_datasets_of_tuples():
+    torch = pytest.importorskip("torch")
+    dataset = torch.utils.data.TensorDataset(torch.arange(12.0).reshape(4, 3), torch.tensor([0, 1, 0, 1]))
+    source = from_items(dataset)
+    (chunk,) = source.read(source.splits()[0])
+    assert type_of(chunk.columns["0"]) == TensorType((3,), "float32")
+    assert chunk.columns["0"].tolist() == torch.arange(12.0).reshape(4, 3).tolist()
+    assert chunk.columns["1"].to_pylist() == [0, 1, 0, 1]
+
+
+def test_what_is_not_a_dict():
+    class Point(NamedTuple):
+        x: int
+        y: str
+
+    assert read_rows(from_items([3, 4])) == [{"item": 3}, {"item": 4}]
+    assert read_rows(from_items(["a", None])) == [{"item": "a"}, {"item": None}]
+    assert read_rows(from_items([(1, "a"), (2, "b")])) == [{"0": 1, "1": "a"}, {"0": 2, "1": "b"}]
+    assert read_rows(from_items([[1, 2], []])) == [{"item": [1, 2]}, {"item": []}]
+    assert read_rows(from_items([Point(1, "a")])) == [{"x": 1, "y": "a"}]
+    assert read_rows(from_items(np.array([1, 2]))) == [{"item": 1}, {"item": 2}]
+    (chunk,) = from_items(np.zeros((5, 2))).read(from_items(np.zeros((5, 2))).splits()[0])
+    assert chunk.columns["item"].shape == (5, 2)
+
+
+def test_a_missing_key_is_null():
+    assert column(from_items([{"x": 1, "y": 2}, {"x": 3}]), "y") == [2, None]
+    assert column(from_items([{"x": 1}, {"x": 3, "y": 2}]), "y") == [None, 2]
+
+
+def test_no_items():
+    source = from_items([])
+    assert source.splits() == []
+    assert source.schema() is None
+    assert source.row_bytes is None
+
+
+def test_types_are_fixed_by_the_first_64():
+    rows = [{"x": 1}] * 64 + [{"x": 2.5}]
+    with pytest.raises(RowError, match="column 'x': 2.5 .*does not fit int64") as error:
+        read_rows(from_items(rows))
+    assert error.value.row is not None
+    assert (error.value.row.row, error.value.row.url) == (64, "from_items(list of 65)")
+    assert column(from_items(rows, dtypes={"x": float}), "x")[-2:] == [1.0, 2.5]
+    assert column(from_items([{"x": 1}] * 63 + [{"x": 2.5}]), "x")[-2:] == [1.0, 2.5]
+
+
+def test_types_do_not_depend_on_the_split_that_is_read_first():
+    source = from_items([{"x": 1.5}] * 1024 + [{"x": 1}] * 10)
+    (chunk,) = source.read(source.splits()[1])
+    assert chunk.columns["x"].type == pa.float64()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message", "row"),
+    [
+        ([{"x": 1}] * 3 + [{"x": "a"}], "column 'x': .* do not fit into one column", 3),
+        ([{"x": 1}] * 70 + [{"x": 1, "z": 2}], r"unexpected column 'z': the first 64 rows have \['x'\]", 70),
+        ([{"x": 1}] * 70 + [3], "a dict is expected, as the first one is, not int", 70),
+        ([1] * 70 + [{"x": 1}], "a single value is expected, as the first one is, not dict", 70),
+    ],
+)
+def test_items_that_do_not_fit(rows, message, row):
+    with pytest.raises(RowError, match=message) as error:
+        read_rows(from_items(rows))
+    assert error.value.row is not None
+    assert error.value.row.row == row
+    assert error.value.row.unit == "item"
+
+
+@pytest.mark.parametrize("kind", [Squares, Many])
+def test_an_item_that_raises_is_named(kind):
+    source = from_items(kind(200, bad=150))
+    splits = source.splits()
+    with pytest.raises(RowError, match=r"(Squares|Many)\[150\] raised OSError: cannot decode") as error:
+        list(source.read(splits[4]))
+    assert isinstance(error.value.__cause__, OSError)
+    assert error.value.row is not None
+    assert error.value.row.row == 150
+
+
+def test_getitems_that_loses_items():
+    class Short(Squares):
+        def __getitems__(self, indices):
+            return [self[i] for i in indices[1:]]
+
+    with pytest.raises(RowError, match="__getitems__ gave 0 of 1 items"):
+        read_rows(from_items(Short(5)))
+
+
+def test_column_names_must_be_strings():
+    with pytest.raises(PipelineError, match=r"column names must be strings, not 1 \(int\)"):
+        read_rows(from_items([{1: 2}]))
+
+
+def test_row_bytes_is_a_power_of_two():
+    assert from_items([{"x": 1, "y": "abc"}]).row_bytes in (16, 32)
+    assert from_items(Squares(3)).row_bytes == 16
+    assert from_items(Squares(3)).splits()[0].bytes == 48
+
+
+@pytest.mark.parametrize(
+    ("value", "fix"),
+    [
+        (pl.DataFrame({"x": [1]}), "from_polars"),
+        (pa.table({"x": [1]}), "from_arrow"),
+        ({"x": [1]}, "from_arrow"),
+        ((i for i in range(3)), "from_iterable"),
+        (iter([1]), "from_iterable"),
+        ("abc", "read_text"),
+        (3, "from_iterable"),
+        ({1, 2}, "a list"),
+    ],
+)
+def test_what_is_no_list_of_rows(value, fix):
+    with pytest.raises(PipelineError, match="from_items takes a list or a dataset") as error:
+        from_items(value)
+    assert fix in (error.value.fix or "")
+    assert error.value.site is not None
+    assert error.value.site.file == __file__

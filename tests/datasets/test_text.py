@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedar.datasets.text import TextSource, read_text
+from cedar.errors import PipelineError, SourceError
+from tests.datasets.reading import column, read_keyed, read_rows, travelled
+
+
+def model(data: bytes) -> list[tuple[int, str]]:
+    """(byte offset, text) of each line, the plain way."""
+    lines, offset = [], 0
+    for line in data.split(b"\n"):
+        whole = offset + len(line) < len(data)
+        if line or whole:
+            lines.append((offset, (line[:-1] if whole and line.endswith(b"\r") else line).decode()))
+        offset += len(line) + 1
+    return lines
+
+
+def write(folder: Path, data: bytes, name: str = "t.txt") -> Path:
+    (folder / name).write_bytes(data)
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("text")
+
+
+@given(
+    st.lists(st.sampled_from(["", "a", "bc", "é", "long line of text", "\r", "x\r"]), max_size=30),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+    st.integers(1, 40),
+    st.randoms(use_true_random=False),
+)
+def test_lines_are_what_splitting_the_whole_file_gives(place: Path, lines, end, ended, size, chance):
+    data = (end.join(lines) + (end if ended else "")).encode()
+    source = replace(read_text(write(place, data)), split_bytes=size)
+    order = list(range(len(source.splits())))
+    chance.shuffle(order)
+    rows = read_keyed(source, order)
+    assert [(key[1], row["text"]) for key, row in rows] == model(data)
+    assert [row["line"] for _, row in rows] == list(range(len(rows)))
+    assert {row["path"] for _, row in rows} <= {str(place / "t.txt")}
+
+
+@given(
+    st.lists(st.sampled_from([b"", b"a", b"bc" * 50]), max_size=20),
+    st.integers(1, 60),
+    st.sampled_from(["line", "text"]),
+)
+def test_the_lines_of_one_split_alone(place: Path, lines, size, name):
+    data = b"\n".join(lines)
+    source = replace(read_text(write(place, data)), split_bytes=size)
+    expected = {key: row for key, row in read_keyed(source)}
+    for split in source.splits():
+        fresh = replace(source).select([name])
+        for chunk in fresh.read(split):
+            assert chunk.offsets is not None
+            for offset, value in zip(chunk.offsets.tolist(), chunk.columns[name].to_pylist(), strict=True):
+                assert expected[0, offset][name] == value
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), (".zst", None)]
+)
+def test_compressed_files_are_one_streaming_split(tmp_path: Path, suffix: str, compress, monkeypatch):
+    monkeypatch.setattr("cedar.datasets.lines._BLOCK", 1000)
+    data = "".join(f"line {i} {'x' * (i % 90)}\n" for i in range(300)).encode() + b"y" * 5000 + b"\nlast"
+    compress = compress or (lambda raw: pa.compress(raw, "zstd", asbytes=True))
+    source = read_text(write(tmp_path, compress(data), f"t.txt{suffix}"))
+    assert [split.streaming for split in source.splits()] == [True]
+    rows = read_keyed(source)
+    assert [(key[1], row["text"]) for key, row in rows] == model(data)
+    assert [row["line"] for _, row in rows] == list(range(302))
+
+
+def test_several_files(tmp_path: Path):
+    write(tmp_path, b"one\ntwo\n", "b.txt")
+    write(tmp_path, b"", "a.txt")
+    write(tmp_path, b"three", "c.txt")
+    source = read_text(tmp_path / "*.txt")
+    assert read_keyed(source) == [
+        ((1, 0), {"path": str(tmp_path / "b.txt"), "line": 0, "text": "one"}),
+        ((1, 4), {"path": str(tmp_path / "b.txt"), "line": 1, "text": "two"}),
+        ((2, 0), {"path": str(tmp_path / "c.txt"), "line": 0, "text": "three"}),
+    ]
+
+
+def test_lines_are_counted_only_if_asked_for(tmp_path: Path, monkeypatch):
+    counted = []
+    monkeypatch.setattr("cedar.datasets.text.count_newlines", lambda *args: counted.append(args) or 0)
+    source = replace(read_text(write(tmp_path, b"a\nb\n" * 100)), split_bytes=16)
+    last = source.splits()[-1]
+    list(source.select(["path", "text"]).read(last))
+    assert counted == []
+    list(source.read(last))
+    assert len(counted) == len(source.splits()) - 1
+    list(source.read(last))
+    list(travelled(source).read(last))
+    assert len(counted) == len(source.splits()) - 1
+
+
+def test_reading_in_order_counts_nothing_twice(tmp_path: Path, monkeypatch):
+    source = replace(read_text(write(tmp_path, b"a\nbcd\n\n" * 100)), split_bytes=16)
+    monkeypatch.setattr("cedar.datasets.text.count_newlines", lambda *args: pytest.fail("counted"))
+    assert column(source, "line") == list(range(300))
+
+
+def test_bytes_that_are_not_utf8(tmp_path: Path):
+    path = write(tmp_path, b"fine\nalso \xc3\xa9\nbad \xff here\n")
+    with pytest.raises(SourceError, match=r"t\.txt: not utf-8: byte 0xff at byte offset 17") as error:
+        read_rows(read_text(path))
+    assert error.value.fix is not None
+    assert "replace" in error.value.fix
+    assert column(read_text(path, errors="replace"), "text") == ["fine", "also é", "bad � here"]
+    assert len(read_rows(read_text(path).select(["line"]))) == 3
+
+
+def test_a_file_that_vanishes_or_changes_after_listing(tmp_path: Path):
+    source = read_text(write(tmp_path, b"a\nb\n"))
+    (split,) = source.splits()
+    write(tmp_path, b"a\nb\nc\n")
+    with pytest.raises(SourceError, match=r"t\.txt: changed while in use: 4 bytes when listed, 6 now"):
+        list(source.read(split))
+    (tmp_path / "t.txt").unlink()
+    with pytest.raises(SourceError, match=r"t\.txt: the file is not there any more"):
+        list(source.read(split))
+
+
+def test_a_compressed_file_cut_short(tmp_path: Path):
+    whole = gzip.compress(b"".join(b"%d some text\n" % i for i in range(10_000)))
+    source = read_text(write(tmp_path, whole[: len(whole) // 2], "t.txt.gz"))
+    with pytest.raises(SourceError, match=r"t\.txt\.gz"):
+        read_rows(source)
+
+
+def test_columns_and_arguments(tmp_path: Path):
+    path = write(tmp_path, b"a\n")
+    source = read_text(path)
+    assert list(source.schema()) == ["path", "line", "text"]
+    assert read_rows(source.select(["text", "line"])) == [{"text": "a", "line": 0}]
+    assert len(read_rows(source.select([]))) == 1
+    with pytest.raises(PipelineError, match="there is no column 'txt'"):
+        source.select(["txt"])
+    with pytest.raises(PipelineError, match="errors is"):
+        read_text(path, errors="ignore")  # type: ignore[arg-type]
+
+
+def test_other_storage():
+    fs = fsspec.filesystem("memory")
+    fs.pipe("texttest/a.txt", b"one\r\n\r\ntwo")
+    try:
+        source: TextSource = replace(read_text("memory://texttest/a.txt"), split_bytes=3)
+        assert [(r["line"], r["text"]) for r in read_rows(source)] == [(0, "one"), (1, ""), (2, "two")]
+    finally:
+        fs.rm("texttest", recursive=True)
+
+
+def test_tinyshakespeare(shared_data: Path):
+    path = shared_data / "tinyshakespeare.txt"
+    lines = path.read_text().split("\n")
+    lines = lines[:-1] if lines[-1] == "" else lines
+    source = replace(read_text(path), split_bytes=100_000)
+    assert column(source, "text") == lines
+    assert column(source, "line") == list(range(len(lines)))
+    assert lines.count("") > 5000

@@ -1,0 +1,147 @@
+import polars as pl
+import polars.selectors as cs
+import pytest
+
+from cedar import col
+from cedar.operators.elementwise import (
+    check_elementwise,
+    columns_of,
+    differs_by_rows,
+    explicit,
+    named_columns,
+    needs_sample,
+    selects_by_type,
+    sets_asked,
+    text,
+)
+
+x, y, ids, word, when, record = (pl.col(n) for n in ("x", "y", "ids", "word", "when", "record"))
+
+REFUSED = {
+    "mean() looks at other rows": x - x.mean(),
+    "max() looks at other rows": x / x.max(),
+    "n_unique()": x.n_unique(),
+    "first()": x.first(),
+    "len() or count()": x.len(),
+    "len() looks": x / pl.len(),
+    "cum_sum()": x.cum_sum() * 2,
+    "shift()": x - x.shift(1),
+    "diff()": x.diff(),
+    "rank()": x.rank(),
+    "sort()": x.sort(),
+    "sort_by()": x.sort_by("y"),
+    "reverse()": x.reverse(),
+    "over()": x.sum().over("y"),
+    "rolling_*()": x.rolling_mean(3),
+    "rolling()": x.sum().rolling("when", period="1d"),
+    "ewm_mean()": x.ewm_mean(com=1),
+    "interpolate()": x.interpolate(),
+    "fill_null(strategy=...)": x.fill_null(strategy="forward"),
+    "is_unique()": x.is_unique(),
+    "is_first_distinct()": x.is_first_distinct(),
+    "any()": (x > 1).any(),
+    "quantile()": x.quantile(0.5),
+    "correlation()": pl.corr("x", "y"),
+    "int_range()": pl.int_range(pl.len()),
+    "get() or gather()": x.gather([0]),
+    "rle_id()": x.rle_id(),
+    "binning by ranks": x.bin_quantiles([0.5], labels=False),
+    "a number of intervals looks at other rows": x.bin_intervals(4, labels=False),
+    "str.join()": word.str.join(),
+    "cumulative_eval()": x.cumulative_eval(pl.element().sum()),
+    "implode()": x.implode(),
+    "head(), tail() or slice() does not give one value per row": x.head(2),
+    "filter() does not give": x.filter(x > 1),
+    "drop_nulls() does not give": x.drop_nulls(),
+    "unique() does not give": x.unique(),
+    "explode() does not give": ids.explode(empty_as_null=True),
+    "draws by position": x.shuffle(),
+    "sample() or shuffle()": x.sample(2),
+    "sample() draws": ids.list.sample(2),
+    "a Series has its own rows": x + pl.Series([1, 2]),
+    "use .map(fn, ...)": x.map_elements(lambda v: v, return_dtype=pl.Int64),
+    "a Python function": x.map_batches(lambda s: s),
+    "Python function inside": pl.fold(pl.lit(0), lambda a, b: a + b, ["x", "y"]),
+    "format": word.str.to_datetime(),
+    "not known to be row-wise": x.set_sorted(),
+    "draws by position in the block": ids.list.eval(pl.element().shuffle()),
+    "inside an expression cannot be checked": ids.list.eval(pl.element().map_batches(lambda s: s)),
+}
+
+ALLOWED = [
+    x + 1, -x, x // 2, x % 7, x**2, abs(x), ~(x > 1), (x > 1) & (y < 2), x.is_between(1, 2), x.xor(y), x.eq_missing(y),
+    x.fill_null(0), x.fill_null(y), x.fill_nan(0), x.is_null(), x.is_nan(), x.cast(pl.Float32, strict=False),
+    x.log1p(), x.log(2), x.exp(), x.sqrt(), x.sin(), x.sign(), x.round(1), x.floor(), x.clip(0, 1), x.hash(3),
+    x.is_in([1, 2]), word.is_in(["a"]), x.is_in(pl.Series([1, 2])), x.is_in(ids), x.replace({1: 2}),
+    x.replace_strict({1: 2}, default=y), x.is_close(y), x.bitwise_count_ones(),
+    x.bin_intervals([1.0], labels=False),
+    pl.when(x > 1).then(y).when(x < 0).then(0).otherwise(None), pl.lit(3), pl.lit([1, 2]), pl.lit("a"),
+    pl.coalesce("x", "y", 0), pl.max_horizontal("x", "y"), pl.sum_horizontal("x", "y"), pl.any_horizontal(x > 1, y > 1),
+    pl.concat_str("word", "word", separator="-"), pl.format("{}/{}", "word", "x"), pl.concat_list("x", "y"),
+    pl.struct("x", "y"), record.struct.field("a"), record.struct.with_fields(b=pl.field("a") + 1),
+    word.str.contains("a|b"), word.str.split(","), word.str.len_chars(), word.str.strptime(pl.Date, "%Y"),
+    word.str.to_integer(), word.str.json_decode(pl.Int64), word.str.slice(0, 3), word.str.extract("(a)"),
+    when.dt.year(), when.dt.truncate("1h"), when.dt.epoch(), pl.datetime(2020, 1, 1), pl.from_epoch("x"),
+    ids.list.head(2), ids.list.len(), ids.list.sum(), ids.list.get(0, null_on_oob=True), ids.list.contains(3),
+    ids.list.eval(pl.element() % 7), ids.list.eval(pl.element().rank()), ids.list.eval(pl.element().sort().head(2)),
+    ids.list.eval(pl.element().cum_sum()), ids.list.filter(pl.element() > 1), ids.list.unique(), ids.list.to_array(3),
+    ids.list.set_union(ids), pl.int_ranges(0, "x"), pl.arctan2("x", "y"), pl.duration(days="x"),
+    pl.col("^d\\d+$") * 2, cs.numeric() + 1, pl.all(), pl.col("x", "y") * 2, x.alias("z"), x.name.suffix("_a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", list(REFUSED))
+def test_refusals_name_the_part(reason: str) -> None:
+    refused = check_elementwise(REFUSED[reason])
+    assert refused is not None
+    assert reason in refused
+
+
+@pytest.mark.parametrize("expr", ALLOWED, ids=text)
+def test_row_wise_expressions_are_allowed(expr: pl.Expr) -> None:
+    assert check_elementwise(expr) is None
+
+
+def test_a_part_deep_inside_is_found() -> None:
+    assert "mean()" in (check_elementwise(pl.when(x > 1).then(pl.struct(a=x - x.mean())).otherwise(None)) or "")
+    assert "max()" in (check_elementwise(ids.list.eval(pl.element()).list.get(x.max())) or "")
+    assert "sum()" in (check_elementwise(pl.col("x", "y").sum().alias("z")) or "")
+
+
+def test_columns_read() -> None:
+    assert columns_of(pl.when(x > 1).then(y).otherwise(pl.col("z"))) == frozenset({"x", "y", "z"})
+    assert columns_of(ids.list.filter(pl.element() > 1)) == frozenset({"ids"})
+    assert columns_of(pl.lit("x")) == frozenset()
+    assert columns_of(pl.col("^d.$")) is None
+    assert columns_of(cs.numeric() * 2) is None
+    assert columns_of(col("x") + col.y) == frozenset({"x", "y"})
+
+
+def test_selectors_are_spelt_out() -> None:
+    frame = pl.LazyFrame(schema={"d1": pl.Int64, "d2": pl.Float64, "e": pl.String})
+    assert named_columns(explicit(pl.col("^d.$") * 2, frame)) == {"d1", "d2"}
+    assert named_columns(explicit(cs.string() + pl.lit("x"), frame)) == {"e"}
+    assert named_columns(explicit(pl.all().exclude("e"), frame)) == {"d1", "d2"}
+    assert selects_by_type(cs.numeric())
+    assert not selects_by_type(pl.col("^d.$"))
+
+
+def test_the_second_net() -> None:
+    frame = pl.DataFrame({"x": [1.0, None, 3.0, float("nan"), 5.0], "g": [1, 1, 2, 2, 1]})
+    assert differs_by_rows(x.log1p(), frame) is None
+    assert differs_by_rows(pl.lit(3), frame) is None
+    assert "looks at other rows" in (differs_by_rows(x.rank(), frame) or "")
+    assert "looks at other rows" in (differs_by_rows(x.cum_count(), frame) or "")
+    assert "one value per row" in (differs_by_rows(x.sum(), frame) or "")
+    assert "one value per row" in (differs_by_rows(x.head(2), frame) or "")
+    assert differs_by_rows(x.rank(), frame[:1]) is None
+    assert differs_by_rows(pl.col("nowhere"), frame) is None  # told elsewhere
+    assert not needs_sample(ids.list.eval(pl.element() % 7).list.head(20) + x.fill_null(0))
+    assert needs_sample(x.replace({1: 2}))
+    assert [str(asked) for asked in sets_asked(x.is_in(y) & x.is_in([1]) & x.is_in(ids))] == [str(y), str(ids)]
+
+
+def test_text_is_one_short_line() -> None:
+    assert text(col("x") + 1) == '[(col("x")) + (1)]'
+    assert len(text(pl.concat_str([pl.col(f"column{i}") for i in range(50)]))) == 80
+    assert "\n" not in text(pl.when(x > 1).then(2))

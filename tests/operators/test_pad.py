@@ -1,0 +1,113 @@
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedar import Skip
+from cedar.columns import UNKNOWN, TensorType
+from cedar.errors import PipelineError, RowError
+from cedar.operators.pad import Pad
+from tests.toy_blocks import SITE, bind, block, run, run_in_parts, same, values
+
+FLOATS = pa.large_list(pa.float32())
+
+
+@given(
+    rows=st.lists(st.lists(st.integers(-9, 9), max_size=4), max_size=6),
+    cuts=st.lists(st.integers(0, 99), max_size=2),
+    extra=st.integers(0, 2),
+)
+def test_pads_to_a_length(rows: list[list[int]], cuts: list[int], extra: int) -> None:
+    to = max(map(len, rows), default=0) + extra
+    given_block = block(ids=pa.array(rows, pa.large_list(pa.int64())))
+    kernel = bind(Pad(("ids",), to, -1), given_block)
+    out = kernel(given_block, None)  # type: ignore[arg-type]
+    assert values(out, "ids") == [row + [-1] * (to - len(row)) for row in rows]
+    assert out.types["ids"] == TensorType((to,), "int64")
+    assert same(out, run_in_parts(kernel, given_block, cuts))
+
+
+def test_pads_to_the_longest_of_a_batch() -> None:
+    given_block = block(ids=[[1], [2, 3]], x=pa.array([[0.5, None], []], FLOATS), n=[1, 2], words=[["a"], ["b"]])
+    out = run(Pad(), given_block, batched=True)
+    assert values(out, "ids") == [[1, 0], [2, 3]]
+    assert out.columns["x"].dtype == np.float32
+    np.testing.assert_array_equal(out.columns["x"], [[0.5, np.nan], [0, 0]])
+    assert out.columns["words"] is given_block.columns["words"]
+    with pytest.raises(PipelineError, match="no batch") as caught:
+        run(Pad(), given_block)
+    assert caught.value.site == SITE
+
+
+def test_other_list_kinds() -> None:
+    fixed = pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2))
+    out = run(Pad(to=3), block(f=fixed, t=np.ones((2, 1), dtype=np.int8), b=[[True], []]))
+    assert values(out, "f") == [[1, 2, 0], [3, 4, 0]]
+    assert values(out, "t") == [[1, 0, 0], [1, 0, 0]]
+    assert values(out, "b") == [[True, False, False], [False] * 3]
+    assert out.columns["b"].dtype == bool
+
+
+def test_longer_and_null_lists_name_their_row() -> None:
+    with pytest.raises(RowError, match="'ids' has 3 values, more than 2") as caught:
+        run(Pad(("ids",), 2), block(ids=[[1], [1, 2, 3]]))
+    assert caught.value.row is not None
+    assert caught.value.row.row == 1
+    assert "list.head(2)" in str(caught.value)
+    for column in (pa.array([[1], None]), pa.array([[1], [None]])):
+        with pytest.raises(RowError, match="null") as caught:
+            run(Pad(("ids",), 2), block(ids=column))
+        assert caught.value.row is not None
+        assert caught.value.row.row == 1
+    with pytest.raises(RowError, match="more than 1"):
+        run(Pad(("t",), 1), block(t=np.ones((2, 2))))
+
+
+def test_such_rows_can_be_skipped() -> None:
+    out = run(Pad(("ids",), 2, on_error=Skip()), block(ids=pa.array([[1], [1, 2, 3], None, [4, 5]])))
+    assert values(out, "ids") == [[1, 0], [4, 5]]
+    assert sorted(out.dead) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Pad((3,), 2), "no column name"),  # type: ignore[arg-type]
+        (lambda: Pad(("ids",), -1), "whole number"),
+        (lambda: Pad(("ids",), 2.5), "whole number"),  # type: ignore[arg-type]
+        (lambda: Pad(("ids",), 2, "x"), "number"),  # type: ignore[arg-type]
+    ],
+)
+def test_arguments_are_checked_at_the_users_line(make: Any, message: str) -> None:
+    with pytest.raises(PipelineError, match=message) as caught:
+        make()
+    assert caught.value.site is not None
+    assert caught.value.site.file == __file__
+
+
+def test_columns_are_checked() -> None:
+    given_block = block(ids=[[1]], n=[1], deep=[[[1]]])
+    for columns, message in ((("id",), "no column 'id'"), (("n",), "not lists"), (("deep",), "not lists")):
+        with pytest.raises(PipelineError, match=message):
+            run(Pad(columns, 2), given_block)
+        with pytest.raises(PipelineError, match=message):
+            Pad(columns, 2).schema(given_block.types)
+    for value in (0.5, float("nan")):
+        with pytest.raises(PipelineError, match="cannot hold"):
+            run(Pad(("ids",), 2, value), given_block)
+    assert np.isnan(run(Pad(("x",), 1, float("nan")), block(x=pa.array([[]], FLOATS))).columns["x"]).all()
+
+
+def test_schema_effects_and_label() -> None:
+    types = {"ids": pa.large_list(pa.int64()), "n": pa.int64()}
+    assert Pad(to=3).schema(types) == {"ids": TensorType((3,), "int64"), "n": pa.int64()}
+    assert Pad().schema(types) == {"ids": UNKNOWN, "n": pa.int64()}
+    assert Pad(to=3).schema({**types, "u": UNKNOWN}) == {"ids": UNKNOWN, "n": pa.int64(), "u": UNKNOWN}
+    assert Pad(("u",), 3).schema({"u": UNKNOWN}) == {"u": UNKNOWN}
+    assert Pad().schema(None) is None
+    assert Pad(("ids",), 3).effects().writes == frozenset({"ids"})
+    assert Pad(to=3).effects().reads is None
+    assert Pad(("ids",), 3).label() == "pad(ids, to=3)"
