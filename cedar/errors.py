@@ -7,7 +7,9 @@ about it; what to do next. The original exception, where there is one, is the ``
 from __future__ import annotations
 
 import os
+import pickle
 import sys
+import traceback
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,7 +114,29 @@ class CedarError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.__dict__ | {"args": self.args}, self.__cause__)
+        return _rebuild, (type(self), self.__dict__ | {"args": self.args}, _portable(self.__cause__))
+
+
+def _portable(cause: BaseException | None) -> BaseException | None:
+    """A cause that survives the way to another process, its traceback as a note.
+
+    Exceptions whose constructor takes other arguments than they pass on cannot be rebuilt; their text can.
+    """
+    if cause is None:
+        return None
+    trace = "".join(traceback.format_exception(cause))
+    try:
+        copied = pickle.loads(pickle.dumps(cause))  # noqa: S301 - made here
+        same = type(copied) is type(cause)
+    except Exception:  # noqa: BLE001 - a constructor may raise anything
+        same = False
+    portable = cause if same else RuntimeError(f"{type(cause).__name__}: {cause}")
+    if not any(note.startswith(_REMOTE) for note in getattr(portable, "__notes__", ())):
+        portable.add_note(f"{_REMOTE}\n{trace}")
+    return portable
+
+
+_REMOTE = "traceback in the worker:"
 
 
 def _rebuild(kind: type[CedarError], state: dict[str, Any], cause: BaseException | None) -> CedarError:

@@ -14,7 +14,7 @@ from cedar.datasets.base import Read, Split
 from cedar.errors import CedarError, PipelineError
 from cedar.execution.chain import chunk_block, guarded
 from cedar.graph import Node
-from cedar.operators.base import Bound, Env, Kernel, RowOperator, Schema, StreamOperator
+from cedar.operators.base import Bound, Env, Kernel, RowOperator, StreamOperator
 from cedar.skip import Skip
 
 SAMPLE_ROWS = 64
@@ -83,6 +83,7 @@ class Binding:
                 batched=self.batched[id(below)],
                 sample=lambda: self.sample(below),
                 types=self.schemas[id(below)],
+                env=self._env,
             )
             with _prepared(node):
                 self._kernels[id(node)] = operator.bind(bound)

@@ -88,7 +88,7 @@ class Loader:
         self._identity_of: Identity | None = None
         self._budgets = Budgets(self.rank.rank)
         self._generation = 0
-        self._workers = 0
+        self._ran_on, self._workers = "none yet", 0
         self._replay: Replay | None = None
         self._begin_epoch(options.epoch)
 
@@ -122,7 +122,7 @@ class Loader:
         mine = self._generation
         self._restart()
         runner = Runner(self._options.executor, self._options.workers)
-        self._workers = runner.workers
+        self._ran_on, self._workers = runner.name, runner.workers
         metrics, began = self._metrics, time.perf_counter()
         before, entered = metrics.elapsed, began
         try:
@@ -388,6 +388,15 @@ class Loader:
 
     # ---- look --------------------------------------------------------------------------------------------------------
 
+    def units(self) -> float | None:
+        """Units of an epoch on this rank from metadata alone: infinity without end, None where only a run can tell."""
+        return DataEpoch(self._job, Runner("inline", 1), self.epoch, None).units()
+
+    @property
+    def skips(self) -> bool:
+        """Some operator may drop rows that fail."""
+        return any(policy is not None for policy, _, _ in self._policies().values())
+
     def __len__(self) -> int:
         """Units of an epoch on this rank.
 
@@ -396,8 +405,7 @@ class Loader:
         """
         if self._options.steps is not None:
             return self._options.steps
-        runner = Runner("inline", 1)
-        units = DataEpoch(self._job, runner, self.epoch, None).units()
+        units = self.units()
         if units is None or units == math.inf:
             why = "has no end" if units == math.inf else "is known only after a run: an operator drops or adds rows"
             raise TypeError(f"the length of this loader {why}; give steps= to fix it")
@@ -405,13 +413,12 @@ class Loader:
 
     def report(self) -> Report:
         """What was done so far: rows/s, stall share, per-operator time, bottleneck, skipped rows."""
-        executor = self._options.executor
         return make_report(
             self._metrics,
             rank=self.rank.rank,
             world=self.rank.world,
             rank_from=self.rank.origin,
-            executor=executor if isinstance(executor, str) else type(executor).__name__,
+            executor=self._ran_on,
             workers=self._workers,
             epoch=self.epoch,
         )

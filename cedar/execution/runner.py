@@ -30,6 +30,7 @@ class Runner:
     def __init__(self, executor: str | Executor, workers: int | None) -> None:
         self.owned = isinstance(executor, str)
         name = "threads" if executor == "auto" else executor
+        self.name = name if isinstance(name, str) else type(executor).__name__
         given = getattr(executor, "_max_workers", None)
         self.workers = 1 if name == "inline" else workers or given or available_cpus()
         self.executor = EXECUTORS[name](self.workers) if isinstance(name, str) else name

@@ -130,14 +130,19 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
             fix="give the list of the states of all ranks, saved together",
         )
     states = sorted(states, key=lambda s: int(s["rank"]))
-    for name in ("world", "epoch"):
-        if len({s[name] for s in states}) > 1:
+    epoch = min(s["epoch"] for s in states)
+    for name, differ in (
+        ("world", any(s["world"] != world for s in states)),
+        # A rank that ran out before the others stands at the beginning of the next epoch.
+        ("epoch", any(s["epoch"] > epoch + (s["step"] == 0) for s in states)),
+    ):
+        if differ:
             raise ResumeError(
                 f"the states differ in {name!r}: {[s[name] for s in states]}",
                 site=site,
                 fix="give states saved together",
             )
-    merged = copy.deepcopy(states[0])
+    merged = copy.deepcopy(next(s for s in states if s["epoch"] == epoch))
     merged["data"] = min(s["data"] for s in states)
     epochs = sorted({int(e) for s in states for e in s["open"]} | {s["data"] for s in states})
     merged["open"] = {}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, cast
 
 from cedar.block import Block
-from cedar.errors import PlanError, user_site
+from cedar.errors import PipelineError, PlanError, user_site
 from cedar.execution.loader import Loader, Options
 from cedar.report.progress import Progress
 from cedar.skip import Skip
@@ -83,8 +84,19 @@ class RunMethods:
     def _blocks(self, what: str) -> Iterator[Block]:
         """All rows of one epoch, for sinks: this process alone, whatever the environment says of ranks."""
         with Progress(what) as progress:
-            options = Options(rank=0, world=1, subgroup=True, as_blocks=True, observe=progress.update)
-            yield from Loader(cast("Pipeline", self).node, options)
+            yield from self._whole(what, progress.update)
+
+    def _whole(self, what: str, observe: Any = None) -> Loader:
+        """A loader of blocks for something that needs an end."""
+        options = Options(rank=0, world=1, subgroup=True, as_blocks=True, observe=observe)
+        loader = Loader(cast("Pipeline", self).node, options)
+        if loader.units() == math.inf:
+            raise PipelineError(
+                f"{what} of a pipeline without end",
+                site=user_site(),
+                fix="end it with take(n), or give repeat(n) a number",
+            )
+        return loader
 
     def to_arrow(self) -> pa.Table:
         """All rows as one Arrow table.
@@ -121,7 +133,7 @@ class RunMethods:
         return write_parquet(self._blocks("write_parquet"), url, partition_by=partition_by)
 
     def count(self) -> int:
-        """The number of rows (or batches) of an epoch, by running it.
+        """The number of rows (or batches) of an epoch: from metadata where that is enough, else by running it.
 
         Example:
             >>> import cedar
@@ -130,6 +142,10 @@ class RunMethods:
         """
         from cedar.graph import batched
 
+        loader = self._whole("count")
+        units = loader.units()
+        if units is not None and not loader.skips:
+            return int(units)
         node = cast("Pipeline", self).node
         per_block = batched(node)[id(node)]
         return sum(1 if per_block else len(block) for block in self._blocks("count"))
