@@ -141,6 +141,7 @@ class _TurnsFlow(Flow):
         self._flow = stream.source.open([stream.source.start(), 0] if below is None else below)
         self._ready: deque[Piece] = deque()
         self._held: deque[Piece] = deque()  # mine, until its round is known to be full
+        self._latest: tuple[int, int] | None = None  # the owner of the last unit seen that was not taken before
         self._ended = False
         self._strict = stream.share.last != "keep" and stream.share.world > 1
 
@@ -168,7 +169,10 @@ class _TurnsFlow(Flow):
             number = self._number
             owner = self._stream.owner(number)
             self._number += 1
-            if owner is None or owner[0] < self._taken:
+            if owner is None:
+                continue
+            self._latest = owner
+            if owner[0] < self._taken:
                 continue
             turn, rank = owner
             if rank == self._stream.share.rank:
@@ -194,9 +198,7 @@ class _TurnsFlow(Flow):
 
     def _in_open_round(self) -> bool:
         """Whether some rank got a unit of the round that is not full."""
-        if self._number == 0:
-            return False
-        owner = self._stream.owner(self._number - 1)
+        owner = self._latest
         return owner is not None and owner[1] != self._stream.share.world - 1 and owner[0] >= self._taken
 
     def close(self) -> None:

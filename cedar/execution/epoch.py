@@ -75,13 +75,17 @@ class DataEpoch:
         if self._lanes is None and local:
             self._lanes = [[job.rank.rank, job.rank.world, None]]
         self._lane = 0
+        self._last: tuple[Piece, int] | None = None
+        self.moved = False  # something was handed over
 
     def entry(self) -> dict[str, Any]:
         """This epoch's part of a state, after what was handed over."""
+        self._settle()
         return {"history": self._history, "deal": self._deal, "lanes": self._lanes}
 
     def closed(self) -> dict[str, Any]:
         """This epoch's part of a state once this rank has all of its units: other ranks may still be in it."""
+        self._settle()
         taken = 0 if self._deal is None else self._deal[0][0] + self._deal[1]
         return {"history": self._history, "deal": [[taken, None, None], 0], "lanes": self._lanes}
 
@@ -105,6 +109,7 @@ class DataEpoch:
                 continue
             top, dealt = self._job.streams(self._runner, self.epoch, [], (lane, of))
             yield from self._drain(top, deal or [dealt.start(), 0])
+            self._last = None
             self._lanes[number][2] = "done"
 
     def _drain(self, top: StageStream, deal: Position) -> Iterator[Piece]:
@@ -119,12 +124,18 @@ class DataEpoch:
             flow.close()
 
     def delivered(self, piece: Piece, unit: int) -> None:
-        """Unit ``unit`` of a piece is about to be handed over."""
-        at, skip = piece.at  # the position of the task's first unit in the dealt stream
-        taken, below, number = at
-        deal = [[taken, below, number], skip + piece.skip + unit + 1]
-        if number is None:
-            deal = [[taken + deal[1], None, None], 0]
+        """Unit ``unit`` of a piece is about to be handed over; what that means is worked out when somebody asks."""
+        self._last = (piece, unit)
+        self.moved = True
+
+    def _settle(self) -> None:
+        if self._last is None:
+            return
+        piece, unit = self._last
+        self._last = None
+        (taken, below, number), skip = piece.at  # the position of the task's first unit in the dealt stream
+        skip += piece.skip + unit + 1
+        deal = [[taken + skip, None, None], 0] if number is None else [[taken, below, number], skip]
         if self._lanes is None:
             self._deal = deal
         else:

@@ -100,14 +100,21 @@ class Loader:
         self._step = 0
         self._data = epoch
         self._open: dict[str, Any] = {}
+        self._live: DataEpoch | None = None  # the epoch whose entry in ``_open`` is behind
         self._mark_beginning()
         self._resumed = False
         self._placed = False
         self._budgets.start({}, 0)
 
+    def _opened(self) -> dict[str, Any]:
+        """The entries of the data epochs under way, as of what the caller received."""
+        if self._live is not None and self._live.moved:
+            self._open[str(self._live.epoch)] = self._live.entry()
+        return _copied(self._open)  # type: ignore[no-any-return]
+
     def _mark_beginning(self) -> None:
         """Steps count from here: the epoch's beginning, or where it was dealt anew to other ranks."""
-        self._begun: dict[str, Any] = {"step": self._step, "data": self._data, "open": _copied(self._open)}
+        self._begun: dict[str, Any] = {"step": self._step, "data": self._data, "open": self._opened()}
 
     def set_epoch(self, epoch: int) -> None:
         """Stand at the beginning of epoch ``epoch``; what was loaded from a state is forgotten."""
@@ -174,14 +181,13 @@ class Loader:
         steps = self._options.steps
         idle = 0
         while True:
-            data = DataEpoch(self._job, runner, self._data, self._open.get(str(self._data)))
+            data = self._live = DataEpoch(self._job, runner, self._data, self._open.get(str(self._data)))
             total = self._rows_known(data) if steps is None else None
             for piece in self._pieces(data):
-                for unit, value in self._values(piece, runner):
-                    block = piece.rows.blocks[0]
-                    self._account(block, unit, total)
+                for unit, value in self._units(piece, runner, total):
                     data.delivered(piece, unit)
-                    self._open[str(self._data)] = data.entry()
+                    if value is _NOTHING:
+                        continue
                     self._step += 1
                     idle = 0
                     yield value
@@ -204,6 +210,7 @@ class Loader:
         """This rank is through an epoch of the data: other ranks may need to know when their states are merged."""
         self._open = {e: entry for e, entry in self._open.items() if int(e) > data.epoch - _CLOSED}
         self._open[str(data.epoch)] = data.closed()
+        self._live = None
 
     def _pieces(self, data: DataEpoch) -> Iterator[Piece]:
         pieces = data.pieces()
@@ -218,36 +225,46 @@ class Loader:
             if piece.units:
                 yield piece
 
-    def _values(self, piece: Piece, runner: Runner) -> Iterator[tuple[int, Any]]:
-        """What the caller gets for each unit of a piece; a dead row is counted and passed over."""
+    def _units(self, piece: Piece, runner: Runner, total: float | None) -> Iterator[tuple[int, Any]]:
+        """(unit, what the caller gets) for each unit of a piece, counted and within budget."""
         block = piece.rows.gather()
-        if self._options.as_blocks:
-            yield piece.units - 1, block
-        elif piece.batch:
-            if not runner.local:
-                for step in self._job.finish:
-                    block = step.kernel(block, Env())
-            yield 0, handed_over(block.columns, self._options.format, self._options.device)
-        else:
-            yield from zip(block.live_slots().tolist(), block.rows(), strict=True)
+        if self._batched or self._options.as_blocks:
+            self._account(block, range(block.slots), block.slots - len(block.dead), total)
+            yield piece.units - 1, self._value(piece, block, runner)
+            return
+        counted = 0
+        for slot, row in zip(block.live_slots().tolist(), block.rows(), strict=True):
+            self._account(block, range(counted, slot + 1), 1, total)
+            counted = slot + 1
+            yield slot, row
+        if counted < block.slots:  # rows skipped after the last one
+            self._account(block, range(counted, block.slots), 0, total)
+            yield block.slots - 1, _NOTHING
 
-    def _account(self, block: Block, unit: int, total: float | None) -> None:
-        """Counters and budgets of what is about to be handed over."""
-        whole = self._batched or self._options.as_blocks
-        slots = block.slots if whole else 1
-        self._metrics.batches += 1
-        self._metrics.rows += block.slots - len(block.dead) if whole else 1
-        self._budgets.seen += slots
+    def _value(self, piece: Piece, block: Block, runner: Runner) -> Any:
+        """A batch, or a block for a sink, as the caller gets it."""
+        if self._options.as_blocks:
+            return block
+        if not runner.local:
+            for step in self._job.finish:
+                block = step.kernel(block, Env())
+        return handed_over(block.columns, self._options.format, self._options.device)
+
+    def _account(self, block: Block, slots: range, rows: int, total: float | None) -> None:
+        """Counters and budgets of slots that are about to be handed over."""
+        metrics = self._metrics
+        metrics.batches += 1
+        metrics.rows += rows
+        self._budgets.seen += len(slots)
         if block.dead:
             known = self._policies()
-            for slot in sorted(block.dead):
-                if whole or slot <= unit:
-                    why = block.dead[slot]
-                    policy, _, site = known[str(why.operator)]
-                    self._metrics.skipped[why.label] = self._metrics.skipped.get(why.label, 0) + 1
-                    self._budgets.add(policy, self._row(block.keys.ref(slot)), why, site, total)
+            for slot in sorted(set(slots).intersection(block.dead)):
+                why = block.dead[slot]
+                policy, _, site = known[str(why.operator)]
+                metrics.skipped[why.label] = metrics.skipped.get(why.label, 0) + 1
+                self._budgets.add(policy, self._row(block.keys.ref(slot)), why, site, total)
         if self._options.observe is not None:
-            self._options.observe(self._metrics)
+            self._options.observe(metrics)
 
     def _policies(self) -> dict[str, tuple[Skip | None, str, Site | None]]:
         binding = self._binding
@@ -262,7 +279,7 @@ class Loader:
     def _finish_epoch(self) -> None:
         self._budgets.end(self._policies())
         steps = self._options.steps
-        data, open_ = self._data, self._open
+        data, open_ = self._data, self._opened()
         self._begin_epoch(self.epoch + 1)
         if steps is not None:
             self._data, self._open, self._placed = data, open_, True
@@ -301,7 +318,7 @@ class Loader:
                 "cedar": VERSION, "pipeline": identity.pipeline, "sources": identity.sources, "code": identity.code,
                 "seed": identity.seed, "split_batches": identity.split_batches, "steps": identity.steps,
                 "epoch": self.epoch, "step": self._step, "rank": self.rank.rank, "world": self.rank.world,
-                "data": self._data, "open": _copied(self._open), "begun": _copied(self._begun),
+                "data": self._data, "open": self._opened(), "begun": _copied(self._begun),
                 "skipped": dict(self._budgets.counts), "seen": self._budgets.seen,
             }
         )  # fmt: skip
@@ -368,8 +385,8 @@ class Loader:
         except CedarError as error:
             self._locate(error)
             raise
-        _, value = next(self._values(piece, replay.runner))
-        return value
+        block = piece.rows.gather()
+        return self._value(piece, block, replay.runner) if self._batched else next(block.rows(), None)
 
     def commit(self, step: int) -> None:
         """Batches up to and including ``step`` of this epoch are consumed: they need not be read again."""
@@ -433,6 +450,9 @@ class Loader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+_NOTHING = object()  # rows were skipped, and there is nothing to hand over
 
 
 def _copied(value: Any) -> Any:

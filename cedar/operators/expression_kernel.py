@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -87,18 +88,18 @@ def run(program: Program, block: Block) -> Block:
 
     computed: dict[str, Column] = {}
     rows: Index | None = None
-    wanted = [name for name in program.output if name not in program.passed]
-    if program.filters or wanted or program.unread:
+    wanted = program.wanted
+    if wanted:
         series = [pl.Series(name, block.columns[name]) for name in program.enters]
-        frame = pl.DataFrame([*series, pl.Series(ROW, np.arange(len(block), dtype=np.uint32))]).lazy()
+        if program.numbered:
+            series.append(pl.Series(ROW, np.arange(len(block), dtype=np.uint32)))
+        frame = pl.DataFrame(series).lazy()
         for query in program.queries:
             frame = query(frame)
-        frame = frame.select([*wanted, *program.unread, *([ROW] if program.filters else [])])
-        # A predicate stays where it was written: moved before an expression, it would hide rows on which that fails.
-        done = frame.collect(engine="in-memory", optimizations=pl.QueryOptFlags(predicate_pushdown=False))
+        done = frame.select(wanted).collect(engine="in-memory", optimizations=_as_written())
         if program.filters:
             rows = done[ROW].to_numpy().astype(np.int64)
-        computed = {name: _to_column(done[name]) for name in wanted}
+        computed = {name: _to_column(done[name]) for name in wanted if name in program.output}
     columns = {}
     for name in program.output:
         origin = program.passed.get(name)
@@ -108,6 +109,14 @@ def run(program: Program, block: Block) -> Block:
             passed = block.columns[origin]
             columns[name] = passed if rows is None or len(rows) == len(block) else _columns.take(passed, rows)
     return block.only_columns(columns) if rows is None else block.with_slots(columns, rows)
+
+
+@cache
+def _as_written() -> pl.QueryOptFlags:
+    """A predicate stays where it was written: moved before an expression, it would hide rows on which that fails."""
+    import polars as pl
+
+    return pl.QueryOptFlags(predicate_pushdown=False)
 
 
 def _to_column(series: pl.Series) -> Column:

@@ -93,6 +93,7 @@ class Program:
         unread: hidden columns that nobody reads: computed all the same, for the rows on which they fail.
         queries: what to do, in order.
         filters: whether rows are dropped.
+        numbered: whether rows enter with their positions: to tell which are left, or to tell how many there are.
     """
 
     enters: tuple[str, ...]
@@ -101,6 +102,13 @@ class Program:
     unread: tuple[str, ...]
     queries: tuple[_Query, ...]
     filters: bool
+    numbered: bool
+
+    @property
+    def wanted(self) -> list[str]:
+        """What the query gives back."""
+        computed = [name for name in self.output if name not in self.passed]
+        return [*computed, *self.unread, *([ROW] if self.filters else [])]
 
 
 class _Walk:
@@ -115,6 +123,7 @@ class _Walk:
         self.entered: set[str] = set()
         self.fresh: set[str] = set()
         self.unread: list[str] = []
+        self.row: list[str] = []
 
     def hide(self, gone: Iterable[str]) -> list[pl.Expr]:
         """Keeps those of the columns about to go that nobody read."""
@@ -146,6 +155,7 @@ def compile_steps(steps: Sequence[Step], types: Types) -> Program:
         entered |= {h.origin for h in held.values() if h.origin is not None and _is_cheap(h.type)}
     held = {name: Held(h.type, name, name in entered) for name, h in start.items()}
     walk = _Walk()
+    walk.row = [ROW] if filters or not entered else []
     queries: list[_Query] = []
     for step in steps:
         held, query = _apply(step, held, walk)
@@ -158,6 +168,7 @@ def compile_steps(steps: Sequence[Step], types: Types) -> Program:
         tuple(walk.unread),
         tuple(queries),
         filters,
+        bool(walk.row),
     )
 
 
@@ -243,7 +254,7 @@ def _apply_keep(step: Keep, held: dict[str, Held], walk: _Walk) -> tuple[dict[st
         kept.update(found)
     exprs += walk.hide(held)
     walk.fresh = {name for name, h in kept.items() if h.origin is None}
-    inside = [*(name for name, h in kept.items() if h.inside), *walk.unread, ROW]
+    inside = [*(name for name, h in kept.items() if h.inside), *walk.unread, *walk.row]
     # with_columns first: literals take the height of the frame
     return kept, lambda frame: frame.with_columns(exprs).select(inside)
 
