@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from polars import col as col
+
     from cedar.errors import CedarError as CedarError
     from cedar.errors import PipelineError as PipelineError
     from cedar.errors import PlanError as PlanError
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from cedar.errors import WorkerError as WorkerError
     from cedar.execution.loader import Loader as Loader
     from cedar.jagged import JaggedTensor as JaggedTensor
-    from polars import col as col
-
     from cedar.pipeline.core import Pipeline as Pipeline
     from cedar.pipeline.sources import concat as concat
     from cedar.pipeline.sources import from_arrow as from_arrow

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from cedar.block import Block
-from cedar.errors import CedarError, PipelineError, ResumeError, RowRef, Site, user_site
+from cedar.errors import CedarError, PipelineError, ResumeError, user_site
+from cedar.execution.account import Account
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
 from cedar.execution.chain import Step
@@ -19,37 +18,16 @@ from cedar.execution.epoch import DataEpoch, Job
 from cedar.execution.executors import check_executor
 from cedar.execution.formats import Finish, check_format, handed_over
 from cedar.execution.metrics import Metrics, Report, make_report
-from cedar.execution.quarantine import Budgets
+from cedar.execution.options import Options, check_options, check_slices
 from cedar.execution.ranks import find_rank
 from cedar.execution.replay import Replay
 from cedar.execution.runner import Runner
 from cedar.execution.state import VERSION, Identity, merge, seal, validated
 from cedar.graph import Node
 from cedar.operators.base import Env, Instances
-from cedar.skip import Skip
 from cedar.stream import Piece
 
 _CLOSED = 8  # epochs of the data that a rank may be ahead of another when their states are merged
-
-
-@dataclass(frozen=True)
-class Options:
-    """The arguments of ``Pipeline.loader``, as given."""
-
-    executor: str | Executor = "auto"
-    workers: int | None = None
-    seed: int = 0
-    epoch: int = 0
-    rank: int | None = None
-    world: int | None = None
-    subgroup: bool = False
-    split_batches: bool = False
-    steps: int | None = None
-    format: str = "numpy"
-    device: Any = None
-    on_error: Skip | None = None
-    as_blocks: bool = False  # for sinks: blocks instead of rows or batches
-    observe: Callable[[Metrics], None] | None = None
 
 
 class Loader:
@@ -70,7 +48,7 @@ class Loader:
         site = user_site()
         check_executor(options.executor)
         check_format(options.format, site)
-        _check_options(options, site)
+        check_options(options, site)
         self._options = options
         self._site = site
         self.rank = find_rank(options.rank, options.world, options.subgroup, site)
@@ -78,7 +56,7 @@ class Loader:
         self._binding = Binding(root, options.on_error, Env(options.seed, options.epoch, instances))
         self._batched = self._binding.batched[id(root)]
         if options.split_batches:
-            _check_slices(self._binding, self._batched, self.rank.world, site)
+            check_slices(self._binding, self._batched, self.rank.world, site)
         binding = self._binding
         self._metrics = Metrics(labels={binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes})
         finish = (Step(Finish(options.format), ()),) if self._batched and not options.as_blocks else ()
@@ -86,7 +64,7 @@ class Loader:
             self._binding, self.rank, options.seed, options.split_batches, finish, instances, Store(), self._metrics
         )
         self._identity_of: Identity | None = None
-        self._budgets = Budgets(self.rank.rank)
+        self._account = Account(binding, self._metrics, self.rank.rank, options.observe)
         self._generation = 0
         self._ran_on, self._workers = "none yet", 0
         self._replay: Replay | None = None
@@ -104,7 +82,7 @@ class Loader:
         self._mark_beginning()
         self._resumed = False
         self._placed = False
-        self._budgets.start({}, 0)
+        self._account.budgets.start({}, 0)
 
     def _opened(self) -> dict[str, Any]:
         """The entries of the data epochs under way, as of what the caller received."""
@@ -182,6 +160,7 @@ class Loader:
         idle = 0
         while True:
             data = self._live = DataEpoch(self._job, runner, self._data, self._open.get(str(self._data)))
+            self._account.epoch = self._data
             total = self._rows_known(data) if steps is None else None
             for piece in self._pieces(data):
                 for unit, value in self._units(piece, runner, total):
@@ -218,7 +197,7 @@ class Loader:
             try:
                 piece = next(pieces, None)
             except CedarError as error:
-                self._locate(error)
+                self._account.locate(error)
                 raise
             if piece is None:
                 return
@@ -229,16 +208,16 @@ class Loader:
         """(unit, what the caller gets) for each unit of a piece, counted and within budget."""
         block = piece.rows.gather()
         if self._batched or self._options.as_blocks:
-            self._account(block, range(block.slots), block.slots - len(block.dead), total)
+            self._account.add(block, range(block.slots), block.slots - len(block.dead), total)
             yield piece.units - 1, self._value(piece, block, runner)
             return
         counted = 0
         for slot, row in zip(block.live_slots().tolist(), block.rows(), strict=True):
-            self._account(block, range(counted, slot + 1), 1, total)
+            self._account.add(block, range(counted, slot + 1), 1, total)
             counted = slot + 1
             yield slot, row
         if counted < block.slots:  # rows skipped after the last one
-            self._account(block, range(counted, block.slots), 0, total)
+            self._account.add(block, range(counted, block.slots), 0, total)
             yield block.slots - 1, _NOTHING
 
     def _value(self, piece: Piece, block: Block, runner: Runner) -> Any:
@@ -250,54 +229,20 @@ class Loader:
                 block = step.kernel(block, Env())
         return handed_over(block.columns, self._options.format, self._options.device)
 
-    def _account(self, block: Block, slots: range, rows: int, total: float | None) -> None:
-        """Counters and budgets of slots that are about to be handed over."""
-        metrics = self._metrics
-        metrics.batches += 1
-        metrics.rows += rows
-        self._budgets.seen += len(slots)
-        if block.dead:
-            known = self._policies()
-            for slot in sorted(set(slots).intersection(block.dead)):
-                why = block.dead[slot]
-                policy, _, site = known[str(why.operator)]
-                metrics.skipped[why.label] = metrics.skipped.get(why.label, 0) + 1
-                self._budgets.add(policy, self._row(block.keys.ref(slot)), why, site, total)
-        if self._options.observe is not None:
-            self._options.observe(metrics)
-
-    def _policies(self) -> dict[str, tuple[Skip | None, str, Site | None]]:
-        binding = self._binding
-        return {str(binding.index[id(n)]): (binding.policy(n), binding.labels[id(n)], n.site) for n in binding.nodes}
-
     def _rows_known(self, data: DataEpoch) -> float | None:
         units = data.units()
         if units is None or units == math.inf:
             return None
-        return float(units * (rows_per_unit(self._binding.root) if self._batched else 1)) + self._budgets.seen
+        return float(units * (rows_per_unit(self._binding.root) if self._batched else 1)) + self._account.budgets.seen
 
     def _finish_epoch(self) -> None:
-        self._budgets.end(self._policies())
+        self._account.end()
         steps = self._options.steps
         data, open_ = self._data, self._opened()
         self._begin_epoch(self.epoch + 1)
         if steps is not None:
             self._data, self._open, self._placed = data, open_, True
             self._mark_beginning()
-
-    def _row(self, row: RowRef) -> RowRef:
-        """A row with the URL of its file and its epoch."""
-        source: Any = self._binding.sources[row.source].operator.source  # type: ignore[attr-defined]
-        find = getattr(source, "url_of", None)
-        url = find(row.file, row.row) if find is not None else source.url(row.file)
-        return replace(row, url=url, epoch=self._data if row.epoch is None else row.epoch)
-
-    def _locate(self, error: CedarError) -> None:
-        """Give an error from a task what only the loader knows."""
-        if error.row is not None and error.row.url is None:
-            error.row = self._row(error.row)
-        if error.done is None:
-            error.done = f"the epoch was stopped after {self._metrics.rows:,} rows"
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
@@ -319,7 +264,7 @@ class Loader:
                 "seed": identity.seed, "split_batches": identity.split_batches, "steps": identity.steps,
                 "epoch": self.epoch, "step": self._step, "rank": self.rank.rank, "world": self.rank.world,
                 "data": self._data, "open": self._opened(), "begun": _copied(self._begun),
-                "skipped": dict(self._budgets.counts), "seen": self._budgets.seen,
+                "skipped": dict(self._account.budgets.counts), "seen": self._account.budgets.seen,
             }
         )  # fmt: skip
 
@@ -361,7 +306,7 @@ class Loader:
             self._mark_beginning()
         else:
             self._begun = chosen["begun"]
-        self._budgets.start(chosen["skipped"], chosen["seen"])
+        self._account.budgets.start(chosen["skipped"], chosen["seen"])
 
     def _chunk(self) -> int:
         return self._compiler().chunk()
@@ -383,7 +328,7 @@ class Loader:
         try:
             piece = replay.unit(step, self.rank.rank if rank is None else rank)
         except CedarError as error:
-            self._locate(error)
+            self._account.locate(error)
             raise
         block = piece.rows.gather()
         return self._value(piece, block, replay.runner) if self._batched else next(block.rows(), None)
@@ -412,7 +357,7 @@ class Loader:
     @property
     def skips(self) -> bool:
         """Some operator may drop rows that fail."""
-        return any(policy is not None for policy, _, _ in self._policies().values())
+        return self._account.skips
 
     def __len__(self) -> int:
         """Units of an epoch on this rank.
@@ -460,26 +405,3 @@ def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _copied(v) for k, v in value.items()}
     return [_copied(v) for v in value] if isinstance(value, list) else value
-
-
-def _check_options(options: Options, site: Site | None) -> None:
-    for name in ("workers", "steps"):
-        value = getattr(options, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise PipelineError(f"{name}={value!r}: a whole number, at least 1", site=site)
-    if options.on_error is not None and not isinstance(options.on_error, Skip):
-        raise PipelineError(f"on_error={options.on_error!r}: None or cedar.Skip(...)", site=site)
-    if options.device is not None and options.format != "torch":
-        raise PipelineError('device= needs format="torch"', site=site)
-
-
-def _check_slices(binding: Binding, batched: bool, world: int, site: Site | None) -> None:
-    if not batched:
-        raise PipelineError("split_batches=True needs batch() in the pipeline", site=site)
-    size = rows_per_unit(binding.root)
-    if size % world:
-        raise PipelineError(
-            f"split_batches=True: a batch of {size} rows cannot be cut evenly for {world} ranks",
-            site=site,
-            fix=f"use a batch size that {world} divides",
-        )

@@ -16,7 +16,7 @@ from cedar.cursor import Hashes, hash_array
 from cedar.errors import PipelineError, user_site
 from cedar.operators.base import Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Buffer
-from cedar.operators.concat import agreed, joined_samples, branch_rows, same_units
+from cedar.operators.concat import agreed, branch_rows, joined_samples, same_units
 from cedar.operators.take import within
 from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Stream, concat_rows
 

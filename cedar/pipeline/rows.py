@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from cedar.errors import PipelineError, user_site
 from cedar.operators.cache import Cache
-from cedar.operators.columns_ops import Drop, Rename
+from cedar.operators.columns_ops import Drop, rename
 from cedar.operators.expressions import FilterExpression, select, with_columns
 from cedar.operators.filter_function import FilterFunction
 from cedar.operators.flat_map import FlatMap
 from cedar.operators.map import Map
 from cedar.operators.map_batches import MapBatches
+from cedar.operators.pad import Pad
 from cedar.skip import Skip
 
 if TYPE_CHECKING:
@@ -96,6 +98,12 @@ class RowMethods:
         """
         if callable(predicate) and not hasattr(predicate, "meta"):
             return self._with(FilterFunction(predicate, columns, on_error=on_error))
+        if columns:
+            raise PipelineError(
+                f"filter(expression, {', '.join(map(repr, columns))}): an expression names its columns itself",
+                site=user_site(),
+                fix="leave the columns out, or give a function of them",
+            )
         return self._with(FilterExpression(predicate, on_error))
 
     def map_batches(
@@ -159,7 +167,7 @@ class RowMethods:
             >>> list(cedar.from_items([{"x": 1}]).rename({"x": "y"}))
             [{'y': 1}]
         """
-        return self._with(Rename(tuple(names.items())))
+        return self._with(rename(names))
 
     def pad(self, *columns: str, to: int | None = None, value: Any = 0) -> Pipeline:
         """List columns as arrays of fixed length: ``to``, or below ``batch`` the longest of the batch.
@@ -169,8 +177,6 @@ class RowMethods:
             >>> [r["x"].tolist() for r in cedar.from_items([{"x": [1, 2]}]).pad("x", to=3)]
             [[1, 2, 0]]
         """
-        from cedar.operators.pad import Pad
-
         return self._with(Pad(columns, to, value))
 
     def cache(self, where: str = "auto") -> Pipeline:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from cedar.block import Block
 from cedar.errors import PipelineError, PlanError, user_site
-from cedar.execution.loader import Loader, Options
+from cedar.execution.loader import Loader
+from cedar.execution.options import Options
 from cedar.report.progress import Progress
 from cedar.skip import Skip
 

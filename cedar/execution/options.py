@@ -1,0 +1,57 @@
+"""The arguments of ``Pipeline.loader``, and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+from cedar.errors import PipelineError, Site
+from cedar.execution.binding import Binding
+from cedar.execution.compile import rows_per_unit
+from cedar.execution.metrics import Metrics
+from cedar.skip import Skip
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of ``Pipeline.loader``, as given."""
+
+    executor: str | Executor = "auto"
+    workers: int | None = None
+    seed: int = 0
+    epoch: int = 0
+    rank: int | None = None
+    world: int | None = None
+    subgroup: bool = False
+    split_batches: bool = False
+    steps: int | None = None
+    format: str = "numpy"
+    device: Any = None
+    on_error: Skip | None = None
+    as_blocks: bool = False  # for sinks: blocks instead of rows or batches
+    observe: Callable[[Metrics], None] | None = None
+
+
+def check_options(options: Options, site: Site | None) -> None:
+    for name in ("workers", "steps"):
+        value = getattr(options, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise PipelineError(f"{name}={value!r}: a whole number, at least 1", site=site)
+    if options.on_error is not None and not isinstance(options.on_error, Skip):
+        raise PipelineError(f"on_error={options.on_error!r}: None or cedar.Skip(...)", site=site)
+    if options.device is not None and options.format != "torch":
+        raise PipelineError('device= needs format="torch"', site=site)
+
+
+def check_slices(binding: Binding, batched: bool, world: int, site: Site | None) -> None:
+    if not batched:
+        raise PipelineError("split_batches=True needs batch() in the pipeline", site=site)
+    size = rows_per_unit(binding.root)
+    if size % world:
+        raise PipelineError(
+            f"split_batches=True: a batch of {size} rows cannot be cut evenly for {world} ranks",
+            site=site,
+            fix=f"use a batch size that {world} divides",
+        )
