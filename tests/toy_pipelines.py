@@ -128,6 +128,8 @@ class _Builder:
         kind = self.draw.choice(ROW_KINDS)
         if kind == "pack" and (self.packed or not self.joined or self.draw.random() < 0.5):
             kind = "map"
+        if kind == "sample" and self.names[-1] != "source":  # no rows at all would be an error
+            kind = "shuffle"
         self.names.append(kind)
         if kind in ("take", "skip", "repeat", "sample", "shuffle", "shuffle_by"):
             return self._ordered(p, kind)

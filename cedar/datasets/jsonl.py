@@ -99,7 +99,7 @@ class JsonlSource(FileSource):
             ends = lines.ends()
             starts = Lines.starts(ends)
             # Lines of nothing but white space are no rows.
-            starts = starts[np.add.reduceat(lines.data > ord(" "), starts)]
+            starts = starts[np.maximum.reduceat(lines.data, starts) > ord(" ")]
             if not len(starts):
                 continue
             with reading(file.url, f"from byte {lines.start}"):

@@ -32,8 +32,10 @@ def arrow_column(name: str, column: Column) -> pa.Array:
         raise PipelineError(f"column {name!r}: Arrow has no type for {column.dtype}", fix="convert it first") from error
     for i, size in reversed(list(enumerate(column.shape[1:], 1))):
         rows = int(np.prod(column.shape[:i]))
-        kind = pa.list_(flat.type, size)
-        flat = pa.FixedSizeListArray.from_arrays(flat, type=kind) if size else pa.array([[]] * rows, kind)
+        if size:
+            flat = pa.FixedSizeListArray.from_arrays(flat, type=pa.list_(flat.type, size))
+        else:  # Parquet cannot be read back with lists of a fixed size of 0
+            flat = pa.array([[]] * rows, pa.large_list(flat.type))
     return flat
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from cedar import graph
 from cedar.block import Block, concat_blocks
 from cedar.columns import UNKNOWN, ColumnType, blank
@@ -131,7 +133,8 @@ class Binding:
                 block = chunk_block(chunk, split, first, self.source_ordinal(node), 0)
                 first += block.slots
                 if block.slots:
-                    found.append(block.slice(0, min(rows - have, block.slots)))
+                    # Taken, not sliced: a slice would hold the whole row group for as long as the loader lives.
+                    found.append(block.take(np.arange(min(rows - have, block.slots))))
                     have += found[-1].slots
                 if have >= rows:
                     return concat_blocks(found)

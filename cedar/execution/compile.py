@@ -135,6 +135,7 @@ class Compiler:
 
     def _stages(self, stream: Stream, base: Node, chain: list[Node]) -> Stream:
         """``chain`` above the stream of ``base``; without a chain, batches stay plans that a later stage gathers."""
+        chain = [n for n in chain if not isinstance(n.operator, Cache)]  # a cache sits below, where rows are read
         return self._stage(stream, self._pad_steps(base), chain) if chain else stream
 
     def _base(self, node: Node) -> Stream:
@@ -243,9 +244,13 @@ class Compiler:
         operator = source.operator
         assert isinstance(operator, Read)
         reader, ordinal = operator.source, self.binding.source_ordinal(source)
+        if streaming and any(isinstance(n, Node) and id(n) in self._where for n in links):
+            self.plan.notes.append(f"cache() keeps nothing of {self.binding.labels[id(source)]}: it cannot be split")
         kept = 0 if streaming else self._kept(links)
         if kept:
             top = next(n for n in reversed(links[:kept]) if isinstance(n, Node))
+            label, where = self.binding.labels[id(top)], self._where[id(top)]
+            self.plan.notes.append(f"cache({where!r}) keeps what comes out of {label}, split by split")
             steps = tuple(fuse_steps(self._steps(links[:kept])))
             reader = KeptSource(reader, ordinal, steps, self._store, self._where[id(top)], fingerprint(top))
         steps = tuple(fuse_steps(self._steps(links[kept:])))
@@ -269,6 +274,7 @@ class Compiler:
         return [
             Step(n, ()) if isinstance(n, Within) else Step(self.binding.kernel(n), (self.binding.index[id(n)],))
             for n in chain
+            if isinstance(n, Within) or not isinstance(n.operator, Cache)
         ]
 
     def _per_row(self, chain: Sequence[Node]) -> bool:

@@ -64,7 +64,7 @@ def test_lines_are_what_splitting_the_whole_file_gives(place: Path, lines, end, 
 def test_the_lines_of_one_split_alone(place: Path, lines, size, name):
     data = b"\n".join(lines)
     source = replace(read_text(write(place, data)), split_bytes=size)
-    expected = {key: row for key, row in read_keyed(source)}
+    expected = dict(read_keyed(source))
     for split in source.splits():
         fresh = replace(source).select([name])
         for chunk in fresh.read(split):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar import Skip
+from cedar.block import Block
 from cedar.columns import UNKNOWN, TensorType
 from cedar.errors import PipelineError, RowError
 from cedar.operators.pad import Pad
@@ -70,6 +71,14 @@ def test_such_rows_can_be_skipped() -> None:
     out = run(Pad(("ids",), 2, on_error=Skip()), block(ids=pa.array([[1], [1, 2, 3], None, [4, 5]])))
     assert values(out, "ids") == [[1, 0], [4, 5]]
     assert sorted(out.dead) == [1, 2]
+
+
+def test_rows_of_a_resized_batch_have_no_keys() -> None:
+    given_block = block(ids=[[1], [1, 2, 3]])
+    resized = Block(given_block.columns, given_block.keys.take(slice(0, 1)), aligned=False)
+    with pytest.raises(RowError, match="more than 2") as caught:
+        run(Pad(("ids",), 2, on_error=Skip()), resized, batched=True)
+    assert caught.value.row is None
 
 
 @pytest.mark.parametrize(

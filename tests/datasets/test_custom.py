@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from cedar.columns import OBJECT, type_of
+from cedar.datasets.base import Chunk, Split
+from cedar.datasets.custom import adapt
+from cedar.datasets.items import from_items
+from cedar.errors import PipelineError, RowError, SourceError
+from tests.datasets.reading import column, read_keyed, read_rows, travelled
+
+
+class Made:
+    """A source of two splits that yields what a function makes of each."""
+
+    def __init__(self, make, splits=("a", "b")) -> None:
+        self.make, self.listed, self.read_splits = make, splits, []
+
+    def splits(self):
+        return self.listed
+
+    def read(self, split):
+        self.read_splits.append(split)
+        return self.make(split)
+
+
+ROWS = [{"x": 1, "s": "p"}, {"x": 2, "s": "q"}]
+TABLE = pa.table({"x": [1, 2], "s": ["p", "q"]})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda _: [TABLE],
+        lambda _: TABLE,
+        lambda _: TABLE.to_batches(),
+        lambda _: TABLE.to_reader(),
+        lambda _: iter([pl.DataFrame(TABLE)]),
+        lambda _: pl.DataFrame(TABLE),
+        lambda _: [{"x": [1, 2], "s": ["p", "q"]}],
+        lambda _: {"x": np.array([1, 2]), "s": np.array(["p", "q"])},
+        lambda _: [{"x": pa.array([1]), "s": ["p"]}, {"x": pa.array([2]), "s": ("q",)}],
+        lambda _: [ROWS],
+        lambda _: [ROWS[:1], ROWS[1:]],
+        lambda _: ROWS,
+        lambda _: (row for row in ROWS),
+        lambda _: [Chunk({"x": pa.array([1, 2]), "s": pa.array(["p", "q"])})],
+    ],
+)
+def test_what_read_may_yield(make):
+    source = adapt(Made(make))
+    assert read_keyed(source) == [((f, i), row) for f in (0, 1) for i, row in enumerate(ROWS)]
+    assert read_rows(travelled(source)) == ROWS * 2
+    backwards = adapt(Made(make))
+    assert [row for _, row in read_keyed(backwards, [1, 0])] == ROWS * 2
+
+
+def test_each_split_is_read_once_in_order():
+    made = Made(lambda _: (row for row in ROWS))
+    read_rows(adapt(made))
+    assert made.read_splits == ["a", "b"]
+
+
+def test_arrays_and_objects():
+    made = Made(lambda _: [{"image": np.zeros((3, 4, 4), np.uint8), "any": np.array([1, "a", None], object)}])
+    source = adapt(made)
+    (chunk,) = source.read(source.splits()[0])
+    assert chunk.columns["image"].shape == (3, 4, 4)
+    assert type_of(chunk.columns["any"]) == OBJECT
+
+
+def test_splits_that_are_split_objects_are_kept():
+    listed = [Split(file=3, start=10, rows=2), Split(file=3, start=20, rows=2)]
+    made = Made(lambda split: [{"x": [split.start, split.start + 1]}], listed)
+    source = adapt(made)
+    assert source.splits() == listed
+    assert [key for key, _ in read_keyed(source)] == [(3, 10), (3, 11), (3, 20), (3, 21)]
+    assert made.read_splits == listed
+
+
+def test_offsets_of_chunks_are_kept():
+    made = Made(lambda _: [Chunk({"x": pa.array([1, 2])}, np.array([5, 9]))], ["a"])
+    assert [key for key, _ in read_keyed(adapt(made))] == [(0, 5), (0, 9)]
+
+
+def test_what_splits_say_of_themselves():
+    class Piece:
+        rows, bytes = 2, 100
+
+    made = Made(lambda _: ROWS, [Piece(), "x"])
+    assert [(s.rows, s.bytes) for s in adapt(made).splits()] == [(2, 100), (None, None)]
+
+
+def test_splits_with_the_same_keys():
+    with pytest.raises(SourceError, match="splits 0 and 1 both have file 0 and start 0"):
+        adapt(Made(lambda _: ROWS, [Split(), Split()])).splits()
+
+
+def test_optional_methods():
+    class Full(Made):
+        row_bytes = 12
+
+        def schema(self):
+            return pa.schema([("x", pa.int32())])
+
+        def url(self, file):
+            return f"there/{file}"
+
+        def digest(self):
+            return "abc"
+
+        def select(self, columns):
+            return Made(lambda _: [pa.table({c: pa.array([7], pa.int32()) for c in columns})])
+
+    source = adapt(Full(lambda _: [{"x": 1}]))
+    assert source.schema() == {"x": pa.int32()}
+    assert (source.url(3), source.digest(), source.row_bytes) == ("there/3", "abc", 12)
+    assert source.describe() == "from_source(Full)"
+    (chunk,) = source.read(source.splits()[0])
+    assert chunk.columns["x"].type == pa.int32()
+    assert read_rows(source.select(["y"])) == [{"y": 7}] * 2  # type: ignore[attr-defined]
+    plain = adapt(Made(lambda _: ROWS))
+    assert not hasattr(plain, "select")
+    assert plain.schema() is None
+    assert plain.digest() == "2 splits"
+    assert plain.url(1) == "from_source(Made)"
+
+
+def test_types_are_fixed_by_split_0_whichever_is_read_first():
+    made = Made(lambda split: [{"x": 1.5 if split == "a" else 1}])
+    source = adapt(made)
+    assert column(source, "x") == [1.5, 1.0]
+    source = adapt(made)
+    (chunk,) = source.read(source.splits()[1])
+    assert chunk.columns["x"].type == pa.float64()
+
+
+def test_a_source_of_ours_is_kept():
+    source = from_items([1])
+    assert adapt(source) is source
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (object(), "object has no splits and no read method"),
+        (type("Half", (), {"splits": lambda self: []})(), "Half has no read method"),
+        (Made, "Made is a class: give an instance"),
+    ],
+)
+def test_what_is_no_source(source, message):
+    with pytest.raises(PipelineError, match=message) as error:
+        adapt(source)
+    assert "a source has splits()" in (error.value.fix or "")
+
+
+def fail(*_: Any):
+    raise OSError("no disk")
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda _: [3], SourceError, "read.. yields int"),
+        (lambda _: [[1, 2]], SourceError, "read.. yields list"),
+        (lambda _: None, SourceError, "read.. raised TypeError"),
+        (fail, SourceError, r"from_source\(Made\), split 0: read.. raised OSError: no disk"),
+        (lambda _: [{"x": [1, 2], "y": [1]}], SourceError, "columns of different lengths: {'x': 2, 'y': 1}"),
+        (lambda _: [{"x": [1]}, {"x": ["a"]}], RowError, "column 'x': 'a' .* does not fit int64"),
+        (lambda _: [pa.table({"x": [1]}), pa.table({"x": ["a"]})], SourceError, "'x' is large_string here and int64"),
+        (lambda _: [pa.table({"x": [1]}), pa.table({"y": [1]})], SourceError, "'x' is missing here and int64 before"),
+        (lambda _: [{"x": object()}], SourceError, "column 'x': a column must be"),
+        (lambda s: [{"x": 1 if s == "a" else "b"}], RowError, "column 'x': 'b' .* does not fit int64"),
+    ],
+)
+def test_what_read_may_not_yield(make, kind, message):
+    with pytest.raises(kind, match=message):
+        read_rows(adapt(Made(make)))
+
+
+def test_splits_that_raises():
+    made = Made(None)
+    made.splits = fail
+    with pytest.raises(SourceError, match="splits.. raised OSError: no disk"):
+        adapt(made).splits()

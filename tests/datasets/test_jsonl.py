@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedar.datasets.jsonl import read_jsonl
+from cedar.errors import PipelineError, RowError
+from tests.datasets.reading import column, read_keyed, read_rows, travelled
+
+
+def write(folder: Path, lines, name: str = "t.jsonl", end: str = "\n") -> Path:
+    text = "".join((line if isinstance(line, str) else json.dumps(line)) + end for line in lines)
+    (folder / name).write_bytes(text.encode())
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("jsonl")
+
+
+DTYPES = {"i": int, "s": str, "l": list[float], "d": pa.struct([("a", pa.int64()), ("b", pa.string())])}
+ROW = st.fixed_dictionaries(
+    {},
+    optional={
+        "i": st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
+        "s": st.none() | st.text(max_size=5),
+        "l": st.none() | st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=3),
+        "d": st.none() | st.fixed_dictionaries({"a": st.integers(0, 9), "b": st.text("ab\n", max_size=2)}),
+    },
+)
+
+
+@given(st.lists(ROW | st.sampled_from(["", "  "]), max_size=20), st.integers(1, 80), st.sampled_from(["\n", "\r\n"]))
+def test_rows_are_what_the_json_module_reads(place: Path, lines, size, end):
+    path = write(place, lines, end=end)
+    source = replace(read_jsonl(path, dtypes=DTYPES), split_bytes=size)
+    keyed = read_keyed(source, list(reversed(range(len(source.splits())))))
+    expected = [{name: line.get(name) for name in DTYPES} for line in lines if not isinstance(line, str)]
+    assert [{name: row[name] for name in DTYPES} for _, row in keyed] == expected
+    data = path.read_bytes()
+    for ((_, offset), _), line in zip(keyed, [x for x in lines if not isinstance(x, str)], strict=True):
+        assert json.loads(data[offset:].split(b"\n")[0]) == line
+
+
+def test_types_are_fixed_by_the_first_64_rows(tmp_path: Path):
+    rows = [{"i": 1, "f": 2, "l": [1, 2], "d": {"a": 1}}, {"f": 0.5, "late": "x", "i": None, "l": []}]
+    source = read_jsonl(write(tmp_path, rows))
+    assert source.schema() == {
+        "i": pa.int64(),
+        "f": pa.float64(),
+        "l": pa.large_list(pa.int64()),
+        "d": pa.struct([("a", pa.int64())]),
+        "late": pa.large_string(),
+    }
+    assert read_rows(travelled(source)) == [
+        {"i": 1, "f": 2.0, "l": [1, 2], "d": {"a": 1}, "late": None},
+        {"i": None, "f": 0.5, "l": [], "d": None, "late": "x"},
+    ]
+
+
+def test_long_first_lines(tmp_path: Path):
+    rows = [{"s": "x" * 3000, "i": i} for i in range(63)] + [{"s": "", "i": 0.5}]
+    assert read_jsonl(write(tmp_path, rows)).schema()["i"] == pa.float64()
+
+
+def test_several_files_and_compressed_ones(tmp_path: Path):
+    write(tmp_path, [], "a.jsonl")
+    write(tmp_path, [{"x": 1}], "b.jsonl")
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(b'{"x": 2}\n\n{"x": 3}'))
+    source = read_jsonl(tmp_path / "*")
+    assert read_keyed(source) == [((1, 0), {"x": 1}), ((2, 0), {"x": 2}), ((2, 10), {"x": 3})]
+    assert [s.streaming for s in source.splits()] == [False, True]
+
+
+def test_no_rows_and_no_columns(tmp_path: Path):
+    assert read_rows(read_jsonl(write(tmp_path, []))) == []
+    assert read_rows(read_jsonl(write(tmp_path, [{}, {}]))) == [{}, {}]
+
+
+@pytest.mark.parametrize("at", [0, 30, 100])
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"x": 1', "Expecting ',' delimiter|Missing a comma"),
+        ("[1, 2]", "a JSON object is expected, not list"),
+        ('{"x": 1} {"x": 2}', "Extra data"),
+        ('{"x": 1, "y": 2, "z": {"q": 1}', "line"),
+        ("not json at all " * 50, "Expecting value|Invalid value"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path: Path, line: str, message: str, at: int):
+    lines = [{"x": i} for i in range(120)]
+    path = write(tmp_path, [*lines[:at], line, *lines[at:]])
+    with pytest.raises(RowError, match=message) as error:
+        read_rows(read_jsonl(path))
+    assert f"t.jsonl, line {at + 1}: " in error.value.what
+    assert len(error.value.what) < 600
+    assert error.value.row is not None
+    assert error.value.row.unit == "byte"
+    data = path.read_bytes()
+    assert data[error.value.row.row :].decode().startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"x": 0.5}, "couldn't parse"),
+        ({"x": "a"}, "changed from number to string"),
+        ({"x": 1, "new": 2}, r"unexpected column 'new': the first 64 rows have \['x', 'd'\]"),
+        ({"x": 1, "d": {"a": 1, "b": 2}}, "unexpected field"),
+        ('{"x": 1, "x": 2}', "twice"),
+        ({"x": 1 << 70}, "couldn't parse"),
+    ],
+)
+def test_a_line_that_does_not_fit_is_named(tmp_path: Path, line, message: str):
+    path = write(tmp_path, [{"x": 1, "d": {"a": 1}}] * 100 + [line] + [{"x": 1}] * 50)
+    with pytest.raises(RowError, match=message) as error:
+        read_rows(read_jsonl(path))
+    assert "t.jsonl, line 101: " in error.value.what
+    assert "dtypes" in (error.value.fix or "") or "correct" in (error.value.fix or "")
+
+
+def test_dtypes_widen_and_add_columns(tmp_path: Path):
+    path = write(tmp_path, [{"x": 1}] * 100 + [{"x": 0.5, "new": "a"}])
+    source = read_jsonl(path, dtypes={"x": "float64", "new": str})
+    assert read_rows(source)[-1] == {"x": 0.5, "new": "a"}
+    assert read_rows(source)[0] == {"x": 1.0, "new": None}
+
+
+def test_values_that_do_not_go_together(tmp_path: Path):
+    path = write(tmp_path, [{"x": 1}, {"x": 2}, {"x": "a"}])
+    with pytest.raises(RowError, match=r"t\.jsonl, line 3: column 'x': .* do not fit into one column"):
+        read_jsonl(path).schema()
+    with pytest.raises(PipelineError, match="a JSON column cannot be object"):
+        read_jsonl(path, dtypes={"x": object}).schema()
+
+
+def test_bytes_that_are_not_utf8(tmp_path: Path):
+    lines = [b'{"s": "a"}'] * 80 + [b'{"s": "\xff"}']
+    (tmp_path / "t.jsonl").write_bytes(b"\n".join(lines))
+    with pytest.raises(RowError, match=r"t\.jsonl, line 81: "):
+        column(read_jsonl(tmp_path / "t.jsonl"), "s")

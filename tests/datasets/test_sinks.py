@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedar.block import Block, Skipped
+from cedar.columns import TensorType, as_column, objects
+from cedar.cursor import Keys
+from cedar.datasets.parquet import read_parquet
+from cedar.datasets.sinks import to_arrow_table, write_parquet
+from cedar.errors import PipelineError, SourceError
+from tests.datasets.reading import read_rows
+
+
+def block(columns, n: int | None = None, start: int = 0) -> Block:
+    made = {name: as_column(c if isinstance(c, (np.ndarray, pa.Array)) else pa.array(c)) for name, c in columns.items()}
+    count = n if n is not None else len(next(iter(made.values())))
+    return Block(made, Keys(np.arange(start, start + count)))
+
+
+def cut(rows: int, sizes: list[int]) -> list[Block]:
+    """Blocks of x = 0, 1, ... cut at some sizes."""
+    blocks, start = [], 0
+    for size in [*sizes, rows]:
+        stop = min(rows, start + size)
+        blocks.append(block({"x": np.arange(start, stop), "s": [f"s{i}" for i in range(start, stop)] or as_empty()}))
+        start = stop
+    return blocks
+
+
+def as_empty() -> pa.Array:
+    return pa.array([], pa.large_string())
+
+
+def layout(urls: list[str]) -> list[list[int]]:
+    return [[m.row_group(i).num_rows for i in range(m.num_row_groups)] for m in map(pq.read_metadata, urls)]
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("sinks")
+
+
+@given(st.lists(st.integers(0, 30), max_size=8), st.integers(0, 60), st.integers(1, 25), st.integers(1, 40))
+def test_the_size_of_blocks_does_not_show(place: Path, sizes, rows, group, per_file):
+    folder = place / f"{len(list(place.iterdir()))}"
+    urls = write_parquet(cut(rows, sizes), folder, row_group_rows=group, rows_per_file=per_file)
+    whole = place / f"{len(list(place.iterdir()))}"
+    others = write_parquet(cut(rows, []), whole, row_group_rows=group, rows_per_file=per_file)
+    assert layout(urls) == layout(others)
+    assert max((n for file in layout(urls) for n in file), default=0) <= group
+    tables = [pq.read_table(url) for url in urls]
+    assert all(t.num_rows <= per_file for t in tables)
+    assert pa.concat_tables(tables)["x"].to_pylist() == list(range(rows))
+
+
+def test_files_and_their_names(tmp_path: Path):
+    urls = write_parquet(cut(25, [7]), tmp_path / "out", rows_per_file=10, row_group_rows=4)
+    assert urls == [str(tmp_path / "out" / f"part-0000{i}.parquet") for i in range(3)]
+    assert layout(urls) == [[4, 4, 2], [2, 4, 4], [4, 1]]
+    assert files_of(tmp_path / "out") == [f"part-0000{i}.parquet" for i in range(3)]
+
+
+def test_one_file(tmp_path: Path):
+    assert write_parquet(cut(5, []), tmp_path / "sub" / "x.parquet") == [str(tmp_path / "sub" / "x.parquet")]
+    assert files_of(tmp_path) == ["sub/x.parquet"]
+    assert [row["x"] for row in read_rows(read_parquet(tmp_path / "sub" / "x.parquet"))] == list(range(5))
+
+
+def test_pages_have_checksums(tmp_path: Path):
+    (url,) = write_parquet([block({"x": np.arange(1000)})], tmp_path / "out")
+    content = bytearray(Path(url).read_bytes())
+    content[2000] ^= 1
+    Path(url).write_bytes(content)
+    with pytest.raises(SourceError):
+        read_rows(read_parquet(url, verify=True))
+
+
+def test_every_column_kind_comes_back(tmp_path: Path):
+    columns = {
+        "i": [1, None],
+        "s": ["a", None],
+        "l": [[1, 2], None],
+        "d": [{"a": 1, "b": "x"}, None],
+        "t": [dt.datetime(2024, 1, 1), None],
+        "image": np.arange(12, dtype=np.uint8).reshape(2, 2, 3),
+        "v": np.array([[0.5], [1.5]], dtype=np.float32),
+        "none": np.zeros((2, 0), dtype=np.float64),
+        "flag": np.array([[True, False]] * 2),
+    }
+    write_parquet([block(columns)], tmp_path / "out")
+    rows = read_rows(read_parquet(tmp_path / "out"))
+    assert rows[0] == {
+        "i": 1,
+        "s": "a",
+        "l": [1, 2],
+        "d": {"a": 1, "b": "x"},
+        "t": dt.datetime(2024, 1, 1),
+        "image": [[0, 1, 2], [3, 4, 5]],
+        "v": [0.5],
+        "none": [],
+        "flag": [True, False],
+    }
+    assert pq.read_schema(tmp_path / "out" / "part-00000.parquet").field("v").type == pa.list_(pa.float32(), 1)
+
+
+def test_dead_slots_are_not_written(tmp_path: Path):
+    dead = Block({"x": pa.array([1, 3])}, Keys(np.arange(3)), {1: Skipped(0, "map", "broken")})
+    write_parquet([dead], tmp_path / "out")
+    assert [row["x"] for row in read_rows(read_parquet(tmp_path / "out"))] == [1, 3]
+    assert to_arrow_table([dead])["x"].to_pylist() == [1, 3]
+
+
+def test_no_rows(tmp_path: Path):
+    assert write_parquet([], tmp_path / "none") == []
+    (url,) = write_parquet([block({"x": pa.array([], pa.int64())})], tmp_path / "empty")
+    assert pq.read_table(url).schema.names == ["x"]
+    assert pq.read_table(url).num_rows == 0
+
+
+# ---- partitions ------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b/c", None, "é x"]), st.integers(-1, 2)), max_size=60),
+    st.integers(1, 20),
+    st.integers(1, 30),
+)
+def test_partitions_hold_every_row_once(place: Path, keys, size, group):
+    folder = place / f"{len(list(place.iterdir()))}"
+    rows = [{"x": i, "k": k, "n": n} for i, (k, n) in enumerate(keys)]
+    kinds = {"x": pa.int64(), "k": pa.large_string(), "n": pa.int64()}
+    blocks = [
+        block({name: pa.array([r[name] for r in rows[i : i + size]], kind) for name, kind in kinds.items()})
+        for i in range(0, len(rows), size)
+    ]
+    urls = write_parquet(blocks, folder, partition_by=["k", "n"], row_group_rows=group)
+    if not rows:
+        assert urls == []
+        return
+    source = read_parquet(folder)
+    assert list(pq.read_schema(urls[0]).names) == ["x"]
+    assert sorted(read_rows(source), key=lambda r: r["x"]) == rows
+    by_folder: dict[str, list[int]] = {}
+    for url in urls:
+        by_folder.setdefault(url.rpartition("/")[0], []).extend(pq.read_table(url, partitioning=None)["x"].to_pylist())
+    assert all(xs == sorted(xs) for xs in by_folder.values()), "order is kept inside a partition"
+
+
+def test_few_files_are_open_at_a_time(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("cedar.datasets.sinks._OPEN_FILES", 3)
+    xs = np.arange(200)
+    blocks = [block({"x": xs, "k": xs % 10}), block({"x": xs + 200, "k": xs % 10})]
+    urls = write_parquet(blocks, tmp_path / "out", partition_by="k", row_group_rows=7)
+    assert len(urls) > 10
+    assert sorted(r["x"] for r in read_rows(read_parquet(tmp_path / "out"))) == list(range(400))
+    assert "k=3/part-00000.parquet" in files_of(tmp_path / "out")
+
+
+def test_little_is_held_back(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("cedar.datasets.sinks._HELD_BYTES", 500)
+    xs = np.arange(1000)
+    write_parquet([block({"x": xs, "k": xs % 7})], tmp_path / "out", partition_by="k", row_group_rows=100)
+    assert sorted(r["x"] for r in read_rows(read_parquet(tmp_path / "out"))) == list(range(1000))
+
+
+@pytest.mark.parametrize(
+    ("columns", "by", "message"),
+    [
+        ({"x": [1], "k": [2]}, "kk", "there is no column 'kk'"),
+        ({"x": [1], "k": [0.5]}, "k", "cannot partition by 'k' of type double"),
+        ({"x": [1], "k": [[1]]}, "k", "cannot partition by 'k' of type large_list"),
+        ({"k": [1]}, "k", "partition_by leaves no column to write"),
+    ],
+)
+def test_columns_that_cannot_partition(tmp_path: Path, columns, by, message):
+    with pytest.raises(PipelineError, match=message):
+        write_parquet([block(columns)], tmp_path / "out", partition_by=by)
+    assert files_of(tmp_path) == []
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_data_that_is_there_is_not_mixed_with(tmp_path: Path):
+    write_parquet(cut(3, []), tmp_path / "out")
+    before = files_of(tmp_path)
+    with pytest.raises(PipelineError, match="holds 1 data files already, such as 'part-00000.parquet'"):
+        write_parquet(cut(3, []), tmp_path / "out")
+    with pytest.raises(PipelineError, match="exists already"):
+        write_parquet(cut(3, []), tmp_path / "out" / "part-00000.parquet")
+    with pytest.raises(PipelineError, match="needs a directory"):
+        write_parquet(cut(3, []), tmp_path / "x.parquet", partition_by="x")
+    assert files_of(tmp_path) == before
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "README").write_text("hello")
+    write_parquet(cut(3, []), tmp_path / "notes")
+    assert files_of(tmp_path / "notes") == ["README", "part-00000.parquet"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+@pytest.mark.parametrize("by", [None, "k"])
+def test_nothing_remains_after_an_interruption(tmp_path: Path, error, by):
+    def blocks():
+        for i in range(5):
+            yield block({"x": np.arange(100), "k": np.arange(100) % 3})
+            if i == 3:
+                raise error("stop")
+
+    with pytest.raises(error):
+        write_parquet(blocks(), tmp_path / "out", row_group_rows=10, rows_per_file=50, partition_by=by)
+    assert files_of(tmp_path) == []
+    write_parquet(cut(3, []), tmp_path / "out")
+
+
+def test_no_file_is_seen_before_it_is_whole(tmp_path: Path):
+    def blocks():
+        for _ in range(3):
+            yield block({"x": np.arange(100)})
+            assert not [f for f in files_of(tmp_path) if not f.rpartition("/")[2].startswith(".")]
+
+    write_parquet(blocks(), tmp_path / "out", row_group_rows=10)
+    assert files_of(tmp_path) == ["out/part-00000.parquet"]
+
+
+def test_python_objects_are_refused(tmp_path: Path):
+    odd = Block({"x": pa.array([1]), "o": objects([{1, 2}])}, Keys(np.arange(1)))
+    with pytest.raises(PipelineError, match="column 'o' holds Python objects"):
+        write_parquet([odd], tmp_path / "out")
+    with pytest.raises(PipelineError, match="column 'o' holds Python objects"):
+        to_arrow_table([odd])
+    with pytest.raises(PipelineError, match="column 'c': Arrow has no type for complex128"):
+        to_arrow_table([Block({"c": np.zeros((1, 2), dtype=complex)}, Keys(np.arange(1)))])
+    assert files_of(tmp_path) == []
+
+
+def test_a_type_that_changes(tmp_path: Path):
+    blocks = [block({"x": [1]}), block({"x": ["a"]})]
+    with pytest.raises(PipelineError, match="column 'x' is int64 in the first rows and large_string in later ones"):
+        write_parquet(blocks, tmp_path / "out")
+    with pytest.raises(PipelineError, match="column 'x' is int64"):
+        to_arrow_table(blocks)
+    with pytest.raises(PipelineError, match="column 'y' is missing in the first rows"):
+        to_arrow_table([block({"x": [1]}), block({"x": [1], "y": [2]})])
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path: Path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises((SourceError, PipelineError), match="file"):
+        write_parquet(cut(3, []), tmp_path / "file" / "out")
+    with pytest.raises(SourceError, match=r"cannot write to 'nosuch://\*\*\*@x/out'"):
+        write_parquet(cut(3, []), "nosuch://me:secret@x/out")
+
+
+def test_numbers_that_are_not_positive(tmp_path: Path):
+    with pytest.raises(PipelineError, match="row_group_rows=0"):
+        write_parquet([], tmp_path / "out", row_group_rows=0)
+
+
+def test_other_storage():
+    fs = fsspec.filesystem("memory")
+    try:
+        urls = write_parquet(cut(30, [4]), "memory://sinktest/out", rows_per_file=10)
+        assert urls == [f"memory://sinktest/out/part-0000{i}.parquet" for i in range(3)]
+        assert [r["x"] for r in read_rows(read_parquet("memory://sinktest/out"))] == list(range(30))
+        with pytest.raises(PipelineError, match="holds 3 data files already"):
+            write_parquet(cut(3, []), "memory://sinktest/out")
+    finally:
+        fs.rm("sinktest", recursive=True)
+
+
+# ---- to_arrow --------------------------------------------------------------------------------------------------------
+
+
+def test_to_arrow_table():
+    table = to_arrow_table([block({"x": [1, 2]}), block({"x": pa.array([], pa.int64())}), block({"x": [3]})])
+    assert table.equals(pa.table({"x": [1, 2, 3]}))
+    images = to_arrow_table([block({"i": np.arange(8).reshape(2, 2, 2)})])
+    assert images["i"].to_pylist() == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+
+
+def test_to_arrow_table_without_blocks():
+    assert to_arrow_table([]).num_columns == 0
+    empty = to_arrow_table([], {"x": pa.int64(), "v": TensorType((2,), "float32")})
+    assert empty.schema == pa.schema([("x", pa.int64()), ("v", pa.list_(pa.float32(), 2))])
