@@ -21,11 +21,15 @@ from cedar.cursor import Keys, concat_keys
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Why a slot is dead: the operator (its ordinal and label) and the error, as text."""
+    """Why a slot is dead: the operator (its ordinal and label) and the error, as text.
+
+    ``refill``: the slot takes no place in a batch, the next row does; it stays to be counted at hand-over.
+    """
 
     operator: int
     label: str
     error: str
+    refill: bool = False
 
 
 @dataclass(frozen=True, slots=True)

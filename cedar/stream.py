@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from cedar.block import Block, concat_blocks
 from cedar.columns import Index
@@ -69,6 +70,19 @@ class Rows:
             return self.blocks[0].keys.take(index)
         starts = np.cumsum([0, *[b.slots for b in self.blocks]])[:-1]
         return concat_keys([b.keys for b in self.blocks]).take(starts[self.part] + _indices(self.row))
+
+    def counted(self) -> npt.NDArray[np.bool_] | None:
+        """Which slots count in a batch: all but the dead ones that the next row replaces; None where all do."""
+        refilled = [np.array([s for s, why in b.dead.items() if why.refill], dtype=np.int64) for b in self.blocks]
+        if not any(len(slots) for slots in refilled):
+            return None
+        row = _indices(self.row)
+        part = np.zeros(len(row), dtype=np.int64) if self.part is None else self.part
+        counts = np.ones(len(row), dtype=bool)
+        for number, slots in enumerate(refilled):
+            mine = part == number
+            counts[mine] = ~np.isin(row[mine], slots)
+        return counts
 
     def within(self, index: int) -> Rows:
         return replace(self, blocks=tuple(b.within(index) for b in self.blocks))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -151,3 +152,195 @@ def test_random_pipelines(first: int) -> None:
             except Exception as error:
                 error.add_note(f"{check.__name__} failed: CEDAR_SEED={seed} CEDAR_CASES=1; {case.toy.names}")
                 raise
+
+
+# ---- steps, slices and local operators, on pipelines whose counts are known, and on those whose are not ----------------
+
+KNOWN = {"known": True, "unknown": False}
+
+
+def numbers(n: int, known: bool, splits: int = 1) -> cedar.Pipeline:
+    """Rows x = 0 .. n - 1; whether their number is known without running."""
+    sizes = [n // splits + (i < n % splits) for i in range(splits)]
+    source = cedar.from_source(toy_pipelines.Source(0, sizes, True)).select("id")
+    return source if known else source.filter(lambda x: x >= 0, "id")
+
+
+def ids(batches: list[Any]) -> list[int]:
+    return [i for b in batches for i in b["id"]]
+
+
+@pytest.mark.parametrize("known", KNOWN.values(), ids=KNOWN)
+@pytest.mark.parametrize("last", ["drop", "keep"])
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("steps", [1, 3, 7])
+def test_steps_end_every_epoch_on_all_ranks_and_lose_nothing(known: bool, last: Any, world: int, steps: int) -> None:
+    pipeline = numbers(22, known).shuffle(seed=1, window=8).batch(2, last=last)
+    epochs = 22 // steps + 1
+    seen: Counter[int] = Counter()
+    alone: list[Any] = []
+    for rank in range(world):
+        loader = pipeline.loader(rank=rank, world=world, steps=steps)
+        got = []
+        for _ in range(epochs):
+            part, _ = run(loader)
+            assert len(part) == steps
+            got += part
+        seen.update(ids(got))
+        if world == 1:
+            alone = got
+    passes = epochs * steps * world * 2 / 22
+    if world == 1 or last == "keep" and world == 2:
+        assert set(seen.values()) <= {int(passes), int(passes) + 1, int(passes) + 2}
+    if world == 1:  # rows left over open the next epoch: whole passes over the data, each in its own order
+        for number in range(int(passes)):
+            mine, _ = run(pipeline.loader(epoch=number))
+            assert ids(alone)[22 * number : 22 * (number + 1)] == ids(mine)
+
+
+@pytest.mark.parametrize("known", KNOWN.values(), ids=KNOWN)
+@pytest.mark.parametrize("last", ["drop", "keep"])
+def test_steps_resume_anywhere_and_at_another_world(known: bool, last: Any) -> None:
+    pipeline = numbers(23, known, splits=3).shuffle(seed=3).batch(2, last=last)
+    for case in range(25):
+        draw = random.Random(case)
+        steps, world, after = draw.randint(1, 9), draw.randint(1, 3), draw.randint(1, 3)
+        epochs, stop = draw.randint(0, 3), draw.randint(0, steps - 1)
+        states, parts = [], []
+        for rank in range(world):
+            loader = pipeline.loader(rank=rank, world=world, steps=steps)
+            mine = [b for _ in range(epochs) for b in run(loader)[0]]
+            part, state = run(loader, stop)
+            states.append(state)
+            parts += mine + part
+            whole = pipeline.loader(rank=rank, world=world, steps=steps)
+            expected = [run(whole)[0] for _ in range(epochs + 2)]
+            again = pipeline.loader(rank=rank, world=world, steps=steps)
+            again.load_state_dict(state)
+            assert part + run(again)[0] == expected[epochs]
+            assert run(again)[0] == expected[epochs + 1]
+        drawn = 0
+        for rank in range(after):
+            loader = pipeline.loader(rank=rank, world=after, steps=steps)
+            loader.load_state_dict(states)
+            for number in range(12):
+                part, _ = run(loader)
+                assert len(part) == (steps - stop if number == 0 else steps)
+                parts += part
+                drawn += len(part)
+        counts = Counter(ids(parts))
+        if last == "keep" and after == 1:  # no round is left out, so every row comes equally often, give or take a pass
+            assert max(counts.values()) - min(counts.values()) <= 2, (case, counts)
+
+
+@pytest.mark.parametrize("known", KNOWN.values(), ids=KNOWN)
+def test_steps_in_an_epoch_that_was_not_reached_by_running(known: bool) -> None:
+    pipeline = numbers(20, known).shuffle(seed=3).batch(3)
+    loader = pipeline.loader(steps=4)
+    reached = [run(loader)[0] for _ in range(4)]
+    if known:
+        jumped = pipeline.loader(steps=4, epoch=3)
+        assert run(jumped)[0] == reached[3]
+        jumped.set_epoch(2)
+        assert run(jumped)[0] == reached[2]
+    for batch in loader:  # after a break, the epoch begins again where it began
+        first = ids([{"id": batch["id"].tolist()}])
+        break
+    assert ids(run(loader)[0])[:3] == first
+
+
+@pytest.mark.parametrize("known", KNOWN.values(), ids=KNOWN)
+@pytest.mark.parametrize("last", ["drop", "keep", "pad"])
+def test_every_rank_gets_its_slice_of_the_global_batch(known: bool, last: Any) -> None:
+    pipeline = numbers(26, known).shuffle(seed=2).batch(6, last=last)
+    whole, _ = run(pipeline.loader())
+    for world in (1, 2, 3):
+        ranks = [run(pipeline.loader(rank=r, world=world, split_batches=True))[0] for r in range(world)]
+        assert len({len(part) for part in ranks}) == 1
+        for number, batch in enumerate(whole):
+            slices = [part[number] for part in ranks]
+            if last != "keep" or number < len(whole) - 1:
+                assert {len(s["id"]) for s in slices} == {6 // world}
+            live = [i for s in slices for i, v in zip(s["id"], s.get("valid", [True] * 6), strict=False) if v]
+            assert live == [i for i, v in zip(batch["id"], batch.get("valid", [True] * 6), strict=False) if v]
+        states = [run(pipeline.loader(rank=r, world=world, split_batches=True), 2)[1] for r in range(world)]
+        rest = []
+        for rank in range(2):
+            loader = pipeline.loader(rank=rank, world=2, split_batches=True)
+            loader.load_state_dict(states)
+            rest.append(run(loader)[0])
+        left = [i for pair in zip(*rest, strict=True) for s in pair for i, v in _valid(s) if v]
+        assert left == [i for b in whole[2:] for i, v in _valid(b) if v]
+
+
+def _valid(batch: Any) -> Any:
+    return zip(batch["id"], batch.get("valid", [True] * len(batch["id"])), strict=True)
+
+
+LOCAL: dict[str, Callable[[cedar.Pipeline], cedar.Pipeline]] = {
+    "batch": lambda p: p.filter(lambda x: x % 3 != 0, "id").batch(4, last="keep", local=True),
+    "take": lambda p: p.filter(lambda x: x % 3 != 0, "id").take(5, local=True).batch(2, last="keep"),
+    "skip": lambda p: p.filter(lambda x: x % 3 != 0, "id").skip(2, local=True).batch(2, last="keep"),
+    "shuffle": lambda p: p.filter(lambda x: x % 3 != 0, "id").shuffle(window=9).batch(4, last="keep", local=True),
+}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("world", [2, 3])
+def test_local_operators_work_on_a_ranks_own_share(name: str, world: int) -> None:
+    pipeline = LOCAL[name](numbers(60, True, splits=9).shuffle(window=7))
+    parts, states, heads = [], [], []
+    for rank in range(world):
+        loader = pipeline.loader(rank=rank, world=world)
+        part, _ = run(loader)
+        assert loader.report().rows_read < 60, "a rank reads its share alone"
+        head, state = run(pipeline.loader(rank=rank, world=world), len(part) // 2)
+        again = pipeline.loader(rank=rank, world=world)
+        again.load_state_dict(state)
+        assert head + run(again)[0] == part
+        parts.append(part)
+        states.append(state)
+        heads += head
+    together = Counter(i for part in parts for i in ids(part))
+    assert set(together.values()) == {1}
+    if name in ("batch", "shuffle"):
+        assert len(together) == 40
+    for after in (1, 2, 4):
+        rest = []
+        for rank in range(after):
+            loader = pipeline.loader(rank=rank, world=after)
+            loader.load_state_dict(states[rank] if after == world else states)
+            rest += run(loader)[0]
+        assert Counter(ids(heads + rest)) == together
+
+
+def test_ranks_that_ran_out_before_the_others_resume_with_them() -> None:
+    for known in KNOWN.values():
+        pipeline = numbers(14, known).batch(2, last="keep")
+        states, got = [], []
+        for rank in range(3):  # ranks 1 and 2 end after two batches, when rank 0 has one more to come
+            loader = pipeline.loader(rank=rank, world=3)
+            part, state = run(loader, 2 if rank == 0 else None)
+            got += part
+            states.append(state)
+        assert [s["epoch"] for s in states] == [0, 1, 1]
+        rest = []
+        for rank in range(2):
+            loader = pipeline.loader(rank=rank, world=2)
+            loader.load_state_dict(states)
+            rest += run(loader)[0]
+        assert sorted(ids(got + rest)) == list(range(14))
+
+
+def test_two_epochs_through_resumes() -> None:
+    pipeline = numbers(20, False, splits=4).shuffle(seed=5).batch(3, last="keep")
+    whole = pipeline.loader(seed=2)
+    expected = [run(whole)[0] for _ in range(3)]
+    loader = pipeline.loader(seed=2)
+    run(loader)
+    part, state = run(loader, 3)
+    again = pipeline.loader(seed=2, executor="inline")
+    again.load_state_dict(state)
+    assert again.epoch == 1
+    assert part + run(again)[0] == expected[1]
+    assert run(again)[0] == expected[2]

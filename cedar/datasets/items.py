@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from cedar.columns import UNKNOWN, nbytes
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types, names_of
-from cedar.errors import PipelineError, user_site
+from cedar.errors import PipelineError, RowError, user_site
 from cedar.operators.base import Schema
 
 _LIST_SPLIT = 1024
@@ -44,7 +47,22 @@ class ItemsSource(BaseSource):
 
     @once
     def _types(self) -> RowTypes:
-        return fix_types(self._fetch(0, min(SAMPLE, self._length)), self._origin, 0, self.dtypes)
+        return fix_types(self._sample, self._origin, 0, self.dtypes)
+
+    @property
+    def _sample(self) -> list[Any]:
+        """The first items, without those that fail: what becomes of them is decided where they are read."""
+        stop = min(SAMPLE, self._length)
+        try:
+            return self._fetch(0, stop)
+        except RowError:
+            return [self._first, *self._passing(1, stop)]
+
+    def _passing(self, start: int, stop: int) -> Iterator[Any]:
+        """The items that do not fail."""
+        for number in range(start, stop):
+            with suppress(RowError):
+                yield self._fetch(number, number + 1)[0]
 
     @once
     def _origin(self) -> Origin:
@@ -64,6 +82,25 @@ class ItemsSource(BaseSource):
         assert split.stop is not None
         items = self._fetch(split.start, split.stop)
         yield Chunk(build_rows(items, types, self._origin, split.start), length=len(items))
+
+    def read_sound(self, split: Split) -> Iterator[tuple[Chunk, dict[int, RowError]]]:
+        """As ``read``, but an item that fails is left out and returned, by its number, beside the others."""
+        assert split.stop is not None
+        failed: dict[int, RowError] = {}
+        items = self._sound(split.start, split.stop, failed)
+        columns = build_rows(list(items.values()), self._types, self._origin, split.start)
+        yield Chunk(columns, np.array(list(items), dtype=np.int64), len(items)), failed
+
+    def _sound(self, start: int, stop: int, failed: dict[int, RowError]) -> dict[int, Any]:
+        items: dict[int, Any] = {}
+        for number in range(start, stop):
+            try:
+                (items[number],) = self._fetch(number, number + 1)
+                build_rows([items[number]], self._types, self._origin, number)
+            except RowError as error:
+                items.pop(number, None)
+                failed[number] = error
+        return items
 
     def _fetch(self, start: int, stop: int) -> list[Any]:
         if isinstance(self.items, (list, tuple)):
@@ -101,6 +138,9 @@ class ItemsSource(BaseSource):
 
     @once
     def _first(self) -> Any:
+        """The first item that does not fail; the error of item 0 where all of the first 64 do."""
+        for item in self._passing(0, min(SAMPLE, self._length)):
+            return item
         return self._fetch(0, 1)[0]
 
     @once

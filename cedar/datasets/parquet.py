@@ -17,7 +17,7 @@ from cedar.datasets.filesource import FileSource
 from cedar.datasets.hive import HiveColumn, hive_columns
 from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
-from cedar.datasets.parquet_schema import Types, check_same, types_of
+from cedar.datasets.parquet_schema import Types, check_same, decoded_bytes, types_of
 from cedar.errors import PipelineError, user_site
 
 
@@ -64,24 +64,23 @@ class ParquetSource(FileSource):
         return types, every
 
     def splits(self) -> list[Split]:
+        return self._splits
+
+    @once
+    def _splits(self) -> list[Split]:
         leaves = self._stored[1]
         splits = []
         for ordinal, footer in enumerate(self._footers):
             start = 0
-            for part in range(footer.num_row_groups):
-                group = footer.row_group(part)
-                if group.num_rows:
-                    size = self._bytes(group, leaves[ordinal])
-                    stop = start + group.num_rows
-                    splits.append(Split(ordinal, start, stop, group.num_rows, size, part))
-                    start = stop
+            with reading(self.listing[ordinal].url, "footer"):
+                for part in range(footer.num_row_groups):
+                    group = footer.row_group(part)
+                    if group.num_rows:
+                        size = sum(decoded_bytes(group.column(leaf)) for leaf in leaves[ordinal])
+                        stop = start + group.num_rows
+                        splits.append(Split(ordinal, start, stop, group.num_rows, size, part))
+                        start = stop
         return splits
-
-    def _bytes(self, group: Any, leaves: list[int]) -> int:
-        if self.columns is None:
-            return max(0, int(group.total_byte_size))
-        sizes: list[int] = [group.column(leaf).total_uncompressed_size for leaf in leaves]
-        return max(0, sum(sizes))
 
     def read(self, split: Split) -> Iterator[Chunk]:
         file, footer = self.listing[split.file], self._footers[split.file]

@@ -14,6 +14,9 @@ from cedar.errors import SourceError, missing_column
 
 Types = dict[str, pa.DataType]
 
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}
+_OFFSET = 8  # bytes per list or string
+
 
 def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Types, list[int]]:
     """The canonical types of the selected columns, in file order, and the numbers of the leaves they are stored in.
@@ -35,6 +38,18 @@ def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Typ
             if kind is not None:
                 types[field.name] = canonical_type(kind)
     return types, sorted(chosen)
+
+
+def decoded_bytes(leaf: Any) -> int:
+    """About the bytes that a column chunk takes in memory: encodings often store numbers in far less.
+
+    Args:
+        leaf: the metadata of one leaf in one row group.
+    """
+    stored = max(0, int(leaf.total_uncompressed_size))
+    values = max(0, int(leaf.num_values))
+    width = _WIDTHS.get(leaf.physical_type)
+    return stored + _OFFSET * values if width is None else max(stored, width * values)
 
 
 def canonical(kind: pa.DataType) -> pa.DataType:

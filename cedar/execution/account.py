@@ -64,5 +64,7 @@ class Account:
         """Give an error from a task what only the coordinator knows."""
         if error.row is not None and error.row.url is None:
             error.row = self.named(error.row)
+        elif error.row is not None and error.row.epoch is None:
+            error.row = replace(error.row, epoch=self.epoch)
         if error.done is None:
             error.done = f"the epoch was stopped after {self._metrics.rows:,} rows"

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-import numpy as np
 
 from cedar import graph
 from cedar.block import Block, concat_blocks
@@ -14,7 +11,7 @@ from cedar.columns import UNKNOWN, ColumnType, blank
 from cedar.cursor import hash_ints, no_keys
 from cedar.datasets.base import Read, Split
 from cedar.errors import CedarError, PipelineError
-from cedar.execution.chain import chunk_block, guarded
+from cedar.execution.chain import Reader
 from cedar.graph import Node
 from cedar.operators.base import Bound, Env, Kernel, RowOperator, StreamOperator
 from cedar.skip import Skip
@@ -124,17 +121,15 @@ class Binding:
     def _first_rows(self, node: Node, rows: int) -> Block:
         """The first rows of the first split that has any; of more splits where more are asked for."""
         assert isinstance(node.operator, Read)
-        source: Any = node.operator.source
+        # Items that fail are passed over here: what becomes of them is decided when the run reads them.
+        reader = Reader(node.operator.source, self.source_ordinal(node), on_error=Skip(), site=node.site)
         found: list[Block] = []
         have = 0
         for split in self.splits(node):
-            first = 0
-            for chunk in guarded(source, split):
-                block = chunk_block(chunk, split, first, self.source_ordinal(node), 0)
-                first += block.slots
-                if block.slots:
+            for block in reader.blocks(split, 0):
+                if len(block):
                     # Taken, not sliced: a slice would hold the whole row group for as long as the loader lives.
-                    found.append(block.take(np.arange(min(rows - have, block.slots))))
+                    found.append(block.take(block.live_slots()[: rows - have]))
                     have += found[-1].slots
                 if have >= rows:
                     return concat_blocks(found)

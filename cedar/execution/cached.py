@@ -23,7 +23,7 @@ from cedar.columns import TensorType, as_column, type_of
 from cedar.cursor import Keys
 from cedar.datasets.base import Read, Split
 from cedar.errors import PipelineError
-from cedar.execution.chain import Step, Timing, chunk_block, guarded, run_steps
+from cedar.execution.chain import Reader, Step, Timing, run_steps
 from cedar.graph import Node
 from cedar.operators.base import Env
 
@@ -67,34 +67,21 @@ class Store:
 
 
 @dataclass(frozen=True)
-class KeptSource:
-    """A source and the steps whose results are kept."""
+class KeptReader:
+    """A reader and the steps whose results are kept."""
 
-    source: Any
-    ordinal: int
+    reader: Reader
     steps: tuple[Step, ...]
     store: Store
     where: str
     fingerprint: str
 
-    @property
-    def row_bytes(self) -> Any:
-        return getattr(self.source, "row_bytes", None)
-
-    def url(self, file: int) -> str:
-        return str(self.source.url(file))
-
-    def read_blocks(self, split: Split, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
+    def read_blocks(self, split: Split, lap: int, env: Env) -> Iterator[Block]:
         """The blocks of a split behind the steps, from the store if they are there."""
-        key = graph.digest([self.fingerprint, repr(split)])
+        key = graph.digest([self.fingerprint, self.reader.ordinal, repr(split)])
         blocks = self.store.get(key, self.where)
         if blocks is None:
-            blocks = []
-            first = 0
-            for chunk in guarded(self.source, split):
-                block = chunk_block(chunk, split, first, self.ordinal, 0)
-                first += chunk.rows
-                blocks.append(run_steps(self.steps, block, env, Timing()))
+            blocks = [run_steps(self.steps, block, env, Timing()) for block in self.reader.blocks(split, 0)]
             self.store.put(key, self.where, blocks)
         for block in blocks:
             yield Block(block.columns, replace(block.keys, repeat=lap), block.dead, block.aligned)

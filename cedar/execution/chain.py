@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cedar.block import Block
+import numpy as np
+
+from cedar.block import Block, Skipped
 from cedar.columns import as_column
 from cedar.cursor import Keys
 from cedar.datasets.base import Chunk, Split, offsets_of
-from cedar.errors import CedarError, SourceError
+from cedar.errors import CedarError, Site, SourceError
 from cedar.operators.base import Env, Kernel
+from cedar.skip import Skip
 
 
 @dataclass(frozen=True)
@@ -65,30 +68,63 @@ def chunk_block(chunk: Chunk, split: Any, first: int, ordinal: int, lap: int) ->
     return Block({name: as_column(column) for name, column in chunk.columns.items()}, keys)
 
 
-def read_split(steps: Sequence[Step], source: Any, ordinal: int, split: Split, lap: int, env: Env) -> Result:
+@dataclass(frozen=True)
+class Reader:
+    """A source as a run reads it: its number among the sources, and what becomes of rows that it cannot make."""
+
+    source: Any
+    ordinal: int
+    operator: int = 0
+    label: str = ""
+    on_error: Skip | None = None
+    site: Site | None = None
+
+    def blocks(self, split: Any, lap: int) -> Iterator[Block]:
+        """The split's rows with their keys; a bad row is an error, or a dead slot under a policy."""
+        try:
+            yield from self._blocks(split, lap)
+        except CedarError as error:
+            error.site = error.site or self.site
+            raise
+
+    def _blocks(self, split: Any, lap: int) -> Iterator[Block]:
+        sound = getattr(self.source, "read_sound", None)
+        if self.on_error is not None and sound is not None:
+            for chunk, failed in guarded(self.source, split, sound):
+                yield self._with_dead(chunk, failed, split, lap)
+            return
+        first = 0
+        for chunk in guarded(self.source, split):
+            block = chunk_block(chunk, split, first, self.ordinal, lap)
+            first += chunk.rows
+            yield block
+
+    def _with_dead(self, chunk: Chunk, failed: dict[int, CedarError], split: Any, lap: int) -> Block:
+        """The chunk's rows, and a dead slot for each row that failed, in the order of their numbers."""
+        block = chunk_block(chunk, split, 0, self.ordinal, lap)
+        rows = np.sort(np.concatenate([block.keys.row, np.array(list(failed), dtype=np.int64)]))
+        assert self.on_error is not None
+        dead = {
+            int(np.searchsorted(rows, row)): Skipped(self.operator, self.label, error.what, self.on_error.refill)
+            for row, error in failed.items()
+        }
+        return Block(block.columns, replace(block.keys, row=rows), dead)
+
+
+def read_split(steps: Sequence[Step], reader: Any, split: Split, lap: int, env: Env) -> Result:
     """One task of a stage that reads: a whole split through the chain."""
     timing = Timing()
-    blocks = []
-    first = 0
     start = time.perf_counter()
-    if hasattr(source, "read_blocks"):
-        kept = [run_steps(steps, block, env, timing) for block in source.read_blocks(split, lap, env, timing)]
-        timing.read = time.perf_counter() - start - sum(timing.seconds)
-        return Result(kept, timing)
-    for chunk in guarded(source, split):
-        block = chunk_block(chunk, split, first, ordinal, lap)
-        first += chunk.rows
-        timing.read += time.perf_counter() - start
-        blocks.append(run_steps(steps, block, env, timing))
-        start = time.perf_counter()
-    timing.read += time.perf_counter() - start
+    made = reader.blocks(split, lap) if isinstance(reader, Reader) else reader.read_blocks(split, lap, env)
+    blocks = [run_steps(steps, block, env, timing) for block in made]
+    timing.read = time.perf_counter() - start - sum(timing.seconds)
     return Result(blocks, timing)
 
 
-def guarded(source: Any, split: Any) -> Any:
+def guarded(source: Any, split: Any, read: Any = None) -> Any:
     """The chunks of a split; whatever a reader raises becomes a SourceError that names the file."""
     try:
-        yield from source.read(split)
+        yield from (read or source.read)(split)
     except CedarError:
         raise
     except Exception as error:

@@ -17,8 +17,8 @@ from cedar.cursor import hash_ints
 from cedar.datasets.base import Read
 from cedar.errors import PipelineError
 from cedar.execution.binding import Binding
-from cedar.execution.cached import KeptSource, Store, fingerprint
-from cedar.execution.chain import Step
+from cedar.execution.cached import KeptReader, Store, fingerprint
+from cedar.execution.chain import Reader, Step
 from cedar.execution.dealt import DealtStream, Share
 from cedar.execution.fusing import fuse_steps
 from cedar.execution.groups import GroupStage
@@ -193,7 +193,7 @@ class Compiler:
     def _windowed(self, node: Node, view: View) -> Stream:
         """A stream with windows: of splits where rows come straight from sources, else of runs of units."""
         found = self._segments(node)
-        if found is not None:
+        if found is not None and (len(found[0]) == 1 or not self._streams(found[0])):
             return self._read(*found, view)
         chain, base = self._chain(node, through_shared=True)
         below = self._base(base)
@@ -222,7 +222,7 @@ class Compiler:
 
     def _read(self, segments: Sequence[tuple[Node, list[Link]]], above: list[Node], view: View) -> Stream:
         """Read splits; what runs Python per row, and what follows it, goes into a stage of smaller tasks."""
-        streaming = any(split.streaming for source, _ in segments for split in self.binding.splits(source))
+        streaming = self._streams(segments)
         per_row = next((i for i, n in enumerate(above) if self._per_row([n])), len(above))
         cut = 0 if streaming else max(per_row, 0 if len(segments) > 1 else self._kept(above))
         made = tuple(self._segment(source, [*own, *above[:cut]], streaming) for source, own in segments)
@@ -240,21 +240,31 @@ class Compiler:
         rest = above[cut:]
         return self._stages(stream, segments[0][0], rest)
 
+    def _streams(self, segments: Sequence[tuple[Node, list[Link]]]) -> bool:
+        """Some source has splits that can only be read from their beginning."""
+        return any(split.streaming for source, _ in segments for split in self.binding.splits(source))
+
     def _segment(self, source: Node, links: list[Link], streaming: bool) -> Segment:
-        operator = source.operator
+        operator, index = source.operator, self.binding.index[id(source)]
         assert isinstance(operator, Read)
-        reader, ordinal = operator.source, self.binding.source_ordinal(source)
+        label = self.binding.labels[id(source)]
+        ordinal, policy = self.binding.source_ordinal(source), self.binding.policy(source)
+        reader = Reader(operator.source, ordinal, index, label, policy, source.site)
         if streaming and any(isinstance(n, Node) and id(n) in self._where for n in links):
-            self.plan.notes.append(f"cache() keeps nothing of {self.binding.labels[id(source)]}: it cannot be split")
+            self.plan.notes.append(f"cache() keeps nothing of {label}: it cannot be split")
         kept = 0 if streaming else self._kept(links)
-        if kept:
-            top = next(n for n in reversed(links[:kept]) if isinstance(n, Node))
-            label, where = self.binding.labels[id(top)], self._where[id(top)]
-            self.plan.notes.append(f"cache({where!r}) keeps what comes out of {label}, split by split")
-            steps = tuple(fuse_steps(self._steps(links[:kept])))
-            reader = KeptSource(reader, ordinal, steps, self._store, self._where[id(top)], fingerprint(top))
         steps = tuple(fuse_steps(self._steps(links[kept:])))
-        return Segment(reader, ordinal, self.binding.index[id(source)], steps, self.binding.splits(source))
+        splits = self.binding.splits(source)
+        if not kept:
+            return Segment(reader, operator.source, index, steps, splits)
+        top = next(n for n in reversed(links[:kept]) if isinstance(n, Node))
+        where = self._where[id(top)]
+        self.plan.notes.append(
+            f"cache({where!r}) keeps what comes out of {self.binding.labels[id(top)]}, split by split"
+        )
+        below = tuple(fuse_steps(self._steps(links[:kept])))
+        keeper = KeptReader(reader, below, self._store, where, fingerprint(top))
+        return Segment(keeper, operator.source, index, steps, splits)
 
     def _kept(self, links: Sequence[Link]) -> int:
         """How many of the links a ``cache()`` above them keeps: those before the first random one."""
@@ -323,7 +333,7 @@ class Compiler:
                 if shuffle.window_rows is not None:
                     rows = max(rows, min(shuffle.window_rows, total))
                 elif size:
-                    limit = min(float(shuffle.window_bytes or 0), max(size / 64, float(8 << 20)))
+                    limit = Window(shuffle.window_bytes).limit(size, total)
                     rows = max(rows, min(total, math.ceil(total * limit / size)))
             most = max(most, rows)
         root = self.binding.root

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
-from cedar.errors import PlanError
+from cedar.errors import PlanError, user_site
 
 
 class InlineExecutor(Executor):
@@ -42,13 +42,26 @@ PLANNED = ("processes", "dask")
 
 
 def check_executor(executor: Any) -> None:
-    """Raises PlanError for an executor that is not there."""
-    if isinstance(executor, Executor) or executor == "auto" or executor in EXECUTORS:
+    """Raises PlanError for an executor that is not there, or that would hang."""
+    if isinstance(executor, ProcessPoolExecutor):
+        _check_start_method(executor)
+    if isinstance(executor, Executor) or (isinstance(executor, str) and executor in ("auto", *EXECUTORS)):
         return
     there = ", ".join(repr(name) for name in ("auto", *EXECUTORS))
-    if executor in PLANNED:
+    missing = "not there yet" if executor in PLANNED else "unknown"
+    raise PlanError(
+        f"executor={executor!r} is {missing}",
+        site=user_site(),
+        fix=f"there are {there}, or any concurrent.futures.Executor",
+    )
+
+
+def _check_start_method(pool: ProcessPoolExecutor) -> None:
+    """A forked worker inherits the locks of threads (of polars, of ours) that it does not have, and waits for ever."""
+    context = getattr(pool, "_mp_context", None)
+    if context is not None and context.get_start_method() == "fork":
         raise PlanError(
-            f"executor={executor!r} is not there yet",
-            fix=f"there are {there}, or any concurrent.futures.Executor",
+            "the executor's processes are made by fork, which hangs where threads run",
+            site=user_site(),
+            fix='ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("forkserver")), or "spawn"',
         )
-    raise PlanError(f"executor={executor!r} is unknown", fix=f"there are {there}, or any concurrent.futures.Executor")

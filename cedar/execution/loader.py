@@ -127,6 +127,9 @@ class Loader:
             left = time.perf_counter()
             metrics.waited += left - entered
             metrics.elapsed = before + left - began
+        except CedarError as error:
+            self._account.locate(error)
+            raise
         finally:
             runner.close()
         self._finish_epoch()
@@ -192,24 +195,15 @@ class Loader:
         self._live = None
 
     def _pieces(self, data: DataEpoch) -> Iterator[Piece]:
-        pieces = data.pieces()
-        while True:
-            try:
-                piece = next(pieces, None)
-            except CedarError as error:
-                self._account.locate(error)
-                raise
-            if piece is None:
-                return
-            if piece.units:
-                yield piece
+        return (piece for piece in data.pieces() if piece.units)
 
     def _units(self, piece: Piece, runner: Runner, total: float | None) -> Iterator[tuple[int, Any]]:
         """(unit, what the caller gets) for each unit of a piece, counted and within budget."""
         block = piece.rows.gather()
         if self._batched or self._options.as_blocks:
             self._account.add(block, range(block.slots), block.slots - len(block.dead), total)
-            yield piece.units - 1, self._value(piece, block, runner)
+            refilled = block.dead and len(block.dead) == block.slots and all(w.refill for w in block.dead.values())
+            yield piece.units - 1, _NOTHING if refilled else self._value(piece, block, runner)
             return
         counted = 0
         for slot, row in zip(block.live_slots().tolist(), block.rows(), strict=True):
@@ -240,7 +234,9 @@ class Loader:
         steps = self._options.steps
         data, open_ = self._data, self._opened()
         self._begin_epoch(self.epoch + 1)
-        if steps is not None:
+        if steps is None:
+            self._open = {e: entry for e, entry in open_.items() if int(e) == data}  # others may still be in it
+        else:
             self._data, self._open, self._placed = data, open_, True
             self._mark_beginning()
 

@@ -39,6 +39,10 @@ def check_options(options: Options, site: Site | None) -> None:
         value = getattr(options, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise PipelineError(f"{name}={value!r}: a whole number, at least 1", site=site)
+    for name, least in (("seed", None), ("epoch", 0)):
+        value = getattr(options, name)
+        if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+            raise PipelineError(f"{name}={value!r}: a whole number{', at least 0' if least == 0 else ''}", site=site)
     if options.on_error is not None and not isinstance(options.on_error, Skip):
         raise PipelineError(f"on_error={options.on_error!r}: None or cedar.Skip(...)", site=site)
     if options.device is not None and options.format != "torch":

@@ -40,6 +40,7 @@ class Runner:
         self.ahead = 1 if self.inline else 2 * self.workers
         self._here = InlineExecutor()
         self._shipped: dict[tuple[int, ...], tuple[str, bytes]] = {}
+        self._kept: list[Any] = []  # what was shipped, so that no other code gets its id
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> Future[Any]:
         """Work on rows that are already here."""
@@ -51,13 +52,11 @@ class Runner:
             return self._guard(self.executor, _gather_and_run, steps, rows, env)
         return self._guard(self.executor, _run_shipped, *self._ship((steps,), env), rows.gather())
 
-    def read(
-        self, steps: Sequence[Step], source: Any, ordinal: int, split: Split, lap: int, env: Env
-    ) -> Future[Result]:
+    def read(self, steps: Sequence[Step], reader: Any, split: Split, lap: int, env: Env) -> Future[Result]:
         """Read a split and run the steps."""
         if self.local:
-            return self._guard(self.executor, read_split, steps, source, ordinal, split, lap, env)
-        return self._guard(self.executor, _read_shipped, *self._ship((steps, source), env), ordinal, split, lap)
+            return self._guard(self.executor, read_split, steps, reader, split, lap, env)
+        return self._guard(self.executor, _read_shipped, *self._ship((steps, reader), env), split, lap)
 
     def _guard(self, executor: Executor, fn: Callable[..., Any], *args: Any) -> Future[Any]:
         try:
@@ -70,7 +69,7 @@ class Runner:
             ) from error
 
     def _ship(self, code: tuple[Any, ...], env: Env) -> tuple[str, bytes, Env]:
-        """Code travels by value, pickled once; workers keep it under its key. The parts live as long as the run."""
+        """Code travels by value, pickled once; workers keep it under its key."""
         import cloudpickle
 
         key = tuple(id(part) for part in code)
@@ -84,6 +83,7 @@ class Runner:
                     fix='make what it closes over picklable, or use executor="threads"',
                 ) from error
             self._shipped[key] = (f"{os.getpid()}-{next(_codes)}", pickled)
+            self._kept.append(code)
         return (*self._shipped[key], env)
 
     def close(self) -> None:
@@ -121,6 +121,6 @@ def _run_shipped(key: str, code: bytes, env: Env, block: Any) -> Result:
     return run_block(steps, block, _keep_instances(key, env))
 
 
-def _read_shipped(key: str, code: bytes, env: Env, ordinal: int, split: Split, lap: int) -> Result:
-    steps, source = _load(key, code)
-    return read_split(steps, source, ordinal, split, lap, _keep_instances(key, env))
+def _read_shipped(key: str, code: bytes, env: Env, split: Split, lap: int) -> Result:
+    steps, reader = _load(key, code)
+    return read_split(steps, reader, split, lap, _keep_instances(key, env))

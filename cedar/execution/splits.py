@@ -20,7 +20,7 @@ import numpy.typing as npt
 from cedar.block import Block
 from cedar.cursor import hash_array, hash_ints, no_keys
 from cedar.datasets.base import Split
-from cedar.execution.chain import Result, Step, chunk_block, guarded
+from cedar.execution.chain import Result, Step
 from cedar.execution.metrics import Metrics
 from cedar.execution.runner import Runner
 from cedar.operators.base import Env
@@ -28,6 +28,7 @@ from cedar.stream import PENDING, At, Flow, Piece, Position, Pulled, Rows, Strea
 
 _DEFAULT_ROW_BYTES = 1024
 _LEAST_WINDOW = 8 << 20
+_LEAST_ROWS = 1 << 16
 _WINDOWS = 64
 _LANE_ROWS = 1024
 
@@ -36,20 +37,25 @@ _LANE_ROWS = 1024
 class Window:
     """A window's size as the user gave it: bytes (an upper bound) or rows.
 
-    In bytes, a window also holds at most 1/64 of the epoch (but at least 8 MiB), so that several ranks can share an
-    epoch without reading what others keep.
+    In bytes, a window also holds at most 1/64 of the epoch (but at least 8 MiB or 65,536 rows, whichever is less), so
+    that several ranks can share an epoch without reading what others keep.
     """
 
     bytes: int | None = 256 << 20
     rows: int | None = None
+
+    def limit(self, size: float, rows: int | None) -> float:
+        """The bytes of a window of an epoch of so many bytes, and rows where they are known."""
+        least = min(_LEAST_WINDOW, size * _LEAST_ROWS / rows) if rows else _LEAST_WINDOW
+        return min(float(self.bytes or 0), max(size / _WINDOWS, least))
 
 
 @dataclass(frozen=True)
 class Segment:
     """A source, its number among the pipeline's sources, and what its blocks go through in the task that reads."""
 
+    reader: Any  # Reader or KeptReader
     source: Any
-    ordinal: int
     operator: int
     steps: tuple[Step, ...]
     splits: tuple[Split, ...]
@@ -157,8 +163,8 @@ class SplitStream(Stream):
             ]
             return np.array(rows), float(self._window.rows)
         sizes = self._bytes()
-        cap = max(float(sizes.sum()) / _WINDOWS, _LEAST_WINDOW)
-        return sizes, min(float(self._window.bytes or 0), cap)
+        known = all(rows is not None for rows in self._rows)
+        return sizes, self._window.limit(float(sizes.sum()), sum(rows or 0 for rows in self._rows) if known else None)
 
     def window_rows(self, segment: Segment) -> int:
         """The rows of a window inside a streaming split."""
@@ -245,9 +251,7 @@ class _Whole:
         self._segment = segment
         self._place = place
         self._ends = ends
-        self._future: Future[Result] = tasks.runner.read(
-            segment.steps, segment.source, segment.ordinal, split, lap, tasks.env
-        )
+        self._future: Future[Result] = tasks.runner.read(segment.steps, segment.reader, split, lap, tasks.env)
 
     def done(self) -> bool:
         return self._future.done()
@@ -341,25 +345,13 @@ class _ChunkReader:
     """The open iterator of a streaming split; drops the rows before a resume."""
 
     def __init__(self, segment: Segment, split: Split, row: int, lap: int) -> None:
-        self._segment = segment
-        self._split = split
-        self._lap = lap
-        self._chunks: Iterator[Any] | None = None
-        self._first = 0
+        self._blocks: Iterator[Block] = segment.reader.blocks(split, lap)
         self._drop = row
 
     def next(self) -> Block | None:
-        if self._chunks is None:
-            self._chunks = iter(guarded(self._segment.source, self._split))
-        for chunk in self._chunks:
-            block = chunk_block(chunk, self._split, self._first, self._segment.ordinal, self._lap)
-            self._first += block.slots
-            if self._drop >= block.slots:
-                self._drop -= block.slots
-                continue
-            if self._drop:
-                block = block.slice(self._drop, block.slots)
-                self._drop = 0
-            if block.slots:
-                return block
+        for block in self._blocks:
+            dropped = min(self._drop, block.slots)
+            self._drop -= dropped
+            if dropped < block.slots:
+                return block.slice(dropped, block.slots)
         return None

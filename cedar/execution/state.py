@@ -64,7 +64,7 @@ class Identity:
             warnings.warn(
                 "the code of a function or an expression of the pipeline changed since the state was saved; the rows "
                 "go on where they were, the rest of the epoch uses the new code",
-                stacklevel=4,
+                stacklevel=3,
             )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.block import Block
@@ -16,6 +17,7 @@ from cedar.operators.base import Env, Schema, StreamContext, StreamOperator
 from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
 Last = Literal["drop", "keep", "pad"]
+Counted: TypeAlias = "npt.NDArray[np.bool_] | None"  # which slots of a piece count; None: all
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class _BatchFlow(Flow):
         self._source = source
         self._size = size
         self._last = last
-        self._waiting: list[Piece] = []
+        self._waiting: list[tuple[Piece, Counted]] = []
         self._have = 0
         self._ended = False
 
@@ -103,31 +105,37 @@ class _BatchFlow(Flow):
             if piece is None:
                 self._ended = True
             elif isinstance(piece, Piece) and piece.units:
-                self._waiting.append(piece)
-                self._have += piece.units
+                self._waiting.append((piece, piece.rows.counted()))
+                self._have += _counted(piece, self._waiting[-1][1])
         if self._have == 0 or (self._have < self._size and self._last == "drop"):
             return None
-        return self._cut(min(self._size, self._have))
+        return self._cut()
 
-    def _cut(self, size: int) -> Piece:
-        first = self._waiting[0]
-        at = first.position()
+    def _cut(self) -> Piece:
+        at = self._waiting[0][0].position()
         runs: list[Rows] = []
-        missing = size
-        while missing:
-            piece = self._waiting[0]
-            used = min(missing, piece.units)
-            runs.append(piece.slice(0, used).rows)
-            missing -= used
-            if used == piece.units:
+        missing = self._size
+        while missing and self._waiting:
+            piece, counted = self._waiting[0]
+            there = _counted(piece, counted)
+            if there <= missing:
+                runs.append(piece.rows)
+                missing -= there
                 self._waiting.pop(0)
-            else:
-                self._waiting[0] = piece.slice(used, piece.units)
-        self._have -= size
+                continue
+            used = missing if counted is None else int(np.searchsorted(np.cumsum(counted), missing)) + 1
+            runs.append(piece.rows.slice(0, used))
+            self._waiting[0] = (piece.slice(used, piece.units), None if counted is None else counted[used:])
+            missing = 0
+        self._have -= self._size - missing
         return Piece(concat_rows(runs), at, 0, batch=True)
 
     def close(self) -> None:
         self._source.close()
+
+
+def _counted(piece: Piece, counted: Counted) -> int:
+    return piece.units if counted is None else int(counted.sum())
 
 
 @dataclass(frozen=True)

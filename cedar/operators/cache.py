@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cedar.block import Block
+from cedar.errors import PipelineError, user_site
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 
 
@@ -18,6 +19,12 @@ class Cache(RowOperator):
 
     where: str = "auto"
     name = "cache"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.where, str) or not self.where:
+            raise PipelineError(
+                f"cache({self.where!r}) names no place", site=user_site(), fix='"memory", "auto", a directory or a URL'
+            )
 
     def label(self) -> str:
         return f"cache({self.where!r})"

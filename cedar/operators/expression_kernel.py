@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from cedar import columns as _columns
-from cedar.block import Block, Skipped
+from cedar.block import Block
 from cedar.columns import Column, Index, as_column
 from cedar.errors import CedarError, PipelineError
 from cedar.operators.base import Env, Kernel
@@ -190,13 +190,12 @@ def _failure(blame: Blame, error: BaseException) -> Failure:
 
 
 def _settle(block: Block, env: Env, failures: Mapping[int, Failed]) -> Block:
-    """The block without the failed rows: dead slots, or no slots where the policy refills them."""
+    """The block without the failed rows: their slots become dead."""
     for row, (blame, failure) in failures.items():
         if blame.stops(env) or not block.aligned:
             raise blame.error(failure, block.live_keys().ref(row) if block.aligned else None)
-    gone = [row for row, (b, _) in failures.items() if env.sampling or (b.on_error is not None and b.on_error.refill)]
-    dead = {row: Skipped(b.index, b.label, f.short) for row, (b, f) in failures.items() if row not in gone}
-    keep = np.ones(len(block), dtype=bool)
-    keep[gone] = False
-    moved = np.cumsum(keep) - 1
-    return block.filter(keep).kill({int(moved[row]): why for row, why in dead.items()})
+    if env.sampling:
+        keep = np.ones(len(block), dtype=bool)
+        keep[list(failures)] = False
+        return block.filter(keep)
+    return block.kill({row: blame.skipped(failure) for row, (blame, failure) in failures.items()})

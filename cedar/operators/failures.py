@@ -65,7 +65,7 @@ class Blame:
         return error
 
     def settle(self, block: Block, env: Env, failures: Mapping[int, Failure]) -> Block:
-        """The block without the failed live rows: dead slots, or no slots where the policy refills them.
+        """The block without the failed live rows: their slots become dead.
 
         Raises:
             RowError: without a policy, for the first of them.
@@ -75,23 +75,28 @@ class Blame:
         if self.stops(env):
             first = min(failures)
             raise self.error(failures[first], block.live_keys().ref(first))
-        if env.sampling or (self.on_error is not None and self.on_error.refill):
+        if env.sampling:
             keep = np.ones(len(block), dtype=bool)
             keep[list(failures)] = False
             return block.filter(keep)
-        return block.kill({row: Skipped(self.index, self.label, f.short) for row, f in failures.items()})
+        return block.kill({row: self.skipped(failure) for row, failure in failures.items()})
+
+    def skipped(self, failure: Failure) -> Skipped:
+        """What a dead slot says of a failed row."""
+        refill = self.on_error is not None and self.on_error.refill
+        return Skipped(self.index, self.label, failure.short, refill)
 
     def settle_whole(self, block: Block, env: Env, failure: Failure, unit: str) -> Block:
-        """A group of rows that failed together: every one of them becomes a dead slot, or none is left.
+        """A group of rows that failed together: every one of them becomes a dead slot.
 
         Raises:
             RowError: without a policy; it names the group (``unit``) by its first row.
         """
         if self.stops(env):
             raise self.error(failure, first_row(block, unit))
-        if env.sampling or (self.on_error is not None and self.on_error.refill):
+        if env.sampling:
             return no_rows(block)
-        skipped = Skipped(self.index, self.label, failure.short)
+        skipped = self.skipped(failure)
         dead = {slot: block.dead.get(slot, skipped) for slot in range(block.slots)}
         return replace(no_rows(block), keys=block.keys, dead=dead)
 

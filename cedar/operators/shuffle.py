@@ -18,7 +18,7 @@ from cedar.block import Block, python_values
 from cedar.columns import Index
 from cedar.cursor import concat_keys, hash_ints
 from cedar.errors import PipelineError, missing_column, user_site
-from cedar.operators.base import StreamContext, StreamOperator
+from cedar.operators.base import Schema, StreamContext, StreamOperator
 from cedar.sizes import parse_bytes
 from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
@@ -38,6 +38,8 @@ class Shuffle(StreamOperator):
     windowed = True
 
     def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise PipelineError(f"shuffle(seed={self.seed!r}): a whole number", site=user_site())
         self.window_rows  # noqa: B018 - checks the window
         self.window_bytes  # noqa: B018
         if self.interleave < 1 or (self.interleave > 1 and self.by is None):
@@ -50,8 +52,12 @@ class Shuffle(StreamOperator):
     def window_rows(self) -> int | None:
         if isinstance(self.window, str):
             return None
-        if isinstance(self.window, bool) or self.window < 1:
-            raise PipelineError(f"shuffle(window={self.window!r}): at least 1 row", site=user_site())
+        if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1:
+            raise PipelineError(
+                f"shuffle(window={self.window!r}): bytes as text, or a whole number of rows, at least 1",
+                site=user_site(),
+                fix='such as window="64MiB" or window=10_000',
+            )
         return self.window
 
     @property
@@ -64,6 +70,11 @@ class Shuffle(StreamOperator):
 
     def parameters(self) -> dict[str, Any]:
         return {"seed": self.seed, "window": self.window, "by": self.by, "interleave": self.interleave}
+
+    def schema(self, *inputs: Schema) -> Schema:
+        if self.by is not None and inputs[0] is not None and self.by not in inputs[0]:
+            raise missing_column(self.by, list(inputs[0]), f"shuffle(by={self.by!r})")
+        return inputs[0]
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return ShuffleStream(inputs[0], self, context)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cedar.columns import ColumnType
-from cedar.errors import CedarError, user_site
+from cedar.errors import CedarError, PipelineError, user_site
 from cedar.graph import Node, batched, schemas
 from cedar.operators.base import Operator
 from cedar.pipeline.look import LookMethods
@@ -41,6 +41,12 @@ class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
             1
         """
         site = user_site()
+        if not isinstance(operator, Operator):
+            raise PipelineError(
+                f"apply takes an operator, not {type(operator).__name__}",
+                site=site,
+                fix="give an instance of a RowOperator or StreamOperator; for a function, use map",
+            )
         try:
             return Pipeline(Node(operator, (self.node,), site))
         except CedarError as error:

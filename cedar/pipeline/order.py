@@ -34,7 +34,8 @@ class OrderMethods:
 
         Args:
             seed: mixed into the seed of the run; every epoch has its own order.
-            window: bytes as in "256MiB" (an upper bound, and at most 1/64 of the epoch above 8 MiB), or rows.
+            window: rows, or bytes as in "256MiB": an upper bound; at most 1/64 of the epoch, unless that is below
+                both 8 MiB and 65,536 rows.
             by: keep rows of one value of this column together.
             interleave: with ``by``, mix so many groups row by row.
 

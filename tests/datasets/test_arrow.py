@@ -98,7 +98,7 @@ def test_damaged_files_give_an_error_or_the_right_number_of_rows(tmp_path: Path,
     whole = write(tmp_path / "whole.ipc", table(200), 50, stream=stream).read_bytes()
     damaged = tmp_path / "damaged.arrow"
     chance = random.Random(5)
-    outcomes = set()
+    outcomes: set[int | str] = set()
     for i in range(60):
         content = bytearray(whole)
         if i % 2:

@@ -5,6 +5,7 @@ import gzip
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,7 +23,7 @@ def write(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("csv")
 
 
@@ -43,7 +44,7 @@ def test_rows_are_the_same_in_one_stream_and_in_pieces(place: Path, rows, end, e
     text = end.join(["x,s", *[f"{x},{s}" for x, s in rows]]) + (end if ended else "") + end * blanks
     path = write(place, text)
     expected = [{"x": x, "s": s or None} for x, s in rows]
-    options = {"dtypes": {"x": "int64", "s": "string"}}
+    options: Any = {"dtypes": {"x": "int64", "s": "string"}}
     assert read_rows(read_csv(path, **options)) == expected
     source = replace(read_csv(path, quoting=False, **options), split_bytes=size)
     keyed = read_keyed(source, list(reversed(range(len(source.splits())))))
@@ -139,7 +140,7 @@ def test_several_blocks_of_a_stream(tmp_path: Path, monkeypatch):
 )
 def test_a_row_that_does_not_fit_is_named(tmp_path: Path, text: str, message: str, row: int, offset: int):
     path = write(tmp_path, text)
-    options = {"dtypes": {"x": "int64", "y": "int64"}}
+    options: Any = {"dtypes": {"x": "int64", "y": "int64"}}
     with pytest.raises(RowError, match=message) as error:
         read_rows(read_csv(path, **options))
     assert error.value.row is not None

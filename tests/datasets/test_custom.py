@@ -19,7 +19,8 @@ class Made:
     """A source of two splits that yields what a function makes of each."""
 
     def __init__(self, make, splits=("a", "b")) -> None:
-        self.make, self.listed, self.read_splits = make, splits, []
+        self.make, self.listed = make, splits
+        self.read_splits: list[Any] = []
 
     def splits(self):
         return self.listed
@@ -184,7 +185,8 @@ def test_what_read_may_not_yield(make, kind, message):
 
 
 def test_splits_that_raises():
-    made = Made(None)
-    made.splits = fail
+    class Unlisted(Made):
+        splits = fail
+
     with pytest.raises(SourceError, match="splits.. raised OSError: no disk"):
-        adapt(made).splits()
+        adapt(Unlisted(None)).splits()

@@ -17,7 +17,8 @@ class Squares:
     """A map-style dataset that counts what is asked of it."""
 
     def __init__(self, n: int, bad: int | None = None) -> None:
-        self.n, self.bad, self.asked = n, bad, []
+        self.n, self.bad = n, bad
+        self.asked: list[int] = []
 
     def __len__(self) -> int:
         return self.n

@@ -22,7 +22,7 @@ def write(folder: Path, lines, name: str = "t.jsonl", end: str = "\n") -> Path:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("jsonl")
 
 

@@ -117,7 +117,12 @@ def test_select_keeps_what_is_known(folder: Path):
 def test_footers_are_read_once(folder: Path, monkeypatch):
     read = []
     original = pq.read_metadata
-    monkeypatch.setattr(pq, "read_metadata", lambda path: read.append(path) or original(path))
+
+    def read_metadata(path):
+        read.append(path)
+        return original(path)
+
+    monkeypatch.setattr(pq, "read_metadata", read_metadata)
     source = read_parquet(folder)
     source.splits()
     source.schema()

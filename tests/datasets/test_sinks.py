@@ -49,7 +49,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("sinks")
 
 

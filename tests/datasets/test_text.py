@@ -34,7 +34,7 @@ def write(folder: Path, data: bytes, name: str = "t.txt") -> Path:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("text")
 
 
@@ -101,7 +101,12 @@ def test_several_files(tmp_path: Path):
 
 def test_lines_are_counted_only_if_asked_for(tmp_path: Path, monkeypatch):
     counted = []
-    monkeypatch.setattr("cedar.datasets.text.count_newlines", lambda *args: counted.append(args) or 0)
+
+    def count(*args):
+        counted.append(args)
+        return 0
+
+    monkeypatch.setattr("cedar.datasets.text.count_newlines", count)
     source = replace(read_text(write(tmp_path, b"a\nb\n" * 100)), split_bytes=16)
     last = source.splits()[-1]
     list(source.select(["path", "text"]).read(last))

@@ -129,7 +129,9 @@ def test_a_failed_batch_fails_as_a_whole():
     dead = mapped(fails, "x", given=later, sample=XS, on_error=Skip())
     assert (len(dead), sorted(dead.dead), dead.types["x"]) == (0, [0, 1], pa.float64())
     assert dead.dead[0].error.startswith("ZeroDivisionError")
-    assert mapped(fails, "x", given=later, sample=XS, on_error=Skip(refill=True)).slots == 0
+    refilled = mapped(fails, "x", given=later, sample=XS, on_error=Skip(refill=True))
+    assert len(refilled) == 0
+    assert all(why.refill for why in refilled.dead.values())
     assert mapped(lambda batch: {"y": fails(batch["x"])}, given=dead, sample=XS).types == {"y": pa.float64()}
 
 

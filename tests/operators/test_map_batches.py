@@ -135,7 +135,7 @@ def test_a_failing_row_is_found():
     assert values(found, "s") == ["a", "b", "d"]
     assert list(found.dead) == [2]
     refilled = run(MapBatches(three_fails, ("x",), format="numpy", on_error=Skip(refill=True)), XS)
-    assert refilled.keys.row.tolist() == [0, 1, 3]
+    assert refilled.live_keys().row.tolist() == [0, 1, 3]
 
 
 def test_with_a_size_the_group_fails_as_a_whole():
