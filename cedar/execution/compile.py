@@ -22,13 +22,14 @@ from cedar.execution.chain import Reader, Step
 from cedar.execution.dealt import DealtStream, Share
 from cedar.execution.fusing import fuse_steps
 from cedar.execution.groups import GroupStage
+from cedar.execution.nodes import batch_below, cost_note, group_size, kept_nodes, pads, rows_per_unit
 from cedar.execution.shared import SharedStream
 from cedar.execution.slices import SliceStream
 from cedar.execution.splits import Segment, SplitStream, Tasks, Window
 from cedar.execution.stage import StageStream, WindowStream
 from cedar.graph import Node
 from cedar.operators.base import Env, RowOperator, StreamContext, StreamOperator
-from cedar.operators.batch import Batch, BatchStream, PadBatch
+from cedar.operators.batch import BatchStream, PadBatch
 from cedar.operators.cache import Cache
 from cedar.operators.concat import Concat
 from cedar.operators.shuffle import Shuffle
@@ -85,7 +86,7 @@ class Compiler:
         self._slices = slices
         self._consumers = Counter(id(child) for node in binding.nodes for child in node.inputs)
         self._shared: dict[int, SharedStream] = {}
-        self._where = _kept_nodes(binding.nodes)
+        self._where = kept_nodes(binding.nodes)
         self.plan = Plan()
 
     # ---- the top -----------------------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ class Compiler:
             chain, base = [], root
         dealt = DealtStream(self.build(base), share)
         steps = [*self._pad_steps(base), *self._steps(chain)]
-        if share.last == "pad" and not _is_pad(base):
+        if share.last == "pad" and not pads(base):
             size = self._local(rows_per_unit(root))
             steps.append(Step(PadBatch(size, self.binding.types(root), only_empty=True), ()))
         self._planned("task", [*chain], "a batch a task" if self.binding.batched[id(root)] else "")
@@ -126,7 +127,7 @@ class Compiler:
         current = node
         while (
             isinstance(current.operator, RowOperator)
-            and not _group_size(current)
+            and not group_size(current)
             and (current is node or through_shared or self._consumers[id(current)] < 2)
         ):
             chain.append(current)
@@ -140,7 +141,7 @@ class Compiler:
 
     def _base(self, node: Node) -> Stream:
         """The stream of a stream operator, or of a map_batches that sees exactly so many rows."""
-        size = _group_size(node)
+        size = group_size(node)
         if size is None:
             return self._stream_operator(node)
         below = node.inputs[0]
@@ -184,7 +185,7 @@ class Compiler:
         else:
             inputs = tuple(self.build(child) for child in node.inputs)
         stream = operator.stream(inputs, context)
-        self._planned("stream", [node], _cost_note(operator, inputs))
+        self._planned("stream", [node], cost_note(operator, inputs))
         cuts = self._slices and self.binding.batched[id(node)] and not self.binding.batched[id(node.inputs[0])]
         return SliceStream(stream, *self._slices) if self._slices and cuts else stream
 
@@ -207,7 +208,7 @@ class Compiler:
         operator = node.operator
         if isinstance(operator, Read):
             return [(node, [])], []
-        if isinstance(operator, RowOperator) and not _group_size(node):
+        if isinstance(operator, RowOperator) and not group_size(node):
             below = self._segments(node.inputs[0])
             return below and (below[0], [*below[1], node])
         if isinstance(operator, Concat):
@@ -296,7 +297,7 @@ class Compiler:
 
     def _pad_steps(self, base: Node) -> list[Step]:
         """What fills the batches of ``last="pad"``: the first step above the batch."""
-        batch = _batch_below(base)
+        batch = batch_below(base)
         if batch is None or batch.operator.last != "pad":  # type: ignore[attr-defined]
             return []
         size = self._local(batch.operator.size)  # type: ignore[attr-defined]
@@ -339,66 +340,3 @@ class Compiler:
         root = self.binding.root
         per_unit = rows_per_unit(root) if self.binding.batched[id(root)] else 1
         return max(1, math.ceil(_CHUNK_WINDOWS * most / per_unit))
-
-
-def _group_size(node: Node) -> int | None:
-    """The ``size`` of a map_batches that sees exactly so many rows."""
-    return getattr(node.operator, "size", None) if isinstance(node.operator, RowOperator) else None
-
-
-def _cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
-    """What a stream operator costs several ranks."""
-    if all(stream.count is not None for stream in inputs) or operator.name in ("shuffle", "concat", "repeat"):
-        return ""
-    if operator.local:
-        return "local to each rank"
-    return "global: row counts are unknown, so every rank computes its input and keeps its share; local=True opts out"
-
-
-def _kept_nodes(nodes: Sequence[Node]) -> dict[int, str]:
-    """Every node at or below a ``cache()``, and where that keeps; the nearest one above decides."""
-    where: dict[int, str] = {}
-    for node in reversed(nodes):
-        here = node.operator.where if isinstance(node.operator, Cache) else where.get(id(node))
-        if here is not None:
-            where[id(node)] = here
-            where.update({id(child): here for child in node.inputs})
-    return where
-
-
-def _batch_below(node: Node) -> Node | None:
-    """The ``batch`` whose ungathered batches this node passes on."""
-    current = node
-    while isinstance(current.operator, StreamOperator) and current.inputs:
-        if isinstance(current.operator, Batch):
-            return current
-        current = current.inputs[0]
-    return None
-
-
-def _is_pad(base: Node) -> bool:
-    batch = _batch_below(base)
-    return batch is not None and batch.operator.last == "pad"  # type: ignore[attr-defined]
-
-
-def rows_per_unit(node: Node) -> int:
-    """The size of the nearest ``batch`` below; the largest of a ``bucket_by_length``; 1 without one."""
-    current = node
-    while current.inputs:
-        if isinstance(current.operator, Batch):
-            return current.operator.size
-        sizes = getattr(current.operator, "batch_sizes", None)
-        if sizes:
-            return int(max(sizes))
-        current = current.inputs[0]
-    return 1
-
-
-def last_mode(node: Node) -> str:
-    """How the epoch ends: the mode of the nearest ``batch`` below, "keep" without one."""
-    current = node
-    while current.inputs:
-        if isinstance(current.operator, Batch):
-            return current.operator.last
-        current = current.inputs[0]
-    return "keep"

@@ -9,9 +9,10 @@ from typing import Any
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
 from cedar.execution.chain import Step
-from cedar.execution.compile import Compiler, last_mode
+from cedar.execution.compile import Compiler
 from cedar.execution.dealt import DealtStream, Share
 from cedar.execution.metrics import Metrics
+from cedar.execution.nodes import last_mode
 from cedar.execution.ranks import Rank
 from cedar.execution.runner import Runner
 from cedar.execution.splits import Tasks

@@ -13,16 +13,17 @@ from cedar.execution.account import Account
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
 from cedar.execution.chain import Step
-from cedar.execution.compile import Compiler, rows_per_unit
+from cedar.execution.compile import Compiler
 from cedar.execution.epoch import DataEpoch, Job
 from cedar.execution.executors import check_executor
 from cedar.execution.formats import Finish, check_format, handed_over
 from cedar.execution.metrics import Metrics, Report, make_report
+from cedar.execution.nodes import rows_per_unit
 from cedar.execution.options import Options, check_options, check_slices
 from cedar.execution.ranks import find_rank
 from cedar.execution.replay import Replay
 from cedar.execution.runner import Runner
-from cedar.execution.state import VERSION, Identity, merge, seal, validated
+from cedar.execution.state import VERSION, Identity, choose, seal, validated
 from cedar.graph import Node
 from cedar.operators.base import Env, Instances
 from cedar.stream import Piece
@@ -279,21 +280,7 @@ class Loader:
             raise ResumeError("the list of states is empty", site=site, fix="give the states of all ranks")
         for saved in states:
             self._identity().check(saved, site)
-        same = [s for s in states if s["world"] == self.rank.world and s["rank"] == self.rank.rank]
-        if same:
-            chosen = same[0]
-        elif states[0]["world"] != self.rank.world and len(states) == states[0]["world"]:
-            chosen = merge(states, self._chunk(), site)
-            for entry in chosen["open"].values():
-                if entry["lanes"] is not None:
-                    entry["lanes"] = entry["lanes"][self.rank.rank :: self.rank.world]
-        else:
-            raise ResumeError(
-                f"the state(s) given are of rank(s) {[s['rank'] for s in states]} of {states[0]['world']}; "
-                f"this is rank {self.rank.rank} of {self.rank.world}",
-                site=site,
-                fix="give this rank's own state, or the list of all ranks' states after a change of world size",
-            )
+        chosen = choose(states, self.rank.rank, self.rank.world, self._chunk, site)
         self._generation += 1
         self._begin_epoch(chosen["epoch"])
         self._step, self._data, self._open = chosen["step"], chosen["data"], chosen["open"]
@@ -348,7 +335,11 @@ class Loader:
 
     def units(self) -> float | None:
         """Units of an epoch on this rank from metadata alone: infinity without end, None where only a run can tell."""
-        return DataEpoch(self._job, Runner("inline", 1), self.epoch, None).units()
+        try:
+            return DataEpoch(self._job, Runner("inline", 1), self.epoch, None).units()
+        except CedarError as error:  # a sample may have met a row that fails
+            self._account.locate(error)
+            raise
 
     @property
     def skips(self) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 
 from cedar.errors import PipelineError, Site
 from cedar.execution.binding import Binding
-from cedar.execution.compile import rows_per_unit
 from cedar.execution.metrics import Metrics
+from cedar.execution.nodes import rows_per_unit
 from cedar.skip import Skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +113,31 @@ def validated(state: Any, site: Site | None) -> dict[str, Any]:
             "the state was edited or damaged: its checksum differs", site=site, fix="use the state as it was saved"
         )
     return whole
+
+
+def choose(
+    states: Sequence[dict[str, Any]], rank: int, world: int, chunk: Callable[[], int], site: Site | None
+) -> dict[str, Any]:
+    """A rank's own state, or after a change of the number of ranks its part of all ranks' states.
+
+    Raises:
+        ResumeError: neither can be had from these states.
+    """
+    for state in states:
+        if (state["rank"], state["world"]) == (rank, world):
+            return state
+    before = states[0]["world"]
+    if before == world or len(states) != before:
+        raise ResumeError(
+            f"the states are of rank(s) {[s['rank'] for s in states]} of {before}; this is rank {rank} of {world}",
+            site=site,
+            fix="give this rank's own state, or the list of all ranks' states after a change of world size",
+        )
+    merged = merge(states, chunk(), site)
+    for entry in merged["open"].values():
+        if entry["lanes"] is not None:
+            entry["lanes"] = entry["lanes"][rank::world]
+    return merged
 
 
 def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> dict[str, Any]:
