@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cedar.columns import Column, as_column
+from cedar.columns import Column, as_column, cut
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import check_unchanged
 from cedar.datasets.filesource import FileSource
@@ -19,6 +19,9 @@ from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, check_same, decoded_bytes, types_of
 from cedar.errors import PipelineError, user_site
+
+_CHUNK_BYTES = 2 << 20  # handed on at a time: what works on it then stays near the size of the caches
+_LEAST_ROWS = 4096
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,7 +99,10 @@ class ParquetSource(FileSource):
                     raise ValueError(f"column {name!r} is {column.type}, its metadata says {types.get(name)}")
         for hive in self._hive:
             columns[hive.name] = hive.column(split.file, rows)
-        yield Chunk({name: columns[name] for name in self._names}, length=rows)
+        step = max(_LEAST_ROWS, int(_CHUNK_BYTES * rows / max(split.bytes or 0, 1)))
+        for start in range(0, rows, step):
+            stop = min(start + step, rows)
+            yield Chunk({name: cut(columns[name], start, stop) for name in self._names}, length=stop - start)
 
     @once
     def _names(self) -> list[str]:

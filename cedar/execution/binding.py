@@ -64,8 +64,18 @@ class Binding:
     def keeps_rows(self, node: Node) -> bool:
         """Slots in and slots out are the same."""
         assert isinstance(node.operator, RowOperator)
-        policy = self.policy(node)
-        return node.operator.keeps_rows and not (policy is not None and policy.refill)
+        return node.operator.keeps_rows and not self._refills(node)
+
+    def refills(self, node: Node) -> bool:
+        """Rows may come, at this node or below it, whose place the next row takes."""
+        return any(self._refills(n) for n in graph.walk(node))
+
+    def _refills(self, node: Node) -> bool:
+        operator, policy = node.operator, self.policy(node)
+        fails = isinstance(operator, RowOperator) or (
+            isinstance(operator, Read) and hasattr(operator.source, "read_sound")
+        )
+        return fails and policy is not None and policy.refill
 
     def kernel(self, node: Node) -> Kernel:
         """The bound kernel of a row operator."""

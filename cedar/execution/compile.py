@@ -69,6 +69,7 @@ class Compiler:
         store: where ``cache()`` keeps blocks.
         slices: (rank, world) when every rank takes its slice of every batch.
         lane: (number, of) for pipelines with an operator that is local to a rank.
+        dry: only to count and to show: no kernel is bound, so no function and no sample is run.
     """
 
     def __init__(
@@ -78,12 +79,14 @@ class Compiler:
         store: Store,
         slices: tuple[int, int] | None = None,
         lane: tuple[int, int] | None = None,
+        dry: bool = False,
     ) -> None:
         self.binding = binding
         self.tasks = tasks
         self._store = store
         self._lane = lane
         self._slices = slices
+        self._dry = dry
         self._consumers = Counter(id(child) for node in binding.nodes for child in node.inputs)
         self._shared: dict[int, SharedStream] = {}
         self._where = kept_nodes(binding.nodes)
@@ -99,7 +102,7 @@ class Compiler:
             chain, base = [], root
         dealt = DealtStream(self.build(base), share)
         steps = [*self._pad_steps(base), *self._steps(chain)]
-        if share.last == "pad" and not pads(base):
+        if share.last == "pad" and not pads(base) and not self._dry:
             size = self._local(rows_per_unit(root))
             steps.append(Step(PadBatch(size, self.binding.types(root), only_empty=True), ()))
         self._planned("task", [*chain], "a batch a task" if self.binding.batched[id(root)] else "")
@@ -153,7 +156,8 @@ class Compiler:
             )
         rows = self.build(below)
         self._planned("task", [node], f"groups of exactly {size} rows")
-        return GroupStage(BatchStream(rows, size, "keep"), rows, size, tuple(self._steps([node])), self.tasks)
+        groups = BatchStream(rows, size, "keep", self.binding.refills(below))
+        return GroupStage(groups, rows, size, tuple(self._steps([node])), self.tasks)
 
     def _stage(self, stream: Stream, first: list[Step], chain: list[Node]) -> Stream:
         keeps = all(self.binding.keeps_rows(n) for n in chain)
@@ -175,6 +179,7 @@ class Compiler:
             submit=self.tasks.runner.submit,
             row_bytes=self.unit_bytes(node.inputs[0]) if node.inputs else 0.0,
             types=lambda: self.binding.types(node.inputs[0]),
+            refills=self.binding.refills(node),
         )
         if isinstance(operator, Shuffle):
             window = Window(operator.window_bytes, operator.window_rows)
@@ -228,7 +233,7 @@ class Compiler:
         cut = 0 if streaming else max(per_row, 0 if len(segments) > 1 else self._kept(above))
         made = tuple(self._segment(source, [*own, *above[:cut]], streaming) for source, own in segments)
         nodes = [n for _, own in segments for n in own if isinstance(n, Node)] + above[:cut]
-        keeps = all(self.binding.keeps_rows(n) for n in nodes)
+        keeps = all(self.binding.keeps_rows(n) for n in nodes) and not any(self.binding.refills(s) for s, _ in segments)
         stream = SplitStream(made, view.window, view.permute, keeps, self.tasks, self._lane)
         windows = len(stream.layout(0).starts)
         detail = f"{len(stream.entries)} split(s), {windows} window(s)" + (", permuted" if view.permute else "")
@@ -282,6 +287,8 @@ class Compiler:
     # ---- what is asked of nodes --------------------------------------------------------------------------------------
 
     def _steps(self, chain: Sequence[Link]) -> list[Step]:
+        if self._dry:
+            return []
         return [
             Step(n, ()) if isinstance(n, Within) else Step(self.binding.kernel(n), (self.binding.index[id(n)],))
             for n in chain
@@ -297,7 +304,7 @@ class Compiler:
 
     def _pad_steps(self, base: Node) -> list[Step]:
         """What fills the batches of ``last="pad"``: the first step above the batch."""
-        batch = batch_below(base)
+        batch = None if self._dry else batch_below(base)
         if batch is None or batch.operator.last != "pad":  # type: ignore[attr-defined]
             return []
         size = self._local(batch.operator.size)  # type: ignore[attr-defined]

@@ -40,13 +40,18 @@ class Job:
     metrics: Metrics
 
     def streams(
-        self, runner: Runner, epoch: int, history: list[Any], lane: tuple[int, int] | None, rank: int | None = None
+        self,
+        runner: Runner,
+        epoch: int,
+        history: list[Any],
+        lane: tuple[int, int] | None = None,
+        dry: bool = False,
     ) -> tuple[StageStream, DealtStream]:
-        """The top stage of a rank (this one unless told), and its dealt stream."""
+        """The top stage of this rank, and its dealt stream; ``dry`` ones can only be counted."""
         tasks = Tasks(runner, Env(self.seed, epoch, self.instances), self.metrics)
-        number = self.rank.rank if rank is None else rank
+        number = self.rank.rank
         slices = (number, self.rank.world) if self.split_batches else None
-        compiler = Compiler(self.binding, tasks, self.store, slices, lane)
+        compiler = Compiler(self.binding, tasks, self.store, slices, lane, dry)
         alone = self.split_batches or lane is not None
         share = Share(
             rank=0 if alone else number,
@@ -94,14 +99,14 @@ class DataEpoch:
         """How many units are still to come on this rank, where that is known."""
         if self._lanes is not None:
             return None
-        _, dealt = self._job.streams(self._runner, self.epoch, self._history, None)
+        _, dealt = self._job.streams(self._runner, self.epoch, self._history, dry=True)
         taken = 0 if self._deal is None else self._deal[0][0] + self._deal[1]
         return None if dealt.count is None else dealt.count - taken
 
     def pieces(self) -> Iterator[Piece]:
         """The pieces of this rank, in order. ``delivered`` must be called for what was handed over."""
         if self._lanes is None:
-            top, dealt = self._job.streams(self._runner, self.epoch, self._history, None)
+            top, dealt = self._job.streams(self._runner, self.epoch, self._history)
             yield from self._drain(top, self._deal or [dealt.start(), 0])
             return
         for number, (lane, of, deal) in enumerate(self._lanes):

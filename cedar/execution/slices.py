@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Stream
+import numpy as np
+
+from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream
 
 
 class SliceStream(Stream):
@@ -37,9 +39,18 @@ class _SliceFlow(Flow):
         piece = self._source.pull(wait)
         if not isinstance(piece, Piece) or not piece.batch:
             return piece
-        rows = len(piece.rows)
-        mine = piece.rows.slice(rows * self._rank // self._world, rows * (self._rank + 1) // self._world)
+        mine = piece.rows.slice(self._bound(piece.rows, self._rank), self._bound(piece.rows, self._rank + 1))
         return Piece(mine, piece.at, piece.skip, True, piece.ends_window)
+
+    def _bound(self, rows: Rows, rank: int) -> int:
+        """Where a rank's slice begins; slots that the next row replaced do not count."""
+        counted = rows.counted()
+        if counted is None:
+            return len(rows) * rank // self._world
+        before = int(counted.sum()) * rank // self._world
+        return (
+            len(rows) if rank == self._world else int(np.searchsorted(np.cumsum(counted), before)) + 1 if before else 0
+        )
 
     def close(self) -> None:
         self._source.close()

@@ -167,7 +167,8 @@ class StreamContext:
 
     ``submit(fn, *args)`` runs work in the executor and returns a Future; ``index`` is the operator's ordinal;
     ``row_bytes`` estimates the bytes of one input unit from the metadata of the sources; ``types`` are the input's
-    column types, resolved by the sample where needed.
+    column types, resolved by the sample where needed; ``refills`` says that dead slots may come that the next row
+    replaces.
     """
 
     seed: int
@@ -177,6 +178,7 @@ class StreamContext:
     submit: Callable[..., Any]
     row_bytes: float
     types: Callable[[], dict[str, ColumnType]]
+    refills: bool = False
 
     def hash_seed(self, operator_seed: int) -> int:
         return hash_ints(self.seed, self.epoch, operator_seed, 0x5EED)

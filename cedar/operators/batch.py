@@ -57,19 +57,24 @@ class Batch(StreamOperator):
         return True
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
-        return BatchStream(inputs[0], self.size, self.last)
+        return BatchStream(inputs[0], self.size, self.last, context.refills)
 
     def sample(self, *inputs: Block) -> Block:
         return inputs[0] if self.last != "pad" else PadBatch(len(inputs[0]), inputs[0].types)(inputs[0], Env())
 
 
 class BatchStream(Stream):
-    """Cuts; nothing is gathered here."""
+    """Cuts; nothing is gathered here.
 
-    def __init__(self, source: Stream, size: int, last: Last) -> None:
+    Slots that the next row replaces (``refills``) belong to the batch before them, those at the very beginning to the
+    first; so a batch waits for the row after its last.
+    """
+
+    def __init__(self, source: Stream, size: int, last: Last, refills: bool = False) -> None:
         self._source = source
         self._size = size
         self._last = last
+        self._refills = refills
 
     @property
     def count(self) -> Count:  # type: ignore[override]
@@ -85,20 +90,22 @@ class BatchStream(Stream):
         return [self._source.seek(unit * self._size, lap), 0]
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return _BatchFlow(self._source.open(at, lap), self._size, self._last)
+        return _BatchFlow(self._source.open(at, lap), self._size, self._last, self._refills)
 
 
 class _BatchFlow(Flow):
-    def __init__(self, source: Flow, size: int, last: Last) -> None:
+    def __init__(self, source: Flow, size: int, last: Last, refills: bool) -> None:
         self._source = source
         self._size = size
         self._last = last
+        self._wanted = size + refills
+        self._cuts = 0
         self._waiting: list[tuple[Piece, Counted]] = []
         self._have = 0
         self._ended = False
 
     def pull(self, wait: bool) -> Pulled:
-        while self._have < self._size and not self._ended:
+        while self._have < self._wanted and not self._ended:
             piece = self._source.pull(wait)
             if piece is PENDING:
                 return PENDING
@@ -107,27 +114,31 @@ class _BatchFlow(Flow):
             elif isinstance(piece, Piece) and piece.units:
                 self._waiting.append((piece, piece.rows.counted()))
                 self._have += _counted(piece, self._waiting[-1][1])
-        if self._have == 0 or (self._have < self._size and self._last == "drop"):
+        all_dead = self._waiting and not self._cuts  # counted as skipped at hand-over, so not passed over here
+        if (self._have == 0 and not all_dead) or (self._have < self._size and self._last == "drop"):
             return None
         return self._cut()
 
     def _cut(self) -> Piece:
+        self._cuts += 1
         at = self._waiting[0][0].position()
         runs: list[Rows] = []
-        missing = self._size
-        while missing and self._waiting:
+        left = self._size
+        while self._waiting:
             piece, counted = self._waiting[0]
             there = _counted(piece, counted)
-            if there <= missing:
+            if there <= left:
                 runs.append(piece.rows)
-                missing -= there
+                left -= there
                 self._waiting.pop(0)
                 continue
-            used = missing if counted is None else int(np.searchsorted(np.cumsum(counted), missing)) + 1
-            runs.append(piece.rows.slice(0, used))
-            self._waiting[0] = (piece.slice(used, piece.units), None if counted is None else counted[used:])
-            missing = 0
-        self._have -= self._size - missing
+            used = left if counted is None else int(np.searchsorted(np.cumsum(counted), left + 1))
+            if used:
+                runs.append(piece.rows.slice(0, used))
+                self._waiting[0] = (piece.slice(used, piece.units), None if counted is None else counted[used:])
+            left = 0
+            break
+        self._have -= self._size - left
         return Piece(concat_rows(runs), at, 0, batch=True)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, cast
 
 from cedar.block import Block
-from cedar.errors import PipelineError, PlanError, user_site
+from cedar.errors import CedarError, PipelineError, PlanError, user_site
 from cedar.execution.loader import Loader
 from cedar.execution.options import Options
 from cedar.report.progress import Progress
@@ -131,7 +131,12 @@ class RunMethods:
         """
         from cedar.datasets.sinks import write_parquet
 
-        return write_parquet(self._blocks("write_parquet"), url, partition_by=partition_by)
+        site = user_site()
+        try:
+            return write_parquet(self._blocks("write_parquet"), url, partition_by=partition_by)
+        except CedarError as error:
+            error.site = error.site or site
+            raise
 
     def count(self) -> int:
         """The number of rows (or batches) of an epoch: from metadata where that is enough, else by running it.

@@ -20,7 +20,7 @@ from cedar.stream import Count
 def explain(root: Node) -> str:
     """The text of ``Pipeline.explain()``."""
     binding = Binding(root, None, Env(sampling=True))
-    compiler = Compiler(binding, Tasks(Runner("inline", 1), Env(), Metrics()), Store())
+    compiler = Compiler(binding, Tasks(Runner("inline", 1), Env(), Metrics()), Store(), dry=True)
     _, dealt = compiler.top(Share())
     lines = ["LOGICAL PLAN"]
     lines += _tree(root, binding, "", set())

@@ -71,7 +71,10 @@ def test_notebooks_get_escaped_text():
 
 def test_explain_runs_nothing():
     calls = []
-    rows().map(lambda x: calls.append(x) or x, "x", dtype=int).batch(2).explain()
+    pipeline = rows().map(lambda x: calls.append(x) or x, "x").batch(2, last="pad")
+    pipeline.explain()
+    assert len(pipeline.loader()) == 50
+    assert pipeline.count() == 50
     assert calls == []
 
 
