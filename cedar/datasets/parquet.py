@@ -20,7 +20,7 @@ from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, check_same, decoded_bytes, types_of
 from cedar.errors import PipelineError, user_site
 
-_CHUNK_BYTES = 2 << 20  # handed on at a time: what works on it then stays near the size of the caches
+_CHUNK_BYTES = 32 << 20  # handed on at a time: what works on it then stays near the size of the caches
 _LEAST_ROWS = 4096
 
 
