@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -20,8 +21,9 @@ from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, check_same, decoded_bytes, types_of
 from cedar.errors import PipelineError, user_site
 
-_CHUNK_BYTES = 32 << 20  # handed on at a time: what works on it then stays near the size of the caches
+_CHUNK_BYTES = 1600 << 20  # handed on at a time: what works on it then stays near the size of the caches
 _LEAST_ROWS = 4096
+_RUN_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,8 +92,7 @@ class ParquetSource(FileSource):
         rows = footer.row_group(split.part).num_rows
         types, leaves = self._stored
         with reading(file.url, f"row group {split.part}"):
-            paths = None if self.columns is None else [footer.schema.column(i).path for i in leaves[split.file]]
-            columns = _read_group(file, footer, split.part, paths, self.verify)
+            columns = _read_group(file, footer, split.part, leaves[split.file], self.verify)
             for name, column in columns.items():
                 if len(column) != rows:
                     raise ValueError(f"column {name!r} has {len(column)} rows, its metadata says {rows}")
@@ -165,19 +166,41 @@ def _read_footer(file: File) -> Any:
         return footer
 
 
-def _read_group(file: File, footer: Any, part: int, paths: list[str] | None, verify: bool) -> dict[str, Column]:
-    if paths is not None and not paths:
+def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: bool) -> dict[str, Column]:
+    if not leaves:
         return {}
     check_unchanged(file)
+    columns: dict[str, Column] = {}
     with ExitStack() as stack:
         # Opening with known metadata costs 0.05 ms, so no handle is kept that could leak.
         source = file.path if file.fs is None else stack.enter_context(file.fs.open(file.path, "rb"))
         opened = stack.enter_context(pq.ParquetFile(source, metadata=footer, page_checksum_verification=verify))
-        table = opened.read_row_group(part, columns=paths, use_threads=False)
-    columns = dict(zip(table.column_names, map(_whole, table.columns), strict=True))
+        for paths in _runs(footer, part, leaves):
+            table = opened.read_row_group(part, columns=paths, use_threads=False)
+            columns |= zip(table.column_names, map(_whole, table.columns), strict=True)
     for column in columns.values():
         column.validate(full=_has_text(column.type))
     return columns
+
+
+def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[str]]:
+    """The leaves to decode at a time: a decoder holds pages of all of them, which can be twice what comes out."""
+    group = footer.row_group(part)
+    run: list[str] = []
+    size = 0
+    for _, parts in groupby(((footer.schema.column(i).path, i) for i in leaves), key=_top):
+        for path, leaf in parts:
+            run.append(path)
+            size += decoded_bytes(group.column(leaf))
+        if size >= _RUN_BYTES:
+            yield run
+            run, size = [], 0
+    if run:
+        yield run
+
+
+def _top(item: tuple[str, int]) -> str:
+    return item[0].partition(".")[0]
 
 
 def _whole(column: pa.ChunkedArray) -> Column:

@@ -18,8 +18,14 @@ class Account:
     """One for each loader; ``epoch`` is the data epoch at hand."""
 
     def __init__(
-        self, binding: Binding, metrics: Metrics, rank: int, observe: Callable[[Metrics], None] | None
+        self,
+        binding: Binding,
+        metrics: Metrics,
+        rank: int,
+        observe: Callable[[Metrics], None] | None,
+        site: Site | None,
     ) -> None:
+        self._site = site
         self._binding = binding
         self._metrics = metrics
         self._observe = observe
@@ -62,6 +68,7 @@ class Account:
 
     def locate(self, error: CedarError) -> None:
         """Give an error from a task what only the coordinator knows."""
+        error.site = error.site or self._site
         if error.row is not None and error.row.url is None:
             error.row = self.named(error.row)
         elif error.row is not None and error.row.epoch is None:

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 
@@ -24,6 +23,7 @@ from cedar.cursor import Keys
 from cedar.datasets.base import Read, Split
 from cedar.errors import PipelineError
 from cedar.execution.chain import Reader, Step, Timing, run_steps
+from cedar.execution.places import find_place
 from cedar.graph import Node
 from cedar.operators.base import Env
 
@@ -114,12 +114,12 @@ def _save(where: str, key: str, blocks: list[Block]) -> bool:
     tables = [_to_table(block) for block in blocks]
     if any(t is None for t in tables):
         return False
-    fs, path = fsspec.core.url_to_fs(where)
+    fs, path = find_place(where, "cache")
     try:
         fs.makedirs(path, exist_ok=True)
         if fs.protocol == "file" or "file" in fs.protocol:
             os.chmod(path, 0o700)
-        name = f"{path.rstrip('/')}/{key}.arrow"
+        name = f"{path}/{key}.arrow"
         temporary = f"{name}.{os.getpid()}-{threading.get_ident()}.tmp"
         with fs.open(temporary, "wb") as file, pa.ipc.new_file(file, tables[0].schema) as writer:  # type: ignore[union-attr]
             for table in tables:
@@ -135,8 +135,8 @@ def _save(where: str, key: str, blocks: list[Block]) -> bool:
 
 
 def _load(where: str, key: str) -> list[Block] | None:
-    fs, path = fsspec.core.url_to_fs(where)
-    name = f"{path.rstrip('/')}/{key}.arrow"
+    fs, path = find_place(where, "cache")
+    name = f"{path}/{key}.arrow"
     if not fs.exists(name):
         return None
     try:

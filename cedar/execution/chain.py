@@ -13,17 +13,19 @@ from cedar.block import Block, Skipped
 from cedar.columns import as_column
 from cedar.cursor import Keys
 from cedar.datasets.base import Chunk, Split, offsets_of
-from cedar.errors import CedarError, Site, SourceError
+from cedar.errors import CedarError, RowError, Site, SourceError
 from cedar.operators.base import Env, Kernel
 from cedar.skip import Skip
 
 
 @dataclass(frozen=True)
 class Step:
-    """A kernel, and the ordinals of the operators that it does the work of."""
+    """A kernel, the ordinals of the operators that it does the work of, and how an error names them."""
 
     kernel: Kernel
-    operators: tuple[int, ...]
+    operators: tuple[int, ...] = ()
+    label: str = ""
+    site: Site | None = None
 
 
 @dataclass
@@ -50,9 +52,24 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
         return block
     for i, step in enumerate(steps):
         start = time.perf_counter()
-        block = step.kernel(block, env)
+        try:
+            block = step.kernel(block, env)
+        except CedarError:
+            raise
+        except Exception as error:
+            raise _failed(step, block, error) from error
         timing.seconds[i] += time.perf_counter() - start
     return block
+
+
+def _failed(step: Step, block: Block, error: Exception) -> RowError:
+    """For an operator that does not say itself what went wrong."""
+    return RowError(
+        f"{step.label or type(step.kernel).__name__} failed on a block: {type(error).__name__}: {error}",
+        site=step.site,
+        row=replace(block.keys.ref(0), unit="rows starting at") if block.slots else None,
+        fix="see the exception above for its cause",
+    )
 
 
 def run_block(steps: Sequence[Step], block: Block, env: Env) -> Result:

@@ -104,7 +104,7 @@ class Compiler:
         steps = [*self._pad_steps(base), *self._steps(chain)]
         if share.last == "pad" and not pads(base) and not self._dry:
             size = self._local(rows_per_unit(root))
-            steps.append(Step(PadBatch(size, self.binding.types(root), only_empty=True), ()))
+            steps.append(Step(PadBatch(size, self.binding.types(root), only_empty=True)))
         self._planned("task", [*chain], "a batch a task" if self.binding.batched[id(root)] else "")
         return StageStream(dealt, (*fuse_steps(steps), *finish), True, self._per_row(chain), self.tasks), dealt
 
@@ -266,11 +266,16 @@ class Compiler:
         top = next(n for n in reversed(links[:kept]) if isinstance(n, Node))
         where = self._where[id(top)]
         self.plan.notes.append(
-            f"cache({where!r}) keeps what comes out of {self.binding.labels[id(top)]}, split by split"
+            f"cache({where!r}) keeps what comes out of {self._last_label(source, links[:kept])}, split by split"
         )
         below = tuple(fuse_steps(self._steps(links[:kept])))
         keeper = KeptReader(reader, below, self._store, where, fingerprint(top))
         return Segment(keeper, operator.source, index, steps, splits)
+
+    def _last_label(self, source: Node, links: Sequence[Link]) -> str:
+        """What the last of the links that does some work is called."""
+        nodes = [n for n in links if isinstance(n, Node) and not isinstance(n.operator, Cache)]
+        return self.binding.labels[id(nodes[-1] if nodes else source)]
 
     def _kept(self, links: Sequence[Link]) -> int:
         """How many of the links a ``cache()`` above them keeps: those before the first random one."""
@@ -290,10 +295,14 @@ class Compiler:
         if self._dry:
             return []
         return [
-            Step(n, ()) if isinstance(n, Within) else Step(self.binding.kernel(n), (self.binding.index[id(n)],))
+            Step(n) if isinstance(n, Within) else self._step(n)
             for n in chain
             if isinstance(n, Within) or not isinstance(n.operator, Cache)
         ]
+
+    def _step(self, node: Node) -> Step:
+        binding = self.binding
+        return Step(binding.kernel(node), (binding.index[id(node)],), binding.labels[id(node)], node.site)
 
     def _per_row(self, chain: Sequence[Node]) -> bool:
         return any(n.operator.effects().per_row for n in chain)
@@ -308,7 +317,7 @@ class Compiler:
         if batch is None or batch.operator.last != "pad":  # type: ignore[attr-defined]
             return []
         size = self._local(batch.operator.size)  # type: ignore[attr-defined]
-        return [Step(PadBatch(size, self.binding.types(base)), ())]
+        return [Step(PadBatch(size, self.binding.types(base)))]
 
     def unit_bytes(self, node: Node) -> float:
         """Estimated bytes of one unit of a node, from the metadata of the sources below."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
@@ -59,9 +61,10 @@ def check_executor(executor: Any) -> None:
 def _check_start_method(pool: ProcessPoolExecutor) -> None:
     """A forked worker inherits the locks of threads (of polars, of ours) that it does not have, and waits for ever."""
     context = getattr(pool, "_mp_context", None)
-    if context is not None and context.get_start_method() == "fork":
+    threads = threading.active_count() > 1 or "polars" in sys.modules
+    if context is not None and context.get_start_method() == "fork" and threads:
         raise PlanError(
-            "the executor's processes are made by fork, which hangs where threads run",
+            "the executor's processes are made by fork, which hangs where threads run, as they do here",
             site=user_site(),
             fix='ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("forkserver")), or "spawn"',
         )

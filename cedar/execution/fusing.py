@@ -16,5 +16,7 @@ def fuse_steps(steps: Sequence[Step]) -> list[Step]:
         if both is None:
             fused.append(step)
         else:
-            fused[-1] = Step(both, (*fused[-1].operators, *step.operators))
+            last = fused[-1]
+            label = f"{last.label} -> {step.label}"
+            fused[-1] = Step(both, (*last.operators, *step.operators), label, last.site)
     return fused

@@ -60,12 +60,16 @@ class Loader:
             check_slices(self._binding, self._batched, self.rank.world, site)
         binding = self._binding
         self._metrics = Metrics(labels={binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes})
-        finish = (Step(Finish(options.format), ()),) if self._batched and not options.as_blocks else ()
+        finish = (
+            (Step(Finish(options.format), (), f"format={options.format!r}"),)
+            if self._batched and not options.as_blocks
+            else ()
+        )
         self._job = Job(
             self._binding, self.rank, options.seed, options.split_batches, finish, instances, Store(), self._metrics
         )
         self._identity_of: Identity | None = None
-        self._account = Account(binding, self._metrics, self.rank.rank, options.observe)
+        self._account = Account(binding, self._metrics, self.rank.rank, options.observe, site)
         self._generation = 0
         self._ran_on, self._workers = "none yet", 0
         self._replay: Replay | None = None
@@ -308,9 +312,11 @@ class Loader:
             PipelineError: the step is committed, past the epoch's end, or negative.
         """
         replay = self._replayed()
+        replay.site = user_site()
         try:
             piece = replay.unit(step, self.rank.rank if rank is None else rank)
         except CedarError as error:
+            error.done = error.done or "nothing was read"
             self._account.locate(error)
             raise
         block = piece.rows.gather()
@@ -318,6 +324,8 @@ class Loader:
 
     def commit(self, step: int) -> None:
         """Batches up to and including ``step`` of this epoch are consumed: they need not be read again."""
+        if isinstance(step, bool) or not isinstance(step, int):
+            raise PipelineError(f"commit({step!r}): a step is a whole number", site=user_site())
         self._replayed().commit(step)
 
     def _replayed(self) -> Replay:

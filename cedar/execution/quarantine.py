@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import fsspec
-
 from cedar.block import Skipped
 from cedar.errors import RowError, RowRef, Site
+from cedar.execution.places import find_place
 from cedar.skip import Skip
 
 _LEAST_SEEN = 1000  # rows before a rate is judged, where the epoch's number of rows is unknown
@@ -18,9 +17,9 @@ class Quarantine:
     """A JSONL file per rank under a directory or URL, one line per (epoch, row, operator)."""
 
     def __init__(self, where: str, rank: int) -> None:
-        self._fs, root = fsspec.core.url_to_fs(where)
-        self._path = f"{root.rstrip('/')}/rank-{rank}.jsonl"
-        self._fs.makedirs(root.rstrip("/"), exist_ok=True)
+        self._fs, root = find_place(where, "quarantine")
+        self._path = f"{root}/rank-{rank}.jsonl"
+        self._fs.makedirs(root, exist_ok=True)
         self._lines: dict[tuple[Any, ...], str] = {}
         if self._fs.exists(self._path):
             for line in self._fs.cat_file(self._path).decode().splitlines():

@@ -32,7 +32,7 @@ class Replay:
         self.runner = Runner("inline", 1)
         self._job = job
         self._steps = steps
-        self._site = site
+        self.site = site
         self._committed = -1
         self._flows: dict[int, tuple[int, Iterator[Piece]]] = {}  # rank to (next step, pieces)
 
@@ -57,31 +57,31 @@ class Replay:
                 self._keep(rank, step + 1, _chain(rest, pieces))
                 return piece.slice(step - place, step - place + 1)
             place = after
-        raise PipelineError(f"read({step}): the epoch of rank {rank} has {place} steps", site=self._site)
+        raise PipelineError(f"read({step}): the epoch of rank {rank} has {place} steps", site=self.site)
 
     def _check(self, step: int, rank: int) -> None:
         world = self._job.rank.world
         if not 0 <= rank < world:
-            raise PipelineError(f"read(rank={rank}): ranks are 0 to {world - 1}", site=self._site)
+            raise PipelineError(f"read(rank={rank}): ranks are 0 to {world - 1}", site=self.site)
         if step <= self._committed:
             raise PipelineError(
                 f"read({step}): steps up to {self._committed} are committed",
-                site=self._site,
+                site=self.site,
                 fix="commit a step only when nobody will ask for it again",
             )
         if step < self.begun["step"]:
             raise PipelineError(
                 f"read({step}): the epoch was dealt anew to {world} rank(s) at step {self.begun['step']}",
-                site=self._site,
+                site=self.site,
             )
         if rank != self._job.rank.rank and any(entry["lanes"] is not None for entry in self.begun["open"].values()):
             raise PipelineError(
                 f"read({step}, rank={rank}): with local operators and steps=, only rank {rank} knows where it is",
-                site=self._site,
+                site=self.site,
                 fix="read it on that rank, or leave local=True or steps= out",
             )
         if self._steps is not None and step >= self._steps:
-            raise PipelineError(f"read({step}): the epoch has {self._steps} steps", site=self._site)
+            raise PipelineError(f"read({step}): the epoch has {self._steps} steps", site=self.site)
 
     def _open(self, step: int, rank: int) -> tuple[int, Iterator[Piece]]:
         """Pieces from the wanted step on where counts allow a jump, else from the beginning."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import pickle
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from cedar.datasets.base import Split
 from cedar.errors import WorkerError
@@ -17,6 +18,9 @@ from cedar.operators.base import Env
 from cedar.stream import Rows
 
 _codes = itertools.count()
+_log = logging.getLogger("cedar")
+_PATIENCE = 60  # seconds
+T = TypeVar("T")
 
 
 class Runner:
@@ -57,6 +61,26 @@ class Runner:
         if self.local:
             return self._guard(self.executor, read_split, steps, reader, split, lap, env)
         return self._guard(self.executor, _read_shipped, *self._ship((steps, reader), env), split, lap)
+
+    def result(self, future: Future[T], what: str) -> T:
+        """A task's result; says so in the log when it lets itself be waited for.
+
+        Raises:
+            WorkerError: the worker died, or the executor was shut down.
+        """
+        while True:
+            try:
+                return future.result(_PATIENCE)
+            except TimeoutError:
+                if future.done():  # the task's own
+                    return future.result()
+                _log.warning("no result for %d s from %s; timeout= of map ends a call that hangs", _PATIENCE, what)
+            except (BrokenExecutor, CancelledError) as error:
+                raise WorkerError(
+                    f"a worker died, or its executor was shut down, while at work on {what}: {error}",
+                    done="the epoch was stopped; the state is that of the last batch received",
+                    fix="look for a crash or too little memory in the worker, then resume from a checkpoint",
+                ) from error
 
     def _guard(self, executor: Executor, fn: Callable[..., Any], *args: Any) -> Future[Any]:
         try:

@@ -247,6 +247,7 @@ class _Whole:
 
     def __init__(self, stream: SplitStream, segment: Segment, split: Split, place: int, lap: int, ends: bool) -> None:
         tasks = stream.tasks
+        self._runner = tasks.runner
         self._metrics = tasks.metrics
         self._segment = segment
         self._place = place
@@ -260,7 +261,7 @@ class _Whole:
         """Nothing more to submit."""
 
     def take(self) -> Iterator[Piece]:
-        result = self._future.result()
+        result = self._runner.result(self._future, "reading a split")
         self._metrics.add(self._segment.steps, result.timing, self._segment.operator)
         self._metrics.rows_read += sum(b.slots for b in result.blocks)
         blocks = [b for b in result.blocks if b.slots] or result.blocks[:1] or [Block({}, no_keys())]

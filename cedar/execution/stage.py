@@ -91,7 +91,8 @@ class _StageFlow(Flow):
     def _finish(self, task: _Task) -> Piece:
         if task.future is None:
             return Piece(Rows.of(_EMPTY), task.at, 0, False, task.ends)
-        result = task.future.result()
+        what = " -> ".join(step.label for step in self._stream.steps if step.label) or "a batch"
+        result = self._runner.result(task.future, what)
         self._stream.tasks.metrics.add(self._stream.steps, result.timing)
         if self._stream.per_row and not task.batch:
             self._adapt(task.units, sum(result.timing.seconds))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from cedar.datasets.base import Read
@@ -59,8 +59,10 @@ def read_files(paths: Paths) -> Pipeline:
     return _start(lambda: files.read_files(paths))
 
 
-def read_text(paths: Paths, **options: Any) -> Pipeline:
+def read_text(paths: Paths, *, errors: Literal["strict", "replace"] = "strict") -> Pipeline:
     r"""A row per line: path, line (0-based), text (without its newline).
+
+    ``errors`` says what happens to bytes that are no UTF-8: "strict" raises, "replace" puts a mark in their place.
 
     Example:
         >>> import cedar, tempfile, pathlib
@@ -71,11 +73,32 @@ def read_text(paths: Paths, **options: Any) -> Pipeline:
     """
     from cedar.datasets import text
 
-    return _start(lambda: text.read_text(paths, **options))
+    return _start(lambda: text.read_text(paths, errors=errors))
 
 
-def read_csv(paths: Paths, **options: Any) -> Pipeline:
-    r"""Rows of CSV files; see ``cedar.datasets.csv.read_csv`` for the options.
+def read_csv(
+    paths: Paths,
+    *,
+    delimiter: str = ",",
+    header: bool = True,
+    column_names: Sequence[str] | None = None,
+    dtypes: Mapping[str, Any] | None = None,
+    null_values: Sequence[str] | None = None,
+    quoting: bool = True,
+    columns: Sequence[str] | None = None,
+) -> Pipeline:
+    r"""Rows of CSV files; types are fixed by the first rows of the first file, or by ``dtypes``.
+
+    Args:
+        paths: any fsspec URL, glob, or a list of them; compressed files are decompressed.
+        delimiter: what is between fields.
+        header: the first line names the columns; without, they are "column_1" and so on, or ``column_names``.
+        column_names: names of the columns.
+        dtypes: types of some columns.
+        null_values: texts that stand for null; the empty field alone by default.
+        quoting: fields may be quoted, and then hold line breaks: a file is read from its beginning. False lets
+            uncompressed files be read in ranges, by several workers.
+        columns: read these alone.
 
     Example:
         >>> import cedar, tempfile, pathlib
@@ -86,11 +109,16 @@ def read_csv(paths: Paths, **options: Any) -> Pipeline:
     """
     from cedar.datasets import csv
 
-    return _start(lambda: csv.read_csv(paths, **options))
+    return _start(
+        lambda: csv.read_csv(
+            paths, delimiter=delimiter, header=header, column_names=column_names, dtypes=dtypes,
+            null_values=null_values, quoting=quoting, columns=columns,
+        )
+    )  # fmt: skip
 
 
-def read_jsonl(paths: Paths, **options: Any) -> Pipeline:
-    r"""Rows of JSON lines files.
+def read_jsonl(paths: Paths, *, dtypes: Mapping[str, Any] | None = None) -> Pipeline:
+    r"""Rows of JSON lines files; types are fixed by the first 64 rows, or by ``dtypes``.
 
     Example:
         >>> import cedar, tempfile, pathlib
@@ -101,7 +129,7 @@ def read_jsonl(paths: Paths, **options: Any) -> Pipeline:
     """
     from cedar.datasets import jsonl
 
-    return _start(lambda: jsonl.read_jsonl(paths, **options))
+    return _start(lambda: jsonl.read_jsonl(paths, dtypes=dtypes))
 
 
 def read_arrow(paths: Paths) -> Pipeline:
@@ -136,8 +164,10 @@ def read_tar(paths: Paths) -> Pipeline:
     return _start(lambda: tar.read_tar(paths))
 
 
-def from_items(rows: Any) -> Pipeline:
+def from_items(rows: Any, *, dtypes: Mapping[str, Any] | None = None) -> Pipeline:
     """Rows of a list of dicts, or of any map-style dataset (``__len__`` with ``__getitem__`` or ``__getitems__``).
+
+    Types are fixed by the first 64 rows, or by ``dtypes``.
 
     Example:
         >>> import cedar
@@ -146,10 +176,10 @@ def from_items(rows: Any) -> Pipeline:
     """
     from cedar.datasets import items
 
-    return _start(lambda: items.from_items(rows))
+    return _start(lambda: items.from_items(rows, dtypes=dtypes))
 
 
-def from_iterable(make_iterator: Callable[[], Iterator[Any]]) -> Pipeline:
+def from_iterable(make_iterator: Callable[[], Iterator[Any]], *, dtypes: Mapping[str, Any] | None = None) -> Pipeline:
     """Rows of an iterator that ``make_iterator()`` returns; resumable by skipping, one split.
 
     Example:
@@ -159,7 +189,7 @@ def from_iterable(make_iterator: Callable[[], Iterator[Any]]) -> Pipeline:
     """
     from cedar.datasets import iterable
 
-    return _start(lambda: iterable.from_iterable(make_iterator))
+    return _start(lambda: iterable.from_iterable(make_iterator, dtypes=dtypes))
 
 
 def from_arrow(table: Any) -> Pipeline:
