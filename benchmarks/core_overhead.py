@@ -37,7 +37,7 @@ class Nothing(RowOperator):
         return _same
 
 
-def _same(block: Block, env: Env) -> Block:
+def _same(block: Block, env: Env) -> Block:  # noqa: ARG001 - a kernel
     return block
 
 
@@ -56,10 +56,10 @@ class Blocks:
 
 
 _LINKS: dict[str, Callable[[Any, int], Any]] = {
-    "no-op": lambda p, i: p.apply(Nothing()),
+    "no-op": lambda p, _: p.apply(Nothing()),
     "rename": lambda p, i: p.rename({"x": "z"} if i % 2 == 0 else {"z": "x"}),
-    "with_columns": lambda p, i: p.with_columns(y=col("y") + 1),
-    "map_batches": lambda p, i: p.map_batches(lambda c: c, "y", format="numpy"),
+    "with_columns": lambda p, _: p.with_columns(y=col("y") + 1),
+    "map_batches": lambda p, _: p.map_batches(lambda c: c, "y", format="numpy"),
 }
 
 
@@ -67,7 +67,7 @@ def measure(quick: bool) -> list[Figure]:
     return [*_per_operator(quick), *_per_row(quick)]
 
 
-# ---- per block and operator -------------------------------------------------------------------------------------------
+# ---- per block and operator ------------------------------------------------------------------------------------------
 
 
 def _per_operator(quick: bool) -> list[Figure]:
@@ -81,7 +81,9 @@ def _per_operator(quick: bool) -> list[Figure]:
         trivial = name in ("no-op", "rename")
         what = f"per block and operator, inline: {name}"
         note = f"slope over 0 and {_CHAIN} operators, {blocks:,} blocks of {_ROWS} rows"
-        figures.append(at_most(what, 30, seconds, "us", note=note) if trivial else reported(what, seconds, "us", note=note))
+        figures.append(
+            at_most(what, 30, seconds, "us", note=note) if trivial else reported(what, seconds, "us", note=note)
+        )
     whole = [a.result["no-op"] / (_CHAIN + 1) / blocks * 1e6 for a in answers]
     figures.append(at_most("per block and operator, inline: no-op, all that a block costs included", 30, whole, "us"))
     alone = [a.result["none"] / blocks * 1e6 for a in answers]
@@ -112,13 +114,16 @@ def _drain(loader: Any) -> None:
         pass
 
 
-# ---- per row of a Python function -------------------------------------------------------------------------------------
+# ---- per row of a Python function ------------------------------------------------------------------------------------
 
 
 def _per_row(quick: bool) -> list[Figure]:
     rows = 100_000 if quick else 500_000
     rounds = 5 if quick else 11
-    with Contender("benchmarks.core_overhead:scalar", rows) as one, Contender("benchmarks.core_overhead:dicts", rows // 5) as all_:
+    with (
+        Contender("benchmarks.core_overhead:scalar", rows) as one,
+        Contender("benchmarks.core_overhead:dicts", rows // 5) as all_,
+    ):
         found = interleaved({"scalar": one.run, "dicts": all_.run}, rounds)
     scalar = [_overhead(sample, rows) for sample in found["scalar"]]
     per_column = [_overhead(sample, rows // 5) / len(_NAMES) for sample in found["dicts"]]

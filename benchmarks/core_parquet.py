@@ -39,7 +39,7 @@ def figures(found: dict[str, list[Sample]]) -> list[Figure]:
     return rows
 
 
-# ---- contenders: each prepares in its own process ---------------------------------------------------------------------
+# ---- contenders: each prepares in its own process --------------------------------------------------------------------
 
 
 def cedar(files: list[str]) -> Callable[[], dict[str, Any]]:

@@ -64,7 +64,9 @@ def measure(quick: bool) -> list[Figure]:
         answers = [(began, [float(word) for word in answer.split()]) for began, answer in found[name]]
         cold = [words[0] - began for began, words in answers]
         warm = [seconds for _, words in answers for seconds in words[1:]]
-        rows.append(at_most(f"first batch from process start: {name}", 0.8, cold, "s", note="1,000 Parquet rows, threads"))
+        rows.append(
+            at_most(f"first batch from process start: {name}", 0.8, cold, "s", note="1,000 Parquet rows, threads")
+        )
         rows.append(at_most(f"first batch, warm loader: {name}", 0.05, warm, "s", note="1,000 Parquet rows, threads"))
     rows.append(reported("python starts and imports pyarrow.parquet, numpy", [s for s, _ in _arrow(quick)], "s"))
     return rows
@@ -90,7 +92,12 @@ def _child(code: str, *arguments: str) -> tuple[float, str]:
     """When a fresh process was started, and what it printed."""
     began = time.time()
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     return began, done.stdout.strip()
 
@@ -102,5 +109,3 @@ def _small_file() -> str:
     table = pa.table({"label": rng.integers(0, 2, 1000), "x": rng.random(1000), "n": np.arange(1000)})
     pq.write_table(table, path)
     return str(path)
-
-

@@ -22,7 +22,7 @@ _GROUP, _GROUPS, _WINDOW, _BATCH = 10_000, 40, 50_000, 256
 def measure(quick: bool) -> list[Figure]:
     path = _file()
     pipeline = ten_operators(path)
-    stops = (3, 200) if quick else (3, 100, 200, 411, 700)
+    stops = (3, 190) if quick else (3, 100, 190, 411, 780)
     seconds: list[float] = []
     sizes: list[float] = []
     replayed: list[float] = []

@@ -30,8 +30,12 @@ def measure(quick: bool) -> list[Figure]:
     busy = [s.cpu / s.wall for s in found["threads"]]
     note = f"sha256 of 512 KiB a row; {min(busy):.2f} to {max(busy):.2f} cores were to be had"
     return [
-        at_least("2 threads on a function that releases the GIL / inline", 1.8, ratios(threads, inline), "x", note=note),
-        reported("2 plain threads on the same function / inline", ratios(plain, inline), "x", note="what the cores allow"),
+        at_least(
+            "2 threads on a function that releases the GIL / inline", 1.8, ratios(threads, inline), "x", note=note
+        ),
+        reported(
+            "2 plain threads on the same function / inline", ratios(plain, inline), "x", note="what the cores allow"
+        ),
         reported("a function that releases the GIL, inline", inline, "rows/s"),
     ]
 

@@ -1,4 +1,4 @@
-"""The Parquet files of the benchmarks: 13 floats with gaps, 20 lists of ids, a label; and the same work on them, thrice.
+"""The Parquet files of the benchmarks: 13 floats with gaps, 20 lists of ids, a label; and the same work, thrice.
 
 The work: drop rows without a label, fill the gaps with 0, log1p, clip the lists to 10 ids, ids modulo a table's size,
 batches of 4,096, tensors out (lists as values and offsets).
@@ -27,7 +27,7 @@ CLIP = 10
 TABLE = 1_000_003  # rows of an embedding table
 Batch: TypeAlias = dict[str, Any]  # column to tensor, or to (values, offsets)
 
-# ---- data -------------------------------------------------------------------------------------------------------------
+# ---- data ------------------------------------------------------------------------------------------------------------
 
 
 def features(rows: int, *, distinct: int = 2, group: int = GROUP) -> list[str]:
@@ -68,7 +68,7 @@ def _with_gaps(rng: np.random.Generator, values: Any, share: float) -> pa.Array:
     return pa.array(values, mask=rng.random(len(values)) < share)
 
 
-# ---- cedar ------------------------------------------------------------------------------------------------------------
+# ---- cedar -----------------------------------------------------------------------------------------------------------
 
 
 def prepared(files: Sequence[str]) -> Any:
@@ -78,9 +78,9 @@ def prepared(files: Sequence[str]) -> Any:
     import cedar
     from cedar import col
 
-    floats = {name: col(name).fill_null(0).log1p() for name in FLOATS}
-    lists = {name: col(name).list.head(CLIP).list.eval(pl.element() % TABLE) for name in LISTS}
-    return cedar.read_parquet(list(files)).filter(col("label").is_not_null()).with_columns(**floats, **lists)
+    floats = [col(name).fill_null(0).log1p() for name in FLOATS]
+    lists = [col(name).list.head(CLIP).list.eval(pl.element() % TABLE) for name in LISTS]
+    return cedar.read_parquet(list(files)).filter(col("label").is_not_null()).with_columns(*floats, *lists)
 
 
 def cedar_batches(files: Sequence[str], workers: int = 2, executor: str = "threads") -> Any:
@@ -88,7 +88,7 @@ def cedar_batches(files: Sequence[str], workers: int = 2, executor: str = "threa
     return prepared(files).batch(BATCH, last="keep").loader(executor=executor, workers=workers, format="torch")
 
 
-# ---- by hand ----------------------------------------------------------------------------------------------------------
+# ---- by hand ---------------------------------------------------------------------------------------------------------
 
 
 def hand_batches(files: Sequence[str]) -> Iterator[Batch]:
@@ -159,15 +159,15 @@ def _tensors(column: Any, start: int, stop: int) -> Any:
     piece = _piece(column, start, stop)
     if isinstance(piece, tuple):
         return torch.from_numpy(piece[0]), torch.from_numpy(piece[1])
-    return torch.from_numpy(piece) if piece.flags.writeable else torch.from_dlpack(pa.array(piece))
+    return torch.from_numpy(piece) if piece.flags.writeable else torch.utils.dlpack.from_dlpack(pa.array(piece))
 
 
-# ---- torch DataLoader -------------------------------------------------------------------------------------------------
+# ---- torch DataLoader ------------------------------------------------------------------------------------------------
 
 
 def dataloader_batches(files: Sequence[str], workers: int) -> Any:
     """The same loop in an IterableDataset whose workers share the files, as torch documents it."""
-    import torch.utils.data as data
+    from torch.utils import data
 
     class Rows(data.IterableDataset):  # type: ignore[type-arg]
         def __iter__(self) -> Iterator[Batch]:
@@ -177,7 +177,7 @@ def dataloader_batches(files: Sequence[str], workers: int) -> Any:
     return data.DataLoader(Rows(), batch_size=None, num_workers=workers)
 
 
-# ---- what comes out ---------------------------------------------------------------------------------------------------
+# ---- what comes out --------------------------------------------------------------------------------------------------
 
 
 def plain(batch: Batch) -> Batch:
@@ -221,8 +221,10 @@ class Sums:
 
     def same(self, other: Sums) -> bool:
         names = self.totals.keys() == other.totals.keys()
-        return names and self.rows == other.rows and all(
-            np.isclose(total, other.totals[name], rtol=1e-12) for name, total in self.totals.items()
+        return (
+            names
+            and self.rows == other.rows
+            and all(np.isclose(total, other.totals[name], rtol=1e-12) for name, total in self.totals.items())
         )
 
 

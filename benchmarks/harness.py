@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "benchmarks" / "out"
 How = Literal["measured", "emulated", "simulated"]
 
-# ---- figures ----------------------------------------------------------------------------------------------------------
+# ---- figures ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,17 @@ class Figure:
     note: str = ""
 
 
-def at_most(what: str, limit: float, values: Sequence[float], unit: str, *, how: How = "measured", note: str = "") -> Figure:
+def at_most(
+    what: str, limit: float, values: Sequence[float], unit: str, *, how: How = "measured", note: str = ""
+) -> Figure:
     """A figure that should stay at or below ``limit``."""
     middle = statistics.median(values)
     return Figure(what, f"<= {limit:g}", middle, unit, middle <= limit, how, min(values), max(values), note)
 
 
-def at_least(what: str, limit: float, values: Sequence[float], unit: str, *, how: How = "measured", note: str = "") -> Figure:
+def at_least(
+    what: str, limit: float, values: Sequence[float], unit: str, *, how: How = "measured", note: str = ""
+) -> Figure:
     """A figure that should reach ``limit``."""
     middle = statistics.median(values)
     return Figure(what, f">= {limit:g}", middle, unit, middle >= limit, how, min(values), max(values), note)
@@ -58,7 +62,7 @@ def reported(what: str, values: Sequence[float], unit: str, *, how: How = "measu
     return Figure(what, None, statistics.median(values), unit, None, how, min(values), max(values), note)
 
 
-# ---- contenders in processes of their own -----------------------------------------------------------------------------
+# ---- contenders in processes of their own ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,9 @@ class Contender:
     def __init__(self, target: str, *arguments: Any, cores: int | None = None) -> None:
         self.target = target
         command = [sys.executable, "-m", "benchmarks.child", target, json.dumps(arguments), json.dumps(cores)]
-        self.process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
 
     @property
     def pid(self) -> int:
@@ -116,7 +122,7 @@ class Contender:
         self.start()
         return self.finish()
 
-    def __enter__(self) -> Contender:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -157,7 +163,7 @@ def ratios(upper: Sequence[float], lower: Sequence[float]) -> list[float]:
     return [a / b for a, b in zip(upper, lower, strict=True)]
 
 
-# ---- results ----------------------------------------------------------------------------------------------------------
+# ---- results ---------------------------------------------------------------------------------------------------------
 
 
 def write(name: str, figures: Sequence[Figure]) -> Path:
@@ -202,7 +208,13 @@ def show(title: str, figures: Sequence[Figure]) -> None:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
-    for heading, side in (("what", "left"), ("target", "right"), ("measured", "right"), ("range", "right"), ("", "left")):
+    for heading, side in (
+        ("what", "left"),
+        ("target", "right"),
+        ("measured", "right"),
+        ("range", "right"),
+        ("", "left"),
+    ):
         table.add_column(heading, justify="left" if side == "left" else "right", overflow="fold")
     table.add_column("how, note", overflow="fold", style="dim")
     for f in figures:

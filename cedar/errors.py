@@ -100,6 +100,12 @@ class CedarError(Exception):
         self.row = row
         self.done = done
         self.fix = fix
+        self._cause: BaseException | None = None
+
+    def restore_cause(self) -> None:
+        """Make the cause the original again, after an executor has put its own there."""
+        if self._cause is not None:
+            self.__cause__ = self._cause
 
     def __str__(self) -> str:
         lines = [self.what]
@@ -114,26 +120,55 @@ class CedarError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.__dict__ | {"args": self.args}, _portable(self.__cause__))
+        state = {name: value for name, value in self.__dict__.items() if name != "_cause"}
+        return _rebuild, (type(self), state | {"args": self.args}, _portable(self._cause or self.__cause__))
 
 
 def _portable(cause: BaseException | None) -> BaseException | None:
     """A cause that survives the way to another process, its traceback as a note.
 
-    Exceptions whose constructor takes other arguments than they pass on cannot be rebuilt; their text can.
+    One whose constructor takes other arguments than it passes on is made without it; what cannot be pickled is replaced
+    by its text.
     """
     if cause is None:
         return None
     trace = "".join(traceback.format_exception(cause))
-    try:
-        copied = pickle.loads(pickle.dumps(cause))  # noqa: S301 - made here
-        same = type(copied) is type(cause)
-    except Exception:  # noqa: BLE001 - a constructor may raise anything
-        same = False
-    portable = cause if same else RuntimeError(f"{type(cause).__name__}: {cause}")
+    portable = cause if _travels(cause) else _Unmade.of(cause)
+    if not _travels(portable):
+        portable = RuntimeError(f"{type(cause).__name__}: {cause}")
     if not any(note.startswith(_REMOTE) for note in getattr(portable, "__notes__", ())):
         portable.add_note(f"{_REMOTE}\n{trace}")
     return portable
+
+
+def _travels(error: BaseException) -> bool:
+    try:
+        copied = pickle.loads(pickle.dumps(error))  # noqa: S301 - made here
+    except Exception:  # noqa: BLE001 - a constructor may raise anything
+        return False
+    return type(copied) is type(error) or isinstance(error, _Unmade)
+
+
+class _Unmade(Exception):
+    """Stands for an exception on its way, and is made into it without calling its constructor."""
+
+    def __init__(self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> None:
+        super().__init__(kind, args, state)
+
+    @staticmethod
+    def of(error: BaseException) -> _Unmade:
+        return _Unmade(type(error), error.args, dict(error.__dict__))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, args, state = self.args
+        return _made, (kind, args, state | self.__dict__)
+
+
+def _made(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 _REMOTE = "traceback in the worker:"
@@ -143,7 +178,7 @@ def _rebuild(kind: type[CedarError], state: dict[str, Any], cause: BaseException
     error = kind.__new__(kind)
     error.args = state.pop("args")
     error.__dict__.update(state)
-    error.__cause__ = cause
+    error.__cause__ = error._cause = cause  # an executor that carries the error here sets the former to its own
     return error
 
 

@@ -122,6 +122,8 @@ def _code_of(item: Any, depth: int = 0) -> Any:
             return [_code_of(item.func, depth), repr(item.args), repr(sorted(item.keywords.items()))]
         if isinstance(item, type):
             return [item.__qualname__, [_code_of(m, depth + 1) for m in vars(item).values() if hasattr(m, "__code__")]]
+        if hasattr(item, "tobytes") and hasattr(item, "dtype"):  # an array
+            return [str(item.dtype), list(item.shape), hashlib.sha256(item.tobytes()).hexdigest()]
         if hasattr(item, "meta") and hasattr(item.meta, "serialize"):  # a polars expression
             return str(item)
         return f"{type(item).__module__}.{type(item).__qualname__}"

@@ -102,6 +102,10 @@ class BaseSource:
         """Changes when the data changes (names within the listing, sizes, row counts), not when it moves."""
         return ""
 
+    def identity(self) -> str | None:
+        """Stands for these very data, for a cache that outlives the run; None where only reading can tell."""
+        return None
+
     def describe(self) -> str:
         """One short line for plans and messages, such as ``read_parquet(clicks/*.parquet)``."""
         return type(self).__name__

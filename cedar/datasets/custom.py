@@ -182,6 +182,11 @@ class AdaptedSource(BaseSource):
         digest = getattr(self.inner, "digest", None)
         return str(digest()) if callable(digest) else f"{len(self._splits)} splits"
 
+    def identity(self) -> str | None:
+        kind = type(self.inner)
+        own = callable(getattr(self.inner, "digest", None))
+        return f"{kind.__module__}.{kind.__qualname__} {self.digest()}" if own else None
+
     @property
     def row_bytes(self) -> float | None:
         width = getattr(self.inner, "row_bytes", None)

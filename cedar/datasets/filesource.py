@@ -37,6 +37,13 @@ class FileSource(BaseSource):
     def digest(self) -> str:
         return self.listing.digest()
 
+    @once
+    def _identity(self) -> str:
+        return self.listing.identity()
+
+    def identity(self) -> str:
+        return self._identity
+
     def describe(self) -> str:
         more = f", +{len(self.paths) - 1}" if len(self.paths) > 1 else ""
         return f"{self.reader}({redact(self.paths[0])}{more})"

@@ -126,7 +126,8 @@ class ItemsSource(BaseSource):
 
     def _failed(self, index: int, error: Exception) -> Exception:
         name = type(self.items).__name__
-        return self._origin.error(f"{name}[{index}] raised {type(error).__name__}: {error}", index)
+        fix = "mend the dataset, or give the loader on_error=cedar.Skip(...) to drop such items and go on"
+        return self._origin.error(f"{name}[{index}] raised {type(error).__name__}: {error}", index, fix)
 
     def schema(self) -> Schema:
         """Of a list, names and types; of a dataset, the names of item 0 (decoding more would be a run)."""

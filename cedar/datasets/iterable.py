@@ -44,7 +44,8 @@ class IterableSource(BaseSource):
         try:
             iterator = iter(self.make_iterator())
         except Exception as error:  # a user's code
-            raise origin.error(f"make_iterator raised {type(error).__name__}: {error}", 0) from error
+            what = f"make_iterator raised {type(error).__name__}: {error}"
+            raise origin.error(what, 0, "mend the function given to from_iterable") from error
         self._refuse_again(iterator)
         return iterator
 
@@ -68,7 +69,8 @@ class IterableSource(BaseSource):
         except CedarError:
             raise
         except Exception as error:  # a user's code
-            raise origin.error(f"the iterator raised {type(error).__name__}: {error}", row + len(items)) from error
+            what = f"the iterator raised {type(error).__name__}: {error}"
+            raise origin.error(what, row + len(items), "mend the iterator, or let it pass over such items") from error
         return items
 
     def _types(self, items: list[Any], origin: Origin) -> RowTypes:

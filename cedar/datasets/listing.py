@@ -72,6 +72,22 @@ class Listing:
         text = json.dumps([[[f.name, f.size] for f in self.files], *more], default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def identity(self) -> str:
+        """Stands for these very files: where they are, their sizes, and when they were last changed."""
+        text = json.dumps([[f.url, f.size, _changed(f)] for f in self.files], default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _changed(file: File) -> Any:
+    """The time of a file's last change, or its tag, where the storage tells."""
+    try:
+        if file.fs is None:
+            return os.stat(file.path).st_mtime_ns
+        info = file.fs.info(file.path)
+    except OSError:
+        return None
+    return next((info[name] for name in ("ETag", "etag", "mtime", "LastModified", "last_modified") if name in info), None)
+
 
 def redact(url: str) -> str:
     """A URL without user, password and query; local paths as they are."""

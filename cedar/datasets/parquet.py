@@ -21,7 +21,7 @@ from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, check_same, decoded_bytes, types_of
 from cedar.errors import PipelineError, user_site
 
-_CHUNK_BYTES = 1600 << 20  # handed on at a time: what works on it then stays near the size of the caches
+_CHUNK_BYTES = 16 << 20  # handed on at a time: what works on it then stays near the size of the caches
 _LEAST_ROWS = 4096
 _RUN_BYTES = 4 << 20
 
@@ -104,6 +104,9 @@ class ParquetSource(FileSource):
         for start in range(0, rows, step):
             stop = min(start + step, rows)
             yield Chunk({name: cut(columns[name], start, stop) for name in self._names}, length=stop - start)
+        if (split.bytes or 0) > _CHUNK_BYTES:
+            columns.clear()
+            pa.default_memory_pool().release_unused()  # the pages that decoding left behind
 
     @once
     def _names(self) -> list[str]:

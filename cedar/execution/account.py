@@ -68,6 +68,7 @@ class Account:
 
     def locate(self, error: CedarError) -> None:
         """Give an error from a task what only the coordinator knows."""
+        error.restore_cause()
         error.site = error.site or self._site
         if error.row is not None and error.row.url is None:
             error.row = self.named(error.row)

@@ -78,13 +78,36 @@ class KeptReader:
 
     def read_blocks(self, split: Split, lap: int, env: Env) -> Iterator[Block]:
         """The blocks of a split behind the steps, from the store if they are there."""
-        key = graph.digest([self.fingerprint, self.reader.ordinal, repr(split)])
-        blocks = self.store.get(key, self.where)
+        where, identity = self.where, None
+        given: Iterable[Block] | None = None
+        if where not in ("auto", "memory"):  # an entry outlives the run, so it must know its data
+            identity = self.reader.source.identity()
+            if identity is None:
+                given = list(self.reader.blocks(split, 0))
+                identity = _contents(given)
+            where = "memory" if identity is None else where
+        key = graph.digest([self.fingerprint, self.reader.ordinal, repr(split), identity])
+        blocks = self.store.get(key, where)
         if blocks is None:
-            blocks = [run_steps(self.steps, block, env, Timing()) for block in self.reader.blocks(split, 0)]
-            self.store.put(key, self.where, blocks)
+            given = self.reader.blocks(split, 0) if given is None else given
+            blocks = [run_steps(self.steps, block, env, Timing()) for block in given]
+            self.store.put(key, where, blocks)
         for block in blocks:
             yield Block(block.columns, replace(block.keys, repeat=lap), block.dead, block.aligned)
+
+
+def _contents(blocks: Sequence[Block]) -> str | None:
+    """Stands for rows that only reading can tell apart; None where they have no Arrow form."""
+    state = hashlib.sha256()
+    for block in blocks:
+        table = _to_table(block) if block.slots else pa.table({})
+        if table is None:
+            return None
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        state.update(sink.getvalue())
+    return state.hexdigest()
 
 
 def fingerprint(node: Node) -> str:
@@ -98,7 +121,13 @@ def fingerprint(node: Node) -> str:
         names: list[str] = list(getattr(operator, "__dataclass_fields__", ()))
         values = {name: getattr(operator, name) for name in names}
         parts.append([operator.name, {name: str(v) for name, v in values.items() if not callable(v)}])
+        parts += [_expression(item) for item in operator.code() if hasattr(item, "meta")]
     return graph.digest(parts)
+
+
+def _expression(expression: Any) -> str:
+    """An expression to the last of its literals, which its text leaves out."""
+    return hashlib.sha256(expression.meta.serialize(format="binary")).hexdigest()
 
 
 def _versions() -> list[str]:

@@ -120,7 +120,8 @@ class Compiler:
 
     def _build(self, node: Node) -> Stream:
         chain, base = self._chain(node)
-        if isinstance(base.operator, Read):
+        alone = self._consumers[id(base)] < 2 or base is node or self._kept(chain)
+        if isinstance(base.operator, Read) and alone:
             return self._read([(base, [])], chain, View())
         return self._stages(self.build(base) if base is not node else self._base(base), base, chain)
 

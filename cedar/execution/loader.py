@@ -73,6 +73,7 @@ class Loader:
         self._generation = 0
         self._ran_on, self._workers = "none yet", 0
         self._replay: Replay | None = None
+        self._runner: Runner | None = None
         self._begin_epoch(options.epoch)
 
     # ---- the current epoch -------------------------------------------------------------------------------------------
@@ -111,7 +112,8 @@ class Loader:
         self._generation += 1
         mine = self._generation
         self._restart()
-        runner = Runner(self._options.executor, self._options.workers)
+        self._stop()
+        runner = self._runner = Runner(self._options.executor, self._options.workers)
         self._ran_on, self._workers = runner.name, runner.workers
         metrics, began = self._metrics, time.perf_counter()
         before, entered = metrics.elapsed, began
@@ -124,7 +126,7 @@ class Loader:
                 yield value
                 if self._generation != mine:
                     raise PipelineError(
-                        "this iteration of the loader was superseded by a newer one",
+                        "this iteration was superseded: the loader was closed, or iterated again",
                         site=self._site,
                         fix="one loader is one iteration at a time; make another loader",
                     )
@@ -138,6 +140,12 @@ class Loader:
         finally:
             runner.close()
         self._finish_epoch()
+
+    def _stop(self) -> None:
+        """End the threads of an iteration that somebody still holds, such as the traceback of an error in the loop."""
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
 
     def _restart(self) -> None:
         """After a break the epoch starts again; after a loaded state it goes on."""
@@ -384,6 +392,7 @@ class Loader:
         """End what runs; the loader can still be asked for its state and report."""
         self._generation += 1
         self._close_replay()
+        self._stop()
 
     def __enter__(self) -> Self:
         return self

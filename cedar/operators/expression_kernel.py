@@ -185,7 +185,7 @@ def _culprit(steps: tuple[Step, ...], row: Block) -> Blame:
 
 def _failure(blame: Blame, error: BaseException) -> Failure:
     short = f"{type(error).__name__}: {first_line(error)}"
-    fix = "cast(..., strict=False) gives null instead, and on_error=cedar.Skip(...) drops such rows and goes on"
+    fix = "cast(..., strict=False) gives null instead, and loader(on_error=cedar.Skip(...)) drops such rows"
     return Failure(f"{blame.label} failed: {short}", short, fix, error)
 
 

@@ -159,14 +159,14 @@ class Select(RowOperator):
         return _bind(step, self.code(), bound) if self.code() else ColumnsKernel(step)
 
 
-def with_columns(*exprs: Any, on_error: Skip | None = None, **named: Any) -> WithColumns:
+def with_columns(*exprs: Any, **named: Any) -> WithColumns:
     """``with_columns`` from what users give: expressions, names of columns, or plain values."""
     items = [(None, as_expression(value, "with_columns")) for value in exprs]
     given = [(name, as_expression(value, "with_columns")) for name, value in named.items()]
-    return WithColumns((*items, *given), on_error)
+    return WithColumns((*items, *given))
 
 
-def select(*names: Any, on_error: Skip | None = None, **named: Any) -> Select:
+def select(*names: Any, **named: Any) -> Select:
     """``select`` from what users give: names, expressions, lists of either, and named expressions."""
     items: list[Item] = []
     for given in names:
@@ -174,7 +174,7 @@ def select(*names: Any, on_error: Skip | None = None, **named: Any) -> Select:
             plain = isinstance(value, str) and not value.startswith("^")
             items.append(value if plain else (None, as_expression(value, "select")))
     items.extend((name, as_expression(value, "select")) for name, value in named.items())
-    return Select(tuple(items), on_error)
+    return Select(tuple(items))
 
 
 def as_expression(value: Any, what: str) -> pl.Expr:

@@ -128,7 +128,7 @@ class RowMethods:
         """
         return self._with(MapBatches(fn, columns, into, format, size, on_error))
 
-    def with_columns(self, *expressions: Any, on_error: Skip | None = None, **named: Any) -> Pipeline:
+    def with_columns(self, *expressions: Any, **named: Any) -> Pipeline:
         """Add or replace columns by elementwise polars expressions.
 
         Example:
@@ -137,9 +137,9 @@ class RowMethods:
             >>> list(cedar.from_items([{"x": 1}]).with_columns(y=col("x") + 1))
             [{'x': 1, 'y': 2}]
         """
-        return self._with(with_columns(*expressions, on_error=on_error, **named))
+        return self._with(with_columns(*expressions, **named))
 
-    def select(self, *names: Any, on_error: Skip | None = None, **expressions: Any) -> Pipeline:
+    def select(self, *names: Any, **expressions: Any) -> Pipeline:
         """Only these columns: names, or expressions.
 
         Example:
@@ -147,7 +147,7 @@ class RowMethods:
             >>> list(cedar.from_items([{"x": 1, "y": 2}]).select("y"))
             [{'y': 2}]
         """
-        return self._with(select(*names, on_error=on_error, **expressions))
+        return self._with(select(*names, **expressions))
 
     def drop(self, *names: str) -> Pipeline:
         """Without these columns.

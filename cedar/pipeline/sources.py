@@ -26,8 +26,10 @@ def _start(make: Callable[[], Any]) -> Pipeline:
         raise
 
 
-def read_parquet(paths: Paths, *, columns: Sequence[str] | None = None) -> Pipeline:
+def read_parquet(paths: Paths, *, columns: Sequence[str] | None = None, verify: bool = False) -> Pipeline:
     """Rows of Parquet files. ``paths``: any fsspec URL, glob, directory, or a list of them.
+
+    ``verify`` checks page checksums, where the files have them: without, a flipped bit may pass as a value.
 
     Raises:
         SourceError: while listing or reading; no file matches, or files whose schemas differ.
@@ -41,7 +43,7 @@ def read_parquet(paths: Paths, *, columns: Sequence[str] | None = None) -> Pipel
     """
     from cedar.datasets import parquet
 
-    return _start(lambda: parquet.read_parquet(paths, columns=columns))
+    return _start(lambda: parquet.read_parquet(paths, columns=columns, verify=verify))
 
 
 def read_files(paths: Paths) -> Pipeline:
