@@ -13,7 +13,7 @@ CODE := cedar tests examples benchmarks conftest.py
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test test-long lint format types layers check bench-core clean
+.PHONY: help venv demo test test-long chaos lint format types layers check bench-core clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,6 +34,9 @@ demo: $(STAMP)  ## train a small click model through a pipeline; DATA='path/*.pa
 	@$(BIN)/python examples/demo.py $(if $(DATA),--data '$(DATA)') $(if $(LABEL),--label '$(LABEL)')
 
 test: lint types layers check  ## linters, types, layers, tests with coverage
+
+chaos: $(STAMP)  ## random pipelines, stops, resumes and world sizes; CASES=2000 of them
+	@CEDAR_CASES=$(or $(CASES),2000) $(BIN)/python -m pytest tests/test_exactness.py -n 2 --timeout 3600 $(ARGS)
 
 test-long: $(STAMP)  ## the tests on fresh random inputs, many more of them than `make test` draws
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n 2 --timeout 3600 $(ARGS)

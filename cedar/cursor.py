@@ -113,11 +113,15 @@ class Keys:
         index = np.repeat(np.arange(len(counts)), counts)
         starts = np.cumsum(counts) - counts
         inner = np.arange(len(index), dtype=np.int64) - np.repeat(starts, counts)
-        keys = self.take(index)
-        if isinstance(keys.sub, int) and keys.sub == -1:
-            return replace(keys, sub=inner)
-        nested = hash_array(hash_array(1, keys.sub), inner)
-        return replace(keys, sub=(np.asarray(nested, dtype=np.uint64) >> np.uint64(1)).astype(np.int64))
+        return self.take(index).items(inner)
+
+    def items(self, numbers: Ints) -> Keys:
+        """The keys of item ``numbers[i]`` made of row i: that number where the row is no item itself, else a hash."""
+        if isinstance(self.sub, int) and self.sub == -1:
+            return replace(self, sub=numbers)
+        hashed = np.asarray(hash_array(hash_array(1, self.sub), numbers), dtype=np.uint64)
+        nested = (hashed >> np.uint64(1)).astype(np.int64)
+        return replace(self, sub=nested if isinstance(self.sub, int) else np.where(self.sub == -1, numbers, nested))
 
 
 def concat_keys(parts: Sequence[Keys]) -> Keys:

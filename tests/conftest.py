@@ -6,8 +6,10 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -53,3 +55,22 @@ def _left(before: set[threading.Thread]) -> list[threading.Thread]:
         for thread in threading.enumerate()
         if thread not in before and thread.is_alive() and not thread.name.startswith(_OTHERS_THREADS)
     ]
+
+
+# ---- how many random pipelines and conformance cases there were ------------------------------------------------------
+
+
+@pytest.fixture
+def conformance(record_property: Callable[[str, object], None]) -> None:
+    """Counts the test as a case of the conformance suite."""
+    record_property("conformance cases", 1)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the counts that tests recorded, by what they count."""
+    counts: Counter[str] = Counter()
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+        if report.when == "call":
+            counts.update({name: number for name, number in report.user_properties if isinstance(number, int)})
+    for name, number in sorted(counts.items()):
+        terminalreporter.write_line(f"{name}: {number:,}")

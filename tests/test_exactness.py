@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -36,9 +36,7 @@ class Case:
 
     def loader(self, **options: Any) -> cedar.Loader:
         executor = options.pop("executor", None) or self.draw.choice(["inline", "threads"])
-        return self.toy.pipeline.loader(
-            executor=executor, workers=self.draw.randint(1, 3), **(self.options | options)
-        )
+        return self.toy.pipeline.loader(executor=executor, workers=self.draw.randint(1, 3), **(self.options | options))
 
 
 def same_on_every_executor_however_cut(case: Case) -> None:
@@ -143,8 +141,18 @@ PROPERTIES: list[Callable[[Case], None]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(SEED, SEED + CASES, GROUP))
-def test_random_pipelines(first: int) -> None:
-    for seed in range(first, min(first + GROUP, SEED + CASES)):
+def test_random_pipelines(first: int, record_property: Callable[[str, object], None]) -> None:
+    seeds = range(first, min(first + GROUP, SEED + CASES))
+    record_property("random pipelines", len(seeds))
+    check_seeds(seeds)
+
+
+def test_random_pipelines_that_once_failed() -> None:
+    check_seeds([242, 246, 510, 2127, 4756])
+
+
+def check_seeds(seeds: Iterable[int]) -> None:
+    for seed in seeds:
         case = Case(seed)
         for check in PROPERTIES:
             try:
@@ -154,7 +162,7 @@ def test_random_pipelines(first: int) -> None:
                 raise
 
 
-# ---- steps, slices and local operators, on pipelines whose counts are known, and on those whose are not ----------------
+# ---- steps, slices and local operators, on pipelines whose counts are known, and on those whose are not --------------
 
 KNOWN = {"known": True, "unknown": False}
 
@@ -199,9 +207,9 @@ def marked(pipeline: cedar.Pipeline) -> cedar.Pipeline:
 def test_steps_resume_anywhere_and_at_another_world(known: bool, last: Any) -> None:
     pipeline = marked(numbers(23, known, splits=3)).shuffle(seed=3).batch(2, last=last)
     passes = [set(marks(run(pipeline.loader(epoch=e))[0])) for e in range(12)]
-    for case in range(20):
+    for case in range(12):
         draw = random.Random(case)
-        steps, world, after = draw.randint(1, 9), draw.randint(1, 3), draw.randint(1, 3)
+        steps, world, after = draw.randint(2, 9), draw.randint(1, 3), draw.randint(1, 3)
         epochs, stop = draw.randint(0, 3), draw.randint(0, steps - 1)
         states, parts = [], []
         for rank in range(world):
@@ -218,16 +226,16 @@ def test_steps_resume_anywhere_and_at_another_world(known: bool, last: Any) -> N
             assert run(again)[0] == expected[epochs + 1]
         through = []
         for rank in range(after):
-            loader = pipeline.loader(rank=rank, world=after, steps=steps)
+            loader = pipeline.loader(rank=rank, world=after, steps=steps, executor="inline")
             loader.load_state_dict(states)
-            for number in range(40 // steps):
+            for number in range(30 // steps):
                 part, state = run(loader)
                 assert len(part) == (steps - stop if number == 0 else steps)
                 parts += part
             through.append(state["data"])
         got = marks(parts)
         assert len(set(got)) == len(got), "rows that came twice in an epoch"
-        for number in range(min(through)):
+        for number in range(min(len(passes), *through)):
             lost = passes[number] - set(got)
             assert len(lost) < (2 * max(world, after) if last == "drop" else 1), (case, number, lost)
 

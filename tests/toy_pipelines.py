@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -52,16 +53,18 @@ class Source:
     def read(self, split: Any) -> list[pa.Table]:
         size = self._sizes[split.part]
         ids = [self._start + 1000 * split.part + i for i in range(size)]
-        table = pa.table({
-            "id": pa.array(ids, pa.int64()),
-            "x": pa.array([i % 7 for i in ids], pa.int64()),
-            "l": pa.array([list(range(i % 4)) for i in ids], pa.large_list(pa.int64())),
-        })
+        table = pa.table(
+            {
+                "id": pa.array(ids, pa.int64()),
+                "x": pa.array([i % 7 for i in ids], pa.int64()),
+                "l": pa.array([list(range(i % 4)) for i in ids], pa.large_list(pa.int64())),
+            }
+        )
         if self._cut == 0:
             return [table.slice(0, size // 2), table.slice(size // 2)]
         draw = random.Random(self._cut + split.part)
         cuts = [0, *sorted(draw.randint(0, size) for _ in range(draw.randint(0, 4))), size]
-        return [table.slice(a, b - a) for a, b in zip(cuts, cuts[1:], strict=False)]
+        return [table.slice(a, b - a) for a, b in pairwise(cuts)]
 
 
 def build(draw: random.Random, least: int = 10, cut: int = 0) -> Toy:

@@ -86,7 +86,9 @@ def _changed(file: File) -> Any:
         info = file.fs.info(file.path)
     except OSError:
         return None
-    return next((info[name] for name in ("ETag", "etag", "mtime", "LastModified", "last_modified") if name in info), None)
+    return next(
+        (info[name] for name in ("ETag", "etag", "mtime", "LastModified", "last_modified") if name in info), None
+    )
 
 
 def redact(url: str) -> str:

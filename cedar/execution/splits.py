@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ _LEAST_WINDOW = 8 << 20
 _LEAST_ROWS = 1 << 16
 _WINDOWS = 64
 _LANE_ROWS = 1024
+_LARGE = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,13 @@ class SplitStream(Stream):
         known = keeps_rows and lane is None and all(rows is not None for rows in self._rows)
         self.count = sum(rows or 0 for rows in self._rows) if known else None
         self.layout = lru_cache(maxsize=4)(self._layout)
+
+    @cached_property
+    def ahead(self) -> int:
+        """Splits in flight: two for each worker, fewer where they are large, one inline."""
+        runner = self.tasks.runner
+        large = self.entries and sum(self._bytes()) / len(self.entries) > _LARGE
+        return min(runner.ahead, runner.workers + 1) if large else runner.ahead
 
     def row_bytes(self, segment: Segment) -> float:
         """Estimated decoded bytes of a source's row."""
@@ -218,7 +226,7 @@ class _SplitFlow(Flow):
         return self._ready.popleft()
 
     def _top_up(self) -> None:
-        limit = self._stream.tasks.runner.ahead
+        limit = self._stream.ahead
         while len(self._readers) < limit and self._place < len(self._layout.order):
             if self._readers and isinstance(self._readers[-1], _Chunks) and len(self._readers) * 2 >= limit:
                 break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -108,6 +108,7 @@ class _BatchFlow(Flow):
 
     def pull(self, wait: bool) -> Pulled:
         while self._have < self._wanted and not self._ended:
+            self._let_go()
             piece = self._source.pull(wait)
             if piece is PENDING:
                 return PENDING
@@ -120,6 +121,12 @@ class _BatchFlow(Flow):
         if (self._have == 0 and not all_dead) or (self._have < self._size and self._last == "drop"):
             return None
         return self._cut()
+
+    def _let_go(self) -> None:
+        """Gather what is left of a window, a short batch, so that its blocks need not wait for the next window."""
+        for i, (piece, counted) in enumerate(self._waiting):
+            if piece.ends_window and isinstance(piece.rows.row, np.ndarray):
+                self._waiting[i] = (replace(piece, rows=Rows.of(piece.rows.gather())), counted)
 
     def _cut(self) -> Piece:
         self._cuts += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from cedar.block import Block, Skipped
 from cedar.columns import UNKNOWN, Column, ColumnType, Index, TensorType
-from cedar.cursor import Keys, concat_keys, hash_array
+from cedar.cursor import Keys, concat_keys
 from cedar.errors import PipelineError, RowError, Site
 from cedar.stream import Rows
 
@@ -162,12 +162,3 @@ def _refuse(block: Block, name: str, row: int, what: str, site: Site | None) -> 
         row=block.live_keys().ref(row),
         fix="fill or filter missing values above pack()",
     )
-
-
-def keyed_by_offset(keys: Keys, offsets: Index) -> Keys:
-    """Keys of pieces of rows, told apart by the token they begin with."""
-    if isinstance(keys.sub, int) and keys.sub == -1:
-        return replace(keys, sub=offsets)
-    nested = np.asarray(hash_array(hash_array(1, keys.sub), offsets), dtype=np.uint64)
-    full = np.broadcast_to(nested >> np.uint64(1), offsets.shape)
-    return replace(keys, sub=full.astype(np.int64))

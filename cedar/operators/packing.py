@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cedar.block import Block
 from cedar.columns import Index
 from cedar.cursor import concat_keys
-from cedar.operators.documents import ADDED, Documents, concat_documents, keyed_by_offset
+from cedar.operators.documents import ADDED, Documents, concat_documents
 
 _STRETCH = 1 << 17  # tokens laid at a time; not part of any result
 
@@ -125,7 +125,7 @@ def _runs(begins: Index, lengths: Index) -> Index | slice:
 def _fill(held: Documents, layout: Layout, rows: int, length: int, row_of_slot: Index) -> Block:
     heads = np.searchsorted(layout.row, np.arange(rows), side="left")
     columns = _columns(held, layout, rows, length, heads)
-    keys = keyed_by_offset(held.keys.take(layout.document[heads]), layout.offset[heads])
+    keys = held.keys.take(layout.document[heads]).items(layout.offset[heads])
     if not held.dead:
         return Block(columns, keys)
     slots = np.array(sorted(held.dead), dtype=np.int64)

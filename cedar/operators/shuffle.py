@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from cedar.block import Block, python_values
 from cedar.columns import Index
@@ -22,7 +23,7 @@ from cedar.operators.base import Schema, StreamContext, StreamOperator
 from cedar.sizes import parse_bytes
 from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
-_GROUP_BYTES = 32 << 20  # small blocks are joined up to this size, so that a batch is gathered from few of them
+_GROUP_BYTES = 16 << 20  # small blocks are joined up to this size, so that a batch is gathered from few of them
 _AHEAD_BYTES = 64 << 20  # windows smaller than this are collected while the one before is consumed
 
 
@@ -199,7 +200,11 @@ class _ShuffleFlow(Flow):
 def _gather(holder: list[Rows]) -> Block:
     rows = concat_rows(holder)
     holder.clear()
-    return rows.gather()
+    block = rows.gather()
+    del rows
+    if block.nbytes > _GROUP_BYTES // 2:
+        pa.default_memory_pool().release_unused()  # the pages of what was joined
+    return block
 
 
 def _plan(blocks: list[Block], order: Index) -> Rows:

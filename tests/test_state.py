@@ -1,0 +1,196 @@
+"""States: what they are, what they refuse, and what they let pass with a warning."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import cedar
+from cedar import ResumeError, col
+from tests.toy_runs import run
+
+
+def table(n: int = 40) -> pa.Table:
+    return pa.table({"x": pa.array(range(n), pa.int64()), "l": [list(range(i % 4)) for i in range(n)]})
+
+
+def rows() -> cedar.Pipeline:
+    return cedar.from_arrow(table())
+
+
+def written(folder: Path, n: int = 40) -> str:
+    folder.mkdir(exist_ok=True)
+    pq.write_table(table(n), folder / "a.parquet", row_group_size=8)
+    pq.write_table(table(n), folder / "b.parquet", row_group_size=8)
+    return f"{folder}/*.parquet"
+
+
+def state_of(p: cedar.Pipeline, stop: int = 2, **options: Any) -> dict[str, Any]:
+    return run(p.loader(**options), stop)[1]
+
+
+def refused(p: cedar.Pipeline, state: Any, says: str, **options: Any) -> None:
+    """One ResumeError at this file, with a hint what to do; and the loader is as it was."""
+    loader = p.loader(**options)
+    with pytest.raises(ResumeError, match=says) as caught:
+        loader.load_state_dict(state)
+    assert caught.value.site is not None
+    assert caught.value.site.file == __file__
+    assert caught.value.fix
+    assert run(loader)[0] == run(p.loader(**options))[0]
+
+
+def test_a_state_is_small_plain_json() -> None:
+    p = rows().shuffle(window=7).filter(lambda x: x % 5 > 0, "x")
+    p = cedar.mix([(p, 1.0), (p.map(lambda x: x + 1, "x"), 1.0)], stop="all")
+    p = cedar.zip(p, rows().select(y="x").repeat(3)).take(70).shuffle(window=9)
+    p = p.map(lambda x, y: x + y, "x", "y", into="z").batch(4)
+    loader = p.loader(rank=0, world=2)
+    for _ in loader:
+        text = json.dumps(loader.state_dict())
+        assert len(text) < 4096
+        assert json.loads(text) == loader.state_dict()
+
+
+def test_a_state_also_loads_from_its_text() -> None:
+    p = rows().batch(4)
+    loader = p.loader()
+    loader.load_state_dict(json.dumps(state_of(p)))  # type: ignore[arg-type]
+    assert len(run(loader)[0]) == 8
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: rows().batch(5),
+        lambda: rows().shuffle().batch(4),
+        lambda: rows().shuffle(seed=1).batch(4),
+        lambda: rows().shuffle(window=3).batch(4),
+        lambda: rows().batch(4, last="keep"),
+        lambda: rows().take(9).batch(4),
+        lambda: rows().filter(col("x") > 3).shuffle().batch(4),
+        lambda: cedar.concat(rows(), rows()).shuffle().batch(4),
+    ],
+)
+def test_a_state_of_another_pipeline_is_refused(other: Any) -> None:
+    state = state_of(rows().shuffle(seed=2).batch(4))
+    refused(other(), state, "another pipeline")
+
+
+def test_seeds_slices_and_steps_must_be_those_of_the_state() -> None:
+    p = rows().shuffle().batch(4)
+    refused(p, state_of(p), "another seed", seed=1)
+    refused(p, state_of(p), "another split_batches", split_batches=True)
+    refused(p, state_of(p), "another steps", steps=3)
+    refused(p, state_of(p, steps=3), "another steps", steps=4)
+
+
+def test_changed_data_is_refused_moved_data_is_not(tmp_path: Path) -> None:
+    def reading(folder: str) -> cedar.Pipeline:
+        return cedar.read_parquet(written(tmp_path / folder)).shuffle().batch(4)
+
+    state = state_of(reading("old"))
+    here = reading("elsewhere").loader()
+    here.load_state_dict(state)
+    assert len(run(here)[0]) == 18
+    pq.write_table(table(41), tmp_path / "elsewhere" / "b.parquet", row_group_size=8)
+    moved = cedar.read_parquet(f"{tmp_path}/elsewhere/*.parquet").shuffle().batch(4)
+    refused(moved, state, "the data of source 0 changed")
+    (tmp_path / "elsewhere" / "b.parquet").unlink()
+    refused(cedar.read_parquet(f"{tmp_path}/elsewhere/*.parquet").shuffle().batch(4), state, "the data of source 0")
+
+
+def edits() -> list[Any]:
+    def cut(state: Any, name: str) -> Any:
+        return {k: v for k, v in state.items() if k != name}
+
+    def deep(state: Any) -> Any:
+        state["open"]["0"]["deal"][0][0] += 1
+        return state
+
+    return [
+        lambda s: s | {"step": s["step"] + 1},
+        lambda s: s | {"epoch": 7},
+        lambda s: s | {"open": {}},
+        deep,
+        lambda s: cut(s, "open"),
+        lambda s: cut(s, "check"),
+        lambda s: s | {"step": "2"},
+        lambda s: s | {"cedar": "1"},
+        lambda s: s | {"more": 1},
+    ]
+
+
+@pytest.mark.parametrize("edit", edits())
+def test_an_edited_state_is_refused(edit: Any) -> None:
+    p = rows().shuffle().batch(4)
+    state = state_of(p)
+    refused(p, edit(copy.deepcopy(state)), "damaged|edited|version")
+
+
+@pytest.mark.parametrize("state", [None, 3, "{", "[]", {}, [], {"epoch": 1}, [{}], object()])
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    refused(rows().batch(4), state, "no state|no JSON|empty")
+
+
+def test_a_state_of_a_newer_version_is_refused() -> None:
+    p = rows().batch(4)
+    refused(p, state_of(p) | {"cedar": 99, "new": 1}, "version 99")
+
+
+def test_ranks_need_their_own_states_or_all_of_them() -> None:
+    p = rows().shuffle().batch(4)
+    states = [state_of(p, rank=r, world=3) for r in range(3)]
+    refused(p, states[0], "rank 1 of 2", rank=1, world=2)
+    refused(p, states[:2], "give this rank's own state, or the list", rank=0, world=2)
+    refused(p, [states[0], states[0], states[1]], r"ranks \[0, 0, 1\]", rank=0, world=2)
+    refused(p, [*states[:2], states[2] | {"epoch": 1}], "edited|damaged", rank=0, world=2)
+    later = p.loader(rank=2, world=3)
+    run(later)
+    _, ahead = run(later, 1)
+    refused(p, [*states[:2], ahead], "differ in 'epoch'", rank=0, world=2)
+    loader = p.loader(rank=2, world=3)
+    loader.load_state_dict(states)  # a rank finds its own
+    assert run(loader)[0] == run(p.loader(rank=2, world=3))[0][2:]
+
+
+def test_a_mended_function_is_a_warning_and_the_rows_go_on() -> None:
+    def build(fn: Any) -> cedar.Pipeline:
+        return rows().map(fn, "x", into="y", dtype=int).shuffle().batch(4)
+
+    wrong, right = build(lambda x: x + 1), build(lambda x: x + 2)
+    got, state = run(wrong.loader(), 3)
+    loader = right.loader()
+    with pytest.warns(UserWarning, match="the code of a function") as caught:
+        loader.load_state_dict(state)
+    assert caught[0].filename == __file__
+    rest, _ = run(loader)
+    assert [x for b in got + rest for x in b["x"]] == [x for b in run(wrong.loader())[0] for x in b["x"]]
+    assert all(y == x + 2 for b in rest for x, y in zip(b["x"], b["y"], strict=True))
+
+
+def test_a_changed_expression_is_a_warning_too() -> None:
+    state = state_of(rows().with_columns(y=col("x") + 1).batch(4))
+    loader = rows().with_columns(y=col("x") + 2).batch(4).loader()
+    with pytest.warns(UserWarning, match="expression"):
+        loader.load_state_dict(state)
+
+
+def test_the_same_code_in_another_process_or_place_is_no_change() -> None:
+    def make() -> cedar.Pipeline:
+        bound = 3
+
+        def shifted(x: int) -> int:
+            return x + bound
+
+        return rows().map(shifted, "x").filter(col("x") > 3).map(str, "x", into="s").batch(4)
+
+    loader = make().loader(executor="inline")
+    loader.load_state_dict(state_of(make()))
+    assert len(run(loader)[0]) == 7
