@@ -38,8 +38,10 @@ def test_runs_without_end_cover_a_prefix(rounds, world, chunk):
     assert sorted(heads) == list(range(rounds * world * chunk))
 
 
-@given(st.integers(0, 120), st.lists(st.tuples(WORLDS, st.lists(st.integers(0, 40), min_size=6, max_size=6)), max_size=4),
-       st.integers(1, 9))  # fmt: skip
+SESSIONS = st.tuples(WORLDS, st.lists(st.integers(0, 40), min_size=6, max_size=6))  # a world, and what ranks take
+
+
+@given(st.integers(0, 120), st.lists(SESSIONS, max_size=4), st.integers(1, 9))
 def test_what_is_left_is_what_nobody_took(total, worlds, chunk):
     left = set(range(total))
     history = []
