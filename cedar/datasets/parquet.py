@@ -104,9 +104,6 @@ class ParquetSource(FileSource):
         for start in range(0, rows, step):
             stop = min(start + step, rows)
             yield Chunk({name: cut(columns[name], start, stop) for name in self._names}, length=stop - start)
-        if (split.bytes or 0) > _CHUNK_BYTES:
-            columns.clear()
-            pa.default_memory_pool().release_unused()  # the pages that decoding left behind
 
     @once
     def _names(self) -> list[str]:
