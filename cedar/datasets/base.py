@@ -6,6 +6,7 @@ A user's own source needs two methods, ``splits()`` and ``read(split)``; everyth
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -72,14 +73,16 @@ class Source(Protocol):
     def read(self, split: Any) -> Iterable[Any]: ...
 
 
-class BaseSource:
+class BaseSource(ABC):
     """Defaults for the sources of the package: subclass, and override what the format knows better."""
 
+    @abstractmethod
     def splits(self) -> Sequence[Split]:
-        raise NotImplementedError  # pragma: no cover
+        """The pieces, from metadata."""
 
+    @abstractmethod
     def read(self, split: Split) -> Iterator[Chunk]:
-        raise NotImplementedError  # pragma: no cover
+        """The rows of a piece."""
 
     def schema(self) -> Schema:
         """Names and canonical types from metadata, or None where only reading can tell."""

@@ -23,7 +23,8 @@ from cedar.execution.options import Options, check_options, check_slices
 from cedar.execution.ranks import find_rank
 from cedar.execution.replay import Replay
 from cedar.execution.runner import Runner
-from cedar.execution.state import VERSION, Identity, choose, seal, validated
+from cedar.execution.splits import Tasks
+from cedar.execution.state import VERSION, Identity, choose, copied, seal, validated
 from cedar.graph import Node
 from cedar.operators.base import Env, Instances
 from cedar.stream import Piece
@@ -94,7 +95,7 @@ class Loader:
         """The entries of the data epochs under way, as of what the caller received."""
         if self._live is not None and self._live.moved:
             self._open[str(self._live.epoch)] = self._live.entry()
-        return _copied(self._open)  # type: ignore[no-any-return]
+        return copied(self._open)  # type: ignore[no-any-return]
 
     def _mark_beginning(self) -> None:
         """Steps count from here: the epoch's beginning, or where it was dealt anew to other ranks."""
@@ -272,7 +273,7 @@ class Loader:
                 "cedar": VERSION, "pipeline": identity.pipeline, "sources": identity.sources, "code": identity.code,
                 "seed": identity.seed, "split_batches": identity.split_batches, "steps": identity.steps,
                 "epoch": self.epoch, "step": self._step, "rank": self.rank.rank, "world": self.rank.world,
-                "data": self._data, "open": self._opened(), "begun": _copied(self._begun),
+                "data": self._data, "open": self._opened(), "begun": copied(self._begun),
                 "skipped": dict(self._account.budgets.counts), "seen": self._account.budgets.seen,
             }
         )  # fmt: skip
@@ -304,12 +305,8 @@ class Loader:
         self._account.budgets.start(chosen["skipped"], chosen["seen"])
 
     def _chunk(self) -> int:
-        return self._compiler().chunk()
-
-    def _compiler(self) -> Compiler:
-        from cedar.execution.splits import Tasks
-
-        return Compiler(self._binding, Tasks(Runner("inline", 1), Env(), self._metrics), self._job.store)
+        tasks = Tasks(Runner("inline", 1), Env(), self._metrics)
+        return Compiler(self._binding, tasks, self._job.store).chunk()
 
     # ---- batches again -----------------------------------------------------------------------------------------------
 
@@ -339,7 +336,7 @@ class Loader:
     def _replayed(self) -> Replay:
         if self._replay is None or self._replay.epoch != self.epoch or self._replay.begun != self._begun:
             self._close_replay()
-            self._replay = Replay(self._job, self.epoch, _copied(self._begun), self._options.steps, self._site)
+            self._replay = Replay(self._job, self.epoch, copied(self._begun), self._options.steps, self._site)
         return self._replay
 
     def _close_replay(self) -> None:
@@ -402,10 +399,3 @@ class Loader:
 
 
 _NOTHING = object()  # rows were skipped, and there is nothing to hand over
-
-
-def _copied(value: Any) -> Any:
-    """A deep copy of plain JSON."""
-    if isinstance(value, dict):
-        return {k: _copied(v) for k, v in value.items()}
-    return [_copied(v) for v in value] if isinstance(value, list) else value
