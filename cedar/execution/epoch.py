@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from cedar.execution.splits import Tasks
 from cedar.execution.stage import StageStream
 from cedar.operators.base import Env, Instances, StreamOperator
 from cedar.stream import Count, Flow, Piece, Position
+
+_log = logging.getLogger("cedar")
 
 
 def is_local(binding: Binding) -> bool:
@@ -107,6 +110,11 @@ class DataEpoch:
         """The pieces of this rank, in order. ``delivered`` must be called for what was handed over."""
         if self._lanes is None:
             top, dealt = self._job.streams(self._runner, self.epoch, self._history)
+            if dealt.count == 0 and dealt.source.count and not self._history:
+                _log.warning(
+                    'epoch %d has %d unit(s) for %d ranks: with last="drop" none is delivered; use smaller batches, '
+                    'fewer ranks, or last="keep" or "pad"', self.epoch, dealt.source.count, self._job.rank.world,
+                )  # fmt: skip
             yield from self._drain(top, self._deal or [dealt.start(), 0])
             return
         for number, (lane, of, deal) in enumerate(self._lanes):

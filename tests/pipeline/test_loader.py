@@ -311,3 +311,12 @@ def test_ranks_come_from_the_environment_unless_told(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("RANK", "one")
     with pytest.raises(PipelineError, match="not whole numbers"):
         rows().loader()
+
+
+def test_an_epoch_that_fills_no_round_of_ranks_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    rows = cedar.from_items([{"x": i} for i in range(8)])
+    assert list(rows.batch(4).loader(rank=0, world=3)) == []
+    assert "2 unit(s) for 3 ranks" in caplog.text
+    caplog.clear()
+    assert len(list(rows.batch(4, last="keep").loader(rank=0, world=3))) == 1
+    assert caplog.text == ""
