@@ -161,6 +161,7 @@ class Piece:
         at: where to open the stream so that, after dropping ``skip`` units, this piece's first unit comes next.
         batch: True when the piece is one batch rather than a run of rows.
         ends_window: True on the last piece of a window.
+        key: of a batch, where it is not that of its first row: ranks hold other slices of one batch.
     """
 
     rows: Rows
@@ -168,6 +169,12 @@ class Piece:
     skip: int = 0
     batch: bool = False
     ends_window: bool = False
+    key: Keys | None = None
+
+    @property
+    def unit_key(self) -> Keys:
+        """The key of a batch."""
+        return self.key if self.key is not None else self.rows.slice(0, 1).keys()
 
     @property
     def units(self) -> int:

@@ -87,8 +87,7 @@ class Loader:
         self._open: dict[str, Any] = {}
         self._live: DataEpoch | None = None  # the epoch whose entry in ``_open`` is behind
         self._mark_beginning()
-        self._resumed = False
-        self._placed = False
+        self._resumed = self._started = self._placed = False
         self._account.budgets.start({}, 0)
 
     def _opened(self) -> dict[str, Any]:
@@ -150,11 +149,13 @@ class Loader:
 
     def _restart(self) -> None:
         """After a break the epoch starts again; after a loaded state it goes on."""
-        if self._resumed or self._step == 0:
-            self._resumed = False
+        again, self._started = self._started and not self._resumed, True
+        self._resumed = False
+        if not again:
             return
         begun = self._begun
         self._begin_epoch(self.epoch)
+        self._started = True
         if self._options.steps is not None and begun["step"] == 0:
             self._data, self._open, self._placed = begun["data"], begun["open"], True
             self._mark_beginning()
@@ -165,7 +166,7 @@ class Loader:
         if steps is None or self._placed:
             return
         self._placed = True
-        if self._step == 0 and self.epoch > 0:
+        if self._step == 0 and self.epoch > 0 and (self._batched or not self._account.skips):
             units = DataEpoch(self._job, runner, self.epoch, None).units()
             if units is not None and units != math.inf and units > 0:
                 self._data, taken = divmod(self.epoch * steps, int(units))
@@ -175,7 +176,7 @@ class Loader:
     def _deliveries(self, runner: Runner) -> Iterator[Any]:
         steps = self._options.steps
         idle = 0
-        while True:
+        while steps is None or self._step < steps:
             data = self._live = DataEpoch(self._job, runner, self._data, self._open.get(str(self._data)))
             self._account.epoch = self._data
             total = self._rows_known(data) if steps is None else None
@@ -267,6 +268,7 @@ class Loader:
 
         Save it on every rank: a later run with another number of ranks needs the list of all of them.
         """
+        self._place(Runner("inline", 1))
         identity = self._identity()
         return seal(
             {
@@ -334,6 +336,9 @@ class Loader:
         self._replayed().commit(step)
 
     def _replayed(self) -> Replay:
+        if not self._batched and self._account.skips:
+            raise PipelineError("read() and commit() of rows that may be skipped", site=user_site(), fix="use batch()")
+        self._place(Runner("inline", 1))
         if self._replay is None or self._replay.epoch != self.epoch or self._replay.begun != self._begun:
             self._close_replay()
             self._replay = Replay(self._job, self.epoch, copied(self._begun), self._options.steps, self._site)
@@ -367,7 +372,7 @@ class Loader:
         """
         if self._options.steps is not None:
             return self._options.steps
-        units = self.units()
+        units = self.units() if self._batched or not self._account.skips else None
         if units is None or units == math.inf:
             why = "has no end" if units == math.inf else "is known only after a run: an operator drops or adds rows"
             raise TypeError(f"the length of this loader {why}; give steps= to fix it")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from cedar.block import Skipped
-from cedar.errors import RowError, RowRef, Site
+from cedar.errors import PipelineError, RowError, RowRef, Site
 from cedar.execution.places import find_place
 from cedar.skip import Skip
 
@@ -19,11 +21,16 @@ class Quarantine:
     def __init__(self, where: str, rank: int) -> None:
         self._fs, root = find_place(where, "quarantine")
         self._path = f"{root}/rank-{rank}.jsonl"
-        self._fs.makedirs(root, exist_ok=True)
+        self._where = where
         self._lines: dict[tuple[Any, ...], str] = {}
-        if self._fs.exists(self._path):
-            for line in self._fs.cat_file(self._path).decode().splitlines():
-                self._lines[_key(json.loads(line))] = line
+        self._torn = False
+        with self._written():
+            self._fs.makedirs(root, exist_ok=True)
+            text = self._fs.cat_file(self._path).decode(errors="replace") if self._fs.exists(self._path) else ""
+        for line in text.splitlines(keepends=True):
+            self._torn = not line.endswith("\n")  # a run that was killed left half a line
+            with suppress(ValueError):
+                self._lines[_key(json.loads(line))] = line.strip()
         self._append = "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,))
 
     def add(self, row: RowRef, why: Skipped) -> None:
@@ -36,11 +43,24 @@ class Quarantine:
             return
         line = json.dumps(record)
         self._lines[_key(record)] = line
-        if self._append:
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        else:  # object stores cannot append
-            self._fs.pipe_file(self._path, "".join(f"{text}\n" for text in self._lines.values()).encode())
+        with self._written():
+            if self._append:
+                with open(self._path, "a", encoding="utf-8") as file:
+                    file.write("\n" * self._torn + line + "\n")
+                self._torn = False
+            else:  # object stores cannot append
+                self._fs.pipe_file(self._path, "".join(f"{text}\n" for text in self._lines.values()).encode())
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise PipelineError(
+                f"quarantine={self._where!r} cannot be written: {error}",
+                done="the epoch was stopped: a row would have been dropped without a record",
+                fix="free space, or give a directory that can be written",
+            ) from error
 
 
 def _key(record: dict[str, Any]) -> tuple[Any, ...]:

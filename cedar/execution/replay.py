@@ -9,6 +9,7 @@ from typing import Any
 
 from cedar.errors import PipelineError, Site
 from cedar.execution.epoch import DataEpoch, Job
+from cedar.execution.nodes import last_mode
 from cedar.execution.runner import Runner
 from cedar.stream import Piece
 
@@ -79,6 +80,13 @@ class Replay:
                 f"read({step}, rank={rank}): with local operators and steps=, only rank {rank} knows where it is",
                 site=self.site,
                 fix="read it on that rank, or leave local=True or steps= out",
+            )
+        drifted = last_mode(self._job.binding.root) == "keep" and self.begun["open"]
+        if rank != self._job.rank.rank and self._steps is not None and drifted:
+            raise PipelineError(
+                f'read({step}, rank={rank}): with steps= and last="keep", only rank {rank} knows where it is',
+                site=self.site,
+                fix='read it on that rank, or use last="drop" or "pad"',
             )
         if self._steps is not None and step >= self._steps:
             raise PipelineError(f"read({step}): the epoch has {self._steps} steps", site=self.site)

@@ -40,7 +40,7 @@ class _SliceFlow(Flow):
         if not isinstance(piece, Piece) or not piece.batch:
             return piece
         mine = piece.rows.slice(self._bound(piece.rows, self._rank), self._bound(piece.rows, self._rank + 1))
-        return Piece(mine, piece.at, piece.skip, True, piece.ends_window)
+        return Piece(mine, piece.at, piece.skip, True, piece.ends_window, piece.unit_key)
 
     def _bound(self, rows: Rows, rank: int) -> int:
         """Where a rank's slice begins; slots that the next row replaced do not count."""

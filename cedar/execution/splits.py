@@ -319,7 +319,7 @@ class _Chunks:
         self._futures.append(self._tasks.runner.submit(self._reader.next))
 
     def take(self) -> Iterator[Piece]:
-        block = self._futures.popleft().result()
+        block = self._tasks.runner.result(self._futures.popleft(), "reading a split")
         if block is None:
             self.exhausted = True
             yield Piece(Rows.of(Block({}, no_keys())), [self._place, self._row], 0, ends_window=True)

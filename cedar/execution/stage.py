@@ -55,12 +55,13 @@ class StageStream(Stream):
 class _Task:
     """A submitted block, and where its output belongs."""
 
-    __slots__ = ("at", "batch", "ends", "future", "started", "units")
+    __slots__ = ("at", "batch", "ends", "future", "key", "started", "units")
 
     def __init__(self, future: Future[Result] | None, piece: Piece, units: int) -> None:
         self.future = future
         self.at = piece.position()
         self.batch = piece.batch
+        self.key = piece.key
         self.ends = piece.ends_window
         self.units = units
         self.started = time.perf_counter()
@@ -99,7 +100,7 @@ class _StageFlow(Flow):
         block = result.blocks[0]
         # A filter of whole batches leaves none, or the batch.
         batch = task.batch and (block.slots > 0 or not block.aligned)
-        return Piece(Rows.of(block), task.at, 0, batch, task.ends)
+        return Piece(Rows.of(block), task.at, 0, batch, task.ends, task.key)
 
     def _adapt(self, units: int, seconds: float) -> None:
         ideal = units * _TARGET_SECONDS / max(seconds, 1e-6)
@@ -202,7 +203,7 @@ class _WindowFlow(Flow):
             self._rest = piece.slice(room, piece.units)
         at = [head.position(), self._inside]
         self._inside = (self._inside + head.units) % self._size
-        return Piece(head.rows, at, 0, head.batch, self._inside == 0)
+        return Piece(head.rows, at, 0, head.batch, self._inside == 0, head.key)
 
     def close(self) -> None:
         self._source.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -122,7 +122,7 @@ class _ShuffleFlow(Flow):
         self._group: list[Rows] = []
         self._group_bytes = 0
         self._joined: list[Any] = []  # futures of Block
-        self._batches: list[Rows] = []
+        self._batches: list[Piece] = []
         self._closed = False
         self._order: Any = None
 
@@ -159,7 +159,7 @@ class _ShuffleFlow(Flow):
 
     def _add(self, piece: Piece) -> None:
         if piece.batch:
-            self._batches.append(piece.rows)
+            self._batches.append(piece)
             return
         self._group.append(piece.rows)
         self._group_bytes += piece.rows.nbytes
@@ -174,10 +174,10 @@ class _ShuffleFlow(Flow):
     def _finish(self, wait: bool) -> bool:
         """Puts the collected window among the ready pieces; False while its tasks run."""
         if self._batches:
-            keys = concat_keys([rows.slice(0, 1).keys() for rows in self._batches])
+            keys = concat_keys([piece.unit_key for piece in self._batches])
             order = np.argsort(keys.hash(self._stream.seed), kind="stable")
             self._ready.extend(
-                Piece(self._batches[int(unit)], self._at, i, batch=True, ends_window=i == len(order) - 1)
+                replace(self._batches[int(unit)], at=self._at, skip=i, ends_window=i == len(order) - 1)
                 for i, unit in enumerate(order)
             )
         elif self._joined:

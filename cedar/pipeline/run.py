@@ -112,7 +112,7 @@ class RunMethods:
         """
         from cedar.datasets.sinks import to_arrow_table
 
-        return to_arrow_table(self._blocks("to_arrow"))
+        return to_arrow_table(self._blocks("to_arrow"), cast("Pipeline", self).schema)
 
     def write_parquet(self, url: str, *, partition_by: str | Sequence[str] | None = None) -> list[str]:
         """Write all rows as Parquet files under ``url``; streamed, and each file appears only when it is whole.
