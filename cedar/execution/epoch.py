@@ -133,7 +133,8 @@ class DataEpoch:
                 piece = flow.pull(True)
                 if not isinstance(piece, Piece):
                     return
-                yield piece
+                if piece.units:
+                    yield piece
         finally:
             flow.close()
 

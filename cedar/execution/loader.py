@@ -77,8 +77,6 @@ class Loader:
         self._runner: Runner | None = None
         self._begin_epoch(options.epoch)
 
-    # ---- the current epoch -------------------------------------------------------------------------------------------
-
     def _begin_epoch(self, epoch: int) -> None:
         """Stand at the beginning of an epoch; with ``steps``, the data go on where they were."""
         self.epoch = epoch
@@ -180,7 +178,7 @@ class Loader:
             data = self._live = DataEpoch(self._job, runner, self._data, self._open.get(str(self._data)))
             self._account.epoch = self._data
             total = self._rows_known(data) if steps is None else None
-            for piece in self._pieces(data):
+            for piece in data.pieces():
                 for unit, value in self._units(piece, runner, total):
                     data.delivered(piece, unit)
                     if value is _NOTHING:
@@ -209,16 +207,13 @@ class Loader:
         self._open[str(data.epoch)] = data.closed()
         self._live = None
 
-    def _pieces(self, data: DataEpoch) -> Iterator[Piece]:
-        return (piece for piece in data.pieces() if piece.units)
-
     def _units(self, piece: Piece, runner: Runner, total: float | None) -> Iterator[tuple[int, Any]]:
         """(unit, what the caller gets) for each unit of a piece, counted and within budget."""
         block = piece.rows.gather()
         if self._batched or self._options.as_blocks:
             self._account.add(block, range(block.slots), block.slots - len(block.dead), total)
             refilled = block.dead and len(block.dead) == block.slots and all(w.refill for w in block.dead.values())
-            yield piece.units - 1, _NOTHING if refilled else self._value(piece, block, runner)
+            yield piece.units - 1, _NOTHING if refilled else self._value(block, runner)
             return
         counted = 0
         for slot, row in zip(block.live_slots().tolist(), block.rows(), strict=True):
@@ -229,7 +224,7 @@ class Loader:
             self._account.add(block, range(counted, block.slots), 0, total)
             yield block.slots - 1, _NOTHING
 
-    def _value(self, piece: Piece, block: Block, runner: Runner) -> Any:
+    def _value(self, block: Block, runner: Runner) -> Any:
         """A batch, or a block for a sink, as the caller gets it."""
         if self._options.as_blocks:
             return block
@@ -327,7 +322,7 @@ class Loader:
             self._account.locate(error)
             raise
         block = piece.rows.gather()
-        return self._value(piece, block, replay.runner) if self._batched else next(block.rows(), None)
+        return self._value(block, replay.runner) if self._batched else next(block.rows(), None)
 
     def commit(self, step: int) -> None:
         """Batches up to and including ``step`` of this epoch are consumed: they need not be read again."""
@@ -348,8 +343,6 @@ class Loader:
         if self._replay is not None:
             self._replay.close()
             self._replay = None
-
-    # ---- look --------------------------------------------------------------------------------------------------------
 
     def units(self) -> float | None:
         """Units of an epoch on this rank from metadata alone: infinity without end, None where only a run can tell."""

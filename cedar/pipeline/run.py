@@ -100,10 +100,10 @@ class RunMethods:
         return loader
 
     def to_arrow(self) -> pa.Table:
-        """All rows as one Arrow table.
+        """All rows, those of batches too, as one Arrow table.
 
         Raises:
-            PipelineError: batches, or columns of Python objects.
+            PipelineError: columns of Python objects, or a pipeline without end.
 
         Example:
             >>> import cedar
