@@ -1,6 +1,16 @@
-"""For the examples in docstrings, which live beside the code; what the tests share is in tests/conftest.py."""
+"""For the examples in docstrings too, which live beside the code; what only tests share is in tests/conftest.py."""
+
+from collections.abc import Iterator
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads or writes what the user who runs it keeps in a cache directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cedar.errors import WorkerError as WorkerError
     from cedar.execution.loader import Loader as Loader
     from cedar.jagged import JaggedTensor as JaggedTensor
+    from cedar.optimizer.budget import Budget as Budget
     from cedar.pipeline.core import Pipeline as Pipeline
     from cedar.pipeline.sources import concat as concat
     from cedar.pipeline.sources import from_arrow as from_arrow
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from cedar.pipeline.sources import read_tar as read_tar
     from cedar.pipeline.sources import read_text as read_text
     from cedar.pipeline.sources import zip as zip
+    from cedar.plan.data import Plan as Plan
+    from cedar.profile import Profile as Profile
     from cedar.skip import Skip as Skip
 
 __version__ = "0.1.0"
@@ -48,11 +51,14 @@ _HOMES = {
     "cedar.execution.loader": ("Loader",),
     "cedar.jagged": ("JaggedTensor",),
     "cedar.lazy": ("col",),
+    "cedar.optimizer.budget": ("Budget",),
     "cedar.pipeline.core": ("Pipeline",),
     "cedar.pipeline.sources": (
         "concat", "from_arrow", "from_huggingface", "from_items", "from_iterable", "from_polars", "from_source", "mix",
         "read_arrow", "read_csv", "read_files", "read_jsonl", "read_parquet", "read_tar", "read_text", "zip",
     ),
+    "cedar.plan.data": ("Plan",),
+    "cedar.profile": ("Profile",),
     "cedar.skip": ("Skip",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

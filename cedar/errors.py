@@ -121,17 +121,22 @@ class CedarError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {name: value for name, value in self.__dict__.items() if name != "_cause"}
-        return _rebuild, (type(self), state | {"args": self.args}, _portable(self._cause or self.__cause__))
+        return _rebuild, (type(self), state | {"args": self.args}, _packed(self._cause or self.__cause__))
 
 
-def _portable(cause: BaseException | None) -> BaseException | None:
-    """A cause that survives the way to another process, its traceback as a note.
+def _packed(cause: BaseException | None) -> bytes | None:
+    """A cause by value, whatever pickles the error: its class may be one of ``__main__``."""
+    import cloudpickle
+
+    return None if cause is None else cloudpickle.dumps(portable(cause))  # type: ignore[no-any-return]
+
+
+def portable(cause: BaseException) -> BaseException:
+    """An exception that survives the way to another process, its traceback as a note.
 
     One whose constructor takes other arguments than it passes on is made without it; what cannot be pickled is replaced
     by its text.
     """
-    if cause is None:
-        return None
     trace = "".join(traceback.format_exception(cause))
     portable = cause if _travels(cause) else _Unmade.of(cause)
     if not _travels(portable):
@@ -142,8 +147,10 @@ def _portable(cause: BaseException | None) -> BaseException | None:
 
 
 def _travels(error: BaseException) -> bool:
+    import cloudpickle
+
     try:
-        copied = pickle.loads(pickle.dumps(error))  # noqa: S301 - made here
+        copied = pickle.loads(cloudpickle.dumps(error))  # noqa: S301 - made here
     except Exception:  # noqa: BLE001 - a constructor may raise anything
         return False
     return type(copied) is type(error) or isinstance(error, _Unmade)
@@ -174,10 +181,11 @@ def _made(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any
 _REMOTE = "traceback in the worker:"
 
 
-def _rebuild(kind: type[CedarError], state: dict[str, Any], cause: BaseException | None) -> CedarError:
+def _rebuild(kind: type[CedarError], state: dict[str, Any], packed: bytes | None) -> CedarError:
     error = kind.__new__(kind)
     error.args = state.pop("args")
     error.__dict__.update(state)
+    cause = None if packed is None else pickle.loads(packed)  # noqa: S301 - see _packed
     error.__cause__ = error._cause = cause  # an executor that carries the error here sets the former to its own
     return error
 

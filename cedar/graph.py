@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -9,17 +10,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from cedar.digests import digest_of
 from cedar.errors import CedarError, PipelineError, Site
 from cedar.operators.base import Operator, Schema, StreamOperator
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """An operator and the nodes it draws from. Two uses of one Node are one shared sub-pipeline."""
+    """An operator and the nodes it draws from. Two uses of one Node are one shared sub-pipeline.
+
+    In the graph of a plan, ``origin`` is the node of the pipeline as written whose work this one does (None for what
+    the optimizer put in), and ``place`` the executor it runs on ("" where the run decides).
+    """
 
     operator: Operator
     inputs: tuple[Node, ...] = ()
     site: Site | None = None
+    origin: Node | None = None
+    place: str = ""
+
+    @property
+    def logical(self) -> Node:
+        """The node of the pipeline as written; itself there."""
+        return self.origin if self.origin is not None else self
 
     def __post_init__(self) -> None:
         wanted = self.operator.inputs
@@ -49,7 +62,7 @@ def replace(node: Node, rewrite: Callable[[Node], Node | None]) -> Node:
     for current in walk(node):
         inputs = tuple(done[id(child)] for child in current.inputs)
         same = all(a is b for a, b in zip(inputs, current.inputs, strict=True))
-        rebuilt = current if same else Node(current.operator, inputs, current.site)
+        rebuilt = current if same else dataclasses.replace(current, inputs=inputs)
         done[id(current)] = rewrite(rebuilt) or rebuilt
     return done[id(node)]
 
@@ -84,6 +97,17 @@ def batched(node: Node) -> dict[int, bool]:
     return known
 
 
+def labels(node: Node) -> dict[int, str]:
+    """What each node is called, by id; equal labels are numbered."""
+    found: dict[int, str] = {}
+    seen: dict[str, int] = {}
+    for current in walk(node):
+        label = current.operator.label()
+        seen[label] = seen.get(label, 0) + 1
+        found[id(current)] = label if seen[label] == 1 else f"{label} #{seen[label]}"
+    return found
+
+
 def digest(value: Any) -> str:
     """16 hex digits that stand for a JSON-able value."""
     text = json.dumps(value, sort_keys=True, default=repr)
@@ -107,42 +131,5 @@ def sources(node: Node) -> list[Node]:
 
 
 def code_digest(node: Node) -> str:
-    """Stands for the functions and expressions of the pipeline."""
-    return digest([[_code_of(item) for item in current.operator.code()] for current in walk(node)])
-
-
-def _code_of(item: Any, depth: int = 0) -> Any:
-    """Bytecode, constants, defaults and closure of a function; the text of anything else."""
-    inner = getattr(item, "__wrapped__", None) or getattr(item, "__func__", None)
-    if inner is not None:
-        return _code_of(inner, depth)
-    code = getattr(item, "__code__", None)
-    if code is None:
-        if hasattr(item, "func") and hasattr(item, "args"):  # functools.partial
-            return [_code_of(item.func, depth), repr(item.args), repr(sorted(item.keywords.items()))]
-        if isinstance(item, type):
-            return [item.__qualname__, [_code_of(m, depth + 1) for m in vars(item).values() if hasattr(m, "__code__")]]
-        if hasattr(item, "tobytes") and hasattr(item, "dtype"):  # an array
-            return [str(item.dtype), list(item.shape), hashlib.sha256(item.tobytes()).hexdigest()]
-        if hasattr(item, "meta") and hasattr(item.meta, "serialize"):  # a polars expression
-            return str(item)
-        return f"{type(item).__module__}.{type(item).__qualname__}"
-    constants = [repr(_code_of(_Code(c), depth + 1)) if hasattr(c, "co_code") else repr(c) for c in code.co_consts]
-    closure = []
-    for cell in getattr(item, "__closure__", None) or ():
-        try:
-            content = cell.cell_contents
-        except ValueError:  # an empty cell: the name is bound later
-            continue
-        plain = isinstance(content, (int, float, str, bytes, bool, tuple, type(None)))
-        closure.append(
-            repr(content) if plain else _code_of(content, depth + 1) if depth < 4 else type(content).__name__
-        )
-    return [code.co_code.hex(), constants, list(code.co_names), repr(getattr(item, "__defaults__", None)), closure]
-
-
-class _Code:
-    """A nested code object, dressed as a function."""
-
-    def __init__(self, code: Any) -> None:
-        self.__code__ = code
+    """Stands for the functions and expressions of the pipeline, without the data that a run may change."""
+    return digest([[digest_of(item, data=False) for item in current.operator.code()] for current in walk(node)])

@@ -195,6 +195,10 @@ class Piece:
 Pulled: TypeAlias = "Piece | Pending | None"  # None: the end
 
 
+class Fenced(Exception):
+    """The window is at its end, and the next one belongs to another plan: open that where this one stands."""
+
+
 class Flow(ABC):
     """An open stream."""
 
@@ -229,6 +233,10 @@ class Stream(ABC):
     def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
         """Where the window that holds ``unit`` begins, and the number of its first unit; ``count`` is known."""
         raise TypeError(f"{type(self).__name__} has no windows")
+
+    def rebase(self, piece: Piece) -> At | None:
+        """Where to open this stream so that ``piece`` comes first, under any plan; None where only counting tells."""
+        return None
 
     def open(self, position: Position, lap: int = 0) -> Flow:
         at, skip = position

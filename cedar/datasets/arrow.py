@@ -38,6 +38,7 @@ class ArrowSource(FileSource):
 
     columns: tuple[str, ...] | None = None
     reader: ClassVar[str] = "read_arrow"
+    reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
     suffixes: ClassVar[tuple[str, ...] | None] = (".arrow", ".feather", ".ipc")
 
     @once

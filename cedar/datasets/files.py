@@ -27,6 +27,7 @@ class FilesSource(FileSource):
 
     columns: tuple[str, ...] = ("path", "bytes")
     reader: ClassVar[str] = "read_files"
+    reread_bytes: ClassVar[int] = 0  # coming back for other columns costs nothing
 
     def splits(self) -> list[Split]:
         sizes = [file.size or 0 for file in self.listing]

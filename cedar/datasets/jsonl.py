@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from cedar.datasets.lines import SPLIT_BYTES, Lines, line_number, line_splits, r
 from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE
-from cedar.errors import PipelineError, RowError, RowRef
+from cedar.errors import PipelineError, RowError, RowRef, missing_column
 from cedar.operators.infer import Misfit, infer_type, type_from_dtype
 
 _FAILURES = (pa.ArrowException, ValueError)  # what a parser says about a line
@@ -31,6 +31,7 @@ class JsonlSource(FileSource):
 
     dtypes: tuple[tuple[str, Any], ...] = ()
     split_bytes: int = SPLIT_BYTES
+    columns: tuple[str, ...] | None = None
     reader: ClassVar[str] = "read_jsonl"
 
     def splits(self) -> list[Split]:
@@ -116,13 +117,18 @@ class JsonlSource(FileSource):
             if any(json.loads(text) for text in data.tobytes().split(b"\n") if text.strip()):
                 raise ValueError("unexpected field")
             return {}
+        wanted = {name: types[name] for name in self.schema()}
+        asked = wanted or dict([next(iter(types.items()))])  # one at least, to count the rows
+        behaviour = "ignore"
+        if len(wanted) == len(types) or any(map(_has_struct, asked.values())):
+            asked, behaviour = types, "error"  # the parser would pass over unknown fields of structs as well
         read = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
-        schema = pa.schema([(name, _parsed(kind)) for name, kind in types.items()])
-        parse = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
+        schema = pa.schema([(name, _parsed(kind)) for name, kind in asked.items()])
+        parse = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=behaviour)
         table = pj.read_json(pa.BufferReader(pa.py_buffer(data)), read, parse)
         if table.num_rows != rows:
             raise ValueError("not one object per line")
-        columns = {name: as_column(table.column(name)) for name in types}
+        columns = {name: as_column(table.column(name)) for name in wanted}
         for column in columns.values():
             column.validate(full=True)
         return columns
@@ -158,7 +164,17 @@ class JsonlSource(FileSource):
         return _broken(file, ordinal, offset, text, "it does not go with the lines before it")
 
     def schema(self) -> dict[str, pa.DataType]:
-        return dict(self._types)
+        types = self._types
+        for name in self.columns or ():
+            if name not in types:
+                raise missing_column(name, list(types), self.describe())
+        return {name: types[name] for name in (types if self.columns is None else self.columns)}
+
+    def select(self, columns: Sequence[str]) -> JsonlSource:
+        """The same lines, fewer columns; the others are passed over, whatever they hold."""
+        chosen = self.keep(replace(self, columns=tuple(columns)))
+        chosen.__dict__.update({k: v for k, v in self.__dict__.items() if k == "_types"})
+        return chosen
 
 
 def _texts(lines: Lines) -> Iterator[tuple[int, bytes]]:
@@ -168,6 +184,12 @@ def _texts(lines: Lines) -> Iterator[tuple[int, bytes]]:
         text = lines.data[start:stop].tobytes().strip()
         if text:
             yield lines.start + start, text
+
+
+def _has_struct(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return True
+    return bool(pa.types.is_large_list(kind)) and _has_struct(kind.value_type)
 
 
 def _parsed(kind: pa.DataType) -> pa.DataType:

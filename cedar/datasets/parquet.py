@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,8 +18,14 @@ from cedar.datasets.filesource import FileSource
 from cedar.datasets.hive import HiveColumn, hive_columns
 from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
+from cedar.datasets.parquet_bounds import Leaves, hive_bounds, leaf_bounds, leaves_of
 from cedar.datasets.parquet_schema import Types, check_same, decoded_bytes, types_of
+from cedar.datasets.parquet_stats import excludes
+from cedar.datasets.truth import Bounds, Path
 from cedar.errors import PipelineError, user_site
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _CHUNK_BYTES = 16 << 20  # handed on at a time: what works on it then stays near the size of the caches
 _LEAST_ROWS = 4096
@@ -39,6 +45,7 @@ class ParquetSource(FileSource):
     columns: tuple[str, ...] | None = None
     verify: bool = False
     reader: ClassVar[str] = "read_parquet"
+    reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
     suffixes: ClassVar[tuple[str, ...] | None] = (".parquet", ".parq", ".pq")
 
     @once
@@ -100,7 +107,9 @@ class ParquetSource(FileSource):
                     raise ValueError(f"column {name!r} is {column.type}, its metadata says {types.get(name)}")
         for hive in self._hive:
             columns[hive.name] = hive.column(split.file, rows)
-        step = max(_LEAST_ROWS, int(_CHUNK_BYTES * rows / max(split.bytes or 0, 1)))
+        # By what is read: the split may be that of a source with more columns.
+        size = sum(decoded_bytes(footer.row_group(split.part).column(leaf)) for leaf in leaves[split.file])
+        step = max(_LEAST_ROWS, int(_CHUNK_BYTES * rows / max(size, 1)))
         for start in range(0, rows, step):
             stop = min(start + step, rows)
             yield Chunk({name: cut(columns[name], start, stop) for name in self._names}, length=stop - start)
@@ -120,6 +129,25 @@ class ParquetSource(FileSource):
     def select(self, columns: Sequence[str]) -> ParquetSource:
         """The same files, fewer columns; what is known of the files is kept."""
         return self.keep(replace(self, columns=tuple(columns)))
+
+    def prune(self, split: Split, predicate: pl.Expr) -> bool:
+        """True when the footer proves that no row of the split satisfies the predicate."""
+        return excludes(predicate, lambda path: self._bounds(split, path))
+
+    def _bounds(self, split: Split, path: Path) -> Bounds | None:
+        group = self._footers[split.file].row_group(split.part)
+        for hive in self._hive:
+            if path == (hive.name,):
+                return hive_bounds(hive, split.file, group.num_rows)
+        found = self._leaves[split.file].get(path)
+        return None if found is None else leaf_bounds(group.column(found[0]), found[1], group.num_rows)
+
+    @once
+    def _leaves(self) -> list[Leaves]:
+        """For each file, the leaves that have one value per row."""
+        first = self._footers[0]
+        leaves = leaves_of(first)
+        return [leaves if f.schema.equals(first.schema) else leaves_of(f) for f in self._footers]
 
     @property
     def row_bytes(self) -> float | None:

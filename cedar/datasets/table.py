@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ class TableSource(BaseSource):
     name: str = "from_arrow"
     indices: Any = None  # int64 row numbers of the table, where not all of its rows are wanted in order
     rows_per_split: int = _ROWS
+    reread_bytes: ClassVar[int] = 0  # coming back for other columns costs nothing
 
     @property
     def _length(self) -> int:

@@ -102,7 +102,9 @@ class TarSource(FileSource):
 
     def select(self, columns: Sequence[str]) -> TarSource:
         """The same shards, fewer columns; what is not wanted is skipped, not kept."""
-        return self.keep(replace(self, columns=tuple(columns)))
+        chosen = self.keep(replace(self, columns=tuple(columns)))
+        chosen.__dict__.update({k: v for k, v in self.__dict__.items() if k == "_extensions"})
+        return chosen
 
 
 def _samples(file: File, wanted: set[str] | None) -> Iterator[_Sample]:

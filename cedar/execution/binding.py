@@ -14,6 +14,7 @@ from cedar.errors import CedarError, PipelineError
 from cedar.execution.chain import Reader
 from cedar.graph import Node
 from cedar.operators.base import Bound, Env, Kernel, RowOperator, StreamOperator
+from cedar.plan.scan import Scan
 from cedar.skip import Skip
 
 SAMPLE_ROWS = 64
@@ -36,20 +37,32 @@ class Binding:
         self.sources = graph.sources(root)
         self.labels = _labels(self.nodes)
         self._on_error = on_error
-        self._env = Env(env.seed, 0, env.instances, sampling=True)
+        self.check_env = Env(env.seed, 0, env.instances, sampling=True)
         self._kernels: dict[int, Kernel] = {}
+        self._held: list[Node] = []  # of plans, so that no other node gets their ids
         self._samples: dict[tuple[int, int], Block] = {}
         self._splits: dict[int, tuple[Split, ...]] = {}
         self._draws = _draw_seeds(self.nodes)
         self.schemas = graph.schemas(root)
         self.batched = graph.batched(root)
 
+    # Nodes of a plan's graph are answered for by the nodes of the pipeline as written that they stand for.
+
+    def label(self, node: Node) -> str:
+        """What messages call a node."""
+        return self.labels.get(id(node.logical)) or node.operator.label()
+
+    def ordinal(self, node: Node) -> int:
+        """A node's number in the pipeline as written; -1 for what an optimizer put in."""
+        return self.index.get(id(node.logical), -1)
+
     def source_ordinal(self, node: Node) -> int:
         """The number that row keys give a source."""
-        return next(i for i, source in enumerate(self.sources) if source is node)
+        return next(i for i, source in enumerate(self.sources) if source is node.logical)
 
     def splits(self, node: Node) -> tuple[Split, ...]:
         """A source's splits, listed once."""
+        node = node.logical
         if id(node) not in self._splits:
             assert isinstance(node.operator, Read)
             with _prepared(node):
@@ -63,6 +76,8 @@ class Binding:
 
     def keeps_rows(self, node: Node) -> bool:
         """Slots in and slots out are the same."""
+        if isinstance(node.operator, Read):
+            return not getattr(node.operator, "where", ())
         assert isinstance(node.operator, RowOperator)
         return node.operator.keeps_rows and not self._refills(node)
 
@@ -78,24 +93,29 @@ class Binding:
         return fails and policy is not None and policy.refill
 
     def kernel(self, node: Node) -> Kernel:
-        """The bound kernel of a row operator."""
+        """The bound kernel of a row operator; in a plan, that of the place where the user put it."""
+        logical = node.logical
+        if node.operator is logical.operator and id(logical) in self.index and not _moved_within_a_column(node):
+            node = logical
         if id(node) not in self._kernels:
             operator = node.operator
             assert isinstance(operator, RowOperator)
-            below = node.inputs[0]
+            inserted = id(logical) not in self.index
+            below = (node if inserted or _moved_within_a_column(node) else logical).inputs[0]
             bound = Bound(
-                index=self.index[id(node)],
-                label=self.labels[id(node)],
+                index=self.ordinal(node),
+                label=self.label(node),
                 site=node.site,
-                draw=self._draws.get(id(node), 0),
-                on_error=self.policy(node),
-                batched=self.batched[id(below)],
+                draw=self._draws.get(id(logical), 0),
+                on_error=None if inserted else self.policy(node),
+                batched=not inserted and self.batched[id(logical.inputs[0])],
                 sample=lambda: self.sample(below),
-                types=self.schemas[id(below)],
-                env=self._env,
+                types=None if inserted else self.schemas[id(logical.inputs[0])],
+                env=self.check_env,
             )
             with _prepared(node):
                 self._kernels[id(node)] = operator.bind(bound)
+            self._held.append(node)
         return self._kernels[id(node)]
 
     def sample(self, node: Node) -> Block:
@@ -115,20 +135,32 @@ class Binding:
         key = (id(node), rows)
         if key not in self._samples:
             self._samples[key] = self._make_sample(node, rows)
+            self._held.append(node)
         return self._samples[key]
 
     def _make_sample(self, node: Node, rows: int) -> Block:
         operator = node.operator
+        if isinstance(operator, Scan):
+            return self.scanned(operator, self._sample(node.logical, rows))
         if isinstance(operator, Read):
-            return self._first_rows(node, rows)
+            return self.first_rows(node, rows)
         below = [self._sample(child, rows) for child in node.inputs]
         with _prepared(node):
             if isinstance(operator, RowOperator):
-                return self.kernel(node)(below[0], self._env)
+                return self.kernel(node)(below[0], self.check_env)
             assert isinstance(operator, StreamOperator)
             return operator.sample(*below)
 
-    def _first_rows(self, node: Node, rows: int) -> Block:
+    def scanned(self, scan: Scan, block: Block) -> Block:
+        """What a scan of a plan leaves of a source's sample."""
+        for node in scan.where:
+            block = self.kernel(node)(block, self.check_env)
+        if scan.columns is None:
+            return block
+        tops = dict.fromkeys(c if c in block.columns else c.partition(".")[0] for c in scan.columns)
+        return block.only_columns({name: block.columns[name] for name in tops if name in block.columns})
+
+    def first_rows(self, node: Node, rows: int) -> Block:
         """The first rows of the first split that has any; of more splits where more are asked for."""
         assert isinstance(node.operator, Read)
         # Items that fail are passed over here: what becomes of them is decided when the run reads them.
@@ -149,6 +181,13 @@ class Binding:
             return concat_blocks(found)
         schema = self.schemas[id(node)] or {}
         return Block({name: blank(kind, 0) for name, kind in schema.items() if kind is not UNKNOWN}, no_keys())
+
+
+def _moved_within_a_column(node: Node) -> bool:
+    """A transform that a plan runs on values of another shape than it gets as written: its result differs in shape."""
+    if node.origin is None or node.operator.effects().algebra is None:
+        return False
+    return node.inputs[0].logical is not node.origin.inputs[0]
 
 
 def _labels(nodes: list[Node]) -> dict[int, str]:

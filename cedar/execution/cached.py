@@ -1,224 +1,127 @@
 """cache(): keeps the blocks of splits behind the deterministic operators below, in memory or as Arrow files.
 
-An entry is keyed by the operators, the code of their functions, the identity of the data and the split. It carries the
-rows that were skipped. Files are written under a temporary name and renamed, so a torn entry is never read.
+An entry is keyed by the operators as the user wrote them, the code of their functions, the identity of the data, and
+the split; not by how a plan orders or places the work. It carries the keys of its rows, and those that were skipped.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from cedar import graph
-from cedar.block import Block, Skipped
-from cedar.columns import TensorType, as_column, type_of
-from cedar.cursor import Keys
-from cedar.datasets.base import Read, Split
-from cedar.errors import PipelineError
+from cedar.block import Block
+from cedar.datasets.base import Split
 from cedar.execution.chain import Reader, Step, Timing, run_steps
-from cedar.execution.places import find_place
-from cedar.graph import Node
-from cedar.operators.base import Env
+from cedar.execution.keeping.cost import kind_of, load_seconds_per_byte
+from cedar.execution.keeping.entries import relabelled, storable, write_body
+from cedar.execution.keeping.manifest import as_json, why_missing
+from cedar.execution.keeping.prints import Fingerprint, Record, fingerprint
+from cedar.execution.keeping.store import Key, Store
 
-_MEMORY_BYTES = 2 << 30
-_KEYS = ("row", "file", "sub", "repeat", "branch", "source")
-
-
-class Store:
-    """Where the entries of one loader are. Memory is bounded; what does not fit is computed again."""
-
-    def __init__(self, budget: int = _MEMORY_BYTES) -> None:
-        self._budget = budget
-        self._held = 0
-        self._entries: dict[str, list[Block]] = {}
-        self._lock = threading.Lock()
-        self.hits = 0
-        self.misses = 0
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Store, (self._budget,)  # another process keeps its own
-
-    def get(self, key: str, where: str) -> list[Block] | None:
-        """The blocks of an entry, or None."""
-        with self._lock:
-            found = self._entries.get(key)
-        if found is None and where not in ("auto", "memory"):
-            found = _load(where, key)
-        self.hits += found is not None
-        self.misses += found is None
-        return found
-
-    def put(self, key: str, where: str, blocks: list[Block]) -> None:
-        """Keep the blocks of a split, if there is room."""
-        if where not in ("auto", "memory") and _save(where, key, blocks):
-            return
-        size = sum(b.nbytes for b in blocks)
-        with self._lock:
-            if self._held + size <= self._budget:
-                self._entries[key] = blocks
-                self._held += size
+__all__ = ["Fingerprint", "KeptReader", "Store", "fingerprint", "load_seconds_per_byte"]
 
 
 @dataclass(frozen=True)
 class KeptReader:
-    """A reader and the steps whose results are kept."""
+    """A reader and the steps whose results are kept.
+
+    Args:
+        reader: of the source.
+        steps: that the rows go through before they are kept.
+        store: of the loader.
+        where: as ``cache(where)`` takes it.
+        fingerprint: of the last of the kept nodes.
+    """
 
     reader: Reader
     steps: tuple[Step, ...]
     store: Store
     where: str
-    fingerprint: str
+    fingerprint: Fingerprint
+    record: Record = field(init=False)
 
-    def read_blocks(self, split: Split, lap: int, env: Env) -> Iterator[Block]:
-        """The blocks of a split behind the steps, from the store if they are there."""
-        where, identity = self.where, None
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "record", self.store.described(self.fingerprint))
+
+    def read_blocks(self, split: Split, lap: int, env: Any, timing: Timing | None = None) -> Iterator[Block]:
+        """The blocks of a split behind the steps, from the store if they are there.
+
+        Raises:
+            PipelineError: the place is a directory that others can write.
+        """
+        identity, where = self._identity(), self.where
         given: Iterable[Block] | None = None
-        if where not in ("auto", "memory"):  # an entry outlives the run, so it must know its data
-            identity = self.reader.source.identity()
-            if identity is None:
-                given = list(self.reader.blocks(split, 0))
-                identity = _contents(given)
-            where = "memory" if identity is None else where
-        key = graph.digest([self.fingerprint, self.reader.ordinal, repr(split), identity])
+        contents: str | None = ""
+        if identity is None:  # an entry outlives the run, so it must know its data
+            given = list(self.reader.blocks(split, 0))
+            contents = _contents(given)
+            where = "memory" if contents is None else where
+        key = self._key(split, identity, contents)
         blocks = self.store.get(key, where)
         if blocks is None:
             given = self.reader.blocks(split, 0) if given is None else given
             blocks = [run_steps(self.steps, block, env, Timing()) for block in given]
-            self.store.put(key, where, blocks)
-        for block in blocks:
-            yield Block(block.columns, replace(block.keys, repeat=lap), block.dead, block.aligned)
+            self.store.put(key, where, blocks, self._as_json(identity))
+            if timing is not None:
+                timing.rows_read += sum(block.slots for block in blocks)
+        yield from relabelled(blocks, self.reader.ordinal, lap)
+
+    def describe(self, splits: Sequence[Split]) -> str:
+        """Whether the entries of the splits are there, and if not, why; runs no function and reads no row.
+
+        Raises:
+            PipelineError: the place is a directory that others can write.
+        """
+        identity = self._identity()
+        if identity is None:
+            return "hit or miss is known once rows are read: this source does not tell when its data change"
+        found = self.store.kept([self._key(split, identity).name for split in splits], self.where)
+        if found and found == len(splits):
+            return f"hit: all {found} split(s) are kept"
+        if found:
+            return f"hit for {found} of {len(splits)} splits; the others are computed and kept"
+        if kind_of(self.where) == "memory":
+            return "miss: nothing is in memory before the first epoch"
+        return f"miss: {why_missing(self.store.records(self.where), self._as_json(identity))}"
+
+    def _identity(self) -> str | None:
+        """Stands for the data; in memory they are those of this loader."""
+        if kind_of(self.where) == "memory":
+            return "this loader"
+        told: str | None = self.reader.source.identity()
+        return told
+
+    def _policy(self) -> str:
+        """An entry with skipped rows must not serve a run in which a bad row is an error."""
+        policy = self.reader.on_error
+        return "raise" if policy is None else f"skip, refill={policy.refill}"
+
+    def _group(self, identity: str | None) -> str:
+        apart = self.record.several or kind_of(self.where) == "memory"
+        ordinal = self.reader.ordinal if apart else 0
+        return graph.digest([self.record.key(), identity, self._policy(), ordinal])
+
+    def _key(self, split: Split, identity: str | None, contents: str | None = "") -> Key:
+        own = {self.reader.operator, *(o for step in self.steps for o in step.operators)}
+        return Key(
+            self._group(identity), graph.digest([repr(split), contents]), tuple(sorted(own)), self.record.columns
+        )
+
+    def _as_json(self, identity: str | None) -> dict[str, Any]:
+        return as_json(self.record, self._group(identity), identity or "", self._policy())
 
 
 def _contents(blocks: Sequence[Block]) -> str | None:
     """Stands for rows that only reading can tell apart; None where they have no Arrow form."""
-    state = hashlib.sha256()
-    for block in blocks:
-        table = _to_table(block) if block.slots else pa.table({})
-        if table is None:
-            return None
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        state.update(sink.getvalue())
+    if storable(blocks):
+        return None
+    sink = pa.BufferOutputStream()
+    described = write_body(blocks, sink, ())
+    state = hashlib.blake2b(sink.getvalue(), digest_size=16)
+    state.update(repr(described).encode())
     return state.hexdigest()
-
-
-def fingerprint(node: Node) -> str:
-    """Stands for the operators up to a node, their code, and the data."""
-    parts: list[Any] = [graph.code_digest(node), _versions()]
-    for current in graph.walk(node):
-        operator = current.operator
-        if isinstance(operator, Read):
-            parts.append(operator.parameters())
-            continue
-        names: list[str] = list(getattr(operator, "__dataclass_fields__", ()))
-        values = {name: getattr(operator, name) for name in names}
-        parts.append([operator.name, {name: str(v) for name, v in values.items() if not callable(v)}])
-        parts += [_expression(item) for item in operator.code() if hasattr(item, "meta")]
-    return graph.digest(parts)
-
-
-def _expression(expression: Any) -> str:
-    """An expression to the last of its literals, which its text leaves out."""
-    return hashlib.sha256(expression.meta.serialize(format="binary")).hexdigest()
-
-
-def _versions() -> list[str]:
-    import polars as pl
-
-    return [pa.__version__, np.__version__, pl.__version__]
-
-
-def _save(where: str, key: str, blocks: list[Block]) -> bool:
-    """Write an entry; False if its columns cannot be stored."""
-    if not blocks:
-        return False
-    tables = [_to_table(block) for block in blocks]
-    if any(t is None for t in tables):
-        return False
-    fs, path = find_place(where, "cache")
-    try:
-        fs.makedirs(path, exist_ok=True)
-        if fs.protocol == "file" or "file" in fs.protocol:
-            os.chmod(path, 0o700)
-        name = f"{path}/{key}.arrow"
-        temporary = f"{name}.{os.getpid()}-{threading.get_ident()}.tmp"
-        with fs.open(temporary, "wb") as file, pa.ipc.new_file(file, tables[0].schema) as writer:  # type: ignore[union-attr]
-            for table in tables:
-                writer.write_table(table)
-        fs.mv(temporary, name)
-    except OSError as error:
-        raise PipelineError(
-            f"cache({where!r}): an entry cannot be written: {error}",
-            done="the epoch was stopped",
-            fix='free space or give another place; cache("memory") keeps blocks in memory',
-        ) from error
-    return True
-
-
-def _load(where: str, key: str) -> list[Block] | None:
-    fs, path = find_place(where, "cache")
-    name = f"{path}/{key}.arrow"
-    if not fs.exists(name):
-        return None
-    try:
-        with fs.open(name, "rb") as file, pa.ipc.open_file(pa.BufferReader(file.read())) as reader:
-            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-            for batch in batches:
-                batch.validate(full=True)
-            return [_from_batch(batch, reader.schema.metadata) for batch in batches]
-    except (OSError, pa.ArrowInvalid, KeyError, ValueError):
-        return None  # a damaged entry is a miss: it is computed again and written over
-
-
-def _to_table(block: Block) -> pa.Table | None:
-    """A block as one table; None when a column has no Arrow form, or rows left slots behind."""
-    if block.dead or not block.aligned or not block.slots:
-        return None
-    arrays: dict[str, pa.Array] = {}
-    shapes: dict[str, Any] = {}
-    for name, column in block.columns.items():
-        kind = type_of(column)
-        if isinstance(column, pa.Array):
-            arrays["c." + name] = column
-        elif isinstance(kind, TensorType):
-            flat = np.ascontiguousarray(column).reshape(len(column), -1).view(np.uint8)
-            arrays["c." + name] = pa.FixedSizeBinaryArray.from_buffers(
-                pa.binary(flat.shape[1]), len(column), [None, pa.py_buffer(flat.tobytes())]
-            )
-            shapes[name] = [list(kind.shape), kind.dtype]
-        else:
-            return None
-    for name in _KEYS:
-        part = getattr(block.keys, name)
-        arrays["k." + name] = pa.array(np.full(block.slots, part) if isinstance(part, int) else part)
-    return pa.table(arrays).replace_schema_metadata({"shapes": json.dumps(shapes)})
-
-
-def _from_batch(batch: pa.RecordBatch, metadata: Any) -> Block:
-    shapes = json.loads(metadata[b"shapes"])
-    columns: dict[str, Any] = {}
-    parts: dict[str, Any] = {}
-    for name, array in zip(batch.schema.names, batch.columns, strict=True):
-        if name.startswith("k."):
-            values = array.to_numpy()
-            same = name != "k.row" and bool((values == values[0]).all())
-            parts[name[2:]] = int(values[0]) if same else values
-        elif name[2:] in shapes:
-            shape, dtype = shapes[name[2:]]
-            flat = np.frombuffer(array.buffers()[1], dtype=np.uint8)
-            size = array.type.byte_width
-            flat = flat[array.offset * size : (array.offset + len(array)) * size]
-            columns[name[2:]] = flat.view(dtype).reshape(len(array), *shape)
-        else:
-            columns[name[2:]] = as_column(array)
-    dead: dict[int, Skipped] = {}
-    return Block(columns, Keys(**parts), dead)

@@ -10,30 +10,70 @@ from typing import Any
 import numpy as np
 
 from cedar.block import Block, Skipped
-from cedar.columns import as_column
+from cedar.columns import as_column, nbytes
 from cedar.cursor import Keys
 from cedar.datasets.base import Chunk, Split, offsets_of
 from cedar.errors import CedarError, RowError, Site, SourceError
+from cedar.execution.comparing import difference
 from cedar.operators.base import Env, Kernel
+from cedar.profile import Observation
 from cedar.skip import Skip
 
 
 @dataclass(frozen=True)
 class Step:
-    """A kernel, the ordinals of the operators that it does the work of, and how an error names them."""
+    """A kernel, the ordinals of the operators that it does the work of, and how an error names them.
+
+    ``parts`` are the steps that were fused into it.
+    """
 
     kernel: Kernel
     operators: tuple[int, ...] = ()
     label: str = ""
     site: Site | None = None
+    parts: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a task does to a block.
+
+    Args:
+        steps: in the plan's order.
+        written: the same work in the order as written; None where that is ``steps``.
+    """
+
+    steps: tuple[Step, ...] = ()
+    written: tuple[Step, ...] | None = None
+
+    @property
+    def label(self) -> str:
+        return " -> ".join(step.label for step in self.steps if step.label)
 
 
 @dataclass
 class Timing:
-    """Seconds per step, added up over tasks; plain data that travels back with a result."""
+    """What a task took, added up over its blocks; plain data that travels back with a result.
+
+    Args:
+        seconds: wall time per step.
+        read, read_cpu: seconds of reading, wall and CPU.
+        rows_read: rows decoded.
+        seen: figures per operator, of tasks that look closely.
+        fell_back: blocks that were run again in the order as written.
+        audited: blocks that were run both ways.
+        difference: what the audit found.
+    """
 
     seconds: list[float] = field(default_factory=list)
     read: float = 0.0
+    read_cpu: float = 0.0
+    rows_read: int = 0
+    read_columns: dict[str, int] = field(default_factory=dict)
+    seen: dict[int, Observation] = field(default_factory=dict)
+    fell_back: int = 0
+    audited: int = 0
+    difference: str = ""
 
 
 @dataclass
@@ -53,13 +93,62 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
     for i, step in enumerate(steps):
         start = time.perf_counter()
         try:
-            block = step.kernel(block, env)
+            block = _run_parts(step, block, env, timing) if env.watch == "detail" else step.kernel(block, env)
         except CedarError:
             raise
         except Exception as error:
             raise _failed(step, block, error) from error
         timing.seconds[i] += time.perf_counter() - start
     return block
+
+
+def _run_parts(step: Step, block: Block, env: Env, timing: Timing) -> Block:
+    """One operator at a time, measured."""
+    for part in step.parts or (step,):
+        before, start, cpu = block, time.perf_counter(), time.thread_time()
+        block = part.kernel(before, env)
+        wall, cpu = time.perf_counter() - start, time.thread_time() - cpu
+        if part.operators:
+            pooled = getattr(part.kernel, "pooled", False)  # works in threads of a library, whose time is not ours
+            observe(timing, part.operators[0], before, block, wall, wall if pooled else cpu)
+    return block
+
+
+def observe(timing: Timing, operator: int, before: Block, after: Block, wall: float, cpu: float) -> None:
+    """Add what an operator did to one block."""
+    written = {
+        name: nbytes(column)
+        for name, column in after.columns.items()
+        if name not in before.columns or (len(before) == len(after) and before.columns[name] is not column)
+    }
+    seen = Observation(len(before), len(after), before.nbytes, after.nbytes, wall, cpu, written)
+    timing.seen[operator] = timing.seen[operator].joined(seen) if operator in timing.seen else seen
+
+
+def run_program(program: Program, block: Block, env: Env, timing: Timing) -> Block:
+    """The block after a program. Where the plan's order raises, the order as written decides; audits compare both."""
+    if program.written is None:
+        return run_steps(program.steps, block, env, timing)
+    try:
+        done = run_steps(program.steps, block, env, timing)
+    except Exception:  # noqa: BLE001 - whatever it is, the order as written raises it again if it is an error there
+        timing.fell_back += 1
+        return run_steps(program.written, block, _quiet(env), Timing())
+    if env.watch == "audit":
+        written = run_steps(program.written, block, _quiet(env), Timing())
+        return _compared(timing, [done], [written])[0]
+    return done
+
+
+def _quiet(env: Env) -> Env:
+    return replace(env, watch="")
+
+
+def _compared(timing: Timing, done: list[Block], written: list[Block]) -> list[Block]:
+    """The blocks as written where the plan's are others, and a note of it."""
+    timing.audited += 1
+    timing.difference = difference(done, written) or ""
+    return written if timing.difference else done
 
 
 def _failed(step: Step, block: Block, error: Exception) -> RowError:
@@ -72,10 +161,10 @@ def _failed(step: Step, block: Block, error: Exception) -> RowError:
     )
 
 
-def run_block(steps: Sequence[Step], block: Block, env: Env) -> Result:
+def run_block(program: Program, block: Block, env: Env) -> Result:
     """One task of a stage above another."""
     timing = Timing()
-    return Result([run_steps(steps, block, env, timing)], timing)
+    return Result([run_program(program, block, env, timing)], timing)
 
 
 def chunk_block(chunk: Chunk, split: Any, first: int, ordinal: int, lap: int) -> Block:
@@ -128,14 +217,63 @@ class Reader:
         return Block(block.columns, replace(block.keys, row=rows), dead)
 
 
-def read_split(steps: Sequence[Step], reader: Any, split: Split, lap: int, env: Env) -> Result:
-    """One task of a stage that reads: a whole split through the chain."""
+def read_split(program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0) -> Result:
+    """One task of a stage that reads: a whole split through the chain, from row number ``first`` on."""
     timing = Timing()
-    start = time.perf_counter()
-    made = reader.blocks(split, lap) if isinstance(reader, Reader) else reader.read_blocks(split, lap, env)
-    blocks = [run_steps(steps, block, env, timing) for block in made]
-    timing.read = time.perf_counter() - start - sum(timing.seconds)
+    if program.written is None:
+        return Result(_read(program.steps, reader, split, lap, env, first, timing), timing)
+    try:
+        blocks = _read(program.steps, reader, split, lap, env, first, timing)
+    except Exception:  # noqa: BLE001 - see run_program
+        timing.fell_back += 1
+        return Result(_read_written(program, reader, split, lap, env, first), timing)
+    if env.watch == "audit":
+        blocks = _compared(timing, blocks, _read_written(program, reader, split, lap, env, first))
     return Result(blocks, timing)
+
+
+def _read_written(program: Program, reader: Any, split: Split, lap: int, env: Env, first: int) -> list[Block]:
+    plain = getattr(reader, "plain", reader)
+    return _read(program.written or (), plain, split, lap, _quiet(env), first, Timing())
+
+
+def _read(
+    steps: Sequence[Step], reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing
+) -> list[Block]:
+    start, cpu = time.perf_counter(), time.thread_time()
+    scanning = Timing()
+    scans = not isinstance(reader, Reader)
+    blocks = []
+    inside = 0.0  # CPU seconds of the steps
+    for block in _blocks_of(reader, split, lap, env, scanning):
+        if not scans:
+            timing.rows_read += block.slots
+        if env.watch == "detail":
+            for name, column in block.columns.items():
+                timing.read_columns[name] = timing.read_columns.get(name, 0) + nbytes(column)
+        entered = time.thread_time()
+        blocks.append(run_steps(steps, _from_row(block, first), env, timing))
+        inside += time.thread_time() - entered
+    timing.rows_read += scanning.rows_read
+    for operator, seen in scanning.seen.items():
+        timing.seen[operator] = seen
+    timing.read = time.perf_counter() - start - sum(timing.seconds)
+    timing.read_cpu = time.thread_time() - cpu - inside
+    return blocks
+
+
+def _blocks_of(reader: Any, split: Split, lap: int, env: Env, scanning: Timing) -> Iterator[Block]:
+    if isinstance(reader, Reader):
+        return reader.blocks(split, lap)
+    return reader.read_blocks(split, lap, env, scanning)  # type: ignore[no-any-return]
+
+
+def _from_row(block: Block, first: int) -> Block:
+    """Without the rows before row number ``first`` of their file."""
+    if not first or not block.slots:
+        return block
+    rows = block.keys.row
+    return block.slice(int(np.searchsorted(rows, first)), block.slots)
 
 
 def guarded(source: Any, split: Any, read: Any = None) -> Any:

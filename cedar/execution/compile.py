@@ -10,9 +10,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal
 
-from cedar.block import Block
+from cedar import graph
 from cedar.cursor import hash_ints
 from cedar.datasets.base import Read
 from cedar.errors import PipelineError
@@ -20,36 +20,23 @@ from cedar.execution.binding import Binding
 from cedar.execution.cached import KeptReader, Store, fingerprint
 from cedar.execution.chain import Reader, Step
 from cedar.execution.dealt import DealtStream, Share
-from cedar.execution.fusing import fuse_steps
 from cedar.execution.groups import GroupStage
 from cedar.execution.nodes import batch_below, cost_note, group_size, kept_nodes, pads, rows_per_unit
+from cedar.execution.programs import Link, Programs, Within
 from cedar.execution.shared import SharedStream
 from cedar.execution.slices import SliceStream
 from cedar.execution.splits import Segment, SplitStream, Tasks, Window
 from cedar.execution.stage import StageStream, WindowStream
 from cedar.graph import Node
-from cedar.operators.base import Env, RowOperator, StreamContext, StreamOperator
+from cedar.operators.base import RowOperator, StreamContext, StreamOperator
 from cedar.operators.batch import BatchStream, PadBatch
 from cedar.operators.cache import Cache
 from cedar.operators.concat import Concat
 from cedar.operators.shuffle import Shuffle
-from cedar.plan import Plan, Stage
+from cedar.plan.stages import Stage, Stages
 from cedar.stream import Stream
 
 _CHUNK_WINDOWS = 8  # a rank's run covers so many windows, so that its two cut windows weigh little
-
-
-@dataclass(frozen=True)
-class Within:
-    """The kernel that gives rows the branch of their input of a concat."""
-
-    index: int
-
-    def __call__(self, block: Block, env: Env) -> Block:
-        return block.within(self.index)
-
-
-Link: TypeAlias = "Node | Within"
 
 
 @dataclass(frozen=True)
@@ -64,12 +51,13 @@ class Compiler:
     """Makes the streams of one epoch.
 
     Args:
-        binding: the bound operators.
+        binding: the bound operators of the pipeline as written: windows, keys, draws and labels are its.
         tasks: runner, seed and epoch, counters.
         store: where ``cache()`` keeps blocks.
         slices: (rank, world) when every rank takes its slice of every batch.
         lane: (number, of) for pipelines with an operator that is local to a rank.
         dry: only to count and to show: no kernel is bound, so no function and no sample is run.
+        root: the graph to run, by default the pipeline as written.
     """
 
     def __init__(
@@ -80,33 +68,39 @@ class Compiler:
         slices: tuple[int, int] | None = None,
         lane: tuple[int, int] | None = None,
         dry: bool = False,
+        root: Node | None = None,
     ) -> None:
         self.binding = binding
+        self._root = binding.root if root is None else root
+        self._nodes = binding.nodes if root is None else list(graph.walk(root))
+        self._batched = binding.batched if root is None else graph.batched(root)
+        self._programs = Programs(binding, self._root, dry)
         self.tasks = tasks
         self._store = store
         self._lane = lane
         self._slices = slices
         self._dry = dry
-        self._consumers = Counter(id(child) for node in binding.nodes for child in node.inputs)
+        self._consumers = Counter(id(child) for node in self._nodes for child in node.inputs)
         self._shared: dict[int, SharedStream] = {}
-        self._where = kept_nodes(binding.nodes)
-        self.plan = Plan()
+        self._where = kept_nodes(self._nodes)
+        self.plan = Stages()
 
     # ---- the top -----------------------------------------------------------------------------------------------------
 
     def top(self, share: Share, finish: Sequence[Step] = ()) -> tuple[StageStream, DealtStream]:
         """The stream that a rank's loader pulls, and the dealt stream below it; their units correspond."""
-        root = self.binding.root
+        root = self._root
         chain, base = self._chain(root)
         if isinstance(base.operator, Read) or not all(self.binding.keeps_rows(n) for n in chain):
             chain, base = [], root
         dealt = DealtStream(self.build(base), share)
-        steps = [*self._pad_steps(base), *self._steps(chain)]
+        last: list[Step] = []
         if share.last == "pad" and not pads(base) and not self._dry:
-            size = self._local(rows_per_unit(root))
-            steps.append(Step(PadBatch(size, self.binding.types(root), only_empty=True)))
-        self._planned("task", [*chain], "a batch a task" if self.binding.batched[id(root)] else "")
-        return StageStream(dealt, (*fuse_steps(steps), *finish), True, self._per_row(chain), self.tasks), dealt
+            size = self._local(rows_per_unit(root.logical))
+            last.append(Step(PadBatch(size, self.binding.types(root), only_empty=True)))
+        program = self._programs.of(chain, self._pad_steps(base), [*last, *finish])
+        self._planned("task", [*chain], "a batch a task" if self._batched[id(root)] else "")
+        return StageStream(dealt, program, True, self._per_row(chain), self._tasks_of(chain)), dealt
 
     # ---- streams -----------------------------------------------------------------------------------------------------
 
@@ -149,25 +143,25 @@ class Compiler:
         if size is None:
             return self._stream_operator(node)
         below = node.inputs[0]
-        if self.binding.batched[id(below)]:
+        if self._batched[id(below)]:
             raise PipelineError(
-                f"{self.binding.labels[id(node)]}: size= has no meaning after batch()",
+                f"{self.binding.label(node)}: size= has no meaning after batch()",
                 site=node.site,
                 fix="leave size out: the function sees the batch",
             )
         rows = self.build(below)
         self._planned("task", [node], f"groups of exactly {size} rows")
         groups = BatchStream(rows, size, "keep", self.binding.refills(below))
-        return GroupStage(groups, rows, size, tuple(self._steps([node])), self.tasks)
+        return GroupStage(groups, rows, size, self._programs.of([node]), self._tasks_of([node]))
 
     def _stage(self, stream: Stream, first: list[Step], chain: list[Node]) -> Stream:
         keeps = all(self.binding.keeps_rows(n) for n in chain)
         if chain:
-            batched = self.binding.batched[id(chain[0].inputs[0])]
+            batched = self._batched[id(chain[0].inputs[0])]
             small = "small tasks, by measured time" if self._per_row(chain) else ""
             self._planned("task", chain, "a batch a task" if batched else small)
-        steps = tuple(fuse_steps([*first, *self._steps(chain)]))
-        return StageStream(stream, steps, keeps, self._per_row(chain), self.tasks)
+        program = self._programs.of(chain, first)
+        return StageStream(stream, program, keeps, self._per_row(chain), self._tasks_of(chain))
 
     def _stream_operator(self, node: Node) -> Stream:
         operator = node.operator
@@ -175,7 +169,7 @@ class Compiler:
         context = StreamContext(
             seed=self.tasks.env.seed,
             epoch=self.tasks.env.epoch,
-            index=self.binding.index[id(node)],
+            index=self.binding.ordinal(node),
             site=node.site,
             submit=self.tasks.runner.submit,
             row_bytes=self.unit_bytes(node.inputs[0]) if node.inputs else 0.0,
@@ -192,7 +186,7 @@ class Compiler:
             inputs = tuple(self.build(child) for child in node.inputs)
         stream = operator.stream(inputs, context)
         self._planned("stream", [node], cost_note(operator, inputs))
-        cuts = self._slices and self.binding.batched[id(node)] and not self.binding.batched[id(node.inputs[0])]
+        cuts = self._slices and self._batched[id(node)] and not self._batched[id(node.inputs[0])]
         return SliceStream(stream, *self._slices) if self._slices and cuts else stream
 
     # ---- reading -----------------------------------------------------------------------------------------------------
@@ -233,7 +227,7 @@ class Compiler:
         per_row = next((i for i, n in enumerate(above) if self._per_row([n])), len(above))
         cut = 0 if streaming else max(per_row, 0 if len(segments) > 1 else self._kept(above))
         made = tuple(self._segment(source, [*own, *above[:cut]], streaming) for source, own in segments)
-        nodes = [n for _, own in segments for n in own if isinstance(n, Node)] + above[:cut]
+        nodes = [n for source, own in segments for n in (source, *own) if isinstance(n, Node)] + above[:cut]
         keeps = all(self.binding.keeps_rows(n) for n in nodes) and not any(self.binding.refills(s) for s, _ in segments)
         stream = SplitStream(made, view.window, view.permute, keeps, self.tasks, self._lane)
         windows = len(stream.layout(0).starts)
@@ -252,31 +246,32 @@ class Compiler:
         return any(split.streaming for source, _ in segments for split in self.binding.splits(source))
 
     def _segment(self, source: Node, links: list[Link], streaming: bool) -> Segment:
-        operator, index = source.operator, self.binding.index[id(source)]
+        operator, index = source.operator, self.binding.ordinal(source)
         assert isinstance(operator, Read)
-        label = self.binding.labels[id(source)]
+        label = self.binding.label(source)
         ordinal, policy = self.binding.source_ordinal(source), self.binding.policy(source)
-        reader = Reader(operator.source, ordinal, index, label, policy, source.site)
+        plain = Reader(operator.source, ordinal, index, label, policy, source.site)
+        reader = self._programs.scan(source, plain)
         if streaming and any(isinstance(n, Node) and id(n) in self._where for n in links):
             self.plan.notes.append(f"cache() keeps nothing of {label}: it cannot be split")
         kept = 0 if streaming else self._kept(links)
-        steps = tuple(fuse_steps(self._steps(links[kept:])))
         splits = self.binding.splits(source)
+        program = self._programs.of(links[kept:], scan=None if kept else source)
         if not kept:
-            return Segment(reader, operator.source, index, steps, splits)
+            return Segment(reader, operator.source, index, program, splits)
         top = next(n for n in reversed(links[:kept]) if isinstance(n, Node))
         where = self._where[id(top)]
         self.plan.notes.append(
             f"cache({where!r}) keeps what comes out of {self._last_label(source, links[:kept])}, split by split"
         )
-        below = tuple(fuse_steps(self._steps(links[:kept])))
+        below = self._programs.of(links[:kept]).steps
         keeper = KeptReader(reader, below, self._store, where, fingerprint(top))
-        return Segment(keeper, operator.source, index, steps, splits)
+        return Segment(keeper, operator.source, index, program, splits)
 
     def _last_label(self, source: Node, links: Sequence[Link]) -> str:
         """What the last of the links that does some work is called."""
         nodes = [n for n in links if isinstance(n, Node) and not isinstance(n.operator, Cache)]
-        return self.binding.labels[id(nodes[-1] if nodes else source)]
+        return self.binding.label(nodes[-1] if nodes else source)
 
     def _kept(self, links: Sequence[Link]) -> int:
         """How many of the links a ``cache()`` above them keeps: those before the first random one."""
@@ -288,22 +283,14 @@ class Compiler:
         )
 
     def _planned(self, kind: Literal["read", "task", "stream"], nodes: Sequence[Node], detail: str) -> None:
-        self.plan.stages.append(Stage(kind, tuple(self.binding.labels[id(n)] for n in nodes), detail))
+        self.plan.stages.append(Stage(kind, tuple(self.binding.label(n) for n in nodes), detail))
 
     # ---- what is asked of nodes --------------------------------------------------------------------------------------
 
-    def _steps(self, chain: Sequence[Link]) -> list[Step]:
-        if self._dry:
-            return []
-        return [
-            Step(n) if isinstance(n, Within) else self._step(n)
-            for n in chain
-            if isinstance(n, Within) or not isinstance(n.operator, Cache)
-        ]
-
-    def _step(self, node: Node) -> Step:
-        binding = self.binding
-        return Step(binding.kernel(node), (binding.index[id(node)],), binding.labels[id(node)], node.site)
+    def _tasks_of(self, chain: Sequence[Node]) -> Tasks:
+        """What runs the tasks of a chain: the executor of its place."""
+        place = next((n.place for n in chain if n.place), "")
+        return self.tasks.on(place) if place else self.tasks
 
     def _per_row(self, chain: Sequence[Node]) -> bool:
         return any(n.operator.effects().per_row for n in chain)
@@ -321,7 +308,7 @@ class Compiler:
         return [Step(PadBatch(size, self.binding.types(base)))]
 
     def unit_bytes(self, node: Node) -> float:
-        """Estimated bytes of one unit of a node, from the metadata of the sources below."""
+        """Estimated bytes of one unit of a node, from the metadata of the sources below: in any plan the same."""
         size = rows = 0.0
         for source in self.binding.sources:
             assert isinstance(source.operator, Read)
@@ -334,7 +321,7 @@ class Compiler:
             elif given:
                 rows, size = rows + 1, size + given
         per_row = size / rows if rows and size else 1024.0
-        return per_row * (rows_per_unit(node) if self.binding.batched[id(node)] else 1)
+        return per_row * (rows_per_unit(node) if self._batched[id(node)] else 1)
 
     def chunk(self) -> int:
         """Least units of a rank's run: several of the largest windows (or row groups) of the sources below."""

@@ -14,12 +14,14 @@ from cedar.execution.compile import Compiler
 from cedar.execution.dealt import DealtStream, Share
 from cedar.execution.metrics import Metrics
 from cedar.execution.nodes import last_mode
+from cedar.execution.planning import Plans
 from cedar.execution.ranks import Rank
 from cedar.execution.runner import Runner
 from cedar.execution.splits import Tasks
 from cedar.execution.stage import StageStream
+from cedar.execution.watcher import Watcher
 from cedar.operators.base import Env, Instances, StreamOperator
-from cedar.stream import Count, Flow, Piece, Position
+from cedar.stream import Count, Fenced, Flow, Piece, Position
 
 _log = logging.getLogger("cedar")
 
@@ -41,6 +43,7 @@ class Job:
     instances: Instances
     store: Store
     metrics: Metrics
+    plans: Plans
 
     def streams(
         self,
@@ -51,10 +54,14 @@ class Job:
         dry: bool = False,
     ) -> tuple[StageStream, DealtStream]:
         """The top stage of this rank, and its dealt stream; ``dry`` ones can only be counted."""
-        tasks = Tasks(runner, Env(self.seed, epoch, self.instances), self.metrics)
+        watcher = Watcher() if dry else self.plans.watcher()
+        tasks = Tasks(
+            runner, Env(self.seed, epoch, self.instances), self.metrics, watcher, getattr(runner, "others", None)
+        )
         number = self.rank.rank
         slices = (number, self.rank.world) if self.split_batches else None
-        compiler = Compiler(self.binding, tasks, self.store, slices, lane, dry)
+        root = None if dry or not self.plans.rewrites else self.plans.current.root
+        compiler = Compiler(self.binding, tasks, self.store, slices, lane, dry, root)
         alone = self.split_batches or lane is not None
         share = Share(
             rank=0 if alone else number,
@@ -109,34 +116,52 @@ class DataEpoch:
     def pieces(self) -> Iterator[Piece]:
         """The pieces of this rank, in order. ``delivered`` must be called for what was handed over."""
         if self._lanes is None:
-            top, dealt = self._job.streams(self._runner, self.epoch, self._history)
-            if dealt.count == 0 and dealt.source.count and not self._history:
-                _log.warning(
-                    'epoch %d has %d unit(s) for %d ranks: with last="drop" none is delivered; use smaller batches, '
-                    'fewer ranks, or last="keep" or "pad"', self.epoch, dealt.source.count, self._job.rank.world,
-                )  # fmt: skip
-            yield from self._drain(top, self._deal or [dealt.start(), 0])
+            yield from self._drain(None)
             return
         for number, (lane, of, deal) in enumerate(self._lanes):
             self._lane = number
             if deal == "done":
                 continue
-            top, dealt = self._job.streams(self._runner, self.epoch, [], (lane, of))
-            yield from self._drain(top, deal or [dealt.start(), 0])
+            yield from self._drain((lane, of))
             self._last = None
             self._lanes[number][2] = "done"
 
-    def _drain(self, top: StageStream, deal: Position) -> Iterator[Piece]:
-        flow: Flow = top.open([deal, 0])
-        try:
-            while True:
-                piece = flow.pull(True)
-                if not isinstance(piece, Piece):
-                    return
-                if piece.units:
-                    yield piece
-        finally:
-            flow.close()
+    def _drain(self, lane: tuple[int, int] | None) -> Iterator[Piece]:
+        """Plan after plan, each from where the one before it stopped."""
+        plans = self._job.plans
+        while True:
+            flow: Flow | None = None
+            try:
+                flow = self._open(lane)
+                while True:
+                    piece = flow.pull(True)
+                    if not isinstance(piece, Piece):
+                        return
+                    if piece.units:
+                        yield piece
+                    plans.poll()
+            except Fenced:
+                continue
+            except Exception as error:
+                if not plans.failed(error):
+                    raise
+            finally:
+                if flow is not None:
+                    flow.close()
+
+    def _open(self, lane: tuple[int, int] | None) -> Flow:
+        self._settle()
+        if lane is not None:
+            assert self._lanes is not None
+            top, dealt = self._job.streams(self._runner, self.epoch, [], lane)
+            return top.open(self._lanes[self._lane][2] or [dealt.start(), 0])
+        top, dealt = self._job.streams(self._runner, self.epoch, self._history)
+        if dealt.count == 0 and dealt.source.count and not self._history:
+            _log.warning(
+                'epoch %d has %d unit(s) for %d ranks: with last="drop" none is delivered; use smaller batches, '
+                'fewer ranks, or last="keep" or "pad"', self.epoch, dealt.source.count, self._job.rank.world,
+            )  # fmt: skip
+        return top.open(self._deal or [dealt.start(), 0])
 
     def delivered(self, piece: Piece, unit: int) -> None:
         """Unit ``unit`` of a piece is about to be handed over; what that means is worked out when somebody asks."""
@@ -148,8 +173,8 @@ class DataEpoch:
             return
         piece, unit = self._last
         self._last = None
-        (taken, below, number), skip = piece.at  # the position of the task's first unit in the dealt stream
-        skip += piece.skip + unit + 1
+        taken, below, number = piece.at
+        skip = piece.skip + unit + 1
         deal = [[taken + skip, None, None], 0] if number is None else [[taken, below, number], skip]
         if self._lanes is None:
             self._deal = deal

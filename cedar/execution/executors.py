@@ -37,10 +37,16 @@ def _threads(workers: int) -> Executor:
     return ThreadPoolExecutor(workers, thread_name_prefix="cedar")
 
 
-EXECUTORS: dict[str, Callable[[int], Executor]] = {"inline": _inline, "threads": _threads}
+def _processes(workers: int) -> Executor:
+    from cedar.execution.processes import Lease
+
+    return Lease(workers)
+
+
+EXECUTORS: dict[str, Callable[[int], Executor]] = {"inline": _inline, "threads": _threads, "processes": _processes}
 """Name to factory: a new executor is one entry."""
 
-PLANNED = ("processes", "dask")
+PLANNED = ("dask",)
 
 
 def check_executor(executor: Any) -> None:

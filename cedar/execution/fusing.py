@@ -18,5 +18,6 @@ def fuse_steps(steps: Sequence[Step]) -> list[Step]:
         else:
             last = fused[-1]
             label = f"{last.label} -> {step.label}"
-            fused[-1] = Step(both, (*last.operators, *step.operators), label, last.site)
+            parts = (*(last.parts or (last,)), *(step.parts or (step,)))
+            fused[-1] = Step(both, (*last.operators, *step.operators), label, last.site, parts)
     return fused

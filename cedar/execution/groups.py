@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cedar.execution.chain import Step
+from cedar.execution.chain import Program
 from cedar.execution.splits import Tasks
 from cedar.execution.stage import StageStream
 from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Stream
@@ -11,10 +11,10 @@ from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Stream
 class GroupStage(Stream):
     """``map_batches(size=n)``: groups count from the beginning of the epoch, whichever rank asks."""
 
-    def __init__(self, groups: Stream, rows: Stream, size: int, steps: tuple[Step, ...], tasks: Tasks) -> None:
+    def __init__(self, groups: Stream, rows: Stream, size: int, program: Program, tasks: Tasks) -> None:
         self._rows = rows
         self._size = size
-        self._stage = StageStream(groups, steps, True, False, tasks)
+        self._stage = StageStream(groups, program, True, False, tasks)
 
     @property
     def count(self) -> Count:  # type: ignore[override]

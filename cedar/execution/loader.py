@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from cedar.block import Block
@@ -20,6 +21,7 @@ from cedar.execution.formats import Finish, check_format, handed_over
 from cedar.execution.metrics import Metrics, Report, make_report
 from cedar.execution.nodes import rows_per_unit
 from cedar.execution.options import Options, check_options, check_slices
+from cedar.execution.planning import Plans
 from cedar.execution.ranks import find_rank
 from cedar.execution.replay import Replay
 from cedar.execution.runner import Runner
@@ -27,6 +29,7 @@ from cedar.execution.splits import Tasks
 from cedar.execution.state import VERSION, Identity, choose, copied, seal, validated
 from cedar.graph import Node
 from cedar.operators.base import Env, Instances
+from cedar.plan.data import Plan
 from cedar.stream import Piece
 
 _CLOSED = 8  # epochs of the data that a rank may be ahead of another when their states are merged
@@ -66,9 +69,12 @@ class Loader:
             if self._batched and not options.as_blocks
             else ()
         )
+        plan = options.plan or (options.planner.begin() if options.planner else Plan.as_written(root))
+        self._plans = Plans(options.planner, plan, binding, self._metrics)
         self._job = Job(
-            self._binding, self.rank, options.seed, options.split_batches, finish, instances, Store(), self._metrics
-        )
+            binding, self.rank, options.seed, options.split_batches, finish, instances, Store(), self._metrics,
+            self._plans,
+        )  # fmt: skip
         self._identity_of: Identity | None = None
         self._account = Account(binding, self._metrics, self.rank.rank, options.observe, site)
         self._generation = 0
@@ -113,6 +119,7 @@ class Loader:
         self._stop()
         runner = self._runner = Runner(self._options.executor, self._options.workers)
         self._ran_on, self._workers = runner.name, runner.workers
+        self._plans.executor, self._plans.workers = runner.name, runner.workers
         metrics, began = self._metrics, time.perf_counter()
         before, entered = metrics.elapsed, began
         try:
@@ -137,6 +144,7 @@ class Loader:
             raise
         finally:
             runner.close()
+            self._plans.close()
         self._finish_epoch()
 
     def _stop(self) -> None:
@@ -336,7 +344,8 @@ class Loader:
         self._place(Runner("inline", 1))
         if self._replay is None or self._replay.epoch != self.epoch or self._replay.begun != self._begun:
             self._close_replay()
-            self._replay = Replay(self._job, self.epoch, copied(self._begun), self._options.steps, self._site)
+            job = replace(self._job, plans=Plans(None, Plan.as_written(self._binding.root), self._binding, Metrics()))
+            self._replay = Replay(job, self.epoch, copied(self._begun), self._options.steps, self._site)
         return self._replay
 
     def _close_replay(self) -> None:
@@ -382,6 +391,11 @@ class Loader:
             workers=self._workers,
             epoch=self.epoch,
         )
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that runs, or will; ``plan.save(path)`` keeps it."""
+        return self._plans.current
 
     def close(self) -> None:
         """End what runs; the loader can still be asked for its state and report."""

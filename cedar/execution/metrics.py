@@ -3,10 +3,41 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cedar.execution.chain import Step, Timing
+from cedar.profile import Machine, Observation, OperatorProfile, Profile, Subject
+
+_RECENT = 64  # calls of an operator that its figures come from: they follow a run whose rows change
+
+
+class Seen:
+    """The calls of one operator: the first by itself, the recent ones, and how many there were."""
+
+    def __init__(self) -> None:
+        self.first: Observation | None = None
+        self.recent: deque[Observation] = deque(maxlen=_RECENT)
+        self.calls = self.rows_in = self.rows_out = 0
+
+    def add(self, observation: Observation) -> None:
+        """One more call; one on no rows tells nothing."""
+        if not observation.rows_in:
+            return
+        if self.first is None:
+            self.first = observation
+        else:
+            self.recent.append(observation)
+        self.calls += 1
+        self.rows_in += observation.rows_in
+        self.rows_out += observation.rows_out
+
+    def figures(self, label: str) -> OperatorProfile:
+        """Medians of the recent calls; rows and what is kept of them over all calls."""
+        figures = OperatorProfile.of(label, [*([self.first] if self.first else []), *self.recent])
+        keep = self.rows_out / self.rows_in if self.rows_in else 1.0
+        return replace(figures, calls=self.calls, rows=self.rows_in, keep=keep)
 
 
 @dataclass
@@ -22,6 +53,10 @@ class Metrics:
     elapsed: float = 0.0
     skipped: dict[str, int] = field(default_factory=dict)
     labels: dict[int, str] = field(default_factory=dict)  # operator ordinal to label
+    seen: dict[int, Seen] = field(default_factory=dict, repr=False)  # by ordinal; from tasks asked for details
+    fell_back: int = 0  # blocks that were run again in the order as written
+    audited: int = 0
+    differences: list[str] = field(default_factory=list)  # that audits found
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, steps: tuple[Step, ...], timing: Timing, source: int | None = None) -> None:
@@ -32,8 +67,49 @@ class Metrics:
                 share = seconds / max(1, len(step.operators))
                 for operator in step.operators:
                     self.seconds[operator] = self.seconds.get(operator, 0.0) + share
+            for operator, observation in timing.seen.items():
+                self.observe(operator, observation)
+            self.fell_back += timing.fell_back
+            self.audited += timing.audited
+            if timing.difference:
+                self.differences.append(timing.difference)
             if source is not None:
                 self.seconds[source] = self.seconds.get(source, 0.0) + timing.read
+                self.rows_read += timing.rows_read
+                if timing.read_columns:
+                    rows, size = timing.rows_read, sum(timing.read_columns.values())
+                    self.observe(
+                        source, Observation(rows, rows, size, size, timing.read, timing.read_cpu, timing.read_columns)
+                    )
+
+    def observe(self, operator: int, observation: Observation) -> None:
+        """One call of an operator."""
+        self.seen.setdefault(operator, Seen()).add(observation)
+
+    def profile(
+        self,
+        subject: Subject,
+        machine: Machine,
+        *,
+        workers: int = 1,
+        executor: str = "threads",
+        seconds: float | None = None,
+    ) -> Profile:
+        """The figures of the tasks that were asked for details; operators that never ran are left out.
+
+        ``seconds`` is the wall time that they come from, that of the run by default.
+        """
+        with self._lock:
+            ran = [(i, seen) for i, seen in sorted(self.seen.items()) if seen.calls]
+            return Profile(
+                pipeline=subject.digest,
+                operators={i: seen.figures(subject.labels[i]) for i, seen in ran},
+                machine=machine,
+                rows=self.rows_read,
+                seconds=self.elapsed if seconds is None else seconds,
+                workers=workers,
+                executor=executor,
+            )
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import os
-import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from cedar.block import Block
 from cedar.datasets.base import Split
 from cedar.errors import WorkerError
-from cedar.execution.chain import Result, Step, read_split, run_block
-from cedar.execution.executors import EXECUTORS, InlineExecutor, available_cpus
+from cedar.execution.chain import Program, Result, read_split, run_block
+from cedar.execution.code import Code
+from cedar.execution.executors import EXECUTORS, InlineExecutor, available_cpus, check_executor
 from cedar.operators.base import Env
 from cedar.stream import Rows
 
-_codes = itertools.count()
 _log = logging.getLogger("cedar")
 _PATIENCE = 60  # seconds
 T = TypeVar("T")
@@ -42,25 +41,46 @@ class Runner:
         # Threads share our memory; anything else gets pickled code and gathered blocks.
         self.local = self.inline or isinstance(self.executor, ThreadPoolExecutor)
         self.ahead = 1 if self.inline else 2 * self.workers
-        self._here = InlineExecutor()
-        self._shipped: dict[tuple[int, ...], tuple[str, bytes]] = {}
+        # For work on what stays here; a pool of threads starts none before it is asked to.
+        self._here = self.executor if self.local else ThreadPoolExecutor(self.workers, thread_name_prefix="cedar")
+        self._former: list[Executor] = []  # of other sizes; they finish what they have
+        self._shipped: dict[tuple[int, ...], Code] = {}
         self._kept: list[Any] = []  # what was shipped, so that no other code gets its id
+
+    def resize(self, workers: int, ahead: int | None = None) -> bool:
+        """Run so many tasks at once from now on; those submitted go on. False for an executor whose size is fixed.
+
+        Args:
+            workers: threads or processes; above 0.
+            ahead: tasks to keep in flight; None is twice the workers.
+
+        To be called by the thread that submits.
+        """
+        if not self.owned or self.inline:
+            return False
+        if workers != self.workers:
+            self._former.append(self.executor)
+            self.workers, self.executor = workers, EXECUTORS[self.name](workers)
+            self._former[-1].shutdown(wait=False)
+            self._here = self.executor if self.local else self._here
+        self.ahead = ahead or 2 * workers
+        return True
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> Future[Any]:
         """Work on rows that are already here."""
-        return self._guard(self.executor if self.local else self._here, fn, *args)
+        return self._guard(self._here, fn, *args)
 
-    def run(self, steps: Sequence[Step], rows: Rows, env: Env) -> Future[Result]:
-        """Gather the rows and run the steps."""
+    def run(self, program: Program, rows: Rows, env: Env) -> Future[Result]:
+        """Gather the rows and run the program."""
         if self.local:
-            return self._guard(self.executor, _gather_and_run, steps, rows, env)
-        return self._guard(self.executor, _run_shipped, *self._ship((steps,), env), rows.gather())
+            return self._guard(self.executor, _gather_and_run, program, rows, env)
+        return self._guard(self.executor, _run_shipped, self._ship((program,)), env, Gathering(rows))
 
-    def read(self, steps: Sequence[Step], reader: Any, split: Split, lap: int, env: Env) -> Future[Result]:
-        """Read a split and run the steps."""
+    def read(self, program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0) -> Future[Result]:
+        """Read a split, from row number ``first`` on, and run the program."""
         if self.local:
-            return self._guard(self.executor, read_split, steps, reader, split, lap, env)
-        return self._guard(self.executor, _read_shipped, *self._ship((steps, reader), env), split, lap)
+            return self._guard(self.executor, read_split, program, reader, split, lap, env, first)
+        return self._guard(self.executor, _read_shipped, self._ship((program, reader)), env, split, lap, first)
 
     def result(self, future: Future[T], what: str) -> T:
         """A task's result; says so in the log when it lets itself be waited for.
@@ -92,59 +112,84 @@ class Runner:
                 fix="give an executor that is running, or leave executor= out",
             ) from error
 
-    def _ship(self, code: tuple[Any, ...], env: Env) -> tuple[str, bytes, Env]:
+    def _ship(self, code: tuple[Any, ...]) -> Code:
         """Code travels by value, pickled once; workers keep it under its key."""
-        import cloudpickle
-
         key = tuple(id(part) for part in code)
         if key not in self._shipped:
-            try:
-                pickled = cloudpickle.dumps(code)
-            except Exception as error:
-                raise WorkerError(
-                    f"a function of the pipeline cannot be sent to another process: {error}",
-                    done="nothing was run",
-                    fix='make what it closes over picklable, or use executor="threads"',
-                ) from error
-            self._shipped[key] = (f"{os.getpid()}-{next(_codes)}", pickled)
+            self._shipped[key] = Code.of(code)
             self._kept.append(code)
-        return (*self._shipped[key], env)
+        return self._shipped[key]
 
     def close(self) -> None:
-        """Drop what has not started; threads end with the tasks they are in."""
-        if self.owned:
-            self.executor.shutdown(wait=False, cancel_futures=True)
+        """Drop what has not started; threads end with the tasks they are in, and worker processes stay warm."""
+        if not self.local:
+            self._here.shutdown(wait=False, cancel_futures=True)
+        for executor in [self.executor, *self._former] if self.owned else []:
+            executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _gather_and_run(steps: Sequence[Step], rows: Rows, env: Env) -> Result:
-    return run_block(steps, rows.gather(), env)
+class Runners:
+    """The runners of a run: one by default, others where a plan places work elsewhere; closed together.
+
+    Args:
+        default: where everything runs that is not placed.
+        workers: of the others; None takes as many as the default has, or the cores there are.
+    """
+
+    def __init__(self, default: Runner, workers: int | None = None) -> None:
+        self.default = default
+        self._workers = workers if default.inline or not default.owned else workers or default.workers
+        self._others: dict[str, Runner] = {}
+
+    def of(self, place: str) -> Runner:
+        """The runner of an executor's name, made when first asked for; the default one for ``""`` and its own name.
+
+        Raises:
+            PlanError: there is no such executor.
+        """
+        if place in ("", "auto") or (self.default.owned and place == self.default.name):
+            return self.default
+        if place not in self._others:
+            check_executor(place)
+            self._others[place] = Runner(place, self._workers)
+        return self._others[place]
+
+    def __iter__(self) -> Iterator[Runner]:
+        return iter([self.default, *self._others.values()])
+
+    def close(self) -> None:
+        """End all; they cannot be used again."""
+        for runner in self:
+            runner.close()
 
 
-_loaded: dict[str, Any] = {}
+@dataclass(frozen=True)
+class Gathering:
+    """Rows that are gathered when they are pickled: in the thread that sends them, not in the loader's loop."""
+
+    rows: Rows
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return self.rows.blocks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self.rows.gather(),)
 
 
-def _load(key: str, code: bytes) -> Any:
-    if key not in _loaded:
-        if len(_loaded) > 32:
-            _loaded.clear()
-        _loaded[key] = pickle.loads(code)  # noqa: S301 - made by this job, never read from disk
-    return _loaded[key]
+def _itself(block: Block) -> Block:
+    return block
 
 
-_env: dict[str, Env] = {}
+def _gather_and_run(program: Program, rows: Rows, env: Env) -> Result:
+    return run_block(program, rows.gather(), env)
 
 
-def _keep_instances(key: str, env: Env) -> Env:
-    """One set of instances for each plan in this process, whatever the epoch."""
-    kept = _env.setdefault(key, env)
-    return Env(env.seed, env.epoch, kept.instances, env.sampling)
+def _run_shipped(code: Code, env: Env, block: Any) -> Result:
+    (program,) = code.load()
+    return run_block(program, block, code.env(env))
 
 
-def _run_shipped(key: str, code: bytes, env: Env, block: Any) -> Result:
-    (steps,) = _load(key, code)
-    return run_block(steps, block, _keep_instances(key, env))
-
-
-def _read_shipped(key: str, code: bytes, env: Env, split: Split, lap: int) -> Result:
-    steps, reader = _load(key, code)
-    return read_split(steps, reader, split, lap, _keep_instances(key, env))
+def _read_shipped(code: Code, env: Env, split: Split, lap: int, first: int) -> Result:
+    program, reader = code.load()
+    return read_split(program, reader, split, lap, code.env(env), first)

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -20,11 +20,12 @@ import numpy.typing as npt
 from cedar.block import Block
 from cedar.cursor import hash_array, hash_ints, no_keys
 from cedar.datasets.base import Split
-from cedar.execution.chain import Result, Step
+from cedar.execution.chain import Program, Result
 from cedar.execution.metrics import Metrics
 from cedar.execution.runner import Runner
+from cedar.execution.watcher import Watcher
 from cedar.operators.base import Env
-from cedar.stream import PENDING, At, Flow, Piece, Position, Pulled, Rows, Stream
+from cedar.stream import PENDING, At, Fenced, Flow, Piece, Position, Pulled, Rows, Stream
 
 _DEFAULT_ROW_BYTES = 1024
 _LEAST_WINDOW = 8 << 20
@@ -58,7 +59,7 @@ class Segment:
     reader: Any  # Reader or KeptReader
     source: Any
     operator: int
-    steps: tuple[Step, ...]
+    program: Program
     splits: tuple[Split, ...]
 
 
@@ -69,6 +70,18 @@ class Tasks:
     runner: Runner
     env: Env
     metrics: Metrics
+    watcher: Watcher = field(default_factory=Watcher)
+
+    others: Any = None  # of the run's default runner: those of other places, made when asked for
+
+    def on(self, place: str) -> Tasks:
+        """The same on another executor."""
+        return self if self.others is None else replace(self, runner=self.others.of(place))
+
+    def task_env(self, checks: bool) -> Env:
+        """What the next task is to know; ``checks`` where there is something to audit."""
+        watch = self.watcher.next(checks)
+        return replace(self.env, watch=watch) if watch else self.env
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,8 @@ class SplitStream(Stream):
         self._permute = permute
         self.entries = [(segment, split) for segment in segments for split in segment.splits]
         self._rows = [split.rows for _, split in self.entries]
+        self._keeps_rows = keeps_rows
+        self._streaming = any(split.streaming for _, split in self.entries)
         known = keeps_rows and lane is None and all(rows is not None for rows in self._rows)
         self.count = sum(rows or 0 for rows in self._rows) if known else None
         self.layout = lru_cache(maxsize=4)(self._layout)
@@ -183,6 +198,11 @@ class SplitStream(Stream):
     def start(self) -> At:
         return [0, 0]
 
+    def rebase(self, piece: Piece) -> At | None:
+        if not self._keeps_rows or self._streaming or not piece.units:
+            return None
+        return [piece.at[0], int(piece.rows.slice(0, 1).keys().row[0])]
+
     def seek(self, unit: int, lap: int = 0) -> Position:
         before = self.layout(lap).before
         if before is None:
@@ -215,6 +235,8 @@ class _SplitFlow(Flow):
         while not self._ready:
             self._top_up()
             if not self._readers:
+                if self._fenced():
+                    raise Fenced
                 return None
             head = self._readers[0]
             if not wait and not head.done():
@@ -227,12 +249,18 @@ class _SplitFlow(Flow):
 
     def _top_up(self) -> None:
         limit = self._stream.ahead
-        while len(self._readers) < limit and self._place < len(self._layout.order):
+        while len(self._readers) < limit and self._place < len(self._layout.order) and not self._fenced():
             if self._readers and isinstance(self._readers[-1], _Chunks) and len(self._readers) * 2 >= limit:
                 break
             self._readers.append(self._next_reader())
         for reader in self._readers:
             reader.advance()
+
+    def _fenced(self) -> bool:
+        """The next window is for the next plan."""
+        place = self._place
+        ends = 0 < place < len(self._layout.order) and bool(self._layout.ends[place - 1])
+        return ends and self._stream.tasks.watcher.fence
 
     def _next_reader(self) -> _Whole | _Chunks:
         place, row = self._place, self._row
@@ -240,7 +268,7 @@ class _SplitFlow(Flow):
         segment, split = self._stream.entries[int(self._layout.order[place])]
         if split.streaming:
             return _Chunks(self._stream, segment, split, place, row, self._lap)
-        return _Whole(self._stream, segment, split, place, self._lap, bool(self._layout.ends[place]))
+        return _Whole(self._stream, segment, split, [place, row], self._lap, bool(self._layout.ends[place]))
 
     def close(self) -> None:
         for reader in self._readers:
@@ -253,14 +281,15 @@ class _Whole:
 
     exhausted = True
 
-    def __init__(self, stream: SplitStream, segment: Segment, split: Split, place: int, lap: int, ends: bool) -> None:
+    def __init__(self, stream: SplitStream, segment: Segment, split: Split, at: At, lap: int, ends: bool) -> None:
         tasks = stream.tasks
         self._runner = tasks.runner
         self._metrics = tasks.metrics
         self._segment = segment
-        self._place = place
+        self._at = at
         self._ends = ends
-        self._future: Future[Result] = tasks.runner.read(segment.steps, segment.reader, split, lap, tasks.env)
+        program, env = segment.program, tasks.task_env(segment.program.written is not None)
+        self._future: Future[Result] = tasks.runner.read(program, segment.reader, split, lap, env, at[1])
 
     def done(self) -> bool:
         return self._future.done()
@@ -270,12 +299,11 @@ class _Whole:
 
     def take(self) -> Iterator[Piece]:
         result = self._runner.result(self._future, "reading a split")
-        self._metrics.add(self._segment.steps, result.timing, self._segment.operator)
-        self._metrics.rows_read += sum(b.slots for b in result.blocks)
+        self._metrics.add(self._segment.program.steps, result.timing, self._segment.operator)
         blocks = [b for b in result.blocks if b.slots] or result.blocks[:1] or [Block({}, no_keys())]
         skip = 0
         for i, block in enumerate(blocks):
-            yield Piece(Rows.of(block), [self._place, 0], skip, ends_window=self._ends and i == len(blocks) - 1)
+            yield Piece(Rows.of(block), self._at, skip, ends_window=self._ends and i == len(blocks) - 1)
             skip += block.slots
 
     def cancel(self) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from cedar.block import Block
 from cedar.cursor import no_keys
-from cedar.execution.chain import Result, Step
+from cedar.execution.chain import Program, Result
 from cedar.execution.splits import Tasks
-from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
+from cedar.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
 _TARGET_SECONDS = 0.02  # of work in a task whose kernels run Python once per row
 _FIRST_ROWS = 16
@@ -23,13 +23,14 @@ _FEW_ROWS = 2048  # smaller pieces are joined before they become a task
 class StageStream(Stream):
     """Kernels above another stream.
 
-    Positions are ``[position of the task's first unit below, units of its output to drop]``: the size of a task never
-    shows. ``per_row`` tasks are cut small enough that every worker has some, by measured time.
+    Positions are those of the stream below: ``at`` is a place there, ``skip`` counts units of the output since. So
+    they say nothing of how row operators are ordered, or cut into stages and tasks. ``per_row`` tasks are cut small
+    enough that every worker has some, by measured time.
     """
 
-    def __init__(self, source: Stream, steps: tuple[Step, ...], keeps_rows: bool, per_row: bool, tasks: Tasks) -> None:
+    def __init__(self, source: Stream, program: Program, keeps_rows: bool, per_row: bool, tasks: Tasks) -> None:
         self.source = source
-        self.steps = steps
+        self.program = program
         self.per_row = per_row
         self.tasks = tasks
         self._keeps_rows = keeps_rows
@@ -39,27 +40,43 @@ class StageStream(Stream):
         return self.source.count if self._keeps_rows else None
 
     def start(self) -> At:
-        return [self.source.start(), 0]
+        return self.source.start()
 
     def seek(self, unit: int, lap: int = 0) -> Position:
-        return [self.source.seek(unit, lap), 0] if self._keeps_rows else [self.start(), unit]
+        return self.source.seek(unit, lap) if self._keeps_rows else [self.start(), unit]
 
     def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
-        position, first = self.source.seek_window(unit, lap)
-        return [position, 0], first
+        return self.source.seek_window(unit, lap)
+
+    def rebase(self, piece: Piece) -> At | None:
+        return self.source.rebase(piece) if self._keeps_rows else None
+
+    def open(self, position: Position, lap: int = 0) -> Flow:
+        if not self._keeps_rows:
+            return super().open(position, lap)
+        return _StageFlow(self, self.source.open(position, lap), position)
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return _StageFlow(self, self.source.open(at, lap))
+        return _StageFlow(self, self.source.open([at, 0], lap), [at, 0])
+
+    def place(self, base: Position | None, piece: Piece) -> Position:
+        """The position of the first unit made of ``piece``; ``base`` is that of the unit after the last one."""
+        if self._keeps_rows:
+            return piece.position()
+        at = self.source.rebase(piece)
+        if at is not None:
+            return [at, 0]
+        return [piece.at, 0] if base is None or (piece.skip == 0 and piece.at != base[0]) else base
 
 
 class _Task:
     """A submitted block, and where its output belongs."""
 
-    __slots__ = ("at", "batch", "ends", "future", "key", "started", "units")
+    __slots__ = ("batch", "ends", "future", "key", "piece", "started", "units")
 
     def __init__(self, future: Future[Result] | None, piece: Piece, units: int) -> None:
         self.future = future
-        self.at = piece.position()
+        self.piece = piece
         self.batch = piece.batch
         self.key = piece.key
         self.ends = piece.ends_window
@@ -68,8 +85,10 @@ class _Task:
 
 
 class _StageFlow(Flow):
-    def __init__(self, stream: StageStream, source: Flow) -> None:
+    def __init__(self, stream: StageStream, source: Flow, opened: Position) -> None:
         self._stream = stream
+        self._next: Position | None = opened  # of the next unit
+        self._fenced = False
         self._source = source
         self._runner = stream.tasks.runner
         self._tasks: deque[_Task] = deque()
@@ -80,6 +99,8 @@ class _StageFlow(Flow):
     def pull(self, wait: bool) -> Pulled:
         self._top_up(wait)
         if not self._tasks:
+            if self._fenced:
+                raise Fenced
             return None if self._ended else PENDING
         task = self._tasks[0]
         if not wait and task.future is not None and not task.future.done():
@@ -90,17 +111,20 @@ class _StageFlow(Flow):
         return piece
 
     def _finish(self, task: _Task) -> Piece:
+        stream = self._stream
+        at, skip = stream.place(self._next, task.piece)
         if task.future is None:
-            return Piece(Rows.of(_EMPTY), task.at, 0, False, task.ends)
-        what = " -> ".join(step.label for step in self._stream.steps if step.label) or "a batch"
-        result = self._runner.result(task.future, what)
-        self._stream.tasks.metrics.add(self._stream.steps, result.timing)
-        if self._stream.per_row and not task.batch:
+            return Piece(Rows.of(_EMPTY), at, skip, False, task.ends)
+        result = self._runner.result(task.future, stream.program.label or "a batch")
+        stream.tasks.metrics.add(stream.program.steps, result.timing)
+        if stream.per_row and not task.batch:
             self._adapt(task.units, sum(result.timing.seconds))
         block = result.blocks[0]
         # A filter of whole batches leaves none, or the batch.
         batch = task.batch and (block.slots > 0 or not block.aligned)
-        return Piece(Rows.of(block), task.at, 0, batch, task.ends, task.key)
+        done = Piece(Rows.of(block), at, skip, batch, task.ends, task.key)
+        self._next = [at, skip + done.units]
+        return done
 
     def _adapt(self, units: int, seconds: float) -> None:
         ideal = units * _TARGET_SECONDS / max(seconds, 1e-6)
@@ -108,7 +132,11 @@ class _StageFlow(Flow):
 
     def _top_up(self, wait: bool) -> None:
         while len(self._tasks) < self._runner.ahead and not self._ended:
-            piece = self._next_piece(wait and not self._tasks)
+            try:
+                piece = self._next_piece(wait and not self._tasks)
+            except Fenced:  # what is under way comes first
+                self._ended = self._fenced = True
+                return
             if piece is PENDING:
                 return
             if not isinstance(piece, Piece):
@@ -118,7 +146,8 @@ class _StageFlow(Flow):
                 if piece.ends_window:
                     self._tasks.append(_Task(None, piece, 0))
                 continue
-            future = self._runner.run(self._stream.steps, piece.rows, self._stream.tasks.env)
+            program, tasks = self._stream.program, self._stream.tasks
+            future = self._runner.run(program, piece.rows, tasks.task_env(program.written is not None))
             self._tasks.append(_Task(future, piece, piece.units))
 
     def _next_piece(self, wait: bool) -> Pulled:

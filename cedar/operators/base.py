@@ -22,6 +22,10 @@ from cedar.stream import Stream
 
 Schema: TypeAlias = "dict[str, ColumnType] | None"  # None where even the names are unknown
 RowCounts = Literal["1:1", "1:0..1", "1:n", "stream"]
+Algebra = Literal["pointwise", "spatial", "resampling", "per-value", "length"]
+"""pointwise: each element of the value by itself, whatever its place (brightness, normalize); spatial: moves or drops
+elements by their place alone (crop, flip); resampling: computes new elements from several (resize); per-value: each
+item of a list by itself (vocabulary lookup); length: keeps a run of the items of a list (truncate)."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class Effects:
         rows: rows in : rows out.
         per_row: True when Python runs once per row, so that small blocks are worth their overhead.
         cost: a hint, seconds per row, where the operator knows.
+        keeps: the only columns that survive beside those written; None: all others do.
+        algebra: what a transform of one column does to it; decides which transforms of that column commute.
     """
 
     reads: frozenset[str] | None = None
@@ -43,6 +49,8 @@ class Effects:
     rows: RowCounts = "1:1"
     per_row: bool = False
     cost: float | None = None
+    keeps: frozenset[str] | None = None
+    algebra: Algebra | None = None
 
 
 class Instances:
@@ -78,6 +86,7 @@ class Env:
     epoch: int = 0
     instances: Instances = field(default_factory=Instances)
     sampling: bool = False  # types are being inferred: failing rows are passed over without a word
+    watch: Literal["", "detail", "audit"] = ""  # of the task, not of kernels: measure operators, or check the plan
 
     def draw_seed(self, operator_seed: int) -> int:
         """The 64-bit word that a random operator's draws are keyed by, before the row key joins."""
@@ -191,7 +200,8 @@ class StreamOperator(Operator):
     local: bool = False  # True: works on this rank's share alone
 
     def effects(self) -> Effects:
-        return Effects(frozenset(), frozenset(), rows="stream")
+        """By default it may read and write any column."""
+        return Effects(rows="stream")
 
     def schema(self, *inputs: Schema) -> Schema:
         return inputs[0]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from cedar.block import Block
 from cedar.columns import ColumnType, blank, concat
 from cedar.errors import PipelineError, user_site
-from cedar.operators.base import Env, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Env, Schema, StreamContext, StreamOperator
 from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
 Last = Literal["drop", "keep", "pad"]
@@ -43,6 +43,9 @@ class Batch(StreamOperator):
 
     def label(self) -> str:
         return f"batch({self.size}, last={self.last!r})"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset(), frozenset({"valid"} if self.last == "pad" else ()), rows="stream")
 
     def parameters(self) -> dict[str, Any]:
         return {"size": self.size, "last": self.last, "local": self.local}

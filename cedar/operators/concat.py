@@ -10,7 +10,7 @@ from typing import ClassVar
 from cedar.block import Block, concat_blocks
 from cedar.columns import UNKNOWN, ColumnType
 from cedar.errors import PipelineError, Site
-from cedar.operators.base import Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.take import within
 from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream
 
@@ -32,6 +32,9 @@ class Concat(StreamOperator):
 
     name: ClassVar[str] = "concat"
     inputs: ClassVar[int | None] = None
+
+    def effects(self) -> Effects:
+        return Effects(frozenset(), frozenset(), rows="stream")
 
     def schema(self, *inputs: Schema) -> Schema:
         return agreed("concat", inputs)
@@ -174,6 +177,15 @@ class ConcatStream(Stream):
             unit -= int(stream.count)
         raise AssertionError("there is at least one input")
 
+    def rebase(self, piece: Piece) -> At | None:
+        branch, (at, skip) = piece.at
+        return self.place(branch, replace(piece, at=at, skip=skip + piece.skip))
+
+    def place(self, branch: int, piece: Piece) -> At | None:
+        """Where a piece of input ``branch`` begins, if that can be said without counting."""
+        at = self.inputs[branch].rebase(piece)
+        return None if at is None else [branch, [at, 0]]
+
     def open_at(self, at: At, lap: int) -> Flow:
         return ConcatFlow(self, at, lap)
 
@@ -195,7 +207,10 @@ class ConcatFlow(Flow):
             piece = self._inner.pull(wait)
             if isinstance(piece, Piece):
                 rows = self._prepare(piece.rows) if piece.units else piece.rows
-                return replace(piece, rows=rows, at=[self._branch, piece.position()], skip=0)
+                at = self._stream.place(self._branch, piece)
+                if at is not None:
+                    return replace(piece, rows=rows, at=at, skip=0)
+                return replace(piece, rows=rows, at=[self._branch, [piece.at, 0]])
             if piece is not None:
                 return piece
             self.close()

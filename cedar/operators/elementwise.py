@@ -60,6 +60,18 @@ _SURE = frozenset(
     """.split()
 )
 
+# These fail on no row, whatever it holds.
+_SAFE = frozenset(
+    """
+    Abs Negate FillNull Coalesce Round Floor Ceil Sign Exp Log Log1p Hash Boolean Trigonometry AsStruct
+    MaxHorizontal MinHorizontal SumHorizontal MeanHorizontal
+    ListExpr.Slice ListExpr.Length ListExpr.Sum ListExpr.Mean ListExpr.Min ListExpr.Max ListExpr.Reverse
+    StringExpr.StartsWith StringExpr.EndsWith StringExpr.Lowercase StringExpr.Uppercase StringExpr.LenBytes
+    StringExpr.LenChars StringExpr.ConcatHorizontal TemporalExpr.Year TemporalExpr.Month TemporalExpr.Day
+    TemporalExpr.Hour TemporalExpr.Minute TemporalExpr.Second TemporalExpr.WeekDay StructExpr.FieldByName
+    """.split()
+)
+
 _CALLED = {  # how users write it, where it differs from the node's name in snake case
     "NUnique": "n_unique()", "Agg": "an aggregation", "Over": "over()", "Rolling": "rolling()", "Len": "len()",
     "FillNullWithStrategy": "fill_null(strategy=...)", "RollingExpr": "rolling_*()", "RollingExprBy": "rolling_*_by()",
@@ -94,6 +106,21 @@ def check_elementwise(expr: pl.Expr) -> str | None:
 def needs_sample(expr: pl.Expr) -> bool:
     """True where the allow-list alone is not trusted."""
     return any(kind not in _SURE and kind.partition(".")[0] not in _SURE for kind in _functions(_tree(expr)))
+
+
+def never_fails(expr: pl.Expr) -> bool:
+    """True where no row can make an expression fail; a cast may, and so may whatever is not known to be safe.
+
+    Example:
+        >>> import polars as pl
+        >>> from cedar.operators.elementwise import never_fails
+        >>> never_fails(pl.col("a") + 1), never_fails(pl.col("a").cast(pl.Int8))
+        (True, False)
+    """
+    tree = _tree(expr)
+    if any(next(_find(tree, kind), None) is not None for kind in ("Cast", "Eval", "StructEval", "Selector")):
+        return False
+    return all(kind in _SAFE or kind.partition(".")[0] in _SAFE for kind in _functions(tree))
 
 
 def columns_of(expr: pl.Expr) -> frozenset[str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -41,6 +41,7 @@ class ExpressionKernel:
 
     steps: tuple[Step, ...]
     programs: dict[Types, Program] = field(default_factory=dict, repr=False)  # compiled, by the types of the block
+    pooled: ClassVar[bool] = True  # the work is done in polars' threads
 
     def __call__(self, block: Block, env: Env) -> Block:
         types: Types = tuple((name, _columns.type_of(column)) for name, column in block.columns.items())

@@ -140,11 +140,12 @@ class Select(RowOperator):
         return f"select({_listed(self.items)})"
 
     def effects(self) -> Effects:
-        return Effects(_reads(self.items), None)
+        plain = frozenset(item for item in self.items if isinstance(item, str))
+        return Effects(_reads(self.items), _writes([i for i in self.items if not isinstance(i, str)]), keeps=plain)
 
     def schema(self, *inputs: Schema) -> Schema:
         if inputs[0] is None:
-            names = [_result(item) for item in self.items]
+            names = [result_name(item) for item in self.items]
             return None if None in names else {name: UNKNOWN for name in names if name is not None}
         return _schema(Keep(self.items, _blame(self)), inputs[0])
 
@@ -270,11 +271,11 @@ def _reads(items: Iterable[Item]) -> frozenset[str] | None:
 
 
 def _writes(items: Iterable[Named]) -> frozenset[str] | None:
-    names = [_result(item) for item in items]
+    names = [result_name(item) for item in items]
     return None if None in names else frozenset(name for name in names if name is not None)
 
 
-def _result(item: Item) -> str | None:
+def result_name(item: Item) -> str | None:
     """The name of an item's one result; None where there may be several."""
     if isinstance(item, str):
         return item
@@ -286,5 +287,5 @@ def _result(item: Item) -> str | None:
 
 
 def _listed(items: Sequence[Item]) -> str:
-    names = [_result(item) or text(item[1], 30) for item in items[:6]]  # type: ignore[arg-type]
+    names = [result_name(item) or text(item[1], 30) for item in items[:6]]  # type: ignore[arg-type]
     return ", ".join(names) + (f", ... {len(items) - 6} more" if len(items) > 6 else "")

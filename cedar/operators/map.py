@@ -9,6 +9,7 @@ from typing import Any
 from cedar.block import Block
 from cedar.columns import UNKNOWN
 from cedar.errors import RowRef
+from cedar.operators.algebra import algebra_of
 from cedar.operators.arguments import key_hashes, row_arguments
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.batch_calls import bind_batch
@@ -82,6 +83,7 @@ class Map(RowOperator):
             random=self.random,
             rows="1:0..1" if self.on_error is not None and self.on_error.refill else "1:1",
             per_row=True,
+            algebra=algebra_of(self.fn) if len(self.columns) == 1 and self.written == self.columns else None,
         )
 
     def schema(self, *inputs: Schema) -> Schema:

@@ -14,7 +14,7 @@ from cedar.block import Block
 from cedar.columns import Index
 from cedar.cursor import Hashes, hash_array
 from cedar.errors import PipelineError, user_site
-from cedar.operators.base import Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Buffer
 from cedar.operators.concat import agreed, branch_rows, joined_samples, same_units
 from cedar.operators.take import within
@@ -65,6 +65,9 @@ class Mix(StreamOperator):
 
     def label(self) -> str:
         return f"mix({', '.join(f'{w:g}' for w in self.weights)})"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset(), frozenset(), rows="stream")
 
     def parameters(self) -> dict[str, Any]:
         return {"weights": list(self.weights), "seed": self.seed, "stop": self.stop, "local": self.local}

@@ -77,7 +77,10 @@ class Pack(StreamOperator):
         return f"pack({', '.join(parts + ([] if self.fit == 'concat' else ['fit=' + repr(self.fit)]))})"
 
     def effects(self) -> Effects:
-        return Effects(frozenset(self.columns) if self.columns else None, None, rows="stream")
+        if not self.columns:  # all lists of numbers, which only types tell
+            return Effects(None, None, rows="stream")
+        packed = frozenset(self.columns)
+        return Effects(packed, packed | frozenset(ADDED), rows="stream", keeps=frozenset())
 
     def parameters(self) -> dict[str, Any]:
         return {"length": self.length, "columns": list(self.columns), "fit": self.fit, "local": self.local}

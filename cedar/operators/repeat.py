@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from cedar.cursor import hash_ints
 from cedar.errors import PipelineError
-from cedar.operators.base import StreamContext, StreamOperator
+from cedar.operators.base import Effects, StreamContext, StreamOperator
 from cedar.operators.take import whole
 from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream
 
@@ -50,6 +50,9 @@ class Repeat(StreamOperator):
 
     def label(self) -> str:
         return "repeat()" if self.n is None else f"repeat({self.n})"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset(), frozenset(), rows="stream")
 
     def parameters(self) -> dict[str, Any]:
         return {"n": self.n}

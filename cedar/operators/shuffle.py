@@ -19,9 +19,9 @@ from cedar.block import Block, python_values
 from cedar.columns import Index
 from cedar.cursor import concat_keys, hash_ints
 from cedar.errors import PipelineError, missing_column, user_site
-from cedar.operators.base import Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.sizes import parse_bytes
-from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
+from cedar.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
 _GROUP_BYTES = 16 << 20  # small blocks are joined up to this size, so that a batch is gathered from few of them
 _AHEAD_BYTES = 64 << 20  # windows smaller than this are collected while the one before is consumed
@@ -69,6 +69,9 @@ class Shuffle(StreamOperator):
         by = f", by={self.by!r}" if self.by else ""
         return f"shuffle(seed={self.seed}, window={self.window!r}{by})"
 
+    def effects(self) -> Effects:
+        return Effects(frozenset() if self.by is None else frozenset({self.by}), frozenset(), rows="stream")
+
     def parameters(self) -> dict[str, Any]:
         return {"seed": self.seed, "window": self.window, "by": self.by, "interleave": self.interleave}
 
@@ -114,7 +117,7 @@ class _ShuffleFlow(Flow):
         self._submit = stream.context.submit
         self._ready: deque[Piece] = deque()
         self._last_bytes = 0
-        self._ended = False
+        self._ended = self._fenced = False
         self._open_window()
 
     def _open_window(self) -> None:
@@ -128,10 +131,16 @@ class _ShuffleFlow(Flow):
 
     def pull(self, wait: bool) -> Pulled:
         while not self._ready:
+            if self._fenced:
+                raise Fenced
             if not wait and self._last_bytes > _AHEAD_BYTES:
                 return PENDING
-            if not self._closed and not self._collect(wait):
-                return PENDING
+            try:
+                if not self._closed and not self._collect(wait):
+                    return PENDING
+            except Fenced:  # what is ready was handed out: the loop ends here
+                self._fenced = True
+                continue
             if self._at is None:
                 return None
             if not self._finish(wait):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from cedar.errors import PipelineError, user_site
-from cedar.operators.base import StreamContext, StreamOperator
+from cedar.operators.base import Effects, StreamContext, StreamOperator
 from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Stream
 
 
@@ -60,6 +60,9 @@ class Take(StreamOperator):
 
     def label(self) -> str:
         return f"take({self.n})"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset(), frozenset(), rows="stream")
 
     def parameters(self) -> dict[str, Any]:
         return {"n": self.n, "local": self.local}
@@ -139,6 +142,9 @@ class SkipRows(StreamOperator):
 
     def label(self) -> str:
         return f"skip({self.n})"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset(), frozenset(), rows="stream")
 
     def parameters(self) -> dict[str, Any]:
         return {"n": self.n, "local": self.local}

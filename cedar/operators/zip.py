@@ -14,7 +14,7 @@ from cedar.block import Block, Skipped
 from cedar.columns import ColumnType
 from cedar.cursor import concat_keys
 from cedar.errors import PipelineError, Site
-from cedar.operators.base import Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Ahead, Buffer
 from cedar.operators.concat import same_units
 from cedar.stream import PENDING, At, Count, Flow, Pending, Piece, Position, Pulled, Rows, Stream, concat_rows
@@ -44,6 +44,9 @@ class Zip(StreamOperator):
     local: bool = False
     name: ClassVar[str] = "zip"
     inputs: ClassVar[int | None] = None
+
+    def effects(self) -> Effects:
+        return Effects(frozenset(), frozenset(), rows="stream")
 
     def parameters(self) -> dict[str, Any]:
         return {"local": self.local}

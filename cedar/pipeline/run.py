@@ -8,16 +8,20 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, cast
 
 from cedar.block import Block
-from cedar.errors import CedarError, PipelineError, PlanError, user_site
+from cedar.errors import CedarError, PipelineError, user_site
 from cedar.execution.loader import Loader
 from cedar.execution.options import Options
+from cedar.pipeline.planning import best_plan, choose_plan
 from cedar.report.progress import Progress
 from cedar.skip import Skip
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from cedar.optimizer.budget import Budget
     from cedar.pipeline.core import Pipeline
+    from cedar.plan.data import Plan
+    from cedar.profile import Profile, Subject
 
 
 class RunMethods:
@@ -47,8 +51,11 @@ class RunMethods:
         """The iterator that a trainer holds.
 
         Args:
-            plan: "auto" or "off"; both run the pipeline as written until the optimizer is there.
-            executor: "auto", "inline", "threads", or any ``concurrent.futures.Executor``.
+            plan: "auto" rewrites the pipeline by what operators declare, measures it while it runs, and changes to the
+                plan that is best on this machine; "off" runs it as written; or a ``Plan``. The rows, their order and
+                the states are the same.
+            executor: "auto" leaves it to the plan; "inline", "threads", "processes", or any
+                ``concurrent.futures.Executor``.
             workers: tasks at once; the cores of the machine by default.
             seed: of the run; operators' own seeds are mixed into it.
             epoch: the first epoch.
@@ -59,13 +66,13 @@ class RunMethods:
             steps: end every epoch after exactly so many batches on all ranks; rows left over open the next epoch.
             format: "numpy", "torch" or "arrow".
             device: where tensors go (format="torch").
-            exact: rewrites within a tolerance are allowed when False; none is there yet.
+            exact: False allows rewrites whose results differ within an operator's tolerance.
             on_error: a default for every operator.
             progress: show a progress bar in a terminal.
 
         Raises:
             PipelineError: arguments that do not fit, or rank and world set twice, differently.
-            PlanError: a plan or an executor that is not there.
+            PlanError: an executor that is not there, or a plan of another pipeline.
 
         Example:
             >>> import cedar
@@ -73,9 +80,9 @@ class RunMethods:
             >>> len(loader), [batch["x"].sum() for batch in loader]
             (2, [np.int64(1), np.int64(5)])
         """
-        if plan not in ("auto", "off"):
-            raise PlanError(f"plan={plan!r}: saved plans are not there yet", site=user_site(), fix='"auto" or "off"')
+        planner, chosen = choose_plan(cast("Pipeline", self).node, plan, executor, workers, on_error, exact)
         options = Options(
+            planner=planner, plan=chosen,
             executor=executor, workers=workers, seed=seed, epoch=epoch, rank=rank, world=world, subgroup=subgroup,
             split_batches=split_batches, steps=steps, format=format, device=device, on_error=on_error,
             observe=Progress("loader").update if progress else None,
@@ -89,8 +96,10 @@ class RunMethods:
 
     def _whole(self, what: str, observe: Any = None) -> Loader:
         """A loader of blocks for something that needs an end."""
-        options = Options(rank=0, world=1, subgroup=True, as_blocks=True, observe=observe)
-        loader = Loader(cast("Pipeline", self).node, options)
+        node = cast("Pipeline", self).node
+        planner, _ = choose_plan(node, "auto", "auto", None, None, exact=True)
+        options = Options(rank=0, world=1, subgroup=True, as_blocks=True, observe=observe, planner=planner)
+        loader = Loader(node, options)
         if loader.units() == math.inf:
             raise PipelineError(
                 f"{what} of a pipeline without end",
@@ -156,10 +165,48 @@ class RunMethods:
         per_block = batched(node)[id(node)]
         return sum(1 if per_block else len(block) for block in self._blocks("count"))
 
-    def profile(self, *, seconds: float = 2) -> Any:
-        """Not there yet: profiles come with the optimizer."""
-        raise PlanError("profile() is not there yet", site=user_site(), fix="loader.report() has times per operator")
+    def profile(self, *, seconds: float = 2) -> Profile:
+        """Run the pipeline as written for a while, and time each operator: print it, or ask for its ``bottleneck``.
 
-    def optimize(self, budget: Any = None, profile: Any = None) -> Any:
-        """Not there yet: plans come with the optimizer."""
-        raise PlanError("optimize() is not there yet", site=user_site(), fix='run with plan="off", as written')
+        Args:
+            seconds: when to stop, within a block or two.
+
+        Raises:
+            CedarError: whatever the pipeline itself raises.
+
+        Example:
+            >>> import cedar
+            >>> profile = cedar.from_items([{"x": i} for i in range(100)]).map(str, "x").profile(seconds=0.1)
+            >>> [figures.label for figures in profile.operators.values()]
+            ['from_items(list of 100)', 'map(str)']
+        """
+        from cedar.execution.measure import profile
+
+        return profile(cast("Pipeline", self).node, seconds)
+
+    @property
+    def subject(self) -> Subject:
+        """What profiles of this pipeline are known by; ``Profile.load(path, pipeline)`` compares it."""
+        from cedar.execution.measure import subject
+
+        return subject(cast("Pipeline", self).node)
+
+    def optimize(self, budget: Budget | None = None, profile: Profile | None = None) -> Plan:
+        """The plan that is best for a profile: measured now (two seconds), or given.
+
+        Args:
+            budget: what the plan may take; by default what the machine has.
+            profile: from ``profile()`` or ``Profile.load``.
+
+        Raises:
+            PlanError: a profile of another pipeline.
+            CedarError: whatever the pipeline itself raises while it is measured.
+
+        Example:
+            >>> import cedar
+            >>> p = cedar.from_items([{"x": i} for i in range(1000)]).map(lambda x: x + 1, "x", into="y")
+            >>> plan = p.filter(cedar.col("x") > 500).optimize()
+            >>> [d.what for d in plan.decisions if d.applied and d.rule == "push_filter"]
+            ['filter([(col("x")) > (dyn int: 500)]): below map(<lambda>)']
+        """
+        return best_plan(cast("Pipeline", self), budget, profile)

@@ -1,80 +1,105 @@
-"""explain: a pipeline's logical and physical plan as text."""
+"""explain: what a pipeline does, how it runs, what that costs and why it runs so, as text that fits a screen."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from html import escape
 
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
 from cedar.execution.compile import Compiler
-from cedar.execution.dealt import Share
+from cedar.execution.dealt import DealtStream, Share
 from cedar.execution.metrics import Metrics
 from cedar.execution.runner import Runner
 from cedar.execution.splits import Tasks
-from cedar.graph import Node
+from cedar.graph import Node, walk
 from cedar.operators.base import Env
+from cedar.plan.data import Decision, Plan, Prediction
+from cedar.profile import Profile
+from cedar.report.logical import logical_lines
+from cedar.report.physical import physical_lines
+from cedar.report.text import headed
 from cedar.stream import Count
 
+_RULES = 6  # lines for decisions
+_CACHES = 2
+_UNMEASURED = 'not measured yet: p.profile() measures, or a run under plan="auto" (then loader.explain())'
 
-def explain(root: Node) -> str:
-    """The text of ``Pipeline.explain()``."""
+
+def explain(
+    root: Node,
+    plan: Plan | None = None,
+    *,
+    profile: Profile | None = None,
+    cache: Sequence[str] = (),
+    measured: float | None = None,
+) -> str:
+    """The text of ``Pipeline.explain()`` and ``Loader.explain()``. Storage is listed; nothing is run.
+
+    Args:
+        root: the pipeline as written.
+        plan: how it runs; None is as written.
+        profile: what was measured; by default what the plan was chosen from.
+        cache: a line per ``cache()``: hit or miss, and why.
+        measured: rows per second that the plan gives, where it runs.
+    """
+    shown = plan if plan is not None else Plan.as_written(root)
+    profile = profile if profile is not None else shown.profile
     binding = Binding(root, None, Env(sampling=True))
-    compiler = Compiler(binding, Tasks(Runner("inline", 1), Env(), Metrics()), Store(), dry=True)
-    _, dealt = compiler.top(Share())
-    lines = ["LOGICAL PLAN"]
-    lines += _tree(root, binding, "", set())
-    lines.append("PHYSICAL PLAN (as written)")
-    lines += [f"  {i}. {stage}" for i, stage in enumerate(compiler.plan.stages, 1)]
-    lines.append(f"UNITS  {_units(dealt.count)} {'batches' if binding.batched[id(root)] else 'rows'} in an epoch")
-    lines.append(f"RANKS  {_ranks(dealt.source.count, compiler)}")
-    lines += [f"NOTE   {note}" for note in dict.fromkeys(compiler.plan.notes)]
+    compiler, dealt = _compiled(binding, shown)
+    unit = "batches" if binding.batched[id(root)] else "rows"
+    lines = logical_lines(root, binding.labels, profile)
+    if profile is None and shown.prediction is None:
+        lines += headed("COST", [_UNMEASURED])
+    lines += physical_lines(shown, compiler.plan.stages, {binding.label(node): node for node in walk(shown.root)})
+    if plan is not None:
+        lines += _rules(plan.decisions)
+    if shown.prediction is not None:
+        lines += headed("PREDICTION", [_predicted(shown.prediction, measured)])
+    lines += headed("CACHE", cache, _CACHES)
+    lines += headed("UNITS", [f"{_units(dealt.count)} {unit} in an epoch"])
+    lines += headed("RANKS", [_ranks(dealt.source.count, compiler)])
+    lines += headed("NOTE", compiler.plan.notes)
     return "\n".join(lines)
 
 
-def explain_html(root: Node) -> str:
+def explain_html(root: Node, plan: Plan | None = None) -> str:
     """For notebooks."""
-    return f"<pre>{escape(explain(root))}</pre>"
+    return f"<pre>{escape(explain(root, plan))}</pre>"
 
 
-def _tree(node: Node, binding: Binding, indent: str, seen: set[int]) -> list[str]:
-    """The operators, last first; a shared one is printed once."""
-    lines: list[str] = []
-    while True:
-        label = binding.labels[id(node)]
-        if id(node) in seen and node.inputs:
-            return [*lines, f"  {indent}{label}  (shared, see above)"]
-        seen.add(id(node))
-        lines.append(f"  {indent}{label:<48}  {_effects(node)}{_site(node)}".rstrip())
-        if len(node.inputs) != 1:
-            break
-        node = node.inputs[0]
-    for child in node.inputs:
-        lines += _tree(child, binding, indent + "    ", seen)
-    return lines
+def _compiled(binding: Binding, plan: Plan) -> tuple[Compiler, DealtStream]:
+    """A plan compiled for show, and the stream that is dealt to ranks."""
+    tasks = Tasks(Runner("inline", 1), Env(), Metrics())
+    compiler = Compiler(binding, tasks, Store(), dry=True, root=None if plan.root is binding.root else plan.root)
+    return compiler, compiler.top(Share())[1]
 
 
-def _effects(node: Node) -> str:
-    effects = node.operator.effects()
-    if effects.rows == "stream" or not node.inputs:
-        return ""
-    reads = "row" if effects.reads is None else ", ".join(sorted(effects.reads)) or "-"
-    writes = "row" if effects.writes is None else ", ".join(sorted(effects.writes)) or "-"
-    text = f"{_short(reads)} => {_short(writes)}"
-    return text + (" random" if effects.random else "")
+def _rules(decisions: Sequence[Decision]) -> list[str]:
+    """What was applied, then what was refused."""
+    ordered = sorted(decisions, key=lambda d: not d.applied)
+    return headed("RULES", [str(d) for d in ordered] or ["none applied, none refused"], _RULES, ": print(plan)")
 
 
-def _short(names: str) -> str:
-    return names if len(names) <= 40 else names[:37] + "..."
+def _predicted(prediction: Prediction, measured: float | None) -> str:
+    rate = prediction.rows_per_second
+    text = f"{_rate(rate)} rows/s; bottleneck: {prediction.bottleneck or 'none'}"
+    if measured is not None:
+        text += f"; measured: {_rate(measured)} rows/s" + (f" ({measured / rate - 1:+.0%})" if rate else "")
+    more = sorted(prediction.more.items(), key=lambda item: -item[1])
+    gains = [f"{what}: {gain:+.0%}" for what, gain in more if gain >= 0.005]
+    return text + ("; " + ", ".join(gains) if gains else "; more hardware would not help" if more else "")
 
 
-def _site(node: Node) -> str:
-    return f"  {node.site.file.rsplit('/', 1)[-1]}:{node.site.line}" if node.site else ""
+def _rate(rows: float) -> str:
+    """Three digits."""
+    return f"{float(f'{rows:.3g}'):,.0f}" if rows >= 100 else f"{rows:.3g}"
 
 
 def _units(count: Count) -> str:
     if count is None:
-        return "unknown before a run:"
+        return "an unknown number of"
     return "endless" if count == math.inf else f"{int(count):,}"
 
 

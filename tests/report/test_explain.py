@@ -2,13 +2,22 @@
 
 import io
 import re
+from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import cedar
 from cedar import col
 from cedar.execution.metrics import Metrics
+from cedar.graph import Node, walk
+from cedar.operators.expressions import Select
+from cedar.plan.data import Decision, Plan, Prediction
+from cedar.plan.scan import Scan
+from cedar.profile import Machine, OperatorProfile, Profile
 from cedar.report import progress
+from cedar.report.explain import explain, explain_html
 from cedar.report.progress import Progress
 
 
@@ -18,7 +27,11 @@ def rows(n=100):
 
 def plan(pipeline):
     """The plan without places in code, which move."""
-    return re.sub(r"\s+\S+\.py:\d+", "", pipeline.explain())
+    return placeless(pipeline.explain())
+
+
+def placeless(text):
+    return re.sub(r" +\S+\.py:\d+$", "", text, flags=re.MULTILINE)
 
 
 def test_a_plan_of_known_counts_reads_like_this():
@@ -27,8 +40,9 @@ def test_a_plan_of_known_counts_reads_like_this():
         "LOGICAL PLAN",
         "  batch(32, last='drop')",
         "  shuffle(seed=3, window='256MiB')",
-        "  with_columns(z)                                   x => z",
+        "  with_columns(z)                   x => z",
         "  from_items(list of 100)",
+        'COST   not measured yet: p.profile() measures, or a run under plan="auto" (then loader.explain())',
         "PHYSICAL PLAN (as written)",
         "  1. read    from_items(list of 100) -> with_columns(z)   [1 split(s), 1 window(s), permuted]",
         "  2. stream  shuffle(seed=3, window='256MiB')",
@@ -76,6 +90,173 @@ def test_explain_runs_nothing():
     assert len(pipeline.loader()) == 50
     assert pipeline.count() == 50
     assert calls == []
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+
+def decode(x):
+    return x + 1
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch):
+    """Parquet files at a relative place, so that texts are the same everywhere."""
+    monkeypatch.chdir(tmp_path)
+    table = pa.table({name: pa.array(range(100), pa.int64()) for name in ("label", "x", "y")})
+    (tmp_path / "log").mkdir()
+    pq.write_table(table, tmp_path / "log" / "a.parquet")
+    return cedar.read_parquet("log")
+
+
+def common(log):
+    """The pipeline that everybody has, its rewritten graph, and what was measured of it."""
+    pipeline = log.filter(col("label") == 1).map(decode, "x", into="u", dtype=int).shuffle(seed=1).batch(32)
+    nodes = list(walk(pipeline.node))
+    current = Node(Scan(nodes[0].operator.source, ("label", "x"), (nodes[1],)), origin=nodes[0], place="threads")
+    for node, place in zip(nodes[2:], ("processes", "", ""), strict=True):
+        current = Node(node.operator, (current,), origin=node, place=place)
+    figures = {
+        0: OperatorProfile("read_parquet(log)", 3, 3000, 3e-6, 3e-6, 1, 0, 24),
+        1: OperatorProfile("filter", 3, 3000, 1e-7, 1e-7, 0.21, 24, 24),
+        2: OperatorProfile("map(decode)", 3, 630, 1.23e-4, 1e-4, 1, 24, 32),
+    }
+    profile = Profile("", figures, Machine(2, 1 << 30), 3000, 0.1)
+    decisions = (
+        Decision("scan_columns", "read_parquet(log)", False, "all columns are delivered"),
+        Decision("push_filter", "filter below shuffle", True, "rows are ordered by their keys"),
+        Decision("scan_filter", "filter into read_parquet(log)", True, "row groups whose statistics exclude it are "
+                 "not read at all"),
+    )  # fmt: skip
+    prediction = Prediction(12345.6, "cores", more={"one more core": 0.38, "twice the storage": 0.001})
+    return pipeline, Plan(pipeline.node, current, decisions, prediction, "exact", "threads", 2, profile)
+
+
+def test_the_common_pipeline_before_anything_was_measured(log):
+    pipeline, _ = common(log)
+    assert plan(pipeline).splitlines() == [
+        "LOGICAL PLAN",
+        "  batch(32, last='drop')",
+        "  shuffle(seed=1, window='256MiB')",
+        "  map(decode)                       x => u",
+        '  filter([(col("label")) == (1)])   label => -',
+        "  read_parquet(log)",
+        'COST   not measured yet: p.profile() measures, or a run under plan="auto" (then loader.explain())',
+        "PHYSICAL PLAN (as written)",
+        '  1. read    read_parquet(log) -> filter([(col("label")) == (1)])',
+        "             [1 split(s), 1 window(s), permuted]",
+        "  2. task    map(decode)   [small tasks, by measured time]",
+        "  3. stream  shuffle(seed=1, window='256MiB')",
+        "  4. stream  batch(32, last='drop')",
+        "             [global: row counts are unknown, so every rank computes its input and keeps its share;",
+        "              local=True opts out]",
+        "  5. task    gather   [a batch a task]",
+        "UNITS  an unknown number of batches in an epoch",
+        "RANKS  every rank computes the stream and keeps its turns (row counts are unknown before a run)",
+    ]
+
+
+def test_the_common_pipeline_planned_and_measured(log):
+    pipeline, chosen = common(log)
+    text = explain(pipeline.node, chosen, cache=["cache('auto'): miss, the first run"], measured=11000.0)
+    lines = placeless(text).splitlines()
+    assert lines[:7] == [
+        "LOGICAL PLAN                                    us/row  keep  bytes  share",
+        "  batch(32, last='drop')",
+        "  shuffle(seed=1, window='256MiB')",
+        "  map(decode)                       x => u         123     1   32 B    89%",
+        '  filter([(col("label")) == (1)])   label => -     0.1  0.21   24 B     0%',
+        "  read_parquet(log)                                  3     1   24 B    10%",
+        "PHYSICAL PLAN (exact search, 2 worker(s))",
+    ]
+    stages = [line for line in lines if re.match(r" +\d\.", line)]
+    assert stages[0].startswith(
+        '  1. read    threads    read_parquet(log) {2 of 3 columns; where [(col("label")) == (1)]}'
+    )
+    assert "  2. task    processes  map(decode)   [small tasks, by measured time]" in stages
+    assert "  3. stream             shuffle(seed=1, window='256MiB')" in stages
+    assert lines[next(i for i, line in enumerate(lines) if line.startswith("RULES")) :] == [
+        "RULES  applied  push_filter: filter below shuffle  (rows are ordered by their keys)",
+        "       applied  scan_filter: filter into read_parquet(log)  (row groups whose statistics exclude it",
+        "       are not read at all)",
+        "       refused  scan_columns: read_parquet(log)  (all columns are delivered)",
+        "PREDICTION  12,300 rows/s; bottleneck: cores; measured: 11,000 rows/s (-11%); one more core: +38%",
+        "CACHE  cache('auto'): miss, the first run",
+        "UNITS  an unknown number of batches in an epoch",
+        "RANKS  every rank computes the stream and keeps its turns (row counts are unknown before a run)",
+    ]
+
+
+@pytest.mark.parametrize("many", [0, 50])
+def test_the_common_pipeline_fits_a_screen(log, many):
+    pipeline, chosen = common(log)
+    more = tuple(Decision("common", f"subexpression {i} " + "x" * 90, i % 2 == 0, "why" * 40) for i in range(many))
+    for shown in (None, chosen, replace(chosen, decisions=(*chosen.decisions, *more)), Plan.as_written(pipeline.node)):
+        lines = explain(pipeline.node, shown, cache=["cache('auto'): miss, the first run"] * 3).splitlines()
+        assert len(lines) <= 24
+        assert max(map(len, lines)) <= 100
+
+
+def test_long_lists_of_rules_are_shortened(log):
+    pipeline, chosen = common(log)
+    decisions = tuple(Decision("filter_order", f"filter {i}", i > 7) for i in range(10))
+    lines = explain(pipeline.node, replace(chosen, decisions=decisions)).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("RULES"))
+    assert lines[start : start + 6] == [
+        "RULES  applied  filter_order: filter 8",
+        "       applied  filter_order: filter 9",
+        "       refused  filter_order: filter 0",
+        "       refused  filter_order: filter 1",
+        "       refused  filter_order: filter 2",
+        "       ... 5 more: print(plan)",
+    ]
+    assert "RULES  none applied, none refused" in explain(pipeline.node, replace(chosen, decisions=()))
+
+
+def test_a_plan_that_more_hardware_would_not_help(log):
+    pipeline, chosen = common(log)
+    stuck = Prediction(0.5, "one task at a time", more={"one more core": 0.0})
+    text = explain(pipeline.node, replace(chosen, prediction=stuck))
+    assert "PREDICTION  0.5 rows/s; bottleneck: one task at a time; more hardware would not help" in text
+
+
+def test_wide_pipelines_stay_within_a_hundred_columns():
+    wide = cedar.from_items([{f"column_{i}": i for i in range(60)}])
+    wide = wide.select(*[f"column_{i}" for i in range(50)]).with_columns(
+        **{f"new_{i}": col("column_1") for i in range(9)}
+    )
+    wide = wide.filter((col("column_1") > 1) & (col("column_2") < 5) & (col("column_3") > 2) | (col("column_4") > 2))
+    for _ in range(6):
+        wide = wide.map(decode, "column_1", dtype=int)
+    joined = cedar.concat(cedar.concat(wide, wide), wide).batch(4)
+    lines = joined.explain().splitlines()
+    assert max(map(len, lines)) <= 100
+    assert sum("map(decode) #6" in line for line in lines) >= 2
+
+
+def test_a_selection_that_the_optimizer_put_in_is_shown(log):
+    pipeline, chosen = common(log)
+    batch, shuffle = chosen.root, chosen.root.inputs[0]
+    kept = Node(Select(("label", "x", "u")), shuffle.inputs)
+    root = replace(batch, inputs=(replace(shuffle, inputs=(kept,)),))
+    text = explain(pipeline.node, replace(chosen, root=root))
+    assert "map(decode) -> select(label, x, u)" in text
+    assert "select" not in text.partition("PHYSICAL")[0]
+
+
+def test_notebooks_see_the_plan(log):
+    pipeline, chosen = common(log)
+    html = explain_html(pipeline.node, chosen)
+    assert html.startswith("<pre>LOGICAL PLAN")
+    assert "x =&gt; u" in html
+    assert "exact search" in html
+
+
+def test_figures_of_a_profile_without_a_plan(log):
+    pipeline, chosen = common(log)
+    text = explain(pipeline.node, profile=chosen.profile)
+    assert "us/row" in text
+    assert "not measured yet" not in text
 
 
 class Terminal(io.StringIO):

@@ -1,9 +1,8 @@
-"""Plan: the stages that a pipeline runs in. Plain data, so it can be printed, compared and saved."""
+"""Stages: what a compiled plan runs in, for people to read."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -27,12 +26,8 @@ class Stage:
 
 
 @dataclass
-class Plan:
+class Stages:
     """Stages in the order in which rows pass them, and what a user should know about them."""
 
     stages: list[Stage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    def to_json(self) -> str:
-        """Text that diffs well."""
-        return json.dumps(asdict(self), indent=1)

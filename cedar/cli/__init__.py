@@ -1,0 +1,148 @@
+"""The command ``cedar``: look at pipelines, measure them, run them, make data."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from cedar.cli import commands
+from cedar.cli.target import TARGET, load_pipeline
+from cedar.errors import CedarError
+
+__all__ = ["load_pipeline", "main"]
+
+_LATER = {
+    "bench": "compare with the peers that are installed",
+    "train": "train dlrm, moe or resilient",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status. What is wrong is said on stderr, without a traceback."""
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    if "call" not in chosen:
+        parser.print_help()
+        return 0
+    try:
+        return int(chosen.call(chosen) or 0)
+    except CedarError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `cedar explain ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("cedar", description="Input pipelines for training jobs.")
+    adder = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_explain(adder)
+    _add_profile(adder)
+    _add_run(adder)
+    _add_data(adder)
+    for name, what in _LATER.items():
+        later = adder.add_parser(name, help=f"{what} (not there yet)")
+        later.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+        later.set_defaults(call=_later, command=name)
+    return parser
+
+
+def _command(
+    adder: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    what: str,
+    call: Callable[[argparse.Namespace], int | None],
+    examples: Sequence[str],
+) -> argparse.ArgumentParser:
+    """A command on a pipeline, with examples below its help."""
+    command = adder.add_parser(
+        name,
+        help=what,
+        description=f"{what[0].upper()}{what[1:]}.",
+        epilog="examples:\n" + "\n".join(f"  cedar {name} {example}" for example in examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("pipeline", metavar="PIPELINE", help=TARGET)
+    command.set_defaults(call=call)
+    return command
+
+
+def _add_explain(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    _command(
+        adder,
+        "explain",
+        "print what a pipeline does, without running it",
+        commands.explain,
+        ["my_project.data:train", "pipelines.py:train", "pipelines.py:make_train   # a function of no arguments"],
+    )
+
+
+def _add_profile(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    profile = _command(
+        adder,
+        "profile",
+        "measure a pipeline, operator by operator",
+        commands.profile,
+        ["my_project.data:train", "pipelines.py:train --seconds 10 --save train.profile.json"],
+    )
+    profile.add_argument("--seconds", type=_seconds, default=2.0, help="how long to measure (default: 2)")
+    profile.add_argument("--save", metavar="FILE", help="write the figures as JSON, too")
+
+
+def _add_run(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    run = _command(
+        adder,
+        "run",
+        "run a pipeline and report what it did",
+        commands.run,
+        [
+            "my_project.data:train",
+            "pipelines.py:train --seconds 30 --workers 8",
+            "pipelines.py:train --epochs 2 --plan off   # as written, to compare",
+            "pipelines.py:train --plan train.plan.json --limit-batches 1000",
+        ],
+    )
+    run.add_argument("--epochs", type=_count, default=1, metavar="N", help="how many epochs (default: 1)")
+    run.add_argument("--limit-batches", type=_count, metavar="N", help="end each epoch after N batches (or rows)")
+    run.add_argument("--seconds", type=_seconds, metavar="S", help="end after S seconds")
+    run.add_argument("--executor", default="auto", metavar="NAME", help="auto, inline, threads, ... (default: auto)")
+    run.add_argument("--workers", type=_count, metavar="N", help="tasks at once (default: the cores of the machine)")
+    run.add_argument("--plan", default="auto", metavar="PLAN", help="auto, off, or a file of plan.save (default: auto)")
+
+
+def _add_data(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    data = adder.add_parser("data", help="make synthetic data")
+    kinds = data.add_subparsers(title="data", metavar="KIND", required=True)
+    clicks = kinds.add_parser("clicks", help="a click log as Parquet: sessions, lists, dense features with gaps, label")
+    clicks.add_argument("out", metavar="OUT", help="a directory or URL")
+    clicks.add_argument("--rows", type=int, default=500_000, help="number of rows (default: 500000)")
+    clicks.add_argument("--seed", type=int, default=0, help="the same seed writes the same rows (default: 0)")
+    clicks.set_defaults(call=commands.clicks)
+
+
+def _later(chosen: argparse.Namespace) -> None:
+    raise CedarError(
+        f"cedar {chosen.command} is not there yet", fix="explain, profile, run and data work; see `cedar --help`"
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return number

@@ -1,0 +1,7 @@
+"""``python -m cedar.cli``."""
+
+import sys
+
+from cedar.cli import main
+
+sys.exit(main())

@@ -1,0 +1,87 @@
+"""What each command does."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import cedar
+from cedar.cli import tables
+from cedar.cli.target import load_pipeline
+
+if TYPE_CHECKING:
+    from cedar import Loader, Pipeline
+
+_REDRAW_SECONDS = 0.2
+
+
+def explain(chosen: argparse.Namespace) -> None:
+    """``cedar explain``."""
+    print(load_pipeline(chosen.pipeline).explain())
+
+
+def profile(chosen: argparse.Namespace) -> None:
+    """``cedar profile``."""
+    pipeline = load_pipeline(chosen.pipeline)
+    with tables.status(f"measuring {chosen.pipeline} for {chosen.seconds:g} s"):
+        found = pipeline.profile(seconds=chosen.seconds)
+    tables.show(found, tables.profile_table)
+    if chosen.save is not None:
+        found.save(chosen.save)
+        print(f"wrote {chosen.save}")
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """``cedar run``: until the end, the limit, the time, or Ctrl-C; the report comes in any case."""
+    pipeline = load_pipeline(chosen.pipeline)
+    stop = time.perf_counter() + chosen.seconds if chosen.seconds is not None else None
+    options: dict[str, Any] = {"executor": chosen.executor, "workers": chosen.workers}
+    interrupted = False
+    with pipeline.loader(plan=_plan(chosen.plan, pipeline), **options) as loader:
+        try:
+            with tables.status(chosen.pipeline) as say:
+                for epoch in range(chosen.epochs):
+                    loader.set_epoch(epoch)
+                    for _ in _until(loader, chosen.limit_batches, stop, lambda text: say(f"{chosen.pipeline}: {text}")):
+                        pass
+                    if stop is not None and time.perf_counter() >= stop:
+                        break
+        except KeyboardInterrupt:
+            interrupted = True
+        tables.show(loader.report(), tables.report_table)
+    return 130 if interrupted else 0
+
+
+def _until(loader: Loader, limit: int | None, stop: float | None, say: Any) -> Iterator[Any]:
+    """An epoch's batches, as far as they are asked for, with a line that says how it goes."""
+    drawn = 0.0
+    with contextlib.closing(iter(loader)) as batches:  # type: ignore[type-var]
+        for batch in itertools.islice(batches, limit):
+            yield batch
+            now = time.perf_counter()
+            if now - drawn > _REDRAW_SECONDS:
+                drawn = now
+                report = loader.report()
+                say(
+                    f"epoch {report.epoch}: {report.rows:,} rows, {report.rows_per_second:,.0f} rows/s, "
+                    f"bottleneck: {report.bottleneck}"
+                )
+            if stop is not None and now >= stop:
+                return
+
+
+def _plan(text: str, pipeline: Pipeline) -> Any:
+    """What the loader takes: auto, off, or the plan in a file."""
+    return text if text in ("auto", "off") else cedar.Plan.load(text, pipeline)
+
+
+def clicks(chosen: argparse.Namespace) -> None:
+    """``cedar data clicks``."""
+    from cedar.datasets.clicks import write_clicks
+
+    write_clicks(chosen.out, rows=chosen.rows, seed=chosen.seed)
+    print(f"wrote {chosen.rows:,} rows to {chosen.out}")

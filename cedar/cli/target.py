@@ -1,0 +1,90 @@
+"""Pipelines by name: ``module:name``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cedar
+from cedar.errors import CedarError, PipelineError, nearest
+
+TARGET = "module:pipeline, or path/to/file.py:pipeline"
+
+
+def load_pipeline(target: str) -> cedar.Pipeline:
+    """The pipeline that ``target`` names: ``module:name`` or ``file.py:name``; a function of no arguments is called.
+
+    Raises:
+        PipelineError: there is no such module, file or name, it raises, or it is no pipeline.
+
+    Example:
+        >>> from cedar.cli import load_pipeline
+        >>> load_pipeline("json:dumps")
+        Traceback (most recent call last):
+        cedar.errors.PipelineError: json:dumps cannot be called without arguments...
+    """
+    place, _, name = target.rpartition(":")
+    if not place or not name:
+        raise PipelineError(f"{target!r} names no pipeline", fix=f"write {TARGET}")
+    module = _module(place)
+    if not hasattr(module, name):
+        known = [n for n in vars(module) if not n.startswith("_")]
+        raise PipelineError(
+            f"{place} has no {name!r}; it has {', '.join(nearest(name, known)[:12]) or 'no names'}",
+            fix=f"write {TARGET}",
+        )
+    found: Any = getattr(module, name)
+    if callable(found) and not isinstance(found, cedar.Pipeline):
+        found = _called(found, target)
+    if not isinstance(found, cedar.Pipeline):
+        raise PipelineError(f"{target} is a {type(found).__name__}, not a Pipeline")
+    return found
+
+
+def _called(make: Any, target: str) -> Any:
+    try:
+        inspect.signature(make).bind()
+    except (TypeError, ValueError) as error:
+        raise PipelineError(f"{target} cannot be called without arguments: {error}") from error
+    try:
+        return make()
+    except CedarError:
+        raise
+    except Exception as error:
+        raise PipelineError(f"{target}() raised {_told(error)}") from error
+
+
+def _module(place: str) -> ModuleType:
+    sys.path.insert(0, os.getcwd())  # as `python -m` does
+    try:
+        if not place.endswith(".py"):
+            return importlib.import_module(place)
+        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    except CedarError:
+        raise
+    except (ImportError, FileNotFoundError) as error:
+        raise PipelineError(f"{place} cannot be imported: {error}", fix=f"write {TARGET}") from error
+    except Exception as error:  # whatever the user's module does
+        raise PipelineError(f"{place} cannot be imported: {_told(error)}") from error
+    finally:
+        sys.path.pop(0)
+
+
+def _told(error: Exception) -> str:
+    """An exception, and the user's line that raised it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})" if trace is not None else ""
+    return f"{type(error).__name__}: {error}" + ("" if isinstance(error, SyntaxError) else where)

@@ -1,0 +1,272 @@
+"""Whether a predicate can hold on any of some rows of which only bounds are known.
+
+A predicate that cannot be true keeps no row. What is not understood may take any value; what may fail on a row excludes
+nothing, as the failure has to come out.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from cedar.datasets.truth import (
+    Among,
+    Both,
+    CanFailError,
+    Compare,
+    Flag,
+    IfAlike,
+    Known,
+    Missing,
+    Node,
+    Not,
+    Opaque,
+    Path,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Json: TypeAlias = Any
+_FLIPPED = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq", "Eq": "Eq", "NotEq": "NotEq"}
+_LOGICAL = frozenset({"And", "Or", "LogicalAnd", "LogicalOr", "Xor", "EqValidity", "NotEqValidity"})
+_ARITHMETIC = frozenset({"Plus", "Minus", "Multiply", "Divide", "TrueDivide", "FloorDivide", "Modulus"})
+_SAFE = frozenset({"IsNull", "IsNotNull", "IsFinite", "IsInfinite", "IsNan", "IsNotNan", "IsIn", "IsBetween", "Not"})
+
+
+def excludes(predicate: pl.Expr, known: Known) -> bool:
+    """True when no row within the bounds can satisfy the predicate; null does not satisfy it.
+
+    Args:
+        predicate: a row-wise polars expression of booleans.
+        known: the bounds of a column or of a field of a struct column; None where nothing is known.
+
+    Example:
+        >>> import polars as pl, pyarrow as pa
+        >>> from cedar.datasets.truth import Bounds
+        >>> bounds = Bounds(10, 0, pa.array([1, 5]))
+        >>> excludes(pl.col("x") > 5, lambda path: bounds), excludes(pl.col("x") >= 5, lambda path: bounds)
+        (True, False)
+    """
+    node = _compiled(_Same(predicate))
+    try:
+        return node is not None and not node.truth(known).true
+    except CanFailError:
+        return False
+
+
+class _Same:
+    """An expression, equal to itself alone: to remember what it was compiled to."""
+
+    def __init__(self, expr: pl.Expr) -> None:
+        self.expr = expr
+
+    def __hash__(self) -> int:
+        return id(self.expr)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.expr is other.expr
+
+
+@lru_cache(maxsize=256)
+def _compiled(same: _Same) -> Node | None:
+    try:
+        return _compile(json.loads(same.expr.meta.serialize(format="json")))
+    except CanFailError:
+        return None
+
+
+# ---- from polars' JSON to nodes --------------------------------------------------------------------------------------
+
+
+def _compile(node: Json) -> Node:
+    kind, body = _kind(node)
+    path = _path(node)
+    if path is not None:
+        return Flag(path)
+    if kind in {"Alias", "KeepName"}:
+        return _compile(body[0] if isinstance(body, list) else body)
+    if kind == "BinaryExpr" and body["op"] in {"And", "LogicalAnd"}:
+        return Both(_compile(body["left"]), _compile(body["right"]))
+    if kind == "BinaryExpr" and body["op"] in {"Or", "LogicalOr"}:
+        return Not(Both(Not(_compile(body["left"])), Not(_compile(body["right"]))))
+    if kind == "BinaryExpr" and body["op"] in _FLIPPED:
+        return _compile_comparison(body["left"], body["op"], body["right"]) or _opaque(node)
+    if kind == "Function":
+        return _compile_function(body) or _opaque(node)
+    return _opaque(node)
+
+
+def _compile_function(body: Json) -> Node | None:
+    family, inner = _kind(body["function"])
+    if family != "Boolean":
+        return None
+    name, options = _kind(inner)
+    inputs = body["input"]
+    if name == "Not":
+        return Not(_compile(inputs[0]))
+    if name in {"AllHorizontal", "AnyHorizontal"}:
+        parts = [_compile(part) for part in inputs]
+        if name == "AnyHorizontal":
+            return Not(_joined([Not(part) for part in parts]))
+        return _joined(parts)
+    path = _path(inputs[0])
+    if path is None:
+        return None
+    if name in {"IsNull", "IsNotNull"}:
+        return Missing(path) if name == "IsNull" else Not(Missing(path))
+    if name == "IsBetween":
+        return _compile_between(path, inputs, options["closed"])
+    if name == "IsIn" and _is_constant(inputs[1]):
+        return Among(path, _values(inputs[1]), bool((options or {}).get("nulls_equal")))
+    return None
+
+
+def _joined(parts: list[Node]) -> Node:
+    joined = parts[0]
+    for part in parts[1:]:
+        joined = Both(joined, part)
+    return joined
+
+
+def _compile_comparison(left: Json, op: str, right: Json) -> Node | None:
+    path = _path(left)
+    if path is None:
+        path, right, op = _path(right), left, _FLIPPED[op]
+    return None if path is None or not _is_constant(right) else _comparison(path, op, right)
+
+
+def _compile_between(path: Path, inputs: list[Json], closed: str) -> Node | None:
+    """Two comparisons, where polars converts both ends alike whether they are given together or one at a time."""
+    _, low, high = inputs
+    if not _is_constant(low) or not _is_constant(high):
+        return None
+    more = "GtEq" if closed in {"Both", "Left"} else "Gt"
+    less = "LtEq" if closed in {"Both", "Right"} else "Lt"
+    both = Both(_comparison(path, more, low), _comparison(path, less, high))
+    return IfAlike(path, _literal_kind(low), _literal_kind(high), both)
+
+
+def _opaque(node: Json) -> Node:
+    """A part that may take any value.
+
+    Raises:
+        CanFailError: it may fail on a row, for all that is known here.
+    """
+    numbers: set[Path] = set()
+    _check_safe(node, numbers)
+    return Opaque(frozenset(numbers))
+
+
+def _check_safe(node: Json, numbers: set[Path]) -> None:
+    """Collects the columns that arithmetic needs to be numbers: of other types it may fail on a row."""
+    kind, body = _kind(node)
+    if kind == "Literal" or _path(node) is not None:
+        return
+    if kind == "Alias":
+        _check_safe(body[0], numbers)
+    elif kind == "BinaryExpr" and body["op"] in {*_FLIPPED, *_LOGICAL, *_ARITHMETIC}:
+        for side in (body["left"], body["right"]):
+            path = _path(side)
+            if body["op"] in _ARITHMETIC and path is not None:
+                numbers.add(path)
+            elif body["op"] in _ARITHMETIC and _is_constant(side) and _literal_kind(side) not in {"Int", "Float"}:
+                raise CanFailError
+            _check_safe(side, numbers)
+    elif kind == "Function" and _kind(body["function"])[0] == "Boolean":
+        if _kind(body["function"]["Boolean"])[0] not in _SAFE:
+            raise CanFailError
+        for part in body["input"]:
+            _check_safe(part, numbers)
+    else:
+        raise CanFailError
+
+
+def _kind(node: Json) -> tuple[str, Json]:
+    if isinstance(node, dict) and len(node) == 1:
+        return next(iter(node.items()))
+    return str(node), None
+
+
+def _path(node: Json) -> Path | None:
+    """The column, or the field of a struct column, that a node stands for."""
+    kind, body = _kind(node)
+    if kind == "Column":
+        return (body,)
+    if kind != "Function" or _kind(body["function"])[0] != "StructExpr":
+        return None
+    name, field = _kind(body["function"]["StructExpr"])
+    inner = _path(body["input"][0]) if name == "FieldByName" else None
+    return None if inner is None else (*inner, field)
+
+
+def _is_constant(node: Json) -> bool:
+    """A literal, with casts around it, whose value polars' JSON holds to the last bit."""
+    kind, body = _kind(node)
+    if kind == "Alias":
+        return _is_constant(body[0])
+    if kind == "Cast":
+        return _is_constant(body["expr"]) and "Float" not in json.dumps(body)
+    if kind == "Agg" and _kind(body)[0] == "Implode":
+        return _is_constant(body["Implode"]["input"])
+    if kind != "Literal":
+        return False
+    how, value = _kind(body)
+    exact = how != "Scalar" or not _kind(value)[0].startswith("Float")
+    return exact and (how != "Dyn" or _kind(value)[1] is not None)
+
+
+def _literal_kind(node: Json) -> str:
+    """The type of a literal: "Int" or "Float" alone for plain numbers, as the column decides how wide they are."""
+    kind, body = _kind(node)
+    if kind == "Alias":
+        return _literal_kind(body[0])
+    how, value = _kind(body)
+    if kind == "Literal" and how == "Dyn":
+        return _kind(value)[0]
+    return f"{_select(_expression(node)).dtype}"
+
+
+def _comparison(path: Path, op: str, constant: Json) -> Compare:
+    import polars as pl
+
+    value = _constant(constant)
+    kind, body = _kind(constant)
+    plain = next(iter(body["Dyn"].values())) if kind == "Literal" and "Dyn" in body else None
+    return Compare(path, op, pl.col("x") <= value, pl.col("x") >= value, plain)
+
+
+def _constant(node: Json) -> pl.Expr:
+    """The expression of a literal. Polars' JSON has no NaN and no infinity, and rounds when it is read."""
+    import polars as pl
+
+    kind, body = _kind(node)
+    if kind == "Alias":
+        return _constant(body[0])
+    number = body["Dyn"].get("Float") if kind == "Literal" and "Dyn" in body else None
+    return _expression(node) if number is None else pl.lit(number)
+
+
+def _values(node: Json) -> pl.Series:
+    import polars as pl
+
+    values = _select(_expression(node))
+    return values.explode() if values.dtype == pl.List else values
+
+
+def _expression(node: Json) -> pl.Expr:
+    import polars as pl
+
+    return pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")
+
+
+def _select(expr: pl.Expr) -> pl.Series:
+    """The value of an expression without columns."""
+    import polars as pl
+
+    try:
+        return pl.select(expr).to_series()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise CanFailError from error

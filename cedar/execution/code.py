@@ -1,0 +1,92 @@
+"""Code: functions on their way to other processes, by value, sent once to each."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cedar.errors import WorkerError
+from cedar.operators.base import Env
+
+_KEPT = 32  # loaded at a time in a process
+_loaded: OrderedDict[str, Any] = OrderedDict()
+_first: dict[str, Env] = {}
+
+
+class UnknownCode(Exception):
+    """This process was told a key only, and does not have the code (any more)."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """Functions and what they close over, pickled.
+
+    Args:
+        key: equal for equal code, whatever the epoch and the run.
+        pickled: None where the process at the other end has it.
+        path: where modules are looked for.
+    """
+
+    key: str
+    pickled: bytes | None
+    path: tuple[str, ...] = field(default=())
+
+    @staticmethod
+    def of(value: Any) -> Code:
+        """``value`` by value, as far as it is not from a module that can be imported.
+
+        Raises:
+            WorkerError: something in it cannot be pickled.
+        """
+        import cloudpickle
+
+        try:
+            pickled = cloudpickle.dumps(value)
+        except Exception as error:
+            raise WorkerError(
+                f"a function of the pipeline cannot be sent to another process: {error}",
+                done="nothing was run",
+                fix='make what it closes over picklable, or use executor="threads"',
+            ) from error
+        return Code(hashlib.blake2b(pickled, digest_size=16).hexdigest(), pickled, tuple(sys.path))
+
+    def known(self) -> Code:
+        """The key alone."""
+        return Code(self.key, None)
+
+    def load(self) -> Any:
+        """The value, one object in this process as long as it is used.
+
+        Raises:
+            UnknownCode: there is only a key, and nobody sent the rest.
+            WorkerError: a module is missing here, or its version is another.
+        """
+        if self.key not in _loaded:
+            if self.pickled is None:
+                raise UnknownCode(self.key)
+            while len(_loaded) >= _KEPT:
+                old, _ = _loaded.popitem(last=False)
+                _first.pop(old, None)
+            _loaded[self.key] = self._unpickled(self.pickled)
+        _loaded.move_to_end(self.key)
+        return _loaded[self.key]
+
+    def _unpickled(self, pickled: bytes) -> Any:
+        import cloudpickle
+
+        sys.path += [folder for folder in self.path if folder not in sys.path]
+        try:
+            return cloudpickle.loads(pickled)
+        except Exception as error:
+            raise WorkerError(
+                f"a worker cannot load the pipeline's functions: {type(error).__name__}: {error}",
+                done="nothing was run there",
+                fix="a module that they use must be one that a fresh Python can import",
+            ) from error
+
+    def env(self, env: Env) -> Env:
+        """``env`` with the one set of instances that belongs to this code in this process, whatever the epoch."""
+        return replace(env, instances=_first.setdefault(self.key, env).instances)

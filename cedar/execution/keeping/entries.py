@@ -1,0 +1,214 @@
+"""An entry: the blocks of one split as bytes, checked before anything in them is believed.
+
+Layout: for each block an Arrow IPC stream of its columns and one of its keys, each beginning at a multiple of 64; then
+JSON that says where they are and what Arrow cannot; then the length and CRC-32 of that JSON, and a magic number. The
+JSON holds the CRC-32 of all that lies before it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.block import Block, Skipped
+from cedar.columns import TensorType, type_of
+from cedar.cursor import Keys
+from cedar.references import version_of
+
+FORMAT = 2
+_MAGIC = b"CEDARKEP"
+_TAIL = struct.Struct("<QI8s")
+_PAGE = 64
+_CONSTANT = ("file", "sub", "repeat", "branch", "source")
+
+
+class Damaged(Exception):
+    """An entry that cannot be believed, and why."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An entry as it is read: its blocks, and where in the kept chain of operators rows were skipped."""
+
+    blocks: list[Block]
+    nbytes: int
+
+
+def versions() -> dict[str, str]:
+    """What decides what the bytes of an entry, and the results of operators, look like."""
+    packages = {name: version_of(name) for name in ("cedar", "pyarrow", "numpy", "polars")}
+    return {"format": str(FORMAT), "python": version_of("sys"), **packages}
+
+
+def storable(blocks: Sequence[Block]) -> str:
+    """Why the blocks cannot be written; empty where they can."""
+    for block in blocks:
+        if not block.aligned:
+            return "its batches have no row keys"
+        for name, column in block.columns.items():
+            if not isinstance(column, pa.Array) and (column.dtype.hasobject or column.dtype.kind == "V"):
+                return f"column {name!r} holds Python objects"
+    return ""
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_body(blocks: Sequence[Block], sink: Any, ordinals: Sequence[int]) -> dict[str, Any]:
+    """Write the Arrow parts into ``sink``; returns what ``tail`` needs.
+
+    Args:
+        blocks: that are ``storable``.
+        sink: a pyarrow output stream at its beginning.
+        ordinals: of the kept operators; an entry names them by their place here, so it serves other pipelines too.
+    """
+    places = {ordinal: place for place, ordinal in enumerate(ordinals)}
+    described = []
+    for block in blocks:
+        arrays, tensors = _as_arrays(block)
+        keys, constant = _keys(block.keys)
+        dead = [[slot, places.get(w.operator, -1), w.label, w.error, w.refill] for slot, w in block.dead.items()]
+        described.append({
+            "rows": len(block), "slots": block.slots, "names": list(block.columns), "tensors": tensors,
+            "constant": constant, "dead": dead, "columns": _write(sink, arrays), "keys": _write(sink, keys),
+        })  # fmt: skip
+    return {"blocks": described, "size": sink.tell()}
+
+
+def tail(described: dict[str, Any], checksum: int) -> bytes:
+    """What ends an entry whose body has ``checksum``."""
+    text = json.dumps(described | {"crc": checksum, "versions": versions()}).encode()
+    return text + _TAIL.pack(len(text), zlib.crc32(text), _MAGIC)
+
+
+def _write(sink: Any, arrays: dict[str, pa.Array]) -> list[int] | None:
+    if not arrays:
+        return None
+    start = -(-sink.tell() // _PAGE) * _PAGE
+    sink.write(b"\0" * (start - sink.tell()))
+    batch = pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return [start, sink.tell()]
+
+
+def _as_arrays(block: Block) -> tuple[dict[str, pa.Array], dict[str, Any]]:
+    arrays: dict[str, pa.Array] = {}
+    tensors: dict[str, Any] = {}
+    for number, (name, column) in enumerate(block.columns.items()):
+        if isinstance(column, pa.Array):
+            arrays[str(number)] = column
+            continue
+        kind = type_of(column)
+        assert isinstance(kind, TensorType)
+        tensors[name] = [list(kind.shape), column.dtype.str]
+        arrays[str(number)] = _bytes_of(column)
+    return arrays, tensors
+
+
+def _bytes_of(column: Any) -> pa.Array:
+    """One fixed-size binary per row, without a copy of a contiguous array."""
+    width = column.dtype.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
+    if not width or not len(column):
+        return pa.nulls(len(column))
+    flat = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(column), [None, pa.py_buffer(flat)])
+
+
+def _keys(keys: Keys) -> tuple[dict[str, pa.Array], dict[str, int]]:
+    arrays = {"row": pa.array(keys.row)}
+    constant = {}
+    for name in _CONSTANT:
+        part = getattr(keys, name)
+        if isinstance(part, int):
+            constant[name] = part
+        else:
+            arrays[name] = pa.array(part)
+    return arrays, constant
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_entry(raw: Any, ordinals: Sequence[int], checked: bool) -> Stored:
+    """The blocks of an entry, without a copy: their arrays are views of ``raw``.
+
+    Args:
+        raw: bytes, or a memory map; where it can be written, so can the ndarrays.
+        ordinals: of the kept operators, as when it was written.
+        checked: the checksum of the body was found right before.
+
+    Raises:
+        Damaged: it is torn, changed, or of another version.
+    """
+    described = _described(raw)
+    view = memoryview(raw)[: described["size"]]
+    if not checked and zlib.crc32(view) != described["crc"]:
+        raise Damaged("its checksum is wrong")
+    buffer = pa.py_buffer(raw)
+    try:
+        blocks = [_block(buffer, view, one, ordinals) for one in described["blocks"]]
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, IndexError) as error:
+        raise Damaged(f"it cannot be decoded: {error}") from error
+    return Stored(blocks, described["size"])
+
+
+def _described(raw: Any) -> dict[str, Any]:
+    view = memoryview(raw)
+    if len(view) < _TAIL.size:
+        raise Damaged("it is cut short")
+    length, checksum, magic = _TAIL.unpack(view[-_TAIL.size :])
+    if magic != _MAGIC or length > len(view) - _TAIL.size:
+        raise Damaged("it is cut short, or no entry")
+    text = bytes(view[-_TAIL.size - length : -_TAIL.size])
+    if zlib.crc32(text) != checksum:
+        raise Damaged("its checksum is wrong")
+    described: dict[str, Any] = json.loads(text)
+    if described.get("versions") != versions():
+        raise Damaged("another version wrote it")
+    if described["size"] != len(view) - _TAIL.size - length:
+        raise Damaged("it is cut short")
+    return described
+
+
+def _block(buffer: pa.Buffer, view: memoryview, one: dict[str, Any], ordinals: Sequence[int]) -> Block:
+    arrays = _read(buffer, one["columns"])
+    columns = {
+        name: _tensor(arrays[i], buffer.address, view, *one["tensors"][name]) if name in one["tensors"] else arrays[i]
+        for i, name in enumerate(one["names"])
+    }
+    parts = _read(buffer, one["keys"], names=True)
+    keys = Keys(**{name: part.to_numpy() for name, part in parts.items()}, **one["constant"])
+    dead = {
+        slot: Skipped(ordinals[place] if place >= 0 else place, label, error, refill)
+        for slot, place, label, error, refill in one["dead"]
+    }
+    return Block(columns, keys, dead)
+
+
+def _read(buffer: pa.Buffer, place: list[int] | None, names: bool = False) -> Any:
+    if place is None:
+        return {} if names else []
+    with pa.ipc.open_stream(buffer.slice(place[0], place[1] - place[0])) as reader:
+        batch = reader.read_next_batch()
+    return dict(zip(batch.schema.names, batch.columns, strict=True)) if names else batch.columns
+
+
+def _tensor(array: pa.Array, base: int, view: memoryview, shape: list[int], dtype: str) -> Any:
+    if pa.types.is_null(array.type):
+        return np.zeros((len(array), *shape), dtype=dtype)
+    start = array.buffers()[1].address - base  # through the view: it knows whether it can be written
+    flat = np.frombuffer(view, np.uint8, len(array) * array.type.byte_width, start)
+    return flat.view(dtype).reshape(len(array), *shape)
+
+
+def relabelled(blocks: list[Block], source: int, lap: int) -> list[Block]:
+    """The blocks as rows of source number ``source`` in repetition ``lap``."""
+    return [Block(b.columns, replace(b.keys, repeat=lap, source=source), b.dead, b.aligned) for b in blocks]

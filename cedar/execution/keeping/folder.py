@@ -1,0 +1,169 @@
+"""Entries as files of a directory that this user alone can write."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import shutil
+import stat
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from cedar.block import Block
+from cedar.errors import PipelineError
+from cedar.execution.keeping.entries import tail, write_body
+from cedar.execution.keeping.evicting import Held
+
+SUFFIX = ".arrow"
+DISK_BYTES = 16 << 30  # or 80% of what is free, whichever is less
+_FREE_SHARE = 0.8
+_ABANDONED = 3600.0  # seconds after which a temporary file is nobody's
+
+
+class Folder:
+    """A directory. Files appear whole, by a rename, and are read through memory maps, so removing one hurts no reader.
+
+    Args:
+        path: of the directory; made, for this user alone, with the first entry.
+        shown: what messages call it.
+    """
+
+    kind = "disk"
+
+    def __init__(self, path: str, shown: str) -> None:
+        self._path = path
+        self._shown = shown
+
+    def check(self) -> None:
+        """Refuse a directory into which somebody else could have put entries.
+
+        Raises:
+            PipelineError: another user owns it or can write it, or it is no directory.
+        """
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._refused(f"cannot be looked at: {error}") from error
+        if not stat.S_ISDIR(found.st_mode):
+            raise self._refused("is no directory")
+        if not hasattr(os, "geteuid"):  # Windows: the user's profile is private
+            return
+        if found.st_uid != os.geteuid():
+            raise self._refused(f"belongs to another user (uid {found.st_uid}, you are {os.geteuid()})")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise self._refused(
+                f"can be written by others (mode {stat.S_IMODE(found.st_mode):o})", f"or: chmod go-w {self._path}"
+            )
+
+    def _refused(self, what: str, more: str = "") -> PipelineError:
+        return PipelineError(
+            f"cache({self._shown!r}): the directory {what}",
+            done="nothing was read from it: what others can write could be taken for your data",
+            fix=f"give a directory of your own; one that does not exist is made private {more}".strip(),
+        )
+
+    def budget(self, held: int) -> int:
+        """The bytes that entries may take when the user gave no number; ``held`` are taken already."""
+        at = self._path
+        while not os.path.exists(at):
+            at = os.path.dirname(at) or "."
+        return min(DISK_BYTES, int(_FREE_SHARE * (shutil.disk_usage(at).free + held)))
+
+    def load(self, name: str) -> tuple[Any, Any] | None:
+        """The bytes of an entry, and a mark that is another after every change of them; None where there is none.
+
+        The map is private: what a function writes into its arrays stays with it.
+        """
+        try:
+            with open(self._file(name), "rb") as file:
+                found = os.fstat(file.fileno())
+                raw = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if found.st_size else b""
+        except FileNotFoundError:
+            return None
+        mark = (self._path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        with contextlib.suppress(OSError):  # a directory that can only be read
+            os.utime(self._file(name), ns=(time.time_ns(), found.st_mtime_ns))  # the access time is the last use
+        return raw, mark
+
+    def save(self, name: str, blocks: Sequence[Block], ordinals: Sequence[int], room: Callable[[int], bool]) -> int:
+        """Write an entry where there is room for its bytes, and return them; else 0. Raises OSError."""
+        os.makedirs(self._path, mode=0o700, exist_ok=True)
+        self.check()
+        temporary = self._temporary()
+        try:
+            with pa.OSFile(temporary, "wb") as sink:
+                described = write_body(blocks, sink, ordinals)
+            size = _seal(temporary, described)
+            if not room(size):
+                return 0
+            os.replace(temporary, self._file(name))
+            return size
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+    def _temporary(self) -> str:
+        path = os.path.join(self._path, f".{uuid.uuid4().hex}.tmp")
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        return path
+
+    def entries(self) -> list[Held]:
+        """What is there; temporary files that were left behind are removed."""
+        found: list[Held] = []
+        try:
+            files = list(os.scandir(self._path))
+        except OSError:
+            return found
+        for file in files:
+            with contextlib.suppress(OSError):  # removed meanwhile
+                info = file.stat()
+                if file.name.endswith(SUFFIX):
+                    name = file.name.removesuffix(SUFFIX)
+                    used = max(info.st_atime, info.st_mtime)
+                    found.append(Held(name, name.partition("-")[0], info.st_size, used))
+                elif file.name.endswith(".tmp") and time.time() - info.st_mtime > _ABANDONED:
+                    os.unlink(file.path)
+        return found
+
+    def remove(self, name: str) -> None:
+        """Remove an entry; whoever reads it goes on."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._file(name))
+
+    def read_note(self, name: str) -> bytes | None:
+        """A small file beside the entries."""
+        try:
+            with open(os.path.join(self._path, name), "rb") as file:
+                return file.read()
+        except OSError:
+            return None
+
+    def write_note(self, name: str, text: bytes) -> None:
+        """Write a small file, whole. Raises OSError."""
+        temporary = self._temporary()
+        with open(temporary, "wb") as file:
+            file.write(text)
+        os.replace(temporary, os.path.join(self._path, name))
+
+    def _file(self, name: str) -> str:
+        return os.path.join(self._path, name + SUFFIX)
+
+
+def _seal(path: str, described: dict[str, Any]) -> int:
+    """Append what makes a body an entry; returns the size of the file."""
+    with open(path, "r+b") as file:
+        checksum = 0
+        if described["size"]:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body:
+                checksum = zlib.crc32(body)
+        file.seek(0, os.SEEK_END)
+        file.write(tail(described, checksum))
+        return file.tell()

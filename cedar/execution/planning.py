@@ -1,0 +1,240 @@
+"""Plans: the plan of a run, how it does, and the one that takes over at a window's end."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from dataclasses import dataclass, replace
+
+from cedar.datasets.base import Read
+from cedar.execution.binding import Binding
+from cedar.execution.checking import check_plan
+from cedar.execution.machine import machine
+from cedar.execution.measure import subject
+from cedar.execution.metrics import Metrics
+from cedar.execution.watcher import Watcher
+from cedar.operators.base import RowOperator
+from cedar.plan.data import Decision, Plan
+from cedar.plan.planner import Planner
+from cedar.profile import OperatorProfile, Profile
+
+_log = logging.getLogger("cedar")
+_CALLS = 3  # of each operator before a plan is made: the first may load a model
+_TASKS = 6  # after so many, operators that no row reaches are not waited for
+_DETAILS = 12  # tasks that measure each operator by itself
+_EVERY = 64  # later, one task in so many does
+_AUDITS = 32  # of the tasks with an order of their own, one in so many is run both ways
+_CHECK_SECONDS = 0.05  # of work on sample rows, before a plan takes over
+_MISSED = 0.7  # of the predicted speed: less is a plan to be replaced
+_TRIAL = 1.0  # seconds before a plan's speed is judged
+_STALLED = 0.1  # of the time: where the trainer waits less than this, nothing is to be gained
+
+
+@dataclass
+class _Span:
+    """What was read, and waited for, since a plan took over."""
+
+    rows: int
+    elapsed: float
+    waited: float
+    cpu: float
+
+
+class Plans:
+    """Of one loader.
+
+    Args:
+        planner: makes plans; None keeps the first.
+        first: the plan to start with.
+        binding: the bound operators of the pipeline as written.
+        metrics: the loader's.
+    """
+
+    def __init__(self, planner: Planner | None, first: Plan, binding: Binding, metrics: Metrics) -> None:
+        self.planner = planner
+        self.current = first
+        self.history: list[str] = []  # what was changed while running, and why
+        self.workers, self.executor = 1, "threads"
+        self._binding = binding
+        self._metrics = metrics
+        self._written = Plan.as_written(binding.root)
+        self._watcher = Watcher()
+        self._next: Plan | None = None
+        self._before: tuple[Plan, float] | None = None  # the plan before this one, and its rows per second
+        self._thread: threading.Thread | None = None
+        self._asked = 0
+        self._found = 0
+        self._began: _Span | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def rewrites(self) -> bool:
+        """The current plan is not the pipeline as written."""
+        return self.current.root is not self._binding.root
+
+    def watcher(self) -> Watcher:
+        """For the streams of the current plan, or of the next one where that is ready."""
+        with self._lock:
+            if self._next is not None:
+                self._take(self._next)
+            live = self.planner is not None
+            self._watcher = Watcher(
+                details=_DETAILS if live and not self._asked else 0,
+                every=_EVERY if live else 0,
+                audits=_AUDITS if self.rewrites else 0,
+            )
+            return self._watcher
+
+    def _take(self, plan: Plan) -> None:
+        speed = self._speed()
+        self._before = (self.current, speed) if speed is not None else None
+        self.current, self._next, self._began = plan, None, None
+
+    def _span(self) -> _Span:
+        m = self._metrics
+        return _Span(m.rows_read, m.elapsed, m.waited, time.process_time())
+
+    def _speed(self) -> float | None:
+        """Rows read per second under the current plan; None in its first moments, or where the trainer is slower."""
+        began = self._began
+        if began is None:
+            return None
+        now = self._span()
+        seconds = now.elapsed - began.elapsed
+        if seconds < _TRIAL / 4 or now.waited - began.waited < _STALLED * seconds:
+            return None
+        return (now.rows - began.rows) / seconds
+
+    # ---- while running -----------------------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Called now and then by the run: plans when enough was seen; cheap."""
+        if self._began is None:
+            self._began = self._span()
+        if self._metrics.differences[self._found :]:
+            self._refuse()
+        if self.planner is None or self._thread is not None or self._next is not None:
+            return
+        if not self._asked:
+            if self._enough():
+                self._ask()
+        elif self._asked < 3:
+            self._judge()
+
+    def _enough(self) -> bool:
+        seen = self._metrics.seen
+        wanted = [
+            self._binding.index[id(n)] for n in self._binding.nodes if isinstance(n.operator, (RowOperator, Read))
+        ]
+        calls = [seen[i].calls if i in seen else 0 for i in wanted]
+        return bool(calls) and (min(calls) >= _CALLS or self._metrics.tasks >= _TASKS * 2)
+
+    def _judge(self) -> None:
+        """A plan that misses what was predicted of it, or what the one before it did, is replaced."""
+        began, predicted = self._began, self.current.prediction
+        if began is None or self._metrics.elapsed - began.elapsed < _TRIAL * self._asked:
+            return
+        speed = self._speed()
+        if speed is None:
+            return
+        if self._before is not None and speed < _MISSED * self._before[1]:
+            plan, there = self._before
+            self._change(plan, f"{speed:,.0f} rows/s, {there:,.0f} under the plan before: back to that")
+            self._asked = 3
+        elif predicted is not None and speed < _MISSED * predicted.rows_per_second:
+            self._ask()
+
+    def _ask(self) -> None:
+        self._asked += 1
+        profile = self.profile()
+        remaining = self._remaining()
+        self._thread = threading.Thread(target=self._improve, args=(profile, remaining), daemon=True, name="cedar-plan")
+        self._thread.start()
+
+    def _improve(self, profile: Profile, remaining: float | None) -> None:
+        assert self.planner is not None
+        try:
+            per_row = sum(f.wall for f in profile.operators.values()) or 1e-6
+            rows = int(min(max(_CHECK_SECONDS / per_row, 16), 1024))
+            plan = self.planner.improve(profile, remaining, lambda plan: check_plan(self._binding, plan, rows))
+            if plan is not None:
+                self._change(plan, "chosen from what was measured")
+        except Exception:  # noqa: BLE001 - a plan is never worth a run
+            _log.warning("no better plan was found", exc_info=True)
+        finally:
+            self._thread = None
+
+    def _change(self, plan: Plan, why: str) -> None:
+        with self._lock:
+            self._next = plan
+            self.history.append(why)
+            self._watcher.fence = True
+
+    def _refuse(self) -> None:
+        """An audit found other rows: what it concerns is refused for good, and said aloud."""
+        what = self._metrics.differences[self._found]
+        self._found = len(self._metrics.differences)
+        _log.warning(
+            "a block of the optimized plan has other rows than the pipeline as written (%s): for this block the rows "
+            "as written were delivered, and the plan is given up; earlier blocks may be concerned",
+            what,
+        )
+        plan = self.planner.refuse(self.current, what) if self.planner is not None else self._written
+        self._change(plan, f"an audit found a difference: {what}")
+        self._asked = 3
+
+    def failed(self, error: Exception) -> bool:
+        """Go on with the pipeline as written, where the error is raised again if it is one; False if that runs."""
+        if not self.rewrites:
+            return False
+        with self._lock:
+            self._next, self._asked = None, 3
+            self.history.append(f"as written after an error: {type(error).__name__}")
+            decision = Decision("plan", "all of it", applied=False, why=f"an error: {str(error).splitlines()[0]}")
+            self.current = replace(self._written, decisions=(*self.current.decisions, decision))
+        return True
+
+    def close(self) -> None:
+        """Wait for a plan that is being made: its thread calls the user's functions."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(10)
+
+    # ---- what is known -----------------------------------------------------------------------------------------------
+
+    def profile(self) -> Profile:
+        """What was measured so far, with an estimate of who holds the GIL."""
+        m = self._metrics
+        found = m.profile(
+            subject(self._binding.root, self._binding),
+            machine(measure=False),
+            workers=self.workers,
+            executor=self.executor,
+        )
+        began = self._began
+        if began is None:
+            return found
+        now = self._span()
+        busy = (now.cpu - began.cpu) / max(now.elapsed - began.elapsed, 1e-6)
+        operators = {i: _with_gil(f, busy, self.workers) for i, f in found.operators.items()}
+        return replace(found, operators=operators)
+
+    def _remaining(self) -> float | None:
+        """Rows of this epoch that are still to be read, where metadata tells."""
+        rows = [split.rows for source in self._binding.sources for split in self._binding.splits(source)]
+        if any(r is None for r in rows):
+            return None
+        total = sum(r or 0 for r in rows)
+        return max(0.0, total - self._metrics.rows_read) if total else math.inf
+
+
+def _with_gil(figures: OperatorProfile, busy: float, workers: int) -> OperatorProfile:
+    """Threads that share one GIL take longer by the clock than by their work, and keep one core busy at most."""
+    if figures.gil is not None or workers < 2 or not figures.cpu or busy > 1.4:
+        return figures if figures.gil is not None else replace(figures, gil=0.0 if busy > 1.4 else None)
+    late = figures.wall / figures.cpu - 1
+    if late > workers:  # waits for something else
+        return replace(figures, gil=0.0)
+    return replace(figures, gil=min(max(late, 0.0), 1.0), wall=figures.cpu)

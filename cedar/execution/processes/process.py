@@ -1,0 +1,84 @@
+"""WorkerProcess: a fresh interpreter, started, spoken to, and ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import BrokenExecutor
+from multiprocessing import spawn
+
+import cedar
+from cedar.execution.processes.wire import Wire
+
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(cedar.__file__)))
+_CODE = """\
+import sys
+sys.path[:] = {path!r}
+sys.path.append({home!r})
+from cedar.execution.processes.worker import main
+main({end}, {parent}, {level})
+"""
+_THREADS = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OPENCV_FOR_THREADS_NUM",
+)  # fmt: skip
+
+
+class WorkerDied(BrokenExecutor):
+    """A worker process ended while it had a task, or did not start."""
+
+
+class WorkerProcess:
+    """One worker. Python runs anew in it (it is not forked), without the user's ``__main__``.
+
+    Raises:
+        OSError: no process can be started.
+    """
+
+    def __init__(self) -> None:
+        here, there = socket.socketpair()
+        with there:
+            self.wire = Wire(here)
+            self.known: set[str] = set()  # keys of the code that it has
+            level = logging.getLogger("cedar").getEffectiveLevel()
+            code = _CODE.format(path=sys.path, home=_HOME, end=there.fileno(), parent=os.getpid(), level=level)
+            limits = dict.fromkeys(_THREADS, "1") | {"TOKENIZERS_PARALLELISM": "false"}
+            try:
+                self._process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - Python itself
+                    [os.fsdecode(spawn.get_executable()), "-P", "-c", code],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[there.fileno()],
+                    env=os.environ | limits,
+                    process_group=0,  # a Ctrl-C that comes before the worker ignores it does not reach it
+                )
+            except OSError:
+                self.wire.close()
+                raise
+        self.pid = self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it now, whatever it does; ``end`` has to follow."""
+        self._process.kill()
+
+    def end(self) -> str:
+        """How it ended: it is made to, if it has not."""
+        self.wire.close()
+        try:
+            code = self._process.wait(0.5)  # it exits by itself when its wire closes
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        if code >= 0:
+            return f"exit code {code}"
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"

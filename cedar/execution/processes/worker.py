@@ -1,0 +1,176 @@
+"""What runs in a worker process: one task after another, from a fresh interpreter that never sees the user's script."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import queue
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cedar.errors import CedarError, WorkerError, portable
+from cedar.execution.code import UnknownCode
+from cedar.execution.processes.wire import Wire, decode, encode
+
+_LOOK = 1.0  # seconds between two looks at whether the parent lives
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call, and the folder that the caller is in."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    folder: str | None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The worker takes tasks."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A task returned."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A task raised, or its result cannot be sent back."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A task's code is not here: send the task again with all of it."""
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A line for the parent's log."""
+
+    record: logging.LogRecord
+
+
+class _Handler(logging.handlers.QueueHandler):
+    """Log lines go to the parent, whose handlers the user has set up."""
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        self.queue.send(encode(Logged(record)))
+
+
+def main(end: int, parent: int, level: int) -> None:
+    """Work until the parent is gone.
+
+    Args:
+        end: the file descriptor of this end of the wire.
+        parent: its process id.
+        level: the least level of log lines that are passed on.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
+    _die_with_the_starting_thread()
+    wire = Wire(socket.socket(fileno=end))
+    tasks: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(wire, tasks, parent), daemon=True).start()
+    logging.basicConfig(level=level, handlers=[_Handler(wire)])  # type: ignore[arg-type]
+    _preload()
+    wire.send(encode(Ready()))
+    if tasks.empty():
+        import polars  # noqa: F401 - most pipelines need it soon
+    while True:
+        _work(wire, tasks.get())
+
+
+def _die_with_the_starting_thread() -> None:
+    """On Linux the kernel ends us with the thread that started us, also where we hold the GIL in a loop."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _receive(wire: Wire, tasks: queue.SimpleQueue[list[Any]], parent: int) -> None:
+    """Take in tasks while others run, so that neither end waits for the other to read; end with the parent."""
+    poll = select.poll()
+    poll.register(wire.fileno(), select.POLLIN)
+    try:
+        while os.getppid() == parent:
+            if poll.poll(1000 * _LOOK):
+                tasks.put(wire.receive())
+    finally:
+        os._exit(0)
+
+
+def _preload() -> None:
+    import pyarrow as pa
+
+    pa.set_cpu_count(1)
+
+    import cedar.execution.runner  # noqa: F401 - and with it, all that runs a chain
+
+
+def _work(wire: Wire, parts: list[Any]) -> None:
+    """Answer one task; answers come in the order of tasks."""
+    reply: Any
+    try:
+        task: Task = decode(parts)
+        _enter(task.folder)
+        reply = Done(task.fn(*task.args, **task.kwargs))
+        _limit_threads()
+    except UnknownCode:
+        reply = Wanted()
+    except BaseException as error:  # noqa: BLE001 - the caller gets whatever was raised
+        reply = Failed(error if isinstance(error, CedarError) else portable(error))
+    try:
+        message = encode(reply)
+    except Exception as error:  # noqa: BLE001 - an object may raise anything when it is pickled
+        message = encode(Failed(_unsendable(reply, error)))
+    wire.send(message)
+
+
+def _enter(folder: str | None) -> None:
+    """Relative paths mean the same as in the parent."""
+    if folder is not None and folder != _entered[0]:
+        os.chdir(folder)
+        _entered[0] = folder
+
+
+_entered = [os.getcwd()]
+
+
+def _limit_threads() -> None:
+    """A worker is one core's worth: what has no environment variable for it is told here, once it is there."""
+    cv2 = sys.modules.get("cv2")
+    if cv2 is not None and cv2.getNumThreads() > 1:
+        cv2.setNumThreads(1)
+
+
+def _unsendable(reply: Any, error: Exception) -> WorkerError:
+    if isinstance(reply, Failed):
+        return WorkerError(f"a task failed: {type(reply.error).__name__}: {reply.error}")
+    return unsendable(reply.value, "what a task made", error)
+
+
+def unsendable(value: Any, what: str, error: Exception) -> WorkerError:
+    """The error for rows that cannot be pickled; names the column."""
+    for block in getattr(value, "blocks", ()):
+        for name, column in block.columns.items():
+            try:
+                encode(column)
+            except Exception:  # noqa: BLE001 - see above
+                what = f"column {name!r}"
+    return WorkerError(
+        f"{what} cannot be sent to another process: {type(error).__name__}: {error}",
+        fix='make values that can be pickled, or use executor="threads"',
+    )

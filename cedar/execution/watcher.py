@@ -1,0 +1,39 @@
+"""Which tasks look closely, and when reading stops for another plan."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass
+class Watcher:
+    """Of one plan's streams.
+
+    Args:
+        details: how many more tasks measure each operator by itself.
+        every: one task in so many measures each operator, after those; 0 is none.
+        audits: one task in so many is run both ways; 0 is none.
+        fence: True once the windows not yet begun are for another plan.
+    """
+
+    details: int = 0
+    every: int = 0
+    audits: int = 0
+    fence: bool = False
+    _tasks: int = 0
+    _checked: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def next(self, checks: bool) -> Literal["", "detail", "audit"]:
+        """What the next task does beside its work; ``checks`` where it has two orders to compare."""
+        with self._lock:
+            self._tasks += 1
+            if self._tasks <= self.details:
+                return "detail"
+            if checks and self.audits:
+                self._checked += 1
+                if self._checked % self.audits == 0:
+                    return "audit"
+            return "detail" if self.every and self._tasks % self.every == 0 else ""

@@ -1,0 +1,182 @@
+"""Beam search: for chains with too many orders to try all, and for a first bound where there are few.
+
+A state is scored by a whole plan that it can become: the operators that are left run in a fixed order, by how many rows
+they drop for what they cost, where the state's rows are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cedar.optimizer.cost import ChainCost, Use, add
+from cedar.optimizer.ordering import Path, Precedence, keep_best
+
+_LEAST_WIDTH = 12  # states of each place that go on
+_WIDTH = 480  # over the number of operators: short chains can be searched more broadly
+
+
+@dataclass(slots=True)
+class _State:
+    score: float
+    use: Use
+    done: int
+    place: int
+    order: tuple[int, ...]
+    places: tuple[int, ...]
+    start: int
+
+
+def beam_paths(cost: ChainCost, precedence: Precedence, others: Use) -> list[Path]:
+    """Good orders and placings of a chain, given what everything else takes."""
+    static = _static_order(cost, precedence)
+    width = max(_LEAST_WIDTH, _WIDTH // max(1, cost.size))
+    states = [_State(0.0, use, 0, at, (), (), at) for at, use in cost.starts()]
+    for _ in range(cost.size):
+        states = _best(_children(states, cost, precedence, static, others), width, len(cost.places))
+    paths = [Path(cost.finish(s.use, s.place), s.order, s.places, s.start) for s in states]
+    best = _placed_anew(min(paths, key=lambda path: max(add(path.use, others))), cost, others)
+    paths.append(_placed_anew(_moved(best, cost, precedence, others), cost, others))
+    return keep_best(paths)
+
+
+def _children(
+    states: list[_State], cost: ChainCost, precedence: Precedence, static: list[int], others: Use
+) -> list[_State]:
+    found = []
+    for state in states:
+        rests = [_Rest(cost, static, state.done, place) for place in range(len(cost.places))]
+        for i in precedence.ready(state.done):
+            for place, rest in enumerate(rests):
+                use = cost.step(state.use, state.done, state.place, i, place)
+                behind = add(use, rest.without(i))
+                if cost.remote[place]:
+                    behind = cost.finish(behind, place)
+                score = max(add(behind, others)) + sum(behind) * 1e-6
+                found.append(
+                    _State(
+                        score, use, state.done | 1 << i, place, (*state.order, i), (*state.places, place), state.start
+                    )
+                )
+    return found
+
+
+def _best(states: list[_State], width: int, places: int) -> list[_State]:
+    """The best of each set and place once, so many of each place."""
+    kept: list[_State] = []
+    seen: set[tuple[int, int]] = set()
+    left = [width] * places
+    for state in sorted(states, key=lambda s: (s.score, s.order)):
+        key = (state.done, state.place)
+        if left[state.place] and key not in seen:
+            seen.add(key)
+            left[state.place] -= 1
+            kept.append(state)
+    return kept
+
+
+class _Rest:
+    """What the operators behind a set take in the static order in one place, any one of them left out."""
+
+    def __init__(self, cost: ChainCost, static: list[int], done: int, place: int) -> None:
+        rate = cost.rate(done)
+        before: Use = (0.0, 0.0, 0.0, 0.0, 0.0)
+        self._parts: dict[int, tuple[Use, Use, float]] = {}
+        for i in static:
+            if not done >> i & 1:
+                unit = cost.units[i][place]
+                own = (unit[0] * rate, unit[1] * rate, unit[2] * rate, unit[3] * rate, unit[4] * rate)
+                keep = cost.loads[i].keep
+                self._parts[i] = (before, own, keep)
+                before = add(before, own)
+                rate *= keep
+        self._all = before
+
+    def without(self, i: int) -> Use:
+        """What the others take once ``i`` has run before them: those before it see fewer rows, too."""
+        before, own, keep = self._parts[i]
+        whole = self._all
+        return (
+            before[0] * keep + whole[0] - before[0] - own[0],
+            before[1] * keep + whole[1] - before[1] - own[1],
+            before[2] * keep + whole[2] - before[2] - own[2],
+            before[3] * keep + whole[3] - before[3] - own[3],
+            before[4] * keep + whole[4] - before[4] - own[4],
+        )
+
+
+def _static_order(cost: ChainCost, precedence: Precedence) -> list[int]:
+    """First what drops most rows for its cost, together with what must run before it."""
+    order: list[int] = []
+    done = 0
+    while done != cost.full:
+        best, best_rank = -1, 0.0
+        for i in range(cost.size):
+            if done >> i & 1:
+                continue
+            rank = _rank(cost, precedence.before[i] & ~done | 1 << i)
+            if best < 0 or rank > best_rank:
+                best, best_rank = i, rank
+        for i in _members(precedence.before[best] & ~done | 1 << best):
+            order.append(i)
+            done |= 1 << i
+    return order
+
+
+def _members(mask: int) -> list[int]:
+    return [i for i in range(mask.bit_length()) if mask >> i & 1]
+
+
+def _rank(cost: ChainCost, mask: int) -> float:
+    """Rows dropped per cost of a group of operators, run in the order as written."""
+    rate, spent = 1.0, 1e-15
+    for i in _members(mask):
+        spent += rate * sum(cost.units[i][0])
+        rate *= cost.loads[i].keep
+    return (1.0 - rate) / spent
+
+
+def _moved(path: Path, cost: ChainCost, precedence: Precedence, others: Use) -> Path:
+    """The path after every move of one operator to another place in the order that still gains, tried once each."""
+    best, least = path, max(add(path.use, others))
+    for i in range(cost.size):
+        here = best.order.index(i)
+        for to in _reachable(best.order, here, precedence):
+            order, places = _shift(best.order, here, to), _shift(best.places, here, to)
+            use = cost.evaluate(order, places, best.start)
+            if max(add(use, others)) < least * (1 - 1e-6):
+                best, least, here = Path(use, order, places, best.start), max(add(use, others)), to
+                break
+    return best
+
+
+def _placed_anew(path: Path, cost: ChainCost, others: Use) -> Path:
+    """The path after every change of one operator's place that gains, tried once each."""
+    best, least = path, max(add(path.use, others))
+    for k in range(cost.size):
+        for place in range(len(cost.places)):
+            places = (*best.places[:k], place, *best.places[k + 1 :])
+            use = cost.evaluate(best.order, places, best.start)
+            if max(add(use, others)) < least * (1 - 1e-6):
+                best, least = Path(use, best.order, places, best.start), max(add(use, others))
+    return best
+
+
+def _reachable(order: tuple[int, ...], here: int, precedence: Precedence) -> list[int]:
+    """Where the operator at ``here`` may go, the others keeping their order."""
+    found = []
+    i = order[here]
+    for to in range(here - 1, -1, -1):
+        if precedence.before[i] >> order[to] & 1:
+            break
+        found.append(to)
+    for to in range(here + 1, len(order)):
+        if precedence.before[order[to]] >> i & 1:
+            break
+        found.append(to)
+    return found
+
+
+def _shift(items: tuple[int, ...], here: int, to: int) -> tuple[int, ...]:
+    rest = [*items[:here], *items[here + 1 :]]
+    rest.insert(to, items[here])
+    return tuple(rest)

@@ -1,0 +1,71 @@
+"""Budget: what a plan may use of the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cedar.errors import PipelineError, user_site
+from cedar.sizes import parse_bytes
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a plan may use; what is left out is what the machine has.
+
+    Args:
+        cpus: cores, a whole number above 0.
+        memory: for rows on their way, bytes or text such as "2GiB".
+        cache: for what ``cache()`` keeps, bytes or text.
+        cluster: the address of a scheduler, or its client.
+
+    Raises:
+        PipelineError: a figure that is none, at the user's line.
+
+    Example:
+        >>> Budget(cpus=4, memory="2GiB").memory_bytes
+        2147483648
+    """
+
+    cpus: int | None = None
+    memory: int | str | None = None
+    cache: int | str | None = None
+    cluster: Any = None
+
+    def __post_init__(self) -> None:
+        if self.cpus is not None and not _whole(self.cpus, least=1):
+            raise PipelineError(
+                f"Budget(cpus={self.cpus!r}): a whole number of cores, at least 1",
+                site=user_site(),
+                fix="such as cpus=8",
+            )
+        _size(self.memory, "memory", least=1)
+        _size(self.cache, "cache", least=0)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Bytes for rows on their way."""
+        return _size(self.memory, "memory", least=1)
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Bytes for what ``cache()`` keeps; 0 keeps nothing."""
+        return _size(self.cache, "cache", least=0)
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _size(value: Any, what: str, least: int) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return parse_bytes(value, what)
+    if not _whole(value, least):
+        raise PipelineError(
+            f"Budget({what}={value!r}): a whole number of bytes, or a size as text",
+            site=user_site(),
+            fix=f'such as {what}="2GiB"',
+        )
+    return int(value)

@@ -1,0 +1,372 @@
+"""Cost: a roofline. What an order of a chain's operators, and the places they run in, take of each resource.
+
+The use of a resource is seconds per row read from the sources, over the resource's capacity; the resource with the most
+use limits the throughput. What an operator takes depends on the *set* of operators before it alone: on the rows that
+they leave, and on the size of the columns that they change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from cedar.operators.base import Effects
+from cedar.optimizer.chains import Chain
+from cedar.optimizer.flow import Flow
+from cedar.optimizer.live import Names
+from cedar.optimizer.loads import Load
+from cedar.plan.scan import Scan
+
+Use: TypeAlias = "tuple[float, float, float, float, float]"
+RESOURCES = ("cores", "GIL", "process shipping", "workers", "one task at a time")
+NOTHING: Use = (0.0, 0.0, 0.0, 0.0, 0.0)
+REMOTE = "processes"  # the place whose rows are copied there and back
+INLINE = "inline"
+_TASK_SECONDS = 0.02  # of work in a task of a stage that runs Python per row, as stages cut them
+_HERE = -1  # the rows are in the coordinator's memory
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What there is of each resource.
+
+    Args:
+        cores: that tasks may use.
+        workers: tasks at once.
+        ship_bytes: bytes per second to and from a process.
+        ship_seconds: to send a task to a process and its result back, without the bytes.
+        storage: how much faster than measured it answers.
+    """
+
+    cores: int
+    workers: int
+    ship_bytes: float
+    ship_seconds: float
+    storage: float = 1.0
+
+
+def add(a: Use, b: Use) -> Use:
+    return (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3], a[4] + b[4])
+
+
+def total(uses: Iterable[Use]) -> Use:
+    result = NOTHING
+    for use in uses:
+        result = add(result, use)
+    return result
+
+
+class ChainCost:
+    """The cost of a chain as a function of order and places.
+
+    Sets of operators are bit masks over ``chain.nodes``; places are indices into ``places``.
+
+    Args:
+        places: the executors allowed.
+    """
+
+    def __init__(
+        self, chain: Chain, loads: dict[int, Load], flow: Flow, capacity: Capacity, places: Sequence[str]
+    ) -> None:
+        self.chain = chain
+        self.places = tuple(places)
+        self.capacity = capacity
+        self.loads = [loads[id(node)] for node in chain.nodes]
+        self.effects = [node.operator.effects() for node in chain.nodes]
+        self.size = len(self.loads)
+        self.full = (1 << self.size) - 1
+        self.remote = [place == REMOTE for place in self.places]
+        self.units = [[self._unit(load, p, i) for p in range(len(self.places))] for i, load in enumerate(self.loads)]
+        self._rates = {0: flow.rate[id(chain.base)]}
+        self._per_row = sum(1 << i for i, effects in enumerate(self.effects) if effects.per_row)
+        self._columns = Columns(self.loads, self.effects, flow.sizes[id(chain.base)], flow.needs[id(chain.top)])
+        self._sources = self._source_uses(loads, flow) if chain.reads else None
+        self._source_rows = loads[id(chain.base)].rows
+
+    # ---- sets --------------------------------------------------------------------------------------------------------
+
+    def rate(self, done: int) -> float:
+        """Rows that the operators in ``done`` leave, per row read from the sources."""
+        if done not in self._rates:
+            low = done & -done
+            self._rates[done] = self.rate(done ^ low) * self.loads[low.bit_length() - 1].keep
+        return self._rates[done]
+
+    def weight(self, done: int, i: int) -> float:
+        """Rows that reach operator ``i`` behind those in ``done``, weighed by the size of what it reads."""
+        return self.rate(done) * self._columns.scale(done, i)
+
+    def bytes(self, done: int) -> float:
+        """Bytes of the columns still needed behind ``done``, per row read from the sources."""
+        return self.rate(done) * self._columns.live(done)
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def starts(self) -> list[tuple[int, Use]]:
+        """Where the rows of the base may be, and what it took to have them there."""
+        return [(_HERE, NOTHING)] if self._sources is None else self._sources
+
+    def step(self, use: Use, done: int, at: int, i: int, place: int) -> Use:
+        """The use once operator ``i`` has run in ``place`` on rows that are ``at``, behind those in ``done``."""
+        weight = self.weight(done, i)
+        unit = self.units[i][place]
+        cores, gil, ship, workers, here = use
+        here += weight * unit[4]
+        cores += weight * unit[0]
+        gil += weight * unit[1]
+        ship += weight * unit[2]
+        workers += weight * unit[3]
+        moved = self._moved(done, at, i, place)
+        if moved:
+            ship += moved
+            cores += moved / self.capacity.cores
+        return cores, gil, ship, workers, here
+
+    def finish(self, use: Use, at: int) -> Use:
+        """The use once the chain's rows are back with the coordinator."""
+        if at == _HERE or not self.remote[at]:
+            return use
+        moved = self.bytes(self.full) / self.capacity.ship_bytes
+        return add(use, (moved / self.capacity.cores, 0.0, moved, 0.0, 0.0))
+
+    def evaluate(self, order: Sequence[int], places: Sequence[int], start: int = _HERE) -> Use:
+        """The use of a whole chain."""
+        at, use = next(found for found in self.starts() if found[0] == start)
+        done = 0
+        for i, place in zip(order, places, strict=True):
+            use = self.step(use, done, at, i, place)
+            done, at = done | 1 << i, place
+        return self.finish(use, at)
+
+    def seconds(self, order: Sequence[int]) -> dict[int, float]:
+        """Core seconds per row read, by place in ``chain.nodes``."""
+        done, found = 0, {}
+        for i in order:
+            found[i] = self.weight(done, i) * self.loads[i].cpu
+            done |= 1 << i
+        return found
+
+    def task_bytes(self, order: Sequence[int]) -> float:
+        """Bytes of the rows of one task where they are largest."""
+        entering = self.rate(0)
+        if not entering or not (self.size or self.chain.reads):
+            return 0.0
+        rows = self._source_rows if self.chain.reads else self.loads[order[0]].rows
+        done, most = 0, self.bytes(0)
+        for i in order:
+            done |= 1 << i
+            most = max(most, self.bytes(done))
+        return rows * most / entering
+
+    def sizes_of(self, i: int) -> tuple[float, float]:
+        """Bytes per row of what operator ``i`` both reads and writes, before and behind it as written."""
+        return self._columns.change(i)
+
+    def least(self, i: int) -> Use:
+        """What operator ``i`` takes at least of each resource, wherever it runs, per row that reaches it."""
+        units = self.units[i]
+        return tuple(min(unit[k] for unit in units) for k in range(5))  # type: ignore[return-value]
+
+    def lightest(self, i: int) -> float:
+        """What the size of what operator ``i`` reads weighs at least, whatever ran before."""
+        return self._columns.least_scale(i)
+
+    # ---- parts -------------------------------------------------------------------------------------------------------
+
+    def _moved(self, done: int, at: int, i: int, place: int) -> float:
+        """Seconds of shipping before operator ``i``: where rows enter or leave a process, and between two stages."""
+        was, will = at != _HERE and self.remote[at], self.remote[place]
+        if not was and not will:
+            return 0.0
+        if was and will and not self._cut(done, i):
+            return 0.0
+        ways = was + will
+        entered = 0.0
+        if will and (self.chain.batched or not self.effects[i].per_row):
+            entered = self.rate(done) * self.capacity.ship_seconds / self.loads[i].rows
+        return ways * self.bytes(done) / self.capacity.ship_bytes + entered
+
+    def _cut(self, done: int, i: int) -> bool:
+        """Reading ends where Python first runs per row: the tasks from there on are smaller."""
+        return self.chain.reads and self.effects[i].per_row and not done & self._per_row
+
+    def _unit(self, load: Load, place: int, i: int) -> Use:
+        """What a row that reaches the operator takes, its way there left out."""
+        tasks = 0.0
+        if self.remote[place] and self.effects[i].per_row and not self.chain.batched:
+            tasks = min(1.0, load.busy / _TASK_SECONDS) * self.capacity.ship_seconds
+        return self._work(load, load.busy, place, tasks)
+
+    def _work(self, load: Load, busy: float, place: int, shipping: float) -> Use:
+        """Work of so many seconds of a worker, and its shipping, which takes somebody's core too."""
+        inline = place == _HERE or self.places[place] == INLINE
+        remote = not inline and self.remote[place]
+        return (
+            (load.cpu + shipping) / self.capacity.cores,
+            0.0 if remote else load.cpu * load.gil,
+            shipping,
+            0.0 if inline else busy / self.capacity.workers,
+            busy if inline else 0.0,
+        )
+
+    def _source_uses(self, loads: dict[int, Load], flow: Flow) -> list[tuple[int, Use]]:
+        node = self.chain.base
+        load, inside = loads[id(node)], node.operator.where if isinstance(node.operator, Scan) else ()
+        filters = [loads[id(each)] for each in inside]
+        kept = 1.0
+        for each in filters:
+            kept *= each.keep
+        rate = flow.rate[id(node)] / kept if kept else 0.0
+        share = _share_read(node.operator, load)
+        found = []
+        for place, remote in enumerate(self.remote):
+            if remote and load.serial:
+                continue
+            shipping = self.capacity.ship_seconds / load.rows if remote else 0.0
+            use = _times(self._read(load, share, place, shipping), rate)
+            reaching = rate
+            for each in filters:
+                use = add(use, _times(self._work(each, each.busy, place, 0.0), reaching))
+                reaching *= each.keep
+            found.append((place, use))
+        return found or [(_HERE, _times(self._read(load, share, _HERE, 0.0), rate))]
+
+    def _read(self, load: Load, share: float, place: int, shipping: float) -> Use:
+        """Reading a row in part."""
+        read = dataclasses.replace(load, cpu=load.cpu * share, wait=load.wait * share / self.capacity.storage)
+        use = self._work(read, read.busy, place, shipping)
+        return add(use, (0.0, 0.0, 0.0, 0.0, read.busy)) if load.serial and not use[4] else use
+
+
+def _times(use: Use, by: float) -> Use:
+    return (use[0] * by, use[1] * by, use[2] * by, use[3] * by, use[4] * by)
+
+
+def _share_read(operator: object, load: Load) -> float:
+    """The part of the measured bytes that a scan still reads."""
+    if not isinstance(operator, Scan) or operator.columns is None:
+        return 1.0
+    names = set(operator.columns)
+    for each in operator.where:
+        names |= each.operator.effects().reads or frozenset(load.columns)
+    whole = sum(load.columns.values())
+    return sum(size for name, size in load.columns.items() if name in names) / whole if whole else 1.0
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------------
+
+
+class Columns:
+    """The size of a chain's columns behind a set of its operators.
+
+    An operator that reads and writes a column changes its size by a factor, the same in every legal order; one that
+    only writes it gives it a size. Columns that no operator writes, and that the same ones read, are one bundle.
+    """
+
+    def __init__(self, loads: Sequence[Load], effects: Sequence[Effects], base: dict[str, float], needs: Names) -> None:
+        names = set(base)
+        for load, effect in zip(loads, effects, strict=True):
+            names |= (effect.writes if effect.writes is not None else frozenset(load.columns)) | (
+                effect.reads or frozenset()
+            )
+        bundles: dict[tuple[int, int], float] = {}
+        self._written: dict[str, _Column] = {}
+        for name in sorted(names):
+            column = _Column.of(name, loads, effects, base.get(name, 0.0), needs)
+            if column.changes:
+                self._written[name] = column
+            else:
+                key = (column.readers, column.ends)
+                bundles[key] = bundles.get(key, 0.0) + column.base
+        self._bundles = [(readers, ends, size) for (readers, ends), size in bundles.items() if size]
+        self._scaled = [self._varying(i, effect) for i, effect in enumerate(effects)]
+        self._live: dict[int, float] = {}
+
+    def _varying(self, i: int, effects: Effects) -> tuple[list[_Column], int, float]:
+        """The written columns that an operator reads, the operators before it as written, and its bytes there."""
+        read = [c for name, c in self._written.items() if effects.reads is not None and name in effects.reads]
+        before = (1 << i) - 1
+        others = [c for c in read if any(change[0] != 1 << i for change in c.changes)]
+        size = sum(c.size(before) for c in read) + sum(s for readers, _, s in self._bundles if readers >> i & 1)
+        return (read, before, size) if others and size > 0 else ([], before, 0.0)
+
+    def scale(self, done: int, i: int) -> float:
+        """Bytes that operator ``i`` reads of a row behind ``done``, over those of the order as written."""
+        read, before, size = self._scaled[i]
+        if not read or done == before:
+            return 1.0
+        change = sum(c.size(done) - c.size(before) for c in read)
+        return max(0.0, 1.0 + change / size)
+
+    def least_scale(self, i: int) -> float:
+        """A bound from below of ``scale``: nothing where other operators change what ``i`` reads."""
+        return 0.0 if self._scaled[i][0] else 1.0
+
+    def change(self, i: int) -> tuple[float, float]:
+        """Bytes of what operator ``i`` both reads and writes, before and behind it as written."""
+        both = [c for c in self._written.values() if c.readers >> i & 1 and any(bit == 1 << i for bit, *_ in c.changes)]
+        before = (1 << i) - 1
+        return sum(c.size(before) for c in both), sum(c.size(before | 1 << i) for c in both)
+
+    def live(self, done: int) -> float:
+        """Bytes per row behind ``done`` that somebody still needs."""
+        if done not in self._live:
+            size = sum(s for readers, ends, s in self._bundles if readers & ~done or not ends & ~done)
+            size += sum(c.size(done) for c in self._written.values() if c.live(done))
+            self._live[done] = size
+        return self._live[done]
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One column of a chain.
+
+    Args:
+        base: bytes per row as it enters.
+        readers: operators that read it.
+        ends: operators behind which nobody needs what it was: they drop it, or write it anew; where nobody above the
+            chain needs it, a bit that no operator has.
+        changes: (operator, size it gives, factor it changes by or None), as written.
+    """
+
+    base: float
+    readers: int
+    ends: int
+    changes: tuple[tuple[int, float, float | None], ...]
+
+    @staticmethod
+    def of(name: str, loads: Sequence[Load], effects: Sequence[Effects], base: float, needs: Names) -> _Column:
+        size, readers = base, 0
+        ends = 0 if needs is None or name in needs else 1 << len(loads)
+        changes: list[tuple[int, float, float | None]] = []
+        for i, (load, effect) in enumerate(zip(loads, effects, strict=True)):
+            reads = effect.reads is None or name in effect.reads
+            readers |= reads << i
+            writes = effect.writes is None or name in effect.writes
+            kept = effect.keeps is None or name in effect.keeps
+            ends |= (not reads and (writes or not kept)) << i
+            if not writes or not load.measured or _passed_on(name, load, effect):
+                continue
+            given = load.columns.get(name, 0.0)
+            factor = given / size if reads and size and effect.writes is not None else None
+            changes.append((1 << i, given, factor))
+            size = given
+        return _Column(base, readers, ends, tuple(changes))
+
+    def size(self, done: int) -> float:
+        size = self.base
+        for bit, given, factor in self.changes:
+            if done & bit:
+                size = given if factor is None else size * factor
+        return size
+
+    def live(self, done: int) -> bool:
+        """Somebody still reads it, or it leaves the chain."""
+        return bool(self.readers & ~done) or not self.ends & ~done
+
+
+def _passed_on(name: str, load: Load, effects: Effects) -> bool:
+    """A selection that names its columns leaves those as they are that it does not compute."""
+    return effects.writes is None and effects.reads is not None and name in effects.reads and name not in load.columns

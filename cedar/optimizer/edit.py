@@ -1,0 +1,90 @@
+"""Edit a plan's graph: every node keeps the name of the node whose work it does."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cedar import graph
+from cedar.graph import Node
+from cedar.operators.base import Operator, Schema
+from cedar.operators.columns_ops import Drop, Rename
+from cedar.operators.expressions import Select
+from cedar.optimizer.facts import Facts
+
+
+def rebuilt(node: Node, inputs: tuple[Node, ...], facts: Facts, operator: Operator | None = None) -> Node:
+    """``node`` on other inputs, perhaps with less to do, in the name of the same node of the pipeline as written."""
+    origin = None if facts.ordinal(node) is None else node.logical
+    return dataclasses.replace(node, operator=operator or node.operator, inputs=inputs, origin=origin)
+
+
+def only(below: Node, names: tuple[str, ...]) -> Node:
+    """These columns of a node, put in by the optimizer."""
+    return Node(Select(names), (below,))
+
+
+def is_inserted(node: Node, facts: Facts) -> bool:
+    """True for a selection that the optimizer put in."""
+    return isinstance(node.operator, Select) and facts.ordinal(node) is None
+
+
+def substitute(root: Node, old: Node, new: Node, facts: Facts) -> Node:
+    """The graph with ``new`` in the place of ``old``; what is shared stays shared."""
+    done: dict[int, Node] = {}
+    for current in graph.walk(root):
+        inputs = tuple(done[id(child)] for child in current.inputs)
+        done[id(current)] = new if current is old else _with_inputs(current, inputs, facts)
+    return done[id(root)]
+
+
+def fit(root: Node, facts: Facts) -> Node:
+    """Without the drops and renames of columns that are not there any more, because nobody reads them."""
+    done: dict[int, Node] = {}
+    known: dict[int, Schema] = {}
+    for current in graph.walk(root):
+        node = _with_inputs(current, tuple(done[id(child)] for child in current.inputs), facts)
+        below = [known[id(child)] for child in node.inputs]
+        if isinstance(node.operator, Drop | Rename) and below[0] is not None:
+            node = _fitted(node, below[0], facts)
+        done[id(current)] = node
+        if id(node) not in known:
+            same = node is current and id(node) in facts.schemas
+            with graph.at_site(node):
+                known[id(node)] = facts.schemas[id(node)] if same else node.operator.schema(*below)
+    return done[id(root)]
+
+
+def tidy(root: Node, facts: Facts) -> Node:
+    """Without selections of the optimizer that select what is there, or what one right above them selects again."""
+    done: dict[int, Node] = {}
+    for current in graph.walk(root):
+        node = _with_inputs(current, tuple(done[id(child)] for child in current.inputs), facts)
+        if is_inserted(node, facts):
+            assert isinstance(node.operator, Select)
+            below, held = node.inputs[0], facts.schemas[id(current.inputs[0])]
+            if held is not None and tuple(held) == node.operator.items:
+                node = below
+            elif is_inserted(below, facts):
+                node = rebuilt(node, below.inputs, facts)
+        done[id(current)] = node
+    return done[id(root)]
+
+
+def _with_inputs(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
+    same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+    return node if same else rebuilt(node, inputs, facts)
+
+
+def _fitted(node: Node, below: dict[str, object], facts: Facts) -> Node:
+    operator = node.operator
+    fewer: Drop | Rename
+    if isinstance(operator, Drop):
+        fewer = Drop(tuple(name for name in operator.names if name in below))
+        left = fewer.names
+    else:
+        assert isinstance(operator, Rename)
+        fewer = Rename(tuple(pair for pair in operator.pairs if pair[0] in below))
+        left = tuple(old for old, _ in fewer.pairs)
+    if not left:
+        return node.inputs[0]
+    return node if fewer == operator else rebuilt(node, node.inputs, facts, fewer)

@@ -1,0 +1,135 @@
+"""Exact search: dynamic programming over the sets of operators that may have run.
+
+Orders that end in the same set, at the same place, share their future, so only those that no other beats in every
+resource go on. What takes more than a plan already known takes, whatever comes, is dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cedar.optimizer.cost import NOTHING, ChainCost, Use
+from cedar.optimizer.ordering import NEAR, Path, Precedence, covers, keep_best
+
+MOST_SETS = 1 << 12  # those of twelve operators that may run in any order
+
+
+MOST_STATES = 150_000  # of all chains together
+
+
+@dataclass
+class Effort:
+    """How many more states a search may look at."""
+
+    left: int
+
+
+@dataclass(slots=True)
+class _State:
+    """The first operators of an order, as a step beyond an earlier state."""
+
+    use: Use
+    parent: _State | None
+    operator: int
+    place: int
+
+
+def exact_paths(
+    cost: ChainCost, precedence: Precedence, others: Use, bound: float, effort: Effort
+) -> list[Path] | None:
+    """Every order and placing of a chain that may be part of a plan whose largest use is at most ``bound``.
+
+    Those that another one beats in every resource are left out; None where that would be too much effort.
+
+    Args:
+        others: what everything else takes at least.
+    """
+    layers = _layers(precedence)
+    room = _room(cost, precedence, layers, others, bound * (1.0 + NEAR))
+    states: dict[tuple[int, int], list[_State]] = {
+        (0, at): [_State(use, None, -1, at)] for at, use in cost.starts() if _fits(use, room[0])
+    }
+    for layer in layers[:-1]:
+        following: dict[tuple[int, int], list[_State]] = {}
+        for done in layer:
+            for i in precedence.ready(done):
+                effort.left -= _extend(states, following, cost, room, done, i)
+            if effort.left < 0:
+                return None
+        states = following
+    paths = [_path(cost, state) for found in states.values() for state in found]
+    return keep_best([p for p in paths if _fits(p.use, room[cost.full])])
+
+
+def _extend(
+    states: dict[tuple[int, int], list[_State]],
+    following: dict[tuple[int, int], list[_State]],
+    cost: ChainCost,
+    room: dict[int, Use],
+    done: int,
+    i: int,
+) -> int:
+    """Operator ``i`` behind the states that have ``done``, in every place; how many states that took."""
+    tried = 0
+    after = done | 1 << i
+    free = room[after]
+    for at in range(-1, len(cost.places)):
+        found = states.get((done, at))
+        if not found:
+            continue
+        for place in range(len(cost.places)):
+            step = cost.step(NOTHING, done, at, i, place)
+            front = following.setdefault((after, place), [])
+            tried += len(found)
+            for state in found:
+                was = state.use
+                use = (was[0] + step[0], was[1] + step[1], was[2] + step[2], was[3] + step[3], was[4] + step[4])
+                if not _fits(use, free) or any(covers(other.use, use) for other in front):
+                    continue
+                front[:] = [other for other in front if not covers(use, other.use)]
+                front.append(_State(use, state, i, place))
+    return tried
+
+
+def _fits(use: Use, room: Use) -> bool:
+    return use[0] <= room[0] and use[1] <= room[1] and use[2] <= room[2] and use[3] <= room[3] and use[4] <= room[4]
+
+
+def _layers(precedence: Precedence) -> list[list[int]]:
+    """The sets that may have run, by their size."""
+    layers: list[list[int]] = [[0]]
+    for _ in precedence.before:
+        layers.append(sorted({done | 1 << i for done in layers[-1] for i in precedence.ready(done)}))
+    return layers
+
+
+def _room(
+    cost: ChainCost, precedence: Precedence, layers: list[list[int]], others: Use, bound: float
+) -> dict[int, Use]:
+    """What a state may have used at most so that the rest of its chain, and ``others``, still fit the bound."""
+    least = [cost.least(i) for i in range(cost.size)]
+    rest: dict[int, Use] = {cost.full: NOTHING}
+    for layer in reversed(layers[:-1]):
+        for done in layer:
+            best = [float("inf")] * 5
+            for i in precedence.ready(done):
+                weight, unit, behind = cost.weight(done, i), least[i], rest[done | 1 << i]
+                for k in range(5):
+                    needed = weight * unit[k] + behind[k]
+                    best[k] = min(best[k], needed)
+            rest[done] = (best[0], best[1], best[2], best[3], best[4])
+    return {
+        done: tuple(bound - others[k] - use[k] + NEAR * bound for k in range(5))  # type: ignore[misc]
+        for done, use in rest.items()
+    }
+
+
+def _path(cost: ChainCost, state: _State) -> Path:
+    order: list[int] = []
+    places: list[int] = []
+    current = state
+    while current.parent is not None:
+        order.append(current.operator)
+        places.append(current.place)
+        current = current.parent
+    return Path(cost.finish(state.use, state.place), tuple(order[::-1]), tuple(places[::-1]), current.place)

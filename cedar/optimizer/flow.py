@@ -1,0 +1,118 @@
+"""Flow: how many rows, and which columns of what size, pass each edge of a graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cedar import graph
+from cedar.datasets.base import Read
+from cedar.graph import Node
+from cedar.operators.base import Effects, RowOperator
+from cedar.optimizer.facts import Facts
+from cedar.optimizer.live import Names, live_columns
+from cedar.optimizer.loads import Load
+from cedar.plan.scan import Scan
+
+_RECOUNTS = frozenset({"pack", "sample"})  # rows out have no fixed ratio to rows in
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Of every node, by id.
+
+    Args:
+        rate: rows out per row read from the sources.
+        sizes: decoded bytes per row of the columns that leave it.
+        needs: the columns of its output that somebody above uses; None is all.
+    """
+
+    rate: dict[int, float]
+    sizes: dict[int, dict[str, float]]
+    needs: dict[int, Names]
+
+
+def find_flow(root: Node, facts: Facts, loads: dict[int, Load]) -> Flow:
+    """Rates and sizes from below, needs from above."""
+    nodes = list(graph.walk(root))
+    shares = _shares(nodes, facts)
+    rate: dict[int, float] = {}
+    sizes: dict[int, dict[str, float]] = {}
+    for node in nodes:
+        rates = [rate[id(child)] for child in node.inputs]
+        below = [sizes[id(child)] for child in node.inputs]
+        rate[id(node)] = _rate(node, facts, loads, rates, shares)
+        sizes[id(node)] = _sizes(node, loads, rates, below)
+    return Flow(rate, sizes, live_columns(root, graph.schemas(root)))
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _shares(nodes: list[Node], facts: Facts) -> dict[int, float]:
+    """Each source's share of the rows read."""
+    sources = [node for node in nodes if isinstance(node.operator, Read)]
+    figures = {id(node): facts.figures(node) for node in sources}
+    rows = {key: float(found.rows) if found else 0.0 for key, found in figures.items()}
+    total = sum(rows.values())
+    return {key: count / total if total else 1 / len(rows) for key, count in rows.items()}
+
+
+def _rate(node: Node, facts: Facts, loads: dict[int, Load], below: list[float], shares: dict[int, float]) -> float:
+    operator = node.operator
+    if isinstance(operator, Read):
+        kept = shares[id(node)]
+        for each in operator.where if isinstance(operator, Scan) else ():
+            kept *= loads[id(each)].keep
+        return kept
+    if operator.name == "zip":
+        return min(below)
+    if operator.name in _RECOUNTS:
+        return _recounted(node, facts) or sum(below)
+    return sum(below) * loads[id(node)].keep
+
+
+def _recounted(node: Node, facts: Facts) -> float | None:
+    """Rows that reached the first operator above that was measured, per row read."""
+    assert facts.profile is not None
+    ordinal = facts.ordinal(node)
+    if ordinal is None or not facts.profile.rows:
+        return None
+    above = {id(child): parent for parent in graph.walk(facts.logical) for child in parent.inputs}
+    current = above.get(id(node.logical))
+    while current is not None:
+        figures = facts.figures(current)
+        if figures is not None and figures.rows:
+            return figures.rows / facts.profile.rows
+        current = above.get(id(current))
+    return None
+
+
+# ---- bytes -----------------------------------------------------------------------------------------------------------
+
+
+def _sizes(node: Node, loads: dict[int, Load], rates: list[float], below: list[dict[str, float]]) -> dict[str, float]:
+    operator, load = node.operator, loads[id(node)]
+    if isinstance(operator, Read):
+        columns = operator.columns if isinstance(operator, Scan) else None
+        return {name: size for name, size in load.columns.items() if columns is None or name in columns}
+    if isinstance(operator, RowOperator):
+        return after(operator.effects(), load, below[0])
+    names = {name for sizes in below for name in sizes}
+    if operator.name == "zip" or len(below) == 1:
+        return {name: max(sizes.get(name, 0.0) for sizes in below) for name in names}
+    total = sum(rates) or 1.0
+    return {
+        name: sum(rate * sizes.get(name, 0.0) for rate, sizes in zip(rates, below, strict=True)) / total
+        for name in names
+    }
+
+
+def after(effects: Effects, load: Load, before: dict[str, float]) -> dict[str, float]:
+    """The sizes behind a row operator."""
+    if not load.measured:
+        return before
+    if effects.writes is None:
+        return dict(load.columns) if load.columns else before
+    kept = {n: size for n, size in before.items() if effects.keeps is None or n in effects.keeps}
+    written = {n: load.columns.get(n, 0.0) for n in effects.writes}
+    return {n: size for n, size in (kept | written).items() if size}

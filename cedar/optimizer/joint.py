@@ -1,0 +1,157 @@
+"""Joint search: chains share the machine, so what they take adds up, resource by resource.
+
+Each chain is searched for every trade between resources that may be part of the best plan; then these are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from cedar.optimizer.beam import beam_paths
+from cedar.optimizer.cost import NOTHING, REMOTE, ChainCost, Use, add, total
+from cedar.optimizer.exact import MOST_SETS, MOST_STATES, Effort, exact_paths
+from cedar.optimizer.ordering import NEAR, Path, Precedence, as_written, count_sets, keep_best, settle
+from cedar.optimizer.predict import Model
+
+Method: TypeAlias = Literal["exact", "beam"]
+_MOST_MIXES = 400  # of the paths of several chains
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan under comparison: a path for each chain of the model."""
+
+    model: Model
+    paths: tuple[Path, ...]
+
+    @property
+    def slowest(self) -> float:
+        """The largest use: seconds per row read."""
+        return max(self.model.use(self.paths))
+
+    @property
+    def remote(self) -> bool:
+        """Some of it runs in processes."""
+        return any(
+            at >= 0 and cost.places[at] == REMOTE
+            for cost, path in zip(self.model.costs, self.paths, strict=True)
+            for at in (path.start, *path.places)
+        )
+
+    def others(self, k: int) -> Use:
+        """What everything but chain ``k`` takes."""
+        return add(self.model.base, total(path.use for j, path in enumerate(self.paths) if j != k))
+
+    def with_path(self, k: int, path: Path) -> Candidate:
+        """Another path for chain ``k``."""
+        return Candidate(self.model, (*self.paths[:k], path, *self.paths[k + 1 :]))
+
+    def settled(self, slack: float) -> Candidate:
+        """Without the moves that gain next to nothing, while the largest use grows by no more than ``slack``."""
+        current, limit = self, self.slowest * (1 + slack)
+        for k, cost in enumerate(self.model.costs):
+            current = current.with_path(k, settle(current.paths[k], cost, current.others(k), limit))
+        return current
+
+
+def written(model: Model) -> Candidate:
+    """The orders of the graph, all in the first of the model's places."""
+    return Candidate(model, tuple(as_written(cost, 0) for cost in model.costs))
+
+
+def best(model: Model, precedences: Sequence[Precedence]) -> tuple[Candidate, Method]:
+    """The plan with the least use of the resource that it uses most."""
+    first = _descend(written(model), precedences)
+    bound = first.slowest
+    floors = [_floor(cost, precedence) for cost, precedence in zip(model.costs, precedences, strict=True)]
+    fronts: list[list[Path]] = [[] for _ in model.costs]
+    whole, effort = True, Effort(MOST_STATES)
+    for k in sorted(range(len(fronts)), key=lambda k: model.costs[k].size):
+        others = add(model.base, total(floor for j, floor in enumerate(floors) if j != k))
+        found = _front(model.costs[k], precedences[k], others, bound, effort)
+        if found is None:
+            whole = False
+            fronts[k] = keep_best([first.paths[k], *beam_paths(model.costs[k], precedences[k], first.others(k))])
+            continue
+        fronts[k] = found or [first.paths[k]]
+        floors[k] = _least([path.use for path in fronts[k]])
+    mixed, all_mixed = _mix(model, fronts, floors, bound)
+    return min([first, *mixed], key=_rank), "exact" if whole and all_mixed else "beam"
+
+
+def _front(cost: ChainCost, precedence: Precedence, others: Use, bound: float, effort: Effort) -> list[Path] | None:
+    """The exact search of one chain, where it is small enough."""
+    if effort.left <= 0 or count_sets(precedence, MOST_SETS) > MOST_SETS:
+        return None
+    return exact_paths(cost, precedence, others, bound, effort)
+
+
+def _rank(candidate: Candidate) -> tuple[float, float, int]:
+    """Least of the scarcest resource, then least of all, then nearest to the order as written."""
+    use = candidate.model.use(candidate.paths)
+    turned = sum(a > b for path in candidate.paths for k, a in enumerate(path.order) for b in path.order[k + 1 :])
+    return round_off(max(use)), round_off(sum(use)), turned
+
+
+def round_off(value: float) -> float:
+    """Nine digits: sums in another order are the same."""
+    return float(f"{value:.9g}")
+
+
+def _descend(candidate: Candidate, precedences: Sequence[Precedence]) -> Candidate:
+    """One chain after the other by beam search, the rest as it is, twice around: a first bound."""
+    for _ in range(2 if len(precedences) > 1 else 1):
+        for k, (cost, precedence) in enumerate(zip(candidate.model.costs, precedences, strict=True)):
+            others = candidate.others(k)
+            paths = [candidate.paths[k], *beam_paths(cost, precedence, others)]
+            candidate = candidate.with_path(k, min(paths, key=lambda path: max(add(path.use, others))))
+    return candidate
+
+
+def _floor(cost: ChainCost, precedence: Precedence) -> Use:
+    """What a chain takes at least, whatever the order: every operator behind all that may drop rows before it."""
+    result = min((use for _, use in cost.starts()), key=sum) if len(cost.starts()) == 1 else NOTHING
+    for i in range(cost.size):
+        rate = cost.rate(0)
+        for j, load in enumerate(cost.loads):
+            if j != i and not precedence.before[j] >> i & 1:
+                must = precedence.before[i] >> j & 1
+                rate *= load.keep if must else min(1.0, load.keep)
+        least = cost.least(i)
+        lightest = cost.lightest(i)
+        result = add(result, (*(each * rate * lightest for each in least),))  # type: ignore[arg-type]
+    return result
+
+
+def _least(uses: Sequence[Use]) -> Use:
+    return tuple(min(use[k] for use in uses) for k in range(5))  # type: ignore[return-value]
+
+
+def _mix(
+    model: Model, fronts: Sequence[Sequence[Path]], floors: Sequence[Use], bound: float
+) -> tuple[list[Candidate], bool]:
+    """A path of each chain, for every trade that fits the bound; False where there were too many to keep."""
+    mixes: list[tuple[Use, tuple[Path, ...]]] = [(model.base, ())]
+    whole = True
+    for k, front in enumerate(fronts):
+        rest = total(floors[k + 1 :])
+        grown = [(add(use, path.use), (*paths, path)) for use, paths in mixes for path in front]
+        grown = [mix for mix in grown if max(add(mix[0], rest)) <= bound * (1 + 2 * NEAR)]
+        grown.sort(key=lambda mix: max(add(mix[0], rest)))
+        mixes = _undominated(grown)
+        if len(mixes) > _MOST_MIXES:
+            mixes, whole = mixes[:_MOST_MIXES], False
+    return [Candidate(model, paths) for _, paths in mixes], whole
+
+
+def _undominated(mixes: list[tuple[Use, tuple[Path, ...]]]) -> list[tuple[Use, tuple[Path, ...]]]:
+    """Those that no other beats in every resource; enough of them to see that there are too many."""
+    kept: list[tuple[Use, tuple[Path, ...]]] = []
+    for use, paths in mixes:
+        if not any(all(a <= b * (1 + NEAR) for a, b in zip(other, use, strict=True)) for other, _ in kept):
+            kept.append((use, paths))
+            if len(kept) > _MOST_MIXES:
+                break
+    return kept

@@ -1,0 +1,55 @@
+"""Live columns: what of each node's output is read further up."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from cedar import graph
+from cedar.graph import Node
+from cedar.operators.base import Schema
+from cedar.operators.cache import Cache
+from cedar.operators.columns_ops import Rename
+from cedar.operators.concat import Concat
+from cedar.operators.mix import Mix
+
+Names: TypeAlias = "frozenset[str] | None"  # None is all columns
+
+
+def live_columns(root: Node, schemas: dict[int, Schema]) -> dict[int, Names]:
+    """The columns that the output of each node must have, by id.
+
+    A ``drop`` and a ``rename`` do not count as reading: what nobody reads need not be there for them (see ``fit``).
+    """
+    live: dict[int, Names] = {id(root): _all(schemas[id(root)])}
+    for node in reversed(list(graph.walk(root))):  # whoever reads a node comes before it
+        for child in dict.fromkeys(node.inputs):
+            needed = needs(node, child, live[id(node)], schemas)
+            live[id(child)] = needed if id(child) not in live else _union(live[id(child)], needed)
+    return live
+
+
+def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Names:
+    """The columns that ``node`` needs of one of its inputs, where ``out`` is what its own output must have."""
+    operator, effects, schema = node.operator, node.operator.effects(), schemas[id(child)]
+    if isinstance(operator, Concat | Mix) and any(schemas[id(i)] is None for i in node.inputs):
+        return _all(schema)  # inputs keep the same columns, and some cannot tell theirs
+    if effects.reads is None or effects.writes is None or isinstance(operator, Cache):  # a cache keeps what is written
+        return _all(schema)
+    if effects.keeps is not None:
+        return effects.reads
+    if out is None:
+        return _all(schema)
+    if isinstance(operator, Rename):
+        new = dict(operator.pairs)
+        names = out - set(new.values()) if schema is None else frozenset(schema) - set(new)
+        return frozenset(n for n in names if n in out) | {old for old in new if new[old] in out}
+    needed = (out - effects.writes) | effects.reads
+    return needed if schema is None else needed & frozenset(schema)
+
+
+def _all(schema: Schema) -> Names:
+    return None if schema is None else frozenset(schema)
+
+
+def _union(first: Names, second: Names) -> Names:
+    return None if first is None or second is None else first | second

@@ -1,0 +1,107 @@
+"""Loads: what each operator of a graph costs per row that enters it, from what was measured."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+
+from cedar import graph
+from cedar.datasets.base import Read
+from cedar.graph import Node
+from cedar.operators.base import StreamOperator
+from cedar.optimizer.facts import Facts
+from cedar.plan.scan import Scan
+from cedar.profile import OperatorProfile, Profile
+
+_NO_ROWS = 0.5  # none kept of n rows says that fewer than about one in 2n are
+
+
+@dataclass(frozen=True)
+class Load:
+    """Figures of one operator, per row in.
+
+    Args:
+        cpu: seconds of a core.
+        wait: seconds in which it does nothing: storage, a network, a sleep.
+        keep: rows out per row in.
+        gil: the share of ``cpu`` in which it holds the GIL.
+        rows: in one call.
+        columns: decoded bytes per row of the columns that it writes (of all, for a source).
+        measured: False where no row reached it, and a typical figure stands in.
+        serial: a source that can only be read from its beginning, by one task at a time, in the coordinator's process.
+    """
+
+    cpu: float = 0.0
+    wait: float = 0.0
+    keep: float = 1.0
+    gil: float = 0.0
+    rows: float = 1.0
+    columns: dict[str, float] = field(default_factory=dict)
+    measured: bool = True
+    serial: bool = False
+
+    @property
+    def busy(self) -> float:
+        """Seconds of a worker."""
+        return self.cpu + self.wait
+
+
+def find_loads(root: Node, facts: Facts) -> dict[int, Load]:
+    """The load of every node by id, of filters inside a scan too."""
+    profile = facts.profile
+    assert profile is not None, "a search follows a measurement"
+    crowd = _crowd(profile)
+    typical = _typical(facts, profile)
+    found: dict[int, Load] = {}
+    for node in graph.walk(root):
+        inside = node.operator.where if isinstance(node.operator, Scan) else ()
+        for each in (node, *inside):
+            found[id(each)] = _load(each, facts, crowd, typical)
+    return found
+
+
+def _load(node: Node, facts: Facts, crowd: float, typical: float) -> Load:
+    figures = facts.figures(node)
+    if facts.ordinal(node) is None:
+        return Load()
+    if figures is None or not figures.rows:
+        if isinstance(node.operator, StreamOperator | Read):
+            return Load()
+        hint = node.operator.effects().cost
+        return Load(cpu=typical if hint is None else hint, gil=_share(node, None), measured=False)
+    return Load(
+        cpu=figures.cpu,
+        wait=_wait(figures, crowd),
+        keep=max(figures.keep, _NO_ROWS / figures.rows),
+        gil=_share(node, figures.gil),
+        rows=max(1.0, figures.rows / max(1, figures.calls)),
+        columns=figures.columns,
+        serial=isinstance(node.operator, Read) and facts.streams(node),
+    )
+
+
+def _share(node: Node, gil: float | None) -> float:
+    """What was measured; what runs Python for every row is taken to hold the GIL until then."""
+    return gil if gil is not None else float(node.operator.effects().per_row)
+
+
+def _wait(figures: OperatorProfile, crowd: float) -> float:
+    """The wall time that is no work, unless others who wanted the same core or lock explain it."""
+    return max(0.0, figures.wall - figures.cpu) if figures.wall > crowd * figures.cpu else 0.0
+
+
+def _crowd(profile: Profile) -> float:
+    """How many times longer than its work an operator may take because the others' tasks were in its way."""
+    work = sum(f.cpu * f.rows for f in profile.operators.values())
+    locked = sum(f.cpu * f.rows * (f.gil or 0.0) for f in profile.operators.values())
+    share = locked / work if work and profile.executor != "processes" else 0.0
+    return max(1.0, profile.workers / max(1, profile.machine.cores), profile.workers * share) * 1.2
+
+
+def _typical(facts: Facts, profile: Profile) -> float:
+    """The median of the row operators that were measured."""
+    stream = {
+        facts.ordinals.get(id(n)) for n in graph.walk(facts.logical) if isinstance(n.operator, StreamOperator | Read)
+    }
+    known = [f.cpu for ordinal, f in profile.operators.items() if f.rows and ordinal not in stream]
+    return statistics.median(known) if known else 0.0

@@ -1,0 +1,147 @@
+"""Orderings: which operators of a chain must stay before which, and orders found so far with what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from cedar.graph import Node
+from cedar.optimizer.chains import Chain
+from cedar.optimizer.cost import ChainCost, Use, add
+from cedar.optimizer.facts import Facts, Refusal
+
+Swap: TypeAlias = Callable[[Node, Node, Facts], "Refusal | None"]
+NEAR = 1e-9  # sums of floats in another order differ by less
+
+
+@dataclass(frozen=True)
+class Precedence:
+    """What must run before what.
+
+    Args:
+        before: for each operator, the mask of those that must have run, the indirect ones too.
+        refusals: (below, above) to why they may not change places.
+    """
+
+    before: tuple[int, ...]
+    refusals: dict[tuple[int, int], Refusal]
+
+    def ready(self, done: int) -> Iterator[int]:
+        """The operators that may run next."""
+        for i, needed in enumerate(self.before):
+            if not done >> i & 1 and not needed & ~done:
+                yield i
+
+
+def find_precedence(chain: Chain, facts: Facts, may_swap: Swap) -> Precedence:
+    """Two operators that may not change places keep their order; so do those that a third one holds apart."""
+    before: list[int] = []
+    refusals: dict[tuple[int, int], Refusal] = {}
+    for above, node in enumerate(chain.nodes):
+        needed = 0
+        for below in range(above - 1, -1, -1):
+            if needed >> below & 1:
+                continue
+            refused = may_swap(chain.nodes[below], node, facts)
+            if refused is not None:
+                refusals[below, above] = refused
+                needed |= 1 << below | before[below]
+        before.append(needed)
+    return Precedence(tuple(before), refusals)
+
+
+def count_sets(precedence: Precedence, limit: int) -> int:
+    """How many sets of operators are closed under what must run before; stops counting above ``limit``."""
+    layer, count = {0}, 1
+    while layer and count <= limit:
+        layer = {done | 1 << i for done in layer for i in precedence.ready(done)}
+        count += len(layer)
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A whole order of a chain and its places (as indices into the places allowed), and what it takes."""
+
+    use: Use
+    order: tuple[int, ...]
+    places: tuple[int, ...]
+    start: int
+
+
+def as_written(cost: ChainCost, place: int) -> Path:
+    """The order of the graph with everything in one place."""
+    first, _ = cost.starts()[0]
+    start = first if first < 0 else place
+    order, places = tuple(range(cost.size)), (place,) * cost.size
+    return Path(cost.evaluate(order, places, start), order, places, start)
+
+
+def keep_best(paths: Sequence[Path]) -> list[Path]:
+    """Those that no other one beats in every resource; of equals the first."""
+    kept: list[Path] = []
+    for path in paths:
+        if not any(covers(other.use, path.use) for other in kept):
+            kept = [other for other in kept if not covers(path.use, other.use)]
+            kept.append(path)
+    return kept
+
+
+def covers(a: Use, b: Use) -> bool:
+    """``a`` takes no more than ``b`` of any resource."""
+    more = 1.0 + NEAR
+    return (
+        a[2] <= b[2] * more and a[0] <= b[0] * more and a[1] <= b[1] * more and a[3] <= b[3] * more
+        and a[4] <= b[4] * more
+    )  # fmt: skip
+
+
+def settle(path: Path, cost: ChainCost, others: Use, limit: float) -> Path:
+    """The path with every move undone that gains nothing to speak of: the largest use stays within ``limit``.
+
+    So that two measurements choose the same plan, and a plan shows only the moves that matter.
+    """
+    current, changed = path, True
+    while changed:
+        changed = False
+        for simpler in _simpler(current, cost):
+            use = cost.evaluate(*simpler)
+            if max(add(use, others)) <= limit:
+                order, places, start = simpler
+                current, changed = Path(use, order, places, start), True
+                break
+    return current
+
+
+Choice: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...], int]"
+
+
+def _simpler(path: Path, cost: ChainCost) -> Iterator[Choice]:
+    """One step nearer to the order as written, or with fewer changes of place."""
+    order, places, start = path.order, path.places, path.start
+    for k in range(len(order) - 1):
+        if order[k] > order[k + 1]:
+            swapped = (*order[:k], order[k + 1], order[k], *order[k + 2 :])
+            moved = (*places[:k], places[k + 1], places[k], *places[k + 2 :])
+            yield swapped, moved, start
+            if moved != places:
+                yield swapped, places, start
+    yield from _fewer_places(order, places, start, cost)
+
+
+def _fewer_places(order: tuple[int, ...], places: tuple[int, ...], start: int, cost: ChainCost) -> Iterator[Choice]:
+    """Each run of one remote place brought home."""
+    if start >= 0 and start != 0 and not cost.remote[0]:
+        yield order, places, 0
+    k = 0
+    while k < len(places):
+        end = k
+        while end < len(places) and places[end] == places[k]:
+            end += 1
+        if places[k] != 0:
+            yield order, (*places[:k], *((0,) * (end - k)), *places[end:]), start
+            if end - k > 1:
+                yield order, (*places[:k], 0, *places[k + 1 :]), start
+                yield order, (*places[: end - 1], 0, *places[end:]), start
+        k = end

@@ -1,0 +1,178 @@
+"""Planner: rules, then a search, then checks on sample rows; the plan that comes out of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from cedar import graph
+from cedar.graph import Node
+from cedar.operators.base import Schema
+from cedar.optimizer.budget import Budget
+from cedar.optimizer.commute import may_swap
+from cedar.optimizer.facts import Facts, Refusal, Rule
+from cedar.optimizer.rewrite import facts_of, rewrite
+from cedar.optimizer.rules import MOVES, RULES, TRIMS
+from cedar.optimizer.search import Found, search
+from cedar.plan.data import Decision, Plan
+from cedar.plan.planner import Check
+from cedar.profile import Profile
+
+_log = logging.getLogger("cedar")
+_GAIN = 1.05  # of the predicted speed: less is not worth a change of plans
+_TRIES = 8  # plans to be checked, each without the rule that made the one before it differ
+ORDER = "order"  # what decisions of the search are called
+_FIXED = Refusal("its results differed on sample rows")
+
+
+@dataclass
+class AutoPlanner:
+    """Chooses plans for one pipeline.
+
+    Args:
+        root: the pipeline as written.
+        skips: whether a node has a policy for rows that fail.
+        streams: whether a source can only be read from its beginning.
+        budget: what a plan may take.
+        executors: places that a plan may use.
+        workers: tasks at once.
+        most_workers: how many there may be where waiting limits a plan.
+        exact: False allows rewrites within an operator's tolerance.
+    """
+
+    root: Node
+    skips: Callable[[Node], bool]
+    streams: Callable[[Node], bool]
+    budget: Budget = field(default_factory=Budget)
+    executors: Sequence[str] = ("threads",)
+    workers: int = 1
+    most_workers: int | None = None
+    exact: bool = True
+    refused: frozenset[str] = frozenset()
+    current: Plan | None = None
+    _known: dict[int, tuple[Node, Schema]] = field(default_factory=dict, repr=False)
+    _refusals: list[Decision] = field(default_factory=list, repr=False)
+
+    def begin(self) -> Plan:
+        """From what operators declare alone; nothing is run."""
+        try:
+            root, decisions = self._rewritten(self.root, RULES, None)
+        except Exception:  # noqa: BLE001 - the pipeline as written always runs
+            _log.warning("the rules of the optimizer failed: the pipeline runs as written", exc_info=True)
+            return Plan.as_written(self.root)
+        self.current = Plan(self.root, root, tuple(decisions), method="rules")
+        return self.current
+
+    def improve(self, profile: Profile, remaining: float | None, check: Check) -> Plan | None:
+        """The best plan for what was measured, if it is another one and clearly better."""
+        if remaining is not None and remaining <= 0:
+            return None
+        plan, gain = self.best(profile, remaining)
+        plan = self._checked(plan, profile, remaining, check)
+        current = self.current
+        same = current is not None and signature(self.root, plan.root) == signature(self.root, current.root)
+        wanted = plan.workers is not None and plan.workers > self.workers
+        if (same or (gain < _GAIN and current is not None)) and not wanted and not self._refusals:
+            return None
+        self.current = plan
+        return plan
+
+    def chosen(self, profile: Profile, check: Check) -> Plan:
+        """The best plan for a profile, whatever it gains; its rules hold on sample rows."""
+        plan, _ = self.best(profile)
+        return self._checked(plan, profile, None, check)
+
+    def best(self, profile: Profile, remaining: float | None = None) -> tuple[Plan, float]:
+        """The best plan for a profile, unchecked, and its predicted gain over the rules alone."""
+        moved, moves = self._rewritten(self.root, MOVES, profile)
+        found = self._search(moved, profile, remaining)
+        root, trims = self._rewritten(found.root, TRIMS, profile)
+        plan = Plan(
+            self.root,
+            root,
+            (*moves, *found.decisions, *trims, *self._refusals),
+            found.prediction,
+            found.method,
+            found.executor,
+            found.workers,
+            profile,
+        )
+        return plan, found.prediction.rows_per_second / max(found.written.rows_per_second, 1e-9)
+
+    def refuse(self, current: Plan, what: str) -> Plan:
+        """As written: an audit cannot tell which of the rules did it."""
+        decision = Decision("audit", "the plan", applied=False, why=what)
+        self.current = replace(Plan.as_written(self.root), decisions=(*current.decisions, decision))
+        return self.current
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def _checked(self, plan: Plan, profile: Profile, remaining: float | None, check: Check) -> Plan:
+        """The plan without the rules whose results differ on sample rows."""
+        for _ in range(_TRIES):
+            found = check(plan)
+            if found is None:
+                return plan
+            culprit = self._culprit(plan, profile, remaining, check)
+            self._refusals.append(Decision(culprit or "plan", "all of it", applied=False, why=found.what))
+            if culprit is None:
+                break
+            self.refused |= {culprit}
+            plan, _ = self.best(profile, remaining)
+        return replace(Plan.as_written(self.root), decisions=tuple(self._refusals))
+
+    def _culprit(self, plan: Plan, profile: Profile, remaining: float | None, check: Check) -> str | None:
+        """The rule without which the plan has the right rows."""
+        for name in dict.fromkeys(d.rule for d in plan.decisions if d.applied and d.rule != "place"):
+            without = replace(self, refused=self.refused | {name}, _known={}, _refusals=[])
+            if check(without.best(profile, remaining)[0]) is None:
+                return name
+        return None
+
+    def _search(self, root: Node, profile: Profile, remaining: float | None) -> Found:
+        facts = self._facts(root, profile)
+        return search(
+            root,
+            facts,
+            self.budget,
+            self.executors,
+            self.workers,
+            remaining,
+            most_workers=self.most_workers,
+            swap=_never if ORDER in self.refused else may_swap,
+        )
+
+    def _rewritten(self, root: Node, rules: Sequence[Rule], profile: Profile | None) -> tuple[Node, list[Decision]]:
+        return rewrite(root, rules, lambda changed: self._facts(changed, profile))
+
+    def _facts(self, root: Node, profile: Profile | None) -> Facts:
+        return facts_of(
+            self.root,
+            root,
+            self.skips,
+            profile,
+            exact=self.exact,
+            refused=self.refused,
+            streams=self.streams,
+            known=self._known,
+        )
+
+
+def _never(_below: Node, _above: Node, _facts: Facts) -> Refusal | None:
+    return _FIXED
+
+
+def signature(logical: Node, root: Node) -> list[tuple[object, ...]]:
+    """Equal for graphs that do the same in the same order and places."""
+    own = {id(node) for node in graph.walk(logical)}
+    numbers: dict[int, int] = {}
+    rows: list[tuple[object, ...]] = []
+    for node in graph.walk(root):
+        numbers[id(node)] = len(numbers)
+        operator = node.operator
+        scan = (getattr(operator, "columns", None), tuple(id(w.logical) for w in getattr(operator, "where", ())))
+        stands_for = id(node.logical) if id(node.logical) in own else 0
+        place = "" if node.place == "threads" else node.place
+        rows.append((stands_for, operator.label(), scan, place, *(numbers[id(child)] for child in node.inputs)))
+    return rows

@@ -1,0 +1,121 @@
+"""Predictions: what a chosen plan will do, what limits it, and what more hardware would buy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from cedar.optimizer.cost import RESOURCES, Capacity, ChainCost, Use, add, total
+from cedar.optimizer.flow import Flow
+from cedar.optimizer.loads import Load
+from cedar.optimizer.ordering import Path
+from cedar.plan.data import Prediction
+
+_LEAST_GAIN = 0.005  # what more hardware buys at least to be worth a word
+_TWICE = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A graph's costs on a machine: what its stream operators take whatever the plan, and its chains.
+
+    Args:
+        fixed: seconds that operators outside the chains take, per row read: of a core, of the GIL, of the coordinator.
+        ordinals: of the nodes, by id.
+    """
+
+    capacity: Capacity
+    costs: tuple[ChainCost, ...]
+    loads: dict[int, Load]
+    flow: Flow
+    fixed: tuple[float, float, float]
+    ordinals: Callable[[int], int | None]
+
+    @property
+    def base(self) -> Use:
+        """What the operators outside the chains use."""
+        cores, gil, coordinator = self.fixed
+        return (cores / self.capacity.cores, gil, 0.0, 0.0, coordinator)
+
+    def use(self, paths: Sequence[Path]) -> Use:
+        """What a plan uses."""
+        return add(self.base, total(path.use for path in paths))
+
+    def on(self, capacity: Capacity, places: Sequence[str] | None = None) -> Model:
+        """The same graph on another machine, or with other places allowed."""
+        costs = tuple(
+            ChainCost(c.chain, self.loads, self.flow, capacity, c.places if places is None else places)
+            for c in self.costs
+        )
+        return dataclasses.replace(self, capacity=capacity, costs=costs)
+
+    def again(self, paths: Sequence[Path]) -> list[Path]:
+        """Paths with their use here."""
+        return [
+            dataclasses.replace(path, use=cost.evaluate(path.order, path.places, path.start))
+            for cost, path in zip(self.costs, paths, strict=True)
+        ]
+
+
+def predict(model: Model, paths: Sequence[Path]) -> Prediction:
+    """What is expected of a plan."""
+    use = model.use(paths)
+    named = {_name(model, k): seconds for k, seconds in enumerate(use) if seconds > 0}
+    slowest = max(use)
+    return Prediction(
+        rows_per_second=1 / slowest if slowest else float("inf"),
+        bottleneck=max(named, key=lambda name: named[name]) if named else "",
+        use=named,
+        operators=_operators(model, paths),
+        more=_more(model, paths, slowest),
+    )
+
+
+def _name(model: Model, k: int) -> str:
+    """Workers that wait are kept by what they wait for."""
+    if RESOURCES[k] not in {"workers", "one task at a time"}:
+        return RESOURCES[k]
+    reads = [(model.loads[id(c.chain.base)], c.rate(0)) for c in model.costs if c.chain.reads]
+    storage = sum(load.wait * rate for load, rate in reads)
+    waits = sum(load.wait * cost.rate(0) for cost in model.costs for load in cost.loads)
+    work = sum(load.cpu * rate for load, rate in reads)
+    work += sum(load.cpu * cost.rate(0) for cost in model.costs for load in cost.loads)
+    if max(storage, waits) <= work:
+        return RESOURCES[k]
+    return "storage" if storage >= waits else "waiting"
+
+
+def _operators(model: Model, paths: Sequence[Path]) -> dict[int, float]:
+    """Core seconds per row read."""
+    found: dict[int, float] = {}
+    for cost, path in zip(model.costs, paths, strict=True):
+        nodes = cost.chain.nodes
+        seconds = {id(nodes[i]): each for i, each in cost.seconds(path.order).items()}
+        if cost.chain.reads:
+            base = cost.chain.base
+            seconds[id(base)] = model.loads[id(base)].cpu * model.flow.rate[id(base)]
+        for key, each in seconds.items():
+            ordinal = model.ordinals(key)
+            if ordinal is not None:
+                found[ordinal] = found.get(ordinal, 0.0) + each
+    return dict(sorted(found.items()))
+
+
+def _more(model: Model, paths: Sequence[Path], slowest: float) -> dict[str, float]:
+    """The gain of each larger machine, the largest first."""
+    have = model.capacity
+    larger = {
+        "one more core": dataclasses.replace(have, cores=have.cores + 1, workers=have.workers + 1),
+        "one more worker": dataclasses.replace(have, workers=have.workers + 1),
+        "storage twice as fast": dataclasses.replace(have, storage=have.storage * _TWICE),
+        "shipping twice as fast": dataclasses.replace(
+            have, ship_bytes=have.ship_bytes * _TWICE, ship_seconds=have.ship_seconds / _TWICE
+        ),
+    }
+    gains = {}
+    for what, capacity in larger.items():
+        there = model.on(capacity)
+        time = max(there.use(there.again(paths)))
+        gains[what] = slowest / time - 1 if time else 0.0
+    worth = sorted(gains.items(), key=lambda item: -item[1])
+    return {what: gain for what, gain in worth if gain >= _LEAST_GAIN}

@@ -1,0 +1,136 @@
+"""Reasons: what a search chose, said so that a user can check it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cedar.optimizer.cost import ChainCost
+from cedar.optimizer.facts import Facts
+from cedar.optimizer.joint import Candidate, Method
+from cedar.optimizer.ordering import Path, Precedence
+from cedar.plan.data import Decision
+
+_WORTH = 0.03  # of the plan's time: what a refused move would have gained at least to be told
+_MOST_REFUSALS = 5
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a search chose from.
+
+    Args:
+        plan: the chosen one.
+        written: the graph as it came, on the one executor that suits it best.
+        local: the best plan without processes.
+        method: how the best was found.
+        processes: they were allowed.
+    """
+
+    plan: Candidate
+    written: Candidate
+    local: Candidate
+    method: Method
+    processes: bool = False
+    notes: tuple[Decision, ...] = ()
+
+
+def tell(choice: Choice, facts: Facts, precedences: Sequence[Precedence]) -> tuple[Decision, ...]:
+    """What was moved and where, what was not, and which figures are missing."""
+    decisions: list[Decision] = []
+    for cost, path, precedence in zip(choice.plan.model.costs, choice.plan.paths, precedences, strict=True):
+        decisions += _orders(cost, path, facts)
+        decisions += _refusals(cost, path, precedence, facts, choice.plan.slowest)
+        decisions += _unmeasured(cost, facts)
+    return (*decisions, *_places(choice, facts), *choice.notes)
+
+
+def _orders(cost: ChainCost, path: Path, facts: Facts) -> Iterator[Decision]:
+    """Each operator that overtook others, with the figures that decided."""
+    nodes, loads = cost.chain.nodes, cost.loads
+    for k, i in enumerate(path.order):
+        passed = sorted(j for j in path.order[k + 1 :] if j < i)
+        if not passed:
+            continue
+        names = ", ".join(facts.label(nodes[j]) for j in passed)
+        costly = max(passed, key=lambda j: loads[j].busy)
+        why = [f"keeps {loads[i].keep:.0%} of rows"] if loads[i].keep < 1 else []
+        why += [f"costs {_time(loads[i].busy)}", *_sizes(cost, i)]
+        yield Decision(
+            "order",
+            f"{facts.label(nodes[i])} before {names}",
+            True,
+            f"{', '.join(why)}; {facts.label(nodes[costly])} costs {_time(loads[costly].busy)}",
+        )
+
+
+def _sizes(cost: ChainCost, i: int) -> list[str]:
+    """How an operator changes the size of what it reads."""
+    before, after = cost.sizes_of(i)
+    return [f"{after / before:.2g}x the bytes"] if before and after and abs(after / before - 1) > 0.01 else []
+
+
+def _refusals(cost: ChainCost, path: Path, precedence: Precedence, facts: Facts, slowest: float) -> list[Decision]:
+    """Filters that would have paid further down."""
+    nodes, found = cost.chain.nodes, []
+    done = 0
+    weights = {}
+    for i in path.order:
+        weights[i] = cost.weight(done, i)
+        done |= 1 << i
+    for (below, above), refusal in precedence.refusals.items():
+        saved = weights[below] * cost.loads[below].cpu * (1 - cost.loads[above].keep) / cost.capacity.cores
+        if saved > _WORTH * slowest:
+            what = f"{facts.label(nodes[above])} before {facts.label(nodes[below])}"
+            found.append((saved, Decision("order", what, False, refusal.reason)))
+    found.sort(key=lambda item: -item[0])
+    return [decision for _, decision in found[:_MOST_REFUSALS]]
+
+
+def _unmeasured(cost: ChainCost, facts: Facts) -> Iterator[Decision]:
+    for node, load in zip(cost.chain.nodes, cost.loads, strict=True):
+        if not load.measured:
+            yield Decision("profile", facts.label(node), False, "no row reached it: taken as a typical operator")
+
+
+def _places(choice: Choice, facts: Facts) -> Iterator[Decision]:
+    """Runs of operators in processes; else what holds the GIL most, and why it stays."""
+    plan = choice.plan
+    if plan.remote:
+        gain = choice.local.slowest / plan.slowest if plan.slowest else 1.0
+        for cost, path in zip(plan.model.costs, plan.paths, strict=True):
+            yield from _runs(cost, path, facts, gain)
+        return
+    use = plan.model.use(plan.paths)
+    if choice.processes and use[1] and use[1] >= max(use):
+        cost, i = max(
+            ((cost, i) for cost in plan.model.costs for i in range(cost.size)),
+            key=lambda item: item[0].loads[item[1]].cpu * item[0].loads[item[1]].gil,
+        )
+        label, share = facts.label(cost.chain.nodes[i]), cost.loads[i].gil
+        why = f"it holds the GIL {share:.0%} of its time, but processes would not pay for their start and shipping"
+        yield Decision("place", f"{label} in processes", False, why)
+
+
+def _runs(cost: ChainCost, path: Path, facts: Facts, gain: float) -> Iterator[Decision]:
+    run: list[int] = []
+    for i, place in [*zip(path.order, path.places, strict=True), (-1, -1)]:
+        if place >= 0 and cost.remote[place]:
+            run.append(i)
+            continue
+        if run:
+            work = sum(cost.loads[j].cpu for j in run)
+            share = sum(cost.loads[j].cpu * cost.loads[j].gil for j in run) / work if work else 0.0
+            names = ", ".join(facts.label(cost.chain.nodes[j]) for j in run)
+            verb = "holds" if len(run) == 1 else "hold"
+            yield Decision(
+                "place", f"{names} in processes", True, f"{verb} the GIL {share:.0%} of the time; {gain:.2g}x"
+            )
+        run = []
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds * 1e6:.2g} us"

@@ -1,0 +1,22 @@
+"""The rules, in the order in which they are tried: one a file, each a function of a node and the facts.
+
+``MOVES`` change where operators stand, and come before the search for an order; ``TRIMS`` change what is computed and
+carried, and come after it, since they depend on the order. Where a rule needs figures, it does nothing without.
+
+A rule for deduplication joins with the recommendation work: it groups columns at a scan, so it stands between
+``scan_filter``, which decides the rows, and the rules that drop columns, which then see its groups.
+"""
+
+from cedar.optimizer.facts import Rule
+from cedar.optimizer.rules.common import common
+from cedar.optimizer.rules.dead_columns import dead_columns
+from cedar.optimizer.rules.dead_results import dead_results
+from cedar.optimizer.rules.late import late
+from cedar.optimizer.rules.limit import limit
+from cedar.optimizer.rules.push_filter import push_filter
+from cedar.optimizer.rules.scan_columns import scan_columns
+from cedar.optimizer.rules.scan_filter import scan_filter
+
+MOVES: tuple[Rule, ...] = (push_filter, scan_filter, limit, late, common)
+TRIMS: tuple[Rule, ...] = (dead_results, scan_columns, dead_columns)
+RULES: tuple[Rule, ...] = (*MOVES, *TRIMS)

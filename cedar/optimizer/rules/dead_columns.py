@@ -1,0 +1,40 @@
+"""dead_columns: columns that nobody reads any more are dropped before rows are held, cut, shipped or gathered."""
+
+from __future__ import annotations
+
+from cedar.graph import Node
+from cedar.operators.base import Schema
+from cedar.operators.concat import Concat
+from cedar.operators.mix import Mix
+from cedar.optimizer.edit import only, rebuilt
+from cedar.optimizer.facts import Change, Facts, Outcome
+from cedar.optimizer.live import needs
+
+
+def dead_columns(node: Node, facts: Facts) -> Outcome:
+    """Below stream operators, and below functions that run once per row: there tasks may be cut, and rows shipped."""
+    effects = node.operator.effects()
+    if not node.inputs or not (effects.rows == "stream" or effects.per_row):
+        return None
+    kept = [_kept(node, child, facts) for child in node.inputs]
+    if isinstance(node.operator, Concat | Mix) and not all(kept):
+        return None  # its inputs have the same columns
+    if not any(kept):
+        return None
+    inputs = tuple(only(c, names) if names else c for c, names in zip(node.inputs, kept, strict=True))
+    gone = {n for c, names in zip(node.inputs, kept, strict=True) if names for n in set(_names(c, facts)) - set(names)}
+    listed = sorted(gone)[:6] + ([f"{len(gone) - 6} more"] if len(gone) > 6 else [])
+    return Change(rebuilt(node, inputs, facts), facts.label(node), f"{', '.join(listed)} dropped below it")
+
+
+def _kept(node: Node, child: Node, facts: Facts) -> tuple[str, ...]:
+    """The columns to keep of an input; none where all are needed, or where it is not known."""
+    schema: Schema = facts.schemas[id(child)]
+    live = needs(node, child, facts.live.get(id(node)), facts.schemas)
+    if schema is None or live is None or live >= set(schema):
+        return ()
+    return tuple(name for name in schema if name in live)
+
+
+def _names(child: Node, facts: Facts) -> tuple[str, ...]:
+    return tuple(facts.schemas[id(child)] or ())

@@ -1,0 +1,39 @@
+"""limit: what take leaves out is not computed first."""
+
+from __future__ import annotations
+
+from cedar.graph import Node
+from cedar.operators.cache import Cache
+from cedar.operators.take import Take
+from cedar.optimizer.commute import is_row_operator, may_skip
+from cedar.optimizer.edit import rebuilt
+from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
+
+
+def limit(node: Node, facts: Facts) -> Outcome:
+    """``take`` goes below operators that give a row for each row."""
+    if not isinstance(node.operator, Take):
+        return None
+    passed: list[Node] = []
+    current, refused = node.inputs[0], None
+    while is_row_operator(current) and not isinstance(current.operator, Cache):
+        refused = _reason(current, facts)
+        if refused is not None:
+            break
+        passed.append(current)
+        current = current.inputs[0]
+    if not passed:
+        return None if refused is None else Refusal(refused)
+    top = rebuilt(node, (current,), facts)
+    for below in reversed(passed):
+        top = rebuilt(below, (top,), facts)
+    return Change(top, facts.label(node), f"below {', '.join(facts.label(n) for n in passed)}")
+
+
+def _reason(below: Node, facts: Facts) -> str | None:
+    label = facts.label(below)
+    if facts.consumers[id(below)] > 1:
+        return f"others draw from {label}, too"
+    if below.operator.effects().rows != "1:1":
+        return f"{label} changes the number of rows"
+    return f"{label} may skip rows" if may_skip(below, facts) else None

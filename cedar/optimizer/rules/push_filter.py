@@ -1,0 +1,144 @@
+"""push_filter: rows that a filter drops anyway need not come as far as the filter."""
+
+from __future__ import annotations
+
+from cedar import graph
+from cedar.datasets.base import Read
+from cedar.graph import Node
+from cedar.operators.base import RowOperator, StreamOperator
+from cedar.operators.concat import Concat
+from cedar.operators.expressions import FilterExpression
+from cedar.operators.filter_function import FilterFunction
+from cedar.operators.shuffle import Shuffle
+from cedar.optimizer.commute import may_skip, may_swap
+from cedar.optimizer.edit import rebuilt
+from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
+
+_GAIN = 0.95  # a function filter moves where the chain then costs less than this share: figures have noise
+
+
+def push_filter(node: Node, facts: Facts) -> Outcome:
+    """A filter by expression goes as far down as it may; one by a function only as far as measured costs tell."""
+    if isinstance(node.operator, FilterExpression):
+        passed, refused = _below(node, facts)
+        while passed and isinstance(passed[-1].operator, FilterExpression):
+            passed.pop()  # which of two filters comes first is a matter of costs
+        return _moved(node, passed, facts) if passed else _through(node, refused, facts)
+    if isinstance(node.operator, FilterFunction):
+        return _by_cost(node, facts)
+    return None
+
+
+def _below(node: Node, facts: Facts) -> tuple[list[Node], Refusal | None]:
+    """The operators below that ``node`` may run before, top first, and why it may not go on."""
+    passed: list[Node] = []
+    current = node.inputs[0]
+    while isinstance(current.operator, RowOperator):
+        refused = _shared(current, facts) or may_swap(current, node, facts)
+        if refused is not None:
+            return passed, Refusal(refused.reason, facts.label(node))
+        passed.append(current)
+        current = current.inputs[0]
+    return passed, None
+
+
+def _shared(below: Node, facts: Facts) -> Refusal | None:
+    if facts.consumers[id(below)] > 1:
+        return Refusal(f"others draw from {facts.label(below)}, too")
+    return None
+
+
+def _moved(node: Node, passed: list[Node], facts: Facts) -> Change:
+    current = rebuilt(node, passed[-1].inputs, facts)
+    for below in reversed(passed):
+        current = rebuilt(below, (current,), facts)
+    seen = [facts.label(below) for below in passed if facts.ordinal(below) is not None]
+    return Change(current, facts.label(node), f"below {', '.join(seen)}" if seen else "")
+
+
+# ---- through stream operators ----------------------------------------------------------------------------------------
+
+
+def _through(node: Node, refused: Refusal | None, facts: Facts) -> Outcome:
+    below = node.inputs[0]
+    while isinstance(below.operator, FilterExpression) and refused is None:
+        below = below.inputs[0]
+    if refused is not None or isinstance(below.operator, Read):
+        return refused
+    assert isinstance(below.operator, StreamOperator)
+    if below is not node.inputs[0]:
+        return None  # the filter below goes first
+    reason = _reason(node, below, facts)
+    if reason is not None:
+        return Refusal(reason)
+    inputs = tuple(rebuilt(node, (child,), facts) for child in below.inputs)
+    how = "into every input of concat" if isinstance(below.operator, Concat) else f"below {facts.label(below)}"
+    return Change(rebuilt(below, inputs, facts), facts.label(node), how)
+
+
+def _reason(node: Node, below: Node, facts: Facts) -> str | None:
+    """Why the rows of ``below`` cannot be filtered before it."""
+    operator, label = below.operator, facts.label(below)
+    if not isinstance(operator, Shuffle | Concat):
+        return f"{label} counts rows"
+    shared = _shared(below, facts)
+    if shared is not None:
+        return shared.reason
+    if may_skip(node, facts):
+        return f"it may skip rows, which are told apart by what is below {label}"
+    if isinstance(operator, Shuffle):
+        if operator.by is not None and operator.interleave > 1:
+            return f"{label} deals rows out in turns, and counts them"
+        inner = [n for n in graph.walk(below.inputs[0]) if isinstance(n.operator, StreamOperator)]
+        counts = next((n for n in inner if not isinstance(n.operator, Concat)), None) or _sized(below)
+        return None if counts is None else f"{label} has windows of the rows of {facts.label(counts)}"
+    if any(facts.streams(source) for source in graph.sources(below)):
+        return "inputs are read from their beginning, and a shuffle above would count their rows"
+    return None
+
+
+def _sized(node: Node) -> Node | None:
+    """A function below that sees exactly so many rows."""
+    rows = (n for n in graph.walk(node) if isinstance(n.operator, RowOperator))
+    return next((n for n in rows if getattr(n.operator, "size", None)), None)
+
+
+# ---- by cost ---------------------------------------------------------------------------------------------------------
+
+
+def _by_cost(node: Node, facts: Facts) -> Outcome:
+    passed, _ = _below(node, facts)
+    passed = [below for below in passed if facts.ordinal(below) is not None]
+    if not passed or passed != _run(node, len(passed)):
+        return None
+    if facts.profile is None:
+        return Refusal("whether it is cheaper further down must be measured")
+    best, least = 0, _cost([*reversed(passed), node], facts)
+    if least is None:
+        return Refusal("nothing was measured of what is below it")
+    limit = least * _GAIN
+    for count in range(1, len(passed) + 1):
+        order = [*reversed(passed[count:]), node, *reversed(passed[:count])]
+        cost = _cost(order, facts)
+        if cost is not None and cost < limit:
+            best, limit = count, cost
+    return _moved(node, passed[:best], facts) if best else Refusal("it costs more than it saves further down")
+
+
+def _run(node: Node, length: int) -> list[Node]:
+    found = [node.inputs[0]]
+    while len(found) < length:
+        found.append(found[-1].inputs[0])
+    return found
+
+
+def _cost(order: list[Node], facts: Facts) -> float | None:
+    """Core seconds per row that enters a run of operators, lowest first."""
+    total, rows = 0.0, 1.0
+    for node in order:
+        figures = facts.figures(node)
+        if figures is None:
+            return None
+        total += rows * figures.cpu
+        rows *= figures.keep
+    return total

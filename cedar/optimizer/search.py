@@ -1,0 +1,210 @@
+"""Search: the order of every chain and the place of every operator, chosen together."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cedar import graph
+from cedar.graph import Node
+from cedar.operators.base import StreamOperator
+from cedar.optimizer import joint
+from cedar.optimizer.budget import Budget
+from cedar.optimizer.chains import Arranged, find_chains, rebuild
+from cedar.optimizer.commute import may_swap
+from cedar.optimizer.cost import INLINE, REMOTE, RESOURCES, Capacity, ChainCost
+from cedar.optimizer.facts import Facts
+from cedar.optimizer.flow import Flow, find_flow
+from cedar.optimizer.joint import Candidate, Method
+from cedar.optimizer.loads import Load, find_loads
+from cedar.optimizer.ordering import Precedence, Swap, find_precedence
+from cedar.optimizer.predict import Model, predict
+from cedar.optimizer.reasons import Choice, tell
+from cedar.plan.data import Decision, Prediction
+
+LEAST_GAIN = 0.03  # the order as written is left for more than this
+_SETTLED = 0.03  # moves that gain less than this, all together, are undone: two measurements choose the same plan
+_AHEAD = 2  # tasks in flight for each worker
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search chose.
+
+    Args:
+        root: the graph with its chains in order, and ``place`` set on row operators and sources.
+        executor: of what has no place of its own.
+        workers: tasks at once.
+        method: "exact" where every legal order of every chain was weighed.
+        prediction: of the chosen plan.
+        written: of the graph as it came, all on the one executor that suits it best.
+        decisions: what was moved, and what was not, and why.
+    """
+
+    root: Node
+    executor: str
+    workers: int
+    method: Method
+    prediction: Prediction
+    written: Prediction
+    decisions: tuple[Decision, ...]
+
+
+def search(
+    root: Node,
+    facts: Facts,
+    budget: Budget,
+    executors: Sequence[str],
+    workers: int,
+    remaining: float | None,
+    *,
+    most_workers: int | None = None,
+    swap: Swap = may_swap,
+) -> Found:
+    """The best order and places for a graph that rules have rewritten.
+
+    Args:
+        facts: with a profile.
+        executors: the places allowed, out of "inline", "threads" and "processes".
+        workers: tasks at once; up to ``most_workers`` where waiting limits the run.
+        remaining: rows still to be read, which must pay for the start of processes; None where unknown.
+        swap: whether two operators may change places.
+    """
+    model = _model(root, facts, budget, executors, workers)
+    precedences = [find_precedence(cost.chain, facts, swap) for cost in model.costs]
+    choice = _choose(model, precedences, facts, remaining)
+    wanted = _wanted_workers(choice.plan, most_workers)
+    if wanted > choice.plan.model.capacity.workers:
+        model = model.on(dataclasses.replace(model.capacity, workers=wanted))
+        choice = _choose(model, precedences, facts, remaining)
+    choice = _within_memory(choice, facts, budget)
+    return Found(
+        root=rebuild(root, facts, _arranged(choice.plan)),
+        executor=_executor(choice.plan),
+        workers=choice.plan.model.capacity.workers,
+        method=choice.method,
+        prediction=predict(choice.plan.model, choice.plan.paths),
+        written=predict(choice.written.model, choice.written.paths),
+        decisions=tell(choice, facts, precedences),
+    )
+
+
+# ---- the model -------------------------------------------------------------------------------------------------------
+
+
+def _model(root: Node, facts: Facts, budget: Budget, executors: Sequence[str], workers: int) -> Model:
+    assert facts.profile is not None, "a search follows a measurement"
+    machine = facts.profile.machine
+    loads = find_loads(root, facts)
+    flow = find_flow(root, facts, loads)
+    places = _places(executors)
+    capacity = Capacity(
+        cores=max(1, min(budget.cpus or machine.cores, machine.cores)),
+        workers=1 if places == (INLINE,) else max(1, workers),
+        ship_bytes=machine.ship_bytes,
+        ship_seconds=machine.ship_seconds,
+    )
+    ordinals = {id(node): facts.ordinal(node) for node in graph.walk(root)}
+    costs = tuple(ChainCost(chain, loads, flow, capacity, places) for chain in find_chains(root, facts))
+    return Model(capacity, costs, loads, flow, _fixed(root, loads, flow), ordinals.get)
+
+
+def _places(executors: Sequence[str]) -> tuple[str, ...]:
+    """The places worth a thought: nothing does better inline than on threads. The usual one comes first."""
+    local = next((place for place in ("threads", INLINE) if place in executors), None)
+    return tuple(place for place in (local, REMOTE if REMOTE in executors else None) if place) or ("threads",)
+
+
+def _fixed(root: Node, loads: dict[int, Load], flow: Flow) -> tuple[float, float, float]:
+    """What the stream operators take, per row read."""
+    cores = gil = coordinator = 0.0
+    for node in graph.walk(root):
+        if isinstance(node.operator, StreamOperator):
+            load, rate = loads[id(node)], sum(flow.rate[id(child)] for child in node.inputs)
+            cores += rate * load.cpu
+            gil += rate * load.cpu * load.gil
+            coordinator += rate * load.busy
+    return cores, gil, coordinator
+
+
+# ---- choosing --------------------------------------------------------------------------------------------------------
+
+
+def _choose(model: Model, precedences: Sequence[Precedence], facts: Facts, remaining: float | None) -> Choice:
+    """The best plan with processes or without, unless the order as written is as good."""
+    assert facts.profile is not None
+    start = facts.profile.machine.start_seconds
+
+    def seconds(plan: Candidate) -> float:
+        """For the rows that are left, the start of processes included; for one row where nobody knows how many."""
+        if remaining is None:
+            return plan.slowest
+        return plan.slowest * remaining + (start if plan.remote else 0.0)
+
+    places = model.costs[0].places if model.costs else ("threads",)
+    written = min((joint.written(model.on(model.capacity, (place,))) for place in places), key=seconds)
+    local = tuple(place for place in places if place != REMOTE)
+    found = [joint.best(model.on(model.capacity, allowed), precedences) for allowed in {local: 0, places: 0} if allowed]
+    method: Method = "beam" if any(by == "beam" for _, by in found) else "exact"
+    plan = min((plan for plan, _ in found), key=seconds)
+    if seconds(plan) > seconds(written) * (1 - LEAST_GAIN):
+        plan = written
+    else:
+        settled = plan.settled(_SETTLED)
+        plan = settled if seconds(settled) < seconds(written) else plan
+    return Choice(plan, written, found[0][0], method, processes=REMOTE in places)
+
+
+def _wanted_workers(plan: Candidate, most: int | None) -> int:
+    """So many workers that waiting is no longer what limits the plan."""
+    have = plan.model.capacity.workers
+    use = plan.model.use(plan.paths)
+    kept = use[RESOURCES.index("workers")]
+    rest = max((each for name, each in zip(RESOURCES, use, strict=True) if name != "workers"), default=0.0)
+    if most is None or most <= have or kept <= rest * (1 + LEAST_GAIN):
+        return have
+    return most if not rest else min(most, math.ceil(kept * have / rest))
+
+
+def _within_memory(choice: Choice, facts: Facts, budget: Budget) -> Choice:
+    """Fewer workers where the rows on their way would not fit."""
+    assert facts.profile is not None
+    limit = budget.memory_bytes or facts.profile.machine.memory
+    plan = choice.plan
+    each = _AHEAD * sum(cost.task_bytes(path.order) for cost, path in zip(plan.model.costs, plan.paths, strict=True))
+    have = plan.model.capacity.workers
+    fitting = max(1, int(limit / each)) if each else have
+    if fitting >= have:
+        return choice
+    there = plan.model.on(dataclasses.replace(plan.model.capacity, workers=fitting))
+    fewer = Candidate(there, tuple(there.again(plan.paths)))
+    note = Decision(
+        "memory", f"{fitting} of {have} workers", True, f"each keeps {each / 2**20:.0f} MiB of rows on their way"
+    )
+    return dataclasses.replace(choice, plan=fewer, notes=(*choice.notes, note))
+
+
+# ---- the graph -------------------------------------------------------------------------------------------------------
+
+
+def _arranged(plan: Candidate) -> list[Arranged]:
+    found = []
+    for cost, path in zip(plan.model.costs, plan.paths, strict=True):
+        places = tuple(cost.places[place] for place in path.places)
+        found.append(Arranged(cost.chain, path.order, places, cost.places[path.start] if path.start >= 0 else ""))
+    return found
+
+
+def _executor(plan: Candidate) -> str:
+    """The place in the coordinator's process where anything runs there, else the one that all have."""
+    if not plan.model.costs:
+        return "threads"
+    local = {
+        cost.places[at]
+        for cost, path in zip(plan.model.costs, plan.paths, strict=True)
+        for at in (path.start, *path.places)
+        if at >= 0 and not cost.remote[at]
+    }
+    return min(local, default=plan.model.costs[0].places[0])

@@ -1,0 +1,106 @@
+"""What a run's ``plan=`` means: the optimizer meets the execution here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+
+from cedar.errors import PlanError, user_site
+from cedar.execution.checking import check_plan
+from cedar.execution.executors import EXECUTORS, available_cpus
+from cedar.execution.measure import profile as measured
+from cedar.operators.base import Env, RowOperator
+from cedar.optimizer.budget import Budget
+from cedar.optimizer.planner import AutoPlanner
+from cedar.plan.data import Plan
+from cedar.plan.planner import Planner
+from cedar.profile import Profile
+from cedar.skip import Skip
+
+if TYPE_CHECKING:
+    from cedar.graph import Node
+    from cedar.pipeline.core import Pipeline
+
+_MOST_WORKERS = 32  # of a run that waits for storage or other machines
+
+
+def choose_plan(
+    node: Node, plan: Any, executor: str | Executor, workers: int | None, on_error: Skip | None, exact: bool
+) -> tuple[Planner | None, Plan | None]:
+    """The planner of a run, or its fixed plan.
+
+    Raises:
+        PlanError: ``plan`` is no plan, or one of another pipeline.
+    """
+    if isinstance(plan, Plan):
+        if plan.logical is not node:
+            raise PlanError(
+                "plan= is the plan of another pipeline",
+                site=user_site(),
+                fix="Plan.load(path, pipeline) fits a saved plan to a pipeline; p.optimize() makes one",
+            )
+        return None, plan
+    if plan not in ("auto", "off"):
+        raise PlanError(f"plan={plan!r} is no plan", site=user_site(), fix='"auto", "off", or a cedar.Plan')
+    if plan == "off":
+        return None, None
+    return planner_for(node, Budget(), executor, workers, on_error, exact), None
+
+
+def planner_for(
+    node: Node, budget: Budget, executor: str | Executor, workers: int | None, on_error: Skip | None, exact: bool
+) -> AutoPlanner:
+    """The planner of a pipeline, for a run with these arguments."""
+    return AutoPlanner(
+        node,
+        skips=_skips(on_error),
+        streams=_streams({}),
+        budget=budget,
+        executors=_places(executor),
+        workers=workers or available_cpus(),
+        most_workers=_MOST_WORKERS if workers is None and executor == "auto" else None,
+        exact=exact,
+    )
+
+
+def best_plan(pipeline: Pipeline, budget: Budget | None, profile: Profile | None) -> Plan:
+    """The best plan for a profile; measured where none is given, and checked on sample rows."""
+    from cedar.execution.binding import Binding
+
+    node = pipeline.node
+    if profile is None:
+        profile = measured(node)
+    profile.check(pipeline.subject)
+    planner = planner_for(node, budget or Budget(), "auto", None, None, exact=True)
+    binding = Binding(node, None, Env())
+    return planner.chosen(profile, lambda plan: check_plan(binding, plan, 256))
+
+
+def _places(executor: str | Executor) -> tuple[str, ...]:
+    if executor == "auto":
+        return tuple(name for name in ("threads", "processes") if name in EXECUTORS)
+    return (executor,) if isinstance(executor, str) else ("threads",)
+
+
+def _skips(on_error: Skip | None) -> Callable[[Node], bool]:
+    def skips(node: Node) -> bool:
+        operator = node.logical.operator
+        if isinstance(operator, RowOperator):
+            return on_error is not None or operator.policy() is not None
+        return on_error is not None and hasattr(getattr(operator, "source", None), "read_sound")
+
+    return skips
+
+
+def _streams(known: dict[int, bool]) -> Callable[[Node], bool]:
+    def streams(node: Node) -> bool:
+        source = node.logical.operator.source  # type: ignore[attr-defined]
+        if id(source) not in known:
+            try:
+                known[id(source)] = any(getattr(split, "streaming", False) for split in source.splits())
+            except Exception:  # noqa: BLE001 - the run lists them again, and says what is wrong
+                known[id(source)] = True
+        return known[id(source)]
+
+    return streams

@@ -1,0 +1,43 @@
+"""What a run asks of an optimizer: neither knows the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from cedar.plan.data import Plan
+from cedar.profile import Profile
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a plan's output on sample rows is not that of the pipeline as written."""
+
+    what: str  # such as "column 'x', row 3: 1.0 as written, 2.0 in the plan"
+
+
+Check: TypeAlias = Callable[[Plan], "Difference | None"]
+"""Runs a plan and the pipeline as written on the same sample rows."""
+
+
+class Planner(Protocol):
+    """Chooses plans for one pipeline."""
+
+    def begin(self) -> Plan:
+        """The plan to start with, from what operators declare: nothing is run or measured. Quick."""
+        ...
+
+    def improve(self, profile: Profile, remaining: float | None, check: Check) -> Plan | None:
+        """A better plan for what was measured, or None; runs beside the epoch.
+
+        Args:
+            profile: of the blocks delivered so far.
+            remaining: rows still to be read in this run, where that is known.
+            check: compares on sample rows; a rule whose plan differs is refused.
+        """
+        ...
+
+    def refuse(self, current: Plan, what: str) -> Plan:
+        """The plan to go on with after the audit of a block of ``current`` found a difference."""
+        ...

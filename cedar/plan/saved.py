@@ -1,0 +1,332 @@
+"""Saved plans: a plan as text that diffs well, and back.
+
+One operator or node a line, in a fixed order, figures with three digits. The text holds no function and no data: it
+names the operators of a pipeline, which must be there when it is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+from cedar import graph
+from cedar.errors import CedarError, PlanError, user_site
+from cedar.graph import Node, walk
+from cedar.plan.data import Decision, Plan, Prediction
+from cedar.plan.entries import entries_of, graph_of
+from cedar.plan.fits import check_graph, check_pipeline, operator_entries
+
+VERSION = 1
+_log = logging.getLogger("cedar")
+_AGAIN = "save it again with plan.save()"
+
+
+class HasNode(Protocol):
+    """A pipeline, as far as a plan needs it."""
+
+    @property
+    def node(self) -> Node: ...
+
+
+Verify: TypeAlias = Callable[[Plan], "str | None"]
+"""Why a plan is not legal, or None: what the rules of an optimizer know beyond the graph."""
+
+
+# ---- out -------------------------------------------------------------------------------------------------------------
+
+
+def text_of(plan: Plan) -> str:
+    """The plan as JSON text.
+
+    Raises:
+        PlanError: it holds an operator that text cannot say.
+    """
+    logical = list(walk(plan.logical))
+    machine = plan.profile.machine if plan.profile is not None else None
+    parts = {
+        "cedar_plan": VERSION,
+        "pipeline": graph.topology(plan.logical),
+        "method": plan.method,
+        "executor": plan.executor,
+        "workers": plan.workers,
+        "operators": operator_entries(logical),
+        "nodes": entries_of(plan.root, logical),
+        "decisions": [_decision(d) for d in plan.decisions],
+        "prediction": None if plan.prediction is None else _prediction(plan.prediction),
+        "machine": None if machine is None else {"cores": machine.cores, "memory": machine.memory},
+    }
+    return "{\n" + ",\n".join(f"  {_json(key)}: {_lines(value)}" for key, value in parts.items()) + "\n}\n"
+
+
+def _lines(value: Any) -> str:
+    """A list or a dict with an item a line; what is inside stays on it."""
+    if isinstance(value, list) and value:
+        return "[\n" + ",\n".join(f"    {_json(item)}" for item in value) + "\n  ]"
+    if isinstance(value, dict) and value:
+        return "{\n" + ",\n".join(f"    {_json(key)}: {_json(item)}" for key, item in value.items()) + "\n  }"
+    return _json(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    entry = {"rule": decision.rule, "what": decision.what, "applied": decision.applied}
+    return entry | ({"why": decision.why} if decision.why else {})
+
+
+def _prediction(prediction: Prediction) -> dict[str, Any]:
+    return {
+        "rows_per_second": _figure(prediction.rows_per_second),
+        "bottleneck": prediction.bottleneck,
+        "use": {name: _figure(v) for name, v in sorted(prediction.use.items())},
+        "operators": {str(ordinal): _figure(v) for ordinal, v in sorted(prediction.operators.items())},
+        "more": {name: _figure(v) for name, v in sorted(prediction.more.items())},
+    }
+
+
+def _figure(value: float) -> float | int | str:
+    """Three digits: more change with every measurement, and say nothing."""
+    short = float(f"{value:.3g}")
+    if not math.isfinite(short):
+        return str(short)
+    return int(short) if short == int(short) and abs(short) < 1e15 else short
+
+
+def write(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Writes ``text_of(plan)`` to a path or URL; a local file is replaced as a whole.
+
+    Raises:
+        PlanError: it cannot be written.
+    """
+    import fsspec
+
+    data = text_of(plan).encode("utf-8", "backslashreplace")  # a lone surrogate becomes an escape, which JSON reads
+    where = os.fspath(path)
+    try:
+        fs, target = fsspec.url_to_fs(os.path.expanduser(where))
+        local = "file" in fs.protocol
+        fresh = f"{target}.{uuid.uuid4().hex[:8]}.tmp" if local else target
+        try:
+            with fs.open(fresh, "wb") as file:
+                file.write(data)
+            if local:
+                os.replace(fresh, target)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                if local:
+                    fs.rm_file(fresh)
+            raise
+    except Exception as error:  # whatever a filesystem throws
+        raise PlanError(
+            f"the plan cannot be written to {where!r}: {error}",
+            site=user_site(),
+            done="what was there before is as it was",
+            fix="give a path or URL that can be written",
+        ) from error
+
+
+def shown(plan: Plan) -> str:
+    """A node a line, for people.
+
+    Example:
+        >>> import cedar
+        >>> from cedar.plan.data import Plan
+        >>> print(shown(Plan.as_written(cedar.from_items([{"x": 1}]).take(1).node)))
+        plan (as written): 2 nodes
+          0  from_items(list of 1)
+          1  take(1)  of 0
+    """
+    logical = list(walk(plan.logical))
+    entries = entries_of(plan.root, logical)
+    head = f"plan ({plan.method}): {len(entries)} nodes"
+    if plan.prediction is not None:
+        head += f", {_figure(plan.prediction.rows_per_second):,} rows/s, bottleneck {plan.prediction.bottleneck}"
+    lines = [head]
+    for entry in entries:
+        below = ", ".join(map(str, entry.get("inputs", ())))
+        place = f" in {entry['place']}" if "place" in entry else ""
+        lines.append(f"  {entry['id']}  {_work(entry, logical)}{place}" + (f"  of {below}" if below else ""))
+    return "\n".join([*lines, *(f"  {decision}" for decision in plan.decisions)])
+
+
+def _work(entry: Mapping[str, Any], logical: list[Node]) -> str:
+    """What a node does."""
+    if "keep" in entry:
+        return f"keep {_names(entry['keep'])}"
+    if "cache" in entry:
+        return f"cache({entry['cache']!r})"
+    text = str(entry["is"])
+    if "columns" in entry:
+        text += f", columns {_names(entry['columns'])}"
+    if "where" in entry:
+        text += ", where " + " and ".join(logical[i].operator.label() for i in entry["where"])
+    changed = next((key for key in ("items", "names", "pairs", "n") if key in entry), None)
+    return f"{text}, {changed} {entry[changed]}" if changed else text
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f", ... {len(names) - 8} more" if len(names) > 8 else "")
+
+
+# ---- in --------------------------------------------------------------------------------------------------------------
+
+
+def read(path: str | os.PathLike[str], pipeline: HasNode, verify: Verify | None = None) -> Plan:
+    """The plan in a file, for a pipeline that it fits.
+
+    Raises:
+        PlanError: the file is no plan, or the plan does not fit: says where.
+    """
+    import fsspec
+
+    where = os.fspath(path)
+    try:
+        with fsspec.open(os.path.expanduser(where), "rb") as file:
+            text = file.read().decode("utf-8")
+    except Exception as error:  # whatever a filesystem throws
+        raise PlanError(
+            f"the plan {where!r} cannot be read: {error}", site=user_site(), fix="check the path"
+        ) from error
+    return plan_from(text, pipeline, verify, where)
+
+
+def plan_from(text: str, pipeline: HasNode, verify: Verify | None = None, where: str = "") -> Plan:
+    """The plan that ``text_of`` wrote.
+
+    Args:
+        text: the JSON text.
+        pipeline: what it is for.
+        verify: asked last, whether the optimizer's rules allow the order.
+        where: what messages call the text.
+
+    Raises:
+        PlanError: the text is no plan, or the plan does not fit: says where.
+    """
+    try:
+        return _plan(_parsed(text), pipeline.node, verify)
+    except PlanError as error:
+        error.site = error.site or user_site()
+        if where:
+            error.done = error.done or f"the plan in {where!r} was not loaded"
+        raise
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise PlanError("the plan is no plan: it is nested too deeply", fix=_AGAIN) from None
+    except ValueError as error:
+        raise PlanError(f"the plan is no JSON, or was cut off: {error}", fix=_AGAIN) from error
+    if not isinstance(found, dict) or "cedar_plan" not in found:
+        raise PlanError("the text is no plan: it does not begin with its version, 'cedar_plan'", fix=_AGAIN)
+    if found["cedar_plan"] != VERSION:
+        raise PlanError(
+            f"the plan has version {found['cedar_plan']!r}, this release reads {VERSION}",
+            fix="optimize the pipeline with this release and save that plan",
+        )
+    return found
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _plan(found: dict[str, Any], root: Node, verify: Verify | None) -> Plan:
+    logical = list(walk(root))
+    changed = check_pipeline(_entries(found, "operators"), logical)
+    if found.get("pipeline") != graph.topology(root):
+        raise PlanError(
+            "the plan is of another pipeline: its operators read alike, but their digest differs", fix=_AGAIN
+        )
+    rebuilt = graph_of(_entries(found, "nodes"), logical)
+    check_graph(rebuilt, logical)
+    plan = Plan(
+        logical=root,
+        root=rebuilt,
+        decisions=(*map(_decision_from, _entries(found, "decisions")), *_news(found, changed)),
+        prediction=_prediction_from(found),
+        method="loaded",
+        executor=_value(found, "executor", str, ""),
+        workers=_workers(found),
+    )
+    why = verify(plan) if verify is not None else None
+    if why:
+        raise PlanError(f"the plan is not a legal one: {why}", fix="optimize this pipeline and save that plan")
+    return plan
+
+
+def _news(found: Mapping[str, Any], changed: list[str]) -> list[Decision]:
+    """What a user should know of a plan that fits."""
+    news = []
+    if changed:
+        _log.warning("the code of %s changed since the plan was saved", ", ".join(changed))
+        why = "code changed since the plan was saved: it fits, its figures may not"
+        news.append(Decision("load", ", ".join(changed), applied=True, why=why))
+    machine = found.get("machine")
+    cores = machine.get("cores") if isinstance(machine, dict) else None
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if isinstance(cores, int) and cores != here:
+        why = f"the plan was made on {cores} core(s), here are {here}"
+        news.append(Decision("load", "machine", applied=True, why=why))
+    return news
+
+
+def _entries(found: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    value = found.get(key)
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise PlanError(f"the plan has no list of {key}", fix=_AGAIN)
+    return value
+
+
+def _decision_from(entry: Mapping[str, Any]) -> Decision:
+    return Decision(
+        _value(entry, "rule", str),
+        _value(entry, "what", str),
+        _value(entry, "applied", bool),
+        _value(entry, "why", str, ""),
+    )
+
+
+def _prediction_from(found: Mapping[str, Any]) -> Prediction | None:
+    entry = found.get("prediction")
+    if entry is None:
+        return None
+    if not isinstance(entry, dict):
+        raise PlanError(f"the plan's prediction is {entry!r:.60}", fix=_AGAIN)
+    try:
+        return Prediction(
+            rows_per_second=float(entry["rows_per_second"]),
+            bottleneck=_value(entry, "bottleneck", str),
+            use={name: float(v) for name, v in entry["use"].items()},
+            operators={int(ordinal): float(v) for ordinal, v in entry["operators"].items()},
+            more={name: float(v) for name, v in entry["more"].items()},
+        )
+    except CedarError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PlanError(f"the plan's prediction cannot be read: {type(error).__name__}: {error}", fix=_AGAIN) from error
+
+
+def _workers(found: Mapping[str, Any]) -> int | None:
+    workers = found.get("workers")
+    if workers is None:
+        return None
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        raise PlanError(f"the plan has workers {workers!r}", fix="give a whole number from 1, or null")
+    return workers
+
+
+def _value(entry: Mapping[str, Any], key: str, kind: type, default: Any = None) -> Any:
+    value = entry.get(key, default)
+    if not isinstance(value, kind):
+        raise PlanError(f"the plan's {key!r} is {value!r:.60}, not {kind.__name__}", fix=_AGAIN)
+    return value

@@ -1,0 +1,143 @@
+"""Figures: what was seen of operators, and what a machine gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One call of an operator on one block: rows, decoded bytes, seconds.
+
+    ``columns`` are the decoded bytes of the columns that the operator wrote (of all, for a source).
+    """
+
+    rows_in: int
+    rows_out: int
+    bytes_in: int
+    bytes_out: int
+    wall: float
+    cpu: float
+    columns: dict[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Observation) -> Observation:
+        """Both calls as if they were one."""
+        names = {*self.columns, *other.columns}
+        return Observation(
+            self.rows_in + other.rows_in,
+            self.rows_out + other.rows_out,
+            self.bytes_in + other.bytes_in,
+            self.bytes_out + other.bytes_out,
+            self.wall + other.wall,
+            self.cpu + other.cpu,
+            {name: self.columns.get(name, 0) + other.columns.get(name, 0) for name in names},
+        )
+
+    def joined(self, other: Observation) -> Observation:
+        """Both calls as one."""
+        names = [*self.columns, *(name for name in other.columns if name not in self.columns)]
+        return Observation(
+            self.rows_in + other.rows_in,
+            self.rows_out + other.rows_out,
+            self.bytes_in + other.bytes_in,
+            self.bytes_out + other.bytes_out,
+            self.wall + other.wall,
+            self.cpu + other.cpu,
+            {name: self.columns.get(name, 0) + other.columns.get(name, 0) for name in names},
+        )
+
+
+@dataclass(frozen=True)
+class OperatorProfile:
+    """An operator's figures, per row that enters it.
+
+    Args:
+        label: what the operator is called.
+        calls: how many blocks the figures come from.
+        rows: how many rows entered it.
+        wall, cpu: seconds per row in.
+        keep: rows out per row in.
+        bytes_in, bytes_out: decoded bytes per row, of all columns, before and after.
+        columns: decoded bytes per row of the columns that the operator writes (of all, for a source).
+        gil: the share of its time in which it holds the GIL, 0 to 1; None where nobody measured.
+        call: seconds of ``wall`` that a call costs whatever its rows; larger blocks save most of it. 0 where nobody
+            measured.
+    """
+
+    label: str
+    calls: int
+    rows: int
+    wall: float
+    cpu: float
+    keep: float = 1.0
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+    columns: dict[str, float] = field(default_factory=dict)
+    gil: float | None = None
+    call: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Wall seconds of all its rows."""
+        return self.wall * self.rows
+
+    @staticmethod
+    def of(label: str, seen: Sequence[Observation], gil: float | None = None) -> OperatorProfile:
+        """Medians over rows, without the first call, which may load a model; calls on no rows do not count."""
+        seen = [o for o in seen if o.rows_in]
+        later = seen[1:] if len(seen) > 1 else seen
+        rows, rows_out = sum(o.rows_in for o in seen), sum(o.rows_out for o in seen)
+        names = {name for o in seen for name in o.columns}
+        return OperatorProfile(
+            label=label,
+            calls=len(seen),
+            rows=rows,
+            wall=_median((o.wall / o.rows_in, o.rows_in) for o in later),
+            cpu=_median((o.cpu / o.rows_in, o.rows_in) for o in later),
+            keep=rows_out / rows if rows else 1.0,
+            bytes_in=sum(o.bytes_in for o in seen) / max(rows, 1),
+            bytes_out=sum(o.bytes_out for o in seen) / max(rows_out, 1),
+            columns={n: sum(o.columns.get(n, 0) for o in seen) / max(rows_out, 1) for n in sorted(names)},
+            gil=gil,
+        )
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a machine gives: measured once and kept.
+
+    Args:
+        cores: that this process may use.
+        memory: bytes.
+        ship_seconds: to send a task to a process and its result back, without the bytes.
+        ship_bytes: bytes per second to and from a process.
+        start_seconds: until a new worker process is ready.
+        speed: of one core at a small fixed task, in rounds per second; 0 where nobody measured.
+    """
+
+    cores: int
+    memory: int
+    ship_seconds: float = 5e-4
+    ship_bytes: float = 5e8
+    start_seconds: float = 1.0
+    speed: float = 0.0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a profile is of: a digest of the operators and their parameters, and each operator's label by ordinal."""
+
+    digest: str
+    labels: Mapping[int, str]
+
+
+def _median(weighted: Iterable[tuple[float, int]]) -> float:
+    """The value below which half of the weight lies; 0 without any."""
+    ordered = sorted(weighted)
+    half = sum(weight for _, weight in ordered) / 2
+    for value, weight in ordered:
+        half -= weight
+        if half <= 0:
+            return value
+    return 0.0

@@ -1,0 +1,103 @@
+"""The file of a profile: JSON that diffs well, checked to the last value when it is read."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict, fields
+from typing import Any
+
+from cedar.profile.figures import Machine, OperatorProfile
+
+VERSION = 1
+_FORMAT = "cedar profile"
+_DIGITS = 5  # significant ones in a file: what differs beyond them is noise
+
+
+def write(name: str, body: dict[str, Any], operators: dict[int, OperatorProfile]) -> None:
+    """Replace the file as a whole; OSError where that fails."""
+    listed = [{"ordinal": i, **asdict(figures)} for i, figures in sorted(operators.items())]
+    found = {"format": _FORMAT, "version": VERSION, **body, "operators": listed}
+    text = json.dumps(_rounded(found), indent=2, ensure_ascii=False)
+    temporary = f"{name}.{os.getpid()}.tmp"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+    os.replace(temporary, name)
+
+
+def read(name: str) -> dict[str, Any]:
+    """What ``write`` was given, "operators" included; ValueError says what is wrong with the file."""
+    with open(name, encoding="utf-8") as file:
+        found = json.load(file, parse_constant=_no_number)
+    if not isinstance(found, dict) or found.pop("format", None) != _FORMAT:
+        raise ValueError(f'it does not begin with "format": "{_FORMAT}"')
+    version = found.pop("version", None)
+    if version != VERSION:
+        raise ValueError(f"it is of version {version!r}, and this is version {VERSION}")
+    machine = checked(Machine, found.get("machine"), "machine")
+    return {**found, "machine": machine, "operators": _operators(found.get("operators"))}
+
+
+def _operators(listed: Any) -> dict[int, OperatorProfile]:
+    if not isinstance(listed, list):
+        raise ValueError("operators is no list")  # noqa: TRY004 - the file is wrong, not the caller
+    operators: dict[int, OperatorProfile] = {}
+    for item in listed:
+        ordinal = item.pop("ordinal", None) if isinstance(item, dict) else None
+        if isinstance(ordinal, bool) or not isinstance(ordinal, int) or ordinal < 0 or ordinal in operators:
+            raise ValueError(f"operators: ordinal {ordinal!r} is none, or is there twice")
+        operators[ordinal] = checked(OperatorProfile, item, f"operator {ordinal}")
+    return operators
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "float | None": (int, float, type(None)),
+    "dict[str, float]": (dict,),
+    "dict[int, OperatorProfile]": (dict,),
+    "Machine": (Machine,),
+}
+
+
+def checked(kind: Any, found: Any, what: str) -> Any:
+    """A dataclass from a dict that has its fields, each with a value of its type; figures are finite and not below 0.
+
+    Raises:
+        ValueError: says which value of ``what`` is wrong.
+    """
+    if not isinstance(found, dict):
+        raise ValueError(f"{what} is not there")  # noqa: TRY004 - the file is wrong, not the caller
+    known = {f.name: str(f.type) for f in fields(kind)}
+    for name in sorted({*found, *known}):
+        if name not in known or name not in found:
+            raise ValueError(f"{what} has {'no' if name in known else 'an unknown'} {name!r}")
+        value = found[name]
+        sized = known[name] == "dict[str, float]" and isinstance(value, dict)
+        figures = [v if isinstance(v, (int, float)) else math.nan for v in value.values()] if sized else [value]
+        if not isinstance(value, _TYPES[known[name]]) or not all(map(_is_sound, figures)):
+            raise ValueError(f"{what}: {name} is {value!r}")
+    if (found.get("gil") or 0) > 1:
+        raise ValueError(f"{what}: gil is {found['gil']!r}")
+    return kind(**found)
+
+
+def _is_sound(value: Any) -> bool:
+    """A figure that is one; anything that is no figure was judged by its type."""
+    if isinstance(value, bool):
+        return False
+    return not isinstance(value, (int, float)) or (math.isfinite(value) and value >= 0)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no figure")

@@ -1,0 +1,57 @@
+"""A profile's figures as a table of plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cedar.profile.figures import OperatorProfile
+
+WIDTH = 100
+HEAD = ("operator", "us/row wall", "us/row cpu", "keep", "bytes/row", "GIL", "share")
+_LEFT = (0, 3, 4)
+
+
+def cells(figures: OperatorProfile, share: float) -> tuple[str, ...]:
+    """The cells of one operator."""
+    return (
+        figures.label,
+        micros(figures.wall),
+        micros(figures.cpu),
+        f"{figures.keep:.3g}",
+        f"{byte_size(figures.bytes_in)} -> {byte_size(figures.bytes_out)}",
+        "?" if figures.gil is None else f"{figures.gil:.0%}",
+        f"{share:.1%}",
+    )
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines of at most ``WIDTH`` columns; the first cell gives way."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - 2 * (len(widths) - 1))
+    lines = []
+    for row in rows:
+        cells = [cut(row[0], widths[0]), *row[1:]]
+        padded = [c.ljust(w) if i in _LEFT else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def cut(text: str, width: int) -> str:
+    """One line of at most so many characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= width else text[: max(width - 3, 1)] + "..."
+
+
+def micros(seconds: float) -> str:
+    """Microseconds as people read them, three digits."""
+    amount = seconds * 1e6
+    return f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}" if amount >= 1e-3 else "0"
+
+
+def byte_size(size: float) -> str:
+    """Bytes as people read them, three digits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"

@@ -1,0 +1,121 @@
+"""The pipeline as written, as text: operators, what they read and write, what they cost, and the user's lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cedar.graph import Node, walk
+from cedar.profile import Profile
+from cedar.profile.text import WIDTH, byte_size, cut, micros
+
+_TITLE = "LOGICAL PLAN"
+_COST = ("us/row", "keep", "bytes", "share")
+_NAMES = 20  # characters for the columns that an operator reads, and for those it writes
+_GAP = 2
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One operator."""
+
+    indent: str
+    label: str
+    effects: str
+    costs: tuple[str, ...]
+    site: str
+
+
+def logical_lines(root: Node, labels: Mapping[int, str], profile: Profile | None) -> list[str]:
+    """A line an operator, last first; a shared one is printed once.
+
+    Args:
+        root: the pipeline.
+        labels: of its nodes, by id.
+        profile: None leaves the costs out. "us/row" is per row that enters, "keep" rows out per row in, "bytes" of a
+            row that leaves, "share" of all operators' time.
+    """
+    costs = {} if profile is None else _costs(root, profile)
+    blank = ("",) * len(_COST) if costs else ()
+    lines = [
+        _Line(indent, f"{labels[id(node)]} (shared, see above)", "", blank, "")
+        if again
+        else _Line(indent, labels[id(node)], _effects(node), costs.get(id(node), blank), _site(node))
+        for node, indent, again in _down(root, "", set())
+    ]
+    heads = _COST if costs else ()
+    fixed = [max(len(head), *(len(line.costs[i]) for line in lines)) for i, head in enumerate(heads)]
+    label, effects = _widths(lines, WIDTH - _GAP - sum(width + _GAP for width in fixed))
+    shown = [_joined((_TITLE, "", *heads), (label + _GAP, effects, *fixed))]
+    for line in lines:
+        name = line.indent + cut(line.label, label - len(line.indent))
+        cells = (name, cut(line.effects, effects), *line.costs, line.site)
+        shown.append("  " + _joined(cells, (label, effects, *fixed, 0)))
+    return shown
+
+
+def _down(node: Node, indent: str, seen: set[int]) -> Iterator[tuple[Node, str, bool]]:
+    """The operators, last first, and whether they were shown before."""
+    while True:
+        again = id(node) in seen and bool(node.inputs)
+        seen.add(id(node))
+        yield node, indent, again
+        if again:
+            return
+        if len(node.inputs) != 1:
+            break
+        node = node.inputs[0]
+    for child in node.inputs:
+        yield from _down(child, indent + "    ", seen)
+
+
+def _widths(lines: Sequence[_Line], room: int) -> tuple[int, int]:
+    """The columns for labels and for effects."""
+    sites = max(len(line.site) for line in lines)
+    room -= sites + _GAP if sites else 0
+    label = max(len(_TITLE), *(len(line.indent) + len(line.label) for line in lines))
+    effects = max(len(line.effects) for line in lines)
+    if label + _GAP + effects > room:
+        effects = min(effects, max(room - label - _GAP, room // 3))
+    return min(label, max(room - effects - _GAP, len(_TITLE))), effects
+
+
+def _joined(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Two cells to the left, figures to the right, the last one as it is."""
+    padded = [
+        cell.ljust(width) if i < 2 or not width else cell.rjust(width)
+        for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return (" " * _GAP).join(padded).rstrip()
+
+
+def _effects(node: Node) -> str:
+    effects = node.operator.effects()
+    if effects.rows == "stream" or not node.inputs:
+        return ""
+    reads = "row" if effects.reads is None else ", ".join(sorted(effects.reads)) or "-"
+    written = None if effects.writes is None else effects.writes | (effects.keeps or frozenset())
+    writes = "row" if written is None else ", ".join(sorted(written)) or "-"
+    text = f"{cut(reads, _NAMES)} => {cut(writes, _NAMES)}"
+    return text + (" random" if effects.random else "")
+
+
+def _site(node: Node) -> str:
+    return f"{node.site.file.rsplit('/', 1)[-1]}:{node.site.line}" if node.site else ""
+
+
+def _costs(root: Node, profile: Profile) -> dict[int, tuple[str, ...]]:
+    """What was measured of each operator, by its node."""
+    shares = profile.shares
+    found: dict[int, tuple[str, ...]] = {}
+    for ordinal, node in enumerate(walk(root)):
+        figures = profile.operators.get(ordinal)
+        if figures is not None and figures.rows:
+            cells = (
+                micros(figures.wall),
+                f"{figures.keep:.3g}",
+                byte_size(figures.bytes_out),
+                f"{shares[ordinal]:.0%}",
+            )
+            found[id(node)] = cells
+    return found

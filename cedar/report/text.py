@@ -1,0 +1,53 @@
+"""Lines of plans that fit a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from cedar.profile.text import WIDTH
+
+_INDENT = 7  # a word of five letters and a gap
+
+
+def headed(head: str, items: Iterable[str], room: int | None = None, more: str = "") -> list[str]:
+    """Lines behind a word that names them, wrapped; in ``room`` lines, and how many items did not fit.
+
+    Example:
+        >>> headed("NOTE", ["one", "two", "three"], room=2)
+        ['NOTE   one', '       ... 2 more']
+    """
+    width = WIDTH - max(_INDENT, len(head) + 2)
+    wrapped = [textwrap.wrap(item, width, break_on_hyphens=False) for item in dict.fromkeys(items)]
+    shown: list[str] = []
+    for number, lines in enumerate(wrapped):
+        left = len(wrapped) - number
+        if room is not None and shown and len(shown) + len(lines) + (left > 1) > room:
+            shown.append(f"... {left} more{more}")
+            break
+        shown += lines
+    return [f"{head if not i else '':<{_INDENT - 2}}  {line}" for i, line in enumerate(shown)]
+
+
+def chained(first: str, parts: Sequence[str], detail: str) -> list[str]:
+    """``first``, the parts with arrows between, and a remark in brackets: on as many lines as needed.
+
+    Example:
+        >>> chained("  1. read  ", ["a", "b"], "2 splits")
+        ['  1. read  a -> b   [2 splits]']
+    """
+    indent = " " * len(first)
+    lines = [first]
+    for i, part in enumerate(parts):
+        arrow = " -> " if i else ""
+        whole = textwrap.wrap(part, WIDTH - len(indent) - len(arrow), subsequent_indent=" " * len(arrow))
+        if i and len(lines[-1]) + len(arrow) + len(part) > WIDTH:
+            lines.append(indent + arrow + whole[0])
+        else:
+            lines[-1] += arrow + whole[0]
+        lines += [indent + line for line in whole[1:]]
+    if detail and len(lines[-1]) + len(detail) + 5 <= WIDTH:
+        lines[-1] += f"   [{detail}]"
+    elif detail:
+        lines += textwrap.wrap(f"[{detail}]", WIDTH, initial_indent=indent, subsequent_indent=indent + " ")
+    return lines

@@ -1,0 +1,175 @@
+"""Effects: every operator says exactly what it reads and writes."""
+
+import functools
+import importlib
+import inspect
+import pkgutil
+from typing import get_args
+
+import numpy as np
+import polars.selectors as cs
+import pytest
+
+import cedar.operators
+from cedar import Skip, col
+from cedar.datasets.base import Read
+from cedar.errors import PipelineError
+from cedar.operators import algebra
+from cedar.operators.base import Algebra, Effects, Operator, StreamOperator
+from cedar.operators.batch import Batch
+from cedar.operators.bucket import BucketByLength
+from cedar.operators.cache import Cache
+from cedar.operators.columns_ops import Drop, rename
+from cedar.operators.concat import Concat
+from cedar.operators.expressions import FilterExpression, select, with_columns
+from cedar.operators.filter_function import FilterFunction
+from cedar.operators.flat_map import FlatMap
+from cedar.operators.map import Map
+from cedar.operators.map_batches import MapBatches
+from cedar.operators.mix import Mix
+from cedar.operators.pack import Pack
+from cedar.operators.pad import Pad
+from cedar.operators.repeat import Repeat
+from cedar.operators.sample import Sample
+from cedar.operators.shuffle import Shuffle
+from cedar.operators.take import SkipRows, Take
+from cedar.operators.zip import Zip
+from cedar.pipeline.rows import RowMethods  # noqa: F401 - every operator module is imported with it
+
+
+def names(text):
+    return None if text is None else frozenset(text.split())
+
+
+def effects(reads, writes, rows="1:1", keeps=None, **more):
+    return Effects(names(reads), names(writes), rows=rows, keeps=names(keeps), **more)
+
+
+def two(a, b):
+    return a
+
+
+def drawn(a, rng):
+    return a
+
+
+CASES = [
+    (Map(abs, ("a",)), effects("a", "a", per_row=True)),
+    (Map(two, ("a", "b"), "c"), effects("a b", "c", per_row=True)),
+    (Map(two, ("a", "b"), ("c", "d")), effects("a b", "c d", per_row=True)),
+    (Map(drawn, ("a",), random=True), effects("a", "a", per_row=True, random=True)),
+    (Map(dict), effects(None, None, per_row=True)),
+    (Map(abs, ("a",), on_error=Skip(refill=True)), effects("a", "a", "1:0..1", per_row=True)),
+    (FlatMap(range, ("a",), "b"), effects("a", "b", "1:n", per_row=True)),
+    (FlatMap(dict), effects(None, None, "1:n", per_row=True)),
+    (FilterFunction(bool, ("a",)), effects("a", "", "1:0..1", per_row=True)),
+    (FilterFunction(bool), effects(None, "", "1:0..1", per_row=True)),
+    (FilterExpression(col("a") > col("b")), effects("a b", "", "1:0..1")),
+    (FilterExpression(cs.numeric().is_not_null()), effects(None, "", "1:0..1")),
+    (with_columns(col("a") + col("b"), c=col("d")), effects("a b d", "a c")),
+    (with_columns(cs.numeric() + 1), effects(None, None)),
+    (select("a", b=col("c")), effects("a c", "b", keeps="a")),
+    (select("a", "b"), effects("a b", "", keeps="a b")),
+    (select(cs.numeric()), effects(None, None, keeps="")),
+    (Drop(("a",)), effects("", "a")),
+    (rename({"a": "b"}), effects("a", "a b")),
+    (MapBatches(dict, ("a",)), effects("a", "a")),
+    (MapBatches(dict, ("a",), "b"), effects("a", "b")),
+    (MapBatches(dict), effects(None, None)),
+    (Pad(("a",), 3), effects("a", "a")),
+    (Pad(to=3), effects(None, None)),
+    (Cache("memory"), effects("", "")),
+    (Shuffle(), effects("", "", "stream")),
+    (Shuffle(by="a"), effects("a", "", "stream")),
+    (Batch(2), effects("", "", "stream")),
+    (Batch(2, "pad"), effects("", "valid", "stream")),
+    (BucketByLength("a", (1,), (1, 1)), effects("a", "", "stream")),
+    (Pack(4), effects(None, None, "stream")),
+    (Pack(4, ("a", "b")), effects("a b", "a b segment_ids positions", "stream", keeps="")),
+    (Sample(), effects("", "", "stream", random=True)),
+    (Sample("a"), effects("a", "", "stream", random=True)),
+    (Sample(col("a") * col("b")), effects("a b", "", "stream", random=True)),
+    (Take(1), effects("", "", "stream")),
+    (SkipRows(1), effects("", "", "stream")),
+    (Repeat(2), effects("", "", "stream")),
+    (Concat(), effects("", "", "stream")),
+    (Mix((1, 2)), effects("", "", "stream")),
+    (Zip(), effects("", "", "stream")),
+]
+
+
+@pytest.mark.parametrize(("operator", "expected"), CASES, ids=lambda case: getattr(case, "label", str)())
+def test_what_an_operator_reads_and_writes(operator, expected):
+    assert operator.effects() == expected
+
+
+def test_every_operator_of_the_package_is_tested_here():
+    for module in pkgutil.iter_modules(cedar.operators.__path__):
+        importlib.import_module(f"cedar.operators.{module.name}")
+    known, waiting = set(), [Operator]
+    while waiting:
+        waiting += (found := waiting.pop().__subclasses__())
+        known |= {kind for kind in found if kind.__module__.startswith("cedar.operators")}
+    concrete = {kind for kind in known if not inspect.isabstract(kind)}
+    assert concrete == {type(operator) for operator, _ in CASES}
+
+
+def test_an_operator_that_says_nothing_may_do_anything():
+    class Mine(StreamOperator):
+        name = "mine"
+
+        def stream(self, inputs, context):
+            return inputs[0]
+
+    assert Mine().effects() == Effects(rows="stream")
+    assert Read(None).effects() == effects("", None)
+
+
+# ---- algebra -------------------------------------------------------------------------------------------------------
+
+
+MARKS = {
+    "pointwise": algebra.pointwise,
+    "spatial": algebra.spatial,
+    "resampling": algebra.resampling,
+    "per-value": algebra.per_value,
+    "length": algebra.length_changing,
+}
+
+
+def test_there_is_a_mark_for_each_algebra():
+    assert set(MARKS) == set(get_args(Algebra))
+
+
+@pytest.mark.parametrize("kind", MARKS)
+def test_a_mark_shows_in_a_map_of_one_column_onto_itself(kind):
+    fn = MARKS[kind](lambda a: a)
+    assert Map(fn, ("a",)).effects().algebra == kind
+    assert Map(functools.partial(fn), ("a",)).effects().algebra == kind
+    assert Map(fn, ("a",), "b").effects().algebra is None
+
+
+def test_classes_instances_methods_and_functions_in_c_can_be_marked():
+    @algebra.pointwise
+    class Scale:
+        def __call__(self, a):
+            return a
+
+        def half(self, a):
+            return a
+
+    class Sub(Scale):
+        pass
+
+    assert algebra.algebra_of(Scale) == algebra.algebra_of(Scale()) == "pointwise"
+    assert [algebra.algebra_of(Sub), algebra.algebra_of(Sub())] == [None, None]
+    assert algebra.algebra_of(algebra.spatial(Sub())) == "spatial"
+    assert algebra.algebra_of(algebra.spatial(Scale().half)) == "spatial"
+    assert [algebra.algebra_of(algebra.pointwise(fn)) for fn in (np.sqrt, int)] == ["pointwise", "pointwise"]
+    assert algebra.pointwise(np.sqrt)(4.0) == 2.0
+    assert [algebra.algebra_of(fn) for fn in (np.sqrt, int, len)] == [None, None, None]
+
+
+def test_what_cannot_be_called_cannot_be_marked():
+    with pytest.raises(PipelineError, match="cannot be called"):
+        algebra.pointwise(3)

@@ -1,0 +1,63 @@
+"""late: plans before and after."""
+
+import pytest
+
+from cedar import Skip, col
+from cedar.optimizer.rules import late
+from tests.optimizer.plan_lines import after, decided, line, measured, table
+
+
+def f(x):
+    return x
+
+
+GROWS = {"bytes_in": {1: 10.0, 2: 10.0, 3: 10.0}, "bytes_out": {1: 100.0, 2: 10.0, 3: 10.0}}
+SHRINKS = {"bytes_in": {2: 100.0}, "bytes_out": {2: 10.0}}
+
+MOVED = [
+    (lambda p: p.map(f, "a").shuffle().filter(col("a") > 1), GROWS, "read -> shuffle -> map(f) -> filter(a > 1)"),
+    (lambda p: p.map(f, "a").batch(2), GROWS, "read -> batch -> map(f)"),
+    (lambda p: p.map(f, "a").shuffle().batch(2), GROWS, "read -> shuffle -> batch -> map(f)"),
+    (lambda p: p.map(dict).shuffle(), GROWS, "read -> shuffle -> map(dict)"),
+    (lambda p: p.shuffle().map(f, "a").batch(2), SHRINKS, "read -> map(f) -> shuffle -> batch"),
+]
+
+
+@pytest.mark.parametrize(("make", "sizes", "expected"), MOVED, ids=[e for *_, e in MOVED])
+def test_rows_are_moved_about_while_they_are_small(make, sizes, expected):
+    p = make(table("a", "b"))
+    assert after(p, late, profile=measured(**sizes)) == expected
+    assert "bytes a row" in decided(p, late, profile=measured(**sizes))[0]
+    assert after(p, late) == line(p.node)
+
+
+KEPT = [
+    (lambda p: p.map(f, "a").shuffle(by="a"), GROWS, "groups rows by what it may write"),
+    (lambda p: p.map(f, "a").batch(2, last="pad"), GROWS, "fills batches up"),
+    (lambda p: p.map(f, "a", on_error=Skip()).shuffle(), GROWS, "may skip rows"),
+    (lambda p: p.map(f, "a").filter(lambda a: True, "a", on_error=Skip()).batch(2), GROWS, None),
+    (lambda p: p.flat_map(range, "a").shuffle(), GROWS, None),
+    (lambda p: p.map(f, "a").take(2), GROWS, None),
+    (lambda p: p.batch(2).map(f, "a"), SHRINKS, None),
+]
+
+
+@pytest.mark.parametrize(("make", "sizes", "why"), KEPT)
+def test_why_an_operator_stays(make, sizes, why):
+    def skips(node):
+        return getattr(node.logical.operator, "on_error", None) is not None
+
+    p = make(table("a", "b"))
+    more = {"profile": measured(**sizes), "skips": skips}
+    assert after(p, late, **more) == line(p.node)
+    assert [why in d for d in decided(p, late, **more)] == ([True] if why else [])
+
+
+def test_rows_that_may_be_missing_below_keep_operators_below_batch():
+    p = table("a").map(f, "a", on_error=Skip()).map(f, "a").batch(2)
+    sizes = {"bytes_in": {2: 10.0}, "bytes_out": {2: 100.0}}
+    skips = {p.node.inputs[0].inputs[0]}
+    assert (
+        "rows may be skipped below"
+        in decided(p, late, profile=measured(**sizes), skips=lambda n: n.logical in skips)[0]
+    )

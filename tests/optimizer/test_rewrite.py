@@ -1,0 +1,102 @@
+"""rewrite: to a fixpoint, with decisions that can be read, and columns in their order."""
+
+import cedar
+from cedar import col, graph
+from cedar.optimizer.facts import Change, Refusal
+from cedar.optimizer.rules import RULES, push_filter
+from tests.optimizer.plan_lines import after, decided, line, rewritten, table
+
+
+def f(x):
+    return x
+
+
+def test_a_line_per_operator_and_rule():
+    p = table("a", "b", "c").map(f, "a").shuffle().map(f, "a").filter(col("b") > 1).select("a").batch(2)
+    source = p.node
+    while source.inputs:
+        source = source.inputs[0]
+    label = source.operator.label()
+    assert decided(p, *RULES) == [
+        "applied  push_filter: filter([(col(\"b\")) > (1)]): below map(f) #2, shuffle(seed=0, window='256MiB'), map(f)",
+        f'applied  scan_filter: filter([(col("b")) > (1)]): into {label}',
+        f"applied  scan_columns: {label}: reads a alone",
+    ]
+
+
+def test_a_node_of_the_plan_names_the_one_it_stands_for():
+    p = table("a", "b").map(f, "a").filter(col("b") > 1).batch(2)
+    root, _ = rewritten(p, *RULES)
+    written = list(graph.walk(p.node))
+    assert [written.index(node.logical) for node in graph.walk(root)] == [0, 1, 3]
+    again, decisions = rewritten(p, *RULES, refused=frozenset(rule.__name__ for rule in RULES))
+    assert again is p.node
+    assert decisions == []
+
+
+def test_a_refused_rule_is_not_tried():
+    p = table("a", "b").map(f, "a").filter(col("b") > 1)
+    assert after(p, push_filter, refused=frozenset({"push_filter"})) == line(p.node)
+
+
+def test_a_pipeline_without_anything_to_gain_is_left_alone():
+    p = table("a").map(f, "a").batch(2)
+    root, decisions = rewritten(p, *RULES)
+    assert root is p.node
+    assert decisions == []
+
+
+def test_equal_refusals_are_told_once():
+    def never(node, facts):
+        return Refusal("not today", "it") if node.inputs else None
+
+    assert decided(table("a").map(f, "a").map(f, "a"), never) == ["refused  never: it  (not today)"]
+
+
+def test_a_rule_that_breaks_a_pipeline_is_refused():
+    def broken(node, facts):
+        if node.operator.name != "map":
+            return None
+        return (
+            Change(node.inputs[0], "map", "gone") if node.inputs[0].operator.name == "with_columns" else node.inputs[0]
+        )
+
+    p = table("a").with_columns(b=col("a") + 1).map(f, "b", into="c").filter(col("c") > 1)
+    root, (decision,) = rewritten(p, broken)
+    assert root is p.node
+    assert not decision.applied
+    assert "no column 'c'" in decision.why
+
+
+def test_rules_that_undo_each_other_come_to_an_end():
+    def back_and_forth(node, facts):
+        return Change(graph.Node(node.operator, node.inputs, None, node.logical), "it") if node.inputs else None
+
+    root, (decision,) = rewritten(table("a").map(f, "a"), back_and_forth)
+    assert line(root) == "read -> map(f)"
+    assert decision.applied
+
+
+def test_what_is_shared_stays_shared():
+    shared = table("a", "b").map(f, "a").filter(col("b") > 1)
+    p = cedar.zip(shared.select("a"), shared.select(c="b"))
+    root, _ = rewritten(p, *RULES)
+    assert line(root) == ("zip(read[* where b > 1] -> map(f) -> select(a), read[* where b > 1] -> map(f) -> select(c))")
+    assert root.inputs[0].inputs[0] is root.inputs[1].inputs[0]
+
+
+def test_columns_come_in_their_order_wherever_that_shows():
+    p = table("a", "b", "c").map(f, "b", into="a").map(lambda row: row, dtype={"a": int})
+    assert after(p, *RULES) == "read[b,c] -> map(f) -> select(a, b, c) -> map(<lambda>)"
+    q = table("a", "b", "c").map(f, "b", into="a").shuffle().batch(2)
+    assert after(q, *RULES) == "read[b,c] -> map(f) -> shuffle -> batch -> select(a, b, c)"
+
+
+def test_sixty_operators_take_no_time_to_speak_of():
+    p = table("a", "b", "c")
+    for i in range(29):
+        p = p.map(f, "a", into=f"n{i}").with_columns(**{f"m{i}": col(f"n{i}") + 1})
+    p = p.filter(col("b") > 1).select("a", "m28").batch(2)
+    root, decisions = rewritten(p, *RULES)
+    assert len(list(graph.walk(root))) < len(list(graph.walk(p.node)))
+    assert len(decisions) > 30

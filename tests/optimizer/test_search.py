@@ -1,0 +1,301 @@
+"""The search against brute force, and what it chooses where the answer is plain."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cedar
+from cedar import col, graph
+from cedar.optimizer import joint
+from cedar.optimizer.budget import Budget
+from cedar.optimizer.commute import may_swap
+from cedar.optimizer.ordering import count_sets, find_precedence
+from cedar.optimizer.search import search
+from cedar.profile import Machine
+from tests.optimizer.toy_profiles import MACHINE, all_paths, facts_of, figures, model_of, names
+
+ROWS = [{"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}]
+BOTH = ("threads", "processes")
+
+
+def work(x):
+    return x
+
+
+def clean(x):
+    return x
+
+
+def late(x):
+    return x > 0
+
+
+@st.composite
+def pipelines(draw, most=5, least=1):
+    """A pipeline of maps and filters on four columns, its figures, and how many row operators it has."""
+    pipeline, found = cedar.from_items(ROWS), {0: figures(1e-6, columns=dict.fromkeys("abcd", draw(SIZES)))}
+    for i in range(1, draw(st.integers(least, most)) + 1):
+        reads, writes = draw(st.sampled_from("abcd")), draw(st.sampled_from("abcd"))
+        cpu = draw(st.floats(1e-7, 1e-3))
+        wall, gil = cpu + draw(st.sampled_from([0.0, 0.0, 1e-3])), draw(st.sampled_from([0.0, 0.3, 1.0]))
+        kind = draw(st.sampled_from(["map", "filter", "expression"]))
+        if kind == "map":
+            pipeline = pipeline.map(work, reads, into=writes)
+            found[i] = figures(cpu, wall, gil=gil, columns={writes: draw(SIZES)})
+        else:
+            pipeline = pipeline.filter(late, reads) if kind == "filter" else pipeline.filter(col(reads) > 0)
+            found[i] = figures(cpu, wall, keep=draw(st.floats(0.01, 1)), gil=gil)
+    return pipeline.node, found
+
+
+SIZES = st.sampled_from([8.0, 100.0, 30_000.0])
+
+
+def precedences_of(model, facts):
+    return [find_precedence(cost.chain, facts, may_swap) for cost in model.costs]
+
+
+def least(model, precedences):
+    """The largest use of the best of all plans."""
+    ways = [list(all_paths(c, p)) for c, p in zip(model.costs, precedences, strict=True)]
+    return min(max(sum(uses) for uses in zip(model.base, *chosen, strict=True)) for chosen in itertools.product(*ways))
+
+
+@settings(deadline=None, max_examples=60)
+@given(pipelines(), st.sampled_from([("threads",), BOTH, ("processes",)]))
+def test_the_exact_search_finds_the_best_of_all_plans(made, places):
+    root, found = made
+    facts = facts_of(root, found)
+    model = model_of(root, facts, places)
+    precedences = precedences_of(model, facts)
+    plan, method = joint.best(model, precedences)
+    assert method == "exact"
+    assert plan.slowest == pytest.approx(least(model, precedences), rel=1e-6)
+
+
+@settings(deadline=None, max_examples=25)
+@given(pipelines(most=2), pipelines(most=2), st.sampled_from([("threads",), BOTH]))
+def test_chains_are_searched_together(first, second, places):
+    (left, found), (right, more) = first, second
+    root = cedar.concat(cedar.Pipeline(left), cedar.Pipeline(right)).node
+    facts = facts_of(root, found | {i + len(found): each for i, each in more.items()})
+    model = model_of(root, facts, places)
+    precedences = precedences_of(model, facts)
+    plan, _ = joint.best(model, precedences)
+    assert plan.slowest == pytest.approx(least(model, precedences), rel=1e-6)
+
+
+@settings(deadline=None, max_examples=30)
+@given(pipelines(most=7, least=4), st.sampled_from([("threads",), BOTH]))
+def test_the_beam_comes_near(made, places):
+    root, found = made
+    facts = facts_of(root, found)
+    model = model_of(root, facts, places)
+    precedences = precedences_of(model, facts)
+    exact, _ = joint.best(model, precedences)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joint, "MOST_SETS", 0)
+        near, method = joint.best(model, precedences)
+    assert method == "beam"
+    assert near.slowest <= exact.slowest * 1.1
+
+
+@settings(deadline=None, max_examples=40)
+@given(pipelines(), st.sampled_from([None, 100.0, 1e6]))
+def test_the_chosen_graph_is_legal_complete_and_no_worse(made, remaining):
+    root, found = made
+    facts = facts_of(root, found)
+    chosen = search(root, facts, Budget(), BOTH, 4, remaining)
+    nodes = list(graph.walk(chosen.root))
+    assert sorted(facts.ordinal(node) for node in nodes) == list(range(len(found)))
+    for a, b in itertools.combinations(nodes[1:], 2):
+        if facts.ordinal(a) > facts.ordinal(b):
+            assert may_swap(b.logical, a.logical, facts) is None
+    assert {node.place for node in nodes} <= set(BOTH)
+    assert chosen.prediction.rows_per_second >= chosen.written.rows_per_second * (1 - 1e-9)
+    assert chosen.method == "exact"
+
+
+# ---- plain answers ---------------------------------------------------------------------------------------------------
+
+
+def test_a_filter_at_the_end_comes_first():
+    root = cedar.from_items(ROWS).map(work, "a").map(clean, "b").filter(col("c") > 0).node
+    found = {0: figures(1e-6), 1: figures(40e-6), 2: figures(10e-6), 3: figures(0.2e-6, keep=0.1)}
+    chosen = search(root, facts_of(root, found), Budget(), ("threads",), 4, None)
+    assert [name.split("(")[0] for name in names(chosen.root)[1:]] == ["filter", "map", "map"]
+    assert chosen.prediction.rows_per_second > 5 * chosen.written.rows_per_second
+    (decision,) = chosen.decisions
+    assert decision.rule == "order"
+    assert decision.applied
+    assert decision.what.endswith("before map(work), map(clean)")
+    assert decision.why == "keeps 10% of rows, costs 0.2 us; map(work) costs 40 us"
+    assert chosen.root.inputs[0].inputs[0].origin is root.inputs[0].inputs[0] or chosen.root.origin is not None
+
+
+def test_a_filter_that_may_not_move_says_why():
+    root = cedar.from_items(ROWS).map(work, "a").filter(col("a") > 0).node
+    found = {0: figures(1e-6), 1: figures(40e-6), 2: figures(0.2e-6, keep=0.1)}
+    chosen = search(root, facts_of(root, found), Budget(), ("threads",), 4, None)
+    (decision,) = chosen.decisions
+    assert not decision.applied
+    assert "before map(work)" in decision.what
+    assert "'a'" in decision.why
+
+
+def test_what_gains_nothing_stays():
+    root = cedar.from_items(ROWS).map(work, "a").filter(col("c") > 0).filter(col("b") > 0).node
+    found = {0: figures(1e-3), 1: figures(1e-6), 2: figures(1e-6, keep=0.9), 3: figures(1e-6, keep=0.5)}
+    chosen = search(root, facts_of(root, found), Budget(), ("threads",), 4, None)
+    assert names(chosen.root) == names(root)
+    assert chosen.decisions == ()
+
+
+def gil_bound():
+    root = cedar.from_items(ROWS).map(work, "a").filter(col("b") > 0).node
+    return root, {0: figures(1e-7, columns={"a": 8.0, "b": 8.0}), 1: figures(1e-4, gil=1.0), 2: figures(1e-7)}
+
+
+def places(chosen):
+    return {node.operator.name: node.place for node in graph.walk(chosen.root)}
+
+
+@pytest.mark.parametrize("remaining", [None, 1e6])
+def test_a_map_that_holds_the_gil_goes_to_processes(remaining):
+    root, found = gil_bound()
+    chosen = search(root, facts_of(root, found), Budget(), BOTH, 4, remaining)
+    assert places(chosen) == {"read": "threads", "map": "processes", "filter": "threads"}
+    assert chosen.executor == "threads"
+    assert chosen.prediction.rows_per_second > 3 * 1e4
+    (decision,) = chosen.decisions
+    assert decision.what == "map(work) in processes"
+    assert decision.why.startswith("holds the GIL 100% of the time; 3.")
+
+
+def test_it_stays_where_little_is_left():
+    root, found = gil_bound()
+    chosen = search(root, facts_of(root, found), Budget(), BOTH, 4, 10_000)
+    assert set(places(chosen).values()) == {"threads"}
+    (decision,) = chosen.decisions
+    assert not decision.applied
+    assert decision.what == "map(work) in processes"
+
+
+def test_it_stays_where_shipping_costs_more():
+    root, found = gil_bound()
+    found[0] = figures(1e-7, columns={"a": 1e6, "b": 8.0})
+    chosen = search(root, facts_of(root, found), Budget(), BOTH, 4, None)
+    assert set(places(chosen).values()) == {"threads"}
+
+
+def test_one_core_gains_nothing_from_processes():
+    root, found = gil_bound()
+    facts = facts_of(root, found, machine=Machine(1, 1 << 34))
+    assert set(places(search(root, facts, Budget(), BOTH, 4, None)).values()) == {"threads"}
+    root, found = gil_bound()
+    assert set(places(search(root, facts_of(root, found), Budget(cpus=1), BOTH, 4, None)).values()) == {"threads"}
+
+
+def test_a_source_read_from_its_beginning_stays():
+    root, found = gil_bound()
+    found[0] = figures(1e-4, gil=1.0, columns={"a": 8.0, "b": 8.0})
+    free = search(root, facts_of(root, found), Budget(), BOTH, 4, None)
+    bound = search(root, facts_of(root, found, streams=True), Budget(), BOTH, 4, None)
+    assert places(free)["read"] == "processes" or places(free)["map"] == "processes"
+    assert places(bound)["read"] != "processes"
+
+
+def test_the_only_executor_is_the_place_of_all():
+    root, found = gil_bound()
+    for only in ("inline", "threads", "processes"):
+        chosen = search(root, facts_of(root, found), Budget(), (only,), 4, None)
+        assert set(places(chosen).values()) == {only}
+        assert chosen.executor == only
+    assert search(root, facts_of(root, found), Budget(), ("inline",), 4, None).workers == 1
+
+
+def test_more_workers_where_waiting_limits():
+    root = cedar.from_items(ROWS).map(work, "a").node
+    facts = facts_of(root, {0: figures(1e-6), 1: figures(1e-5, wall=1e-3)})
+    assert search(root, facts, Budget(), ("threads",), 4, None).workers == 4
+    chosen = search(root, facts, Budget(), ("threads",), 4, None, most_workers=32)
+    assert chosen.workers == 32
+    assert chosen.prediction.bottleneck == "waiting"
+    assert search(root, facts, Budget(), ("threads",), 4, None, most_workers=1000).workers == 364
+
+
+def test_rows_on_their_way_fit_the_memory():
+    root, found = gil_bound()
+    found[0] = figures(1e-7, columns={"a": 1e6, "b": 8.0}, calls=10, rows=1000)
+    chosen = search(root, facts_of(root, found), Budget(memory="500MB"), ("threads",), 4, None)
+    assert chosen.workers == 2
+    assert [d.rule for d in chosen.decisions] == ["memory"]
+
+
+def test_an_operator_that_no_row_reached_says_so():
+    root = cedar.from_items(ROWS).map(work, "a").filter(col("b") > 0).node
+    facts = facts_of(root, {0: figures(1e-6), 1: figures(1e-5)})
+    chosen = search(root, facts, Budget(), ("threads",), 4, None)
+    assert names(chosen.root) == names(root)
+    assert [(d.rule, d.applied) for d in chosen.decisions] == [("profile", False)]
+
+
+def test_inserted_selections_fall_away_but_for_the_last():
+    from cedar.graph import Node
+    from cedar.operators.expressions import select
+
+    root = cedar.from_items(ROWS).map(work, "a").filter(col("c") > 0).node
+    found = {0: figures(1e-6), 1: figures(1e-4), 2: figures(1e-7, keep=0.1)}
+    facts = facts_of(root, found)
+    inner = Node(select("a", "c"), (root.inputs[0],))
+    physical = Node(select("a"), (Node(root.operator, (inner,), root.site, origin=root),))
+    chosen = search(physical, facts, Budget(), ("threads",), 4, None)
+    assert [name.split("(")[0] for name in names(chosen.root)[1:]] == ["filter", "map", "select"]
+    assert chosen.root.origin is None
+    assert chosen.root.place == "threads"
+
+
+def test_stream_operators_and_shared_nodes_hold_still():
+    shared = cedar.from_items(ROWS).map(work, "a").filter(col("c") > 0)
+    root = cedar.concat(shared.map(clean, "b"), shared).shuffle().map(work, "a").filter(col("d") > 0).batch(2).node
+    found = {i: figures(1e-6 if "filter" in n else 1e-4, keep=0.1 if "filter" in n else 1.0) for i, n in
+             enumerate(names(root))}  # fmt: skip
+    chosen = search(root, facts_of(root, found), Budget(), BOTH, 4, None)
+    short = [name.split("(")[0] for name in names(chosen.root)]
+    assert short[1:3] == ["filter", "map"]
+    assert short[3:] == ["map", "concat", "shuffle", "filter", "map", "batch"]
+    concat = chosen.root.inputs[0].inputs[0].inputs[0].inputs[0]
+    assert concat.operator.name == "concat"
+    assert concat.inputs[0].inputs[0] is concat.inputs[1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_of_a_tenth_seldom_changes_the_plan(seed):
+    rng = random.Random(seed)
+    pipeline = cedar.from_items(ROWS).map(work, "a").map(clean, "b").filter(col("c") > 0).map(work, "c")
+    root = pipeline.filter(late, "d").filter(col("a") > 0).map(clean, "d").node
+    cpus = [2e-6, 5e-5, 3e-5, 4e-7, 6e-5, 1e-6, 5e-7, 2e-5]
+    keeps = [1, 1, 1, 0.5, 1, 0.4, 0.7, 1]
+
+    def measure():
+        noisy = [cpu * rng.uniform(0.9, 1.1) for cpu in cpus]
+        found = {i: figures(cpu, keep=keep) for i, (cpu, keep) in enumerate(zip(noisy, keeps, strict=True))}
+        chosen = search(root, facts_of(root, found), Budget(), BOTH, 4, None)
+        return tuple((facts_node.logical.operator, facts_node.place) for facts_node in graph.walk(chosen.root))
+
+    plans = [measure() for _ in range(10)]
+    assert max(plans.count(plan) for plan in plans) >= 9
+
+
+def test_the_sets_of_free_operators_are_counted():
+    pipeline = cedar.from_items(ROWS)
+    for name in "abcd":
+        pipeline = pipeline.filter(late, name)
+    root = pipeline.node
+    facts = facts_of(root, {0: figures(1e-6)}, machine=MACHINE)
+    (cost,) = model_of(root, facts).costs
+    assert count_sets(find_precedence(cost.chain, facts, may_swap), 100) == 16
+    assert count_sets(find_precedence(cost.chain, facts, may_swap), 10) > 10

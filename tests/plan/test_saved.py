@@ -1,0 +1,284 @@
+"""Plans as text: what is written is read back, and what does not fit is refused with its place."""
+
+import json
+import os
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cedar
+from cedar import col
+from cedar.graph import Node, walk
+from cedar.operators.base import RowOperator
+from cedar.operators.cache import Cache
+from cedar.operators.expressions import Select
+from cedar.plan.data import Decision, Plan, Prediction
+from cedar.plan.saved import plan_from, text_of
+from cedar.plan.scan import Scan
+from tests.plan.toy_plans import decode, loaded, rewritten, rows, shape, stacked, written
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def blank_code(text):
+    return re.sub(r'"code": "\w{16}"', '"code": "..."', re.sub(r'"pipeline": "\w{16}"', '"pipeline": "..."', text))
+
+
+def test_a_plan_reads_like_this():
+    root = rows().map(decode, "x", dtype=int).filter(col("y") > 3).batch(4).node
+    plan = stacked(root, 0, 2, 1, 3, places=((2, "processes"),))
+    plan = replace(
+        plan,
+        decisions=(Decision("push_filter", "filter below map(decode)", True, "it reads y"),),
+        prediction=Prediction(12345.678, "cores", {"cores": 8.1000000001e-05}, {1: 1 / 3e6}, {"one more core": 1 / 3}),
+    )
+    assert (
+        blank_code(text_of(plan))
+        == """\
+{
+  "cedar_plan": 1,
+  "pipeline": "...",
+  "method": "exact",
+  "executor": "",
+  "workers": null,
+  "operators": [
+    {"op": 0, "is": "from_items(list of 20)"},
+    {"op": 1, "is": "map(decode)", "inputs": [0], "reads": ["x"], "writes": ["x"], "rows": "1:1", "code": "..."},
+    {"op": 2, "is": "filter([(col(\\"y\\")) > (3)])", "inputs": [1], "reads": ["y"], "writes": [], \
+"rows": "1:0..1", "code": "..."},
+    {"op": 3, "is": "batch(4, last='drop')", "inputs": [2], \
+"parameters": {"last": "drop", "local": false, "size": 4}}
+  ],
+  "nodes": [
+    {"id": 0, "op": 0, "is": "from_items(list of 20)"},
+    {"id": 1, "op": 2, "is": "filter([(col(\\"y\\")) > (3)])", "inputs": [0]},
+    {"id": 2, "op": 1, "is": "map(decode)", "inputs": [1], "place": "processes"},
+    {"id": 3, "op": 3, "is": "batch(4, last='drop')", "inputs": [2]}
+  ],
+  "decisions": [
+    {"rule": "push_filter", "what": "filter below map(decode)", "applied": true, "why": "it reads y"}
+  ],
+  "prediction": {
+    "rows_per_second": 12300,
+    "bottleneck": "cores",
+    "use": {"cores": 8.1e-05},
+    "operators": {"1": 3.33e-07},
+    "more": {"one more core": 0.333}
+  },
+  "machine": null
+}
+"""
+    )
+
+
+def test_the_same_plan_is_the_same_text():
+    assert text_of(rewritten()) == text_of(rewritten())
+
+
+def test_text_holds_no_path_of_the_code():
+    assert os.path.dirname(__file__) not in text_of(rewritten())
+
+
+def test_people_see_a_node_a_line():
+    assert str(rewritten()).splitlines() == [
+        "plan (exact): 6 nodes, 12,300 rows/s, bottleneck cores",
+        '  0  from_items(list of 20), columns x, y, z, where filter([(col("y")) > (3)])',
+        "  1  map(decode) in processes  of 0",
+        "  2  cache('memory')  of 1",
+        "  3  with_columns(a, b, c), items [0, 2]  of 2",
+        "  4  shuffle(seed=3, window='256MiB')  of 3",
+        "  5  batch(4, last='drop')  of 4",
+        "  applied  push_filter: filter below map(decode)",
+        "  refused  cache: map(decode)  (random)",
+    ]
+
+
+# ---- there and back --------------------------------------------------------------------------------------------------
+
+
+def unchecked(plan):
+    """The graph as read, without what makes a plan legal."""
+    from cedar.plan.entries import graph_of
+
+    return graph_of(json.loads(text_of(plan))["nodes"], list(walk(plan.logical)))
+
+
+def test_every_kind_of_node_comes_back():
+    plan = rewritten()
+    back = replace(plan, root=unchecked(plan))
+    assert shape(back) == shape(plan)
+
+
+def test_a_plan_as_written_is_the_pipeline_itself(tmp_path):
+    pipeline = written()
+    Plan.as_written(pipeline.node).save(tmp_path / "plan.json")
+    plan = cedar.Plan.load(tmp_path / "plan.json", pipeline)
+    assert plan.root is plan.logical is pipeline.node
+    assert plan.method == "loaded"
+
+
+def test_what_was_decided_and_predicted_comes_back():
+    root = written().node
+    plan = replace(stacked(root, 0, 2, 1, 3, 4, 5), decisions=rewritten().decisions, prediction=rewritten().prediction)
+    back = loaded(replace(plan, workers=3, executor="processes"))
+    assert back.decisions == plan.decisions
+    assert (back.workers, back.executor) == (3, "processes")
+    assert back.prediction.rows_per_second == 12300
+    assert back.prediction.operators == {1: 6.67e-07}
+    assert back.prediction.more == {"one more core": 0.333}
+
+
+def test_a_shared_node_stays_one():
+    shared = rows().map(decode, "x", dtype=int)
+    pipeline = cedar.zip(shared.select("x"), shared.select("y"))
+    back = loaded(Plan.as_written(pipeline.node))
+    assert back.root is pipeline.node
+    root = pipeline.node
+    nodes = list(walk(root))
+    base = Node(Scan(nodes[0].operator.source, ("x", "y"), ()), origin=nodes[0])
+    mapped = Node(nodes[1].operator, (base,), origin=nodes[1], place="processes")
+    arms = [Node(n.operator, (mapped,), origin=n) for n in root.inputs]
+    plan = Plan(root, Node(root.operator, tuple(arms), origin=root))
+    back = loaded(plan)
+    assert shape(back) == shape(plan)
+    assert back.root.inputs[0].inputs[0] is back.root.inputs[1].inputs[0]
+
+
+def test_a_filter_may_be_on_both_inputs_of_a_concat():
+    pipeline = cedar.concat(rows(3), rows(4)).filter(col("x") > 1).batch(2)
+    nodes = list(walk(pipeline.node))
+    arms = [Node(nodes[3].operator, (n,), origin=nodes[3]) for n in nodes[:2]]
+    joined = Node(nodes[2].operator, tuple(arms), origin=nodes[2])
+    plan = Plan(pipeline.node, Node(nodes[4].operator, (joined,), origin=nodes[4]))
+    assert shape(loaded(plan)) == shape(plan)
+
+
+def test_two_takes_may_be_one():
+    pipeline = rows().take(10).map(decode, "x", dtype=int).take(5).batch(5)
+    nodes = list(walk(pipeline.node))
+    plan = stacked(pipeline.node, 0, (1, replace(nodes[1].operator, n=5)), 2, 4)
+    assert shape(loaded(plan)) == shape(plan)
+    with pytest.raises(cedar.PlanError, match=r"operator 1, take\(10\), takes 3 in the plan, not the least of 10, 5"):
+        loaded(stacked(pipeline.node, 0, (1, replace(nodes[1].operator, n=3)), 2, 4))
+
+
+def test_what_is_computed_twice_may_be_computed_once():
+    base = rows()
+    pipeline = cedar.zip(base.map(decode, "x", into="a", dtype=int).select("a"),
+                         base.map(decode, "x", into="a", dtype=int).select("x"))  # fmt: skip
+    nodes = list(walk(pipeline.node))
+    assert [n.operator.name for n in nodes] == ["read", "map", "select", "map", "select", "zip"]
+    mapped = Node(nodes[1].operator, (nodes[0],), origin=nodes[1])
+    arms = [Node(nodes[i].operator, (mapped,), origin=nodes[i]) for i in (2, 4)]
+    plan = Plan(pipeline.node, Node(nodes[5].operator, tuple(arms), origin=nodes[5]))
+    assert shape(loaded(plan)) == shape(plan)
+
+
+NAMES = ("x", "y", "z")
+
+
+@st.composite
+def plans(draw):
+    """A chain over columns of its own each, in another order, with places, a scan and less work where nobody looks."""
+    pipeline = rows()
+    kinds = draw(st.lists(st.sampled_from(["map", "filter", "with", "rename", "draw", "cache"]), max_size=6))
+    for i, kind in enumerate(kinds):
+        name = draw(st.sampled_from(NAMES))
+        if kind == "map":
+            pipeline = pipeline.map(decode, name, into=f"m{i}", dtype=int)
+        elif kind == "filter":
+            pipeline = pipeline.filter(col(name) > i)
+        elif kind == "with":
+            pipeline = pipeline.with_columns(**{f"w{i}": col(name) + 1, f"v{i}": col(name) * 2})
+        elif kind == "rename":
+            pipeline = pipeline.with_columns(**{f"r{i}": col(name)}).rename({f"r{i}": f"s{i}"})
+        elif kind == "draw":
+            pipeline = pipeline.map(lambda x, rng: x, name, into=f"d{i}", random=True, dtype=int)
+        else:
+            pipeline = pipeline.cache("memory")
+    pipeline = pipeline.select(*NAMES).shuffle(seed=1).take(9).batch(3)
+    nodes = list(walk(pipeline.node))
+    rest, moving = nodes[-4:], nodes[1:-4]
+    filters = [n for n in moving if n.operator.name == "filter"]
+    inside = draw(st.lists(st.sampled_from(filters), unique=True)) if filters else []
+    moving = [n for n in moving if n not in inside]
+    for _ in range(draw(st.integers(0, 6)) if len(moving) > 1 else 0):
+        at = draw(st.integers(0, len(moving) - 2))
+        below, above = moving[at].operator.effects(), moving[at + 1].operator.effects()
+        if not ((below.writes | set()) & (above.reads | above.writes) or above.writes & below.reads):
+            moving[at], moving[at + 1] = moving[at + 1], moving[at]
+    source = nodes[0].operator.source
+    columns = draw(st.sampled_from([None, NAMES]))
+    current = Node(Scan(source, columns, tuple(inside)) if columns or inside else nodes[0].operator, origin=nodes[0])
+    for node in [*moving, *rest]:
+        operator = node.operator
+        if operator.name == "with_columns" and len(operator.items) == 2 and draw(st.booleans()):
+            operator = replace(operator, items=operator.items[:1])
+        if draw(st.integers(0, 5)) == 0 and isinstance(operator, RowOperator):
+            current = Node(Cache("memory"), (current,))
+        place = draw(st.sampled_from(["", "threads", "processes"])) if isinstance(operator, RowOperator) else ""
+        current = Node(operator, (current,), node.site, origin=node, place=place)
+    return pipeline, Plan(pipeline.node, current, workers=draw(st.sampled_from([None, 1, 8])))
+
+
+@settings(deadline=None, max_examples=60)
+@given(plans())
+def test_any_legal_plan_comes_back(made):
+    pipeline, plan = made
+    back = plan_from(text_of(plan), pipeline)
+    assert shape(back) == shape(plan)
+    again = text_of(replace(back, method=plan.method))
+    assert again == text_of(plan)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path):
+    pipeline = written()
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+    Plan.as_written(pipeline.node).save(path)
+    assert os.listdir(tmp_path) == ["plan.json"]
+    assert cedar.Plan.load(str(path), pipeline).root is pipeline.node
+
+
+def test_plans_go_to_urls():
+    pipeline = written()
+    Plan.as_written(pipeline.node).save("memory://plans/plan.json")
+    assert cedar.Plan.load("memory://plans/plan.json", pipeline).root is pipeline.node
+
+
+def test_a_file_that_is_not_there_or_cannot_be_written(tmp_path):
+    with pytest.raises(cedar.PlanError, match="cannot be read") as caught:
+        cedar.Plan.load(tmp_path / "none.json", written())
+    assert caught.value.site.file == __file__
+    with pytest.raises(cedar.PlanError, match="cannot be written") as caught:
+        Plan.as_written(written().node).save(tmp_path / "no" / "folder" / "plan.json")
+    assert caught.value.site.file == __file__
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(cedar.PlanError, match="cannot be read"):
+        cedar.Plan.load(tmp_path / "bytes.json", written())
+
+
+def test_odd_names_survive(tmp_path):
+    pipeline = cedar.from_items([{"größe": 1, "a\nb": 2}]).select("größe", "a\nb")
+    path = tmp_path / "plan.json"
+    plan = stacked(pipeline.node, 0, 1, Select(("größe", "a\nb")))
+    plan.save(path)
+    assert "größe" in path.read_text(encoding="utf-8")
+    assert shape(cedar.Plan.load(path, pipeline)) == shape(plan)
+
+
+def test_an_operator_that_no_rule_makes_cannot_be_saved():
+    pipeline = rows().batch(4)
+    nodes = list(walk(pipeline.node))
+    with pytest.raises(cedar.PlanError, match="has another size than in the pipeline"):
+        text_of(stacked(pipeline.node, 0, (1, replace(nodes[1].operator, size=8))))
+    with pytest.raises(cedar.PlanError, match="belongs to no operator"):
+        text_of(stacked(pipeline.node, 0, nodes[1].operator))
+    with pytest.raises(cedar.PlanError, match="of another kind"):
+        text_of(stacked(pipeline.node, 0, (1, Cache())))
