@@ -6,6 +6,7 @@ by name and version; those of the user's own modules by their bytecode, and by w
 
 from __future__ import annotations
 
+import copyreg
 import enum
 import functools
 import hashlib
@@ -23,7 +24,7 @@ _PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(Elli
 _DEPTH = 60  # of nesting, below which only types count
 _OF_THE_CLASS = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__abstractmethods__",
                            "_abc_impl", "__firstlineno__", "__static_attributes__", "__match_args__",
-                           "__annotate__", "__annotations_cache__"})  # fmt: skip
+                           "__annotate__", "__annotations_cache__", "__slotnames__"})  # fmt: skip
 
 
 def digest_of(value: Any, *, data: bool = True) -> str:
@@ -173,7 +174,8 @@ class _Walk:
         if not self._data:
             return kind
         try:
-            made = value.__reduce_ex__(4)
+            known = copyreg.dispatch_table.get(type(value))
+            made = known(value) if known is not None else value.__reduce_ex__(4)
         except Exception:  # noqa: BLE001 - a lock, a connection: no state that can be told
             return kind
         if isinstance(made, str):

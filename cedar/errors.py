@@ -128,7 +128,7 @@ def _packed(cause: BaseException | None) -> bytes | None:
     """A cause by value, whatever pickles the error: its class may be one of ``__main__``."""
     import cloudpickle
 
-    return None if cause is None else cloudpickle.dumps(portable(cause))  # type: ignore[no-any-return]
+    return None if cause is None else cloudpickle.dumps(portable(cause))
 
 
 def portable(cause: BaseException) -> BaseException:

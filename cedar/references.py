@@ -66,8 +66,10 @@ def _narrowed(value: Any, names: tuple[str, ...], seen: frozenset[str] = frozens
 def is_library(module: str, file: str | None = None) -> bool:
     """Whether a module (or the code in a file) is installed: of Python, of a package, or of this one."""
     top = module.partition(".")[0]
+    if top in ("__main__", "__mp_main__"):
+        return False
     if top in sys.stdlib_module_names or top == __name__.partition(".")[0]:
-        return top != "__main__"
+        return True
     path = file if file is not None else _file_of(module)
     if path is None or path.startswith("<frozen"):
         return path is not None

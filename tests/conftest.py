@@ -24,7 +24,7 @@ settings.register_profile("long", deadline=None, max_examples=1000, suppress_hea
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 ROOT = Path(__file__).resolve().parents[1]
-_OTHERS_THREADS = ("fsspecIO", "pytest_timeout", "ThreadPoolExecutor-asyncio", "execnet")  # kept by their libraries
+_OTHERS_THREADS = ("fsspecIO", "worker-keeper", "pytest_timeout", "ThreadPoolExecutor-asyncio", "execnet")  # kept by their libraries
 
 
 @pytest.fixture(scope="session")

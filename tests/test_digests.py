@@ -166,8 +166,8 @@ def test_the_user_s_own_modules_are_looked_into(tmp_path: Path, monkeypatch: Any
         (tmp_path / f"own{number}.py").write_text(f"SIZE = [{number}]\ndef work(x):\n    return x + SIZE[0]\n")
         for text in ("m.work", "lambda x: m.work(x)", "Late()"):
             names: dict[str, Any] = {}
-            source = f"import own{number} as m\ndef Late():\n    def f(x):\n        import own{number}\n    return f\nfn = {text}"
-            exec(compile(source.replace(f"        import own{number}", f"        import own{number}"), "own", "exec"), names)
+            late = f"def Late():\n    def f(x):\n        import own{number}\n    return f\n"
+            exec(compile(f"import own{number} as m\n{late}fn = {text}", "own", "exec"), names)
             digests.add(digest_of(names["fn"]))
         monkeypatch.delitem(sys.modules, f"own{number}")
     assert len(digests) == 6

@@ -7,6 +7,7 @@ conversions keep order.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -155,6 +156,8 @@ class Compare:
         value: Any = self.plain
         if _compares_alike(ends.type, value):  # as polars would, without its price
             low, high = ends.to_pylist()
+            if pt.is_float32(ends.type):
+                value = struct.unpack("f", struct.pack("f", value))[0]  # plain numbers take the column's width
             le, ge = [low <= value, high <= value], [low >= value, high >= value]
             return (le, ge) if pt.is_integer(ends.type) else ([*le, False], [*ge, True])
         try:
@@ -166,9 +169,10 @@ class Compare:
 
 def _compares_alike(kind: pa.DataType, value: Any) -> bool:
     """Python compares the value with a column of this type as polars does."""
-    if isinstance(value, int):
-        return abs(value) < 1 << 53 and (pt.is_signed_integer(kind) or pt.is_float64(kind))
-    return isinstance(value, float) and pt.is_float64(kind)
+    if not isinstance(value, int | float) or abs(value) > 1 << 53:
+        return False
+    floating = pt.is_float32(kind) or pt.is_float64(kind)
+    return floating or (isinstance(value, int) and bool(pt.is_signed_integer(kind)))
 
 
 def _between(op: str, le: list[bool], ge: list[bool]) -> tuple[bool, bool]:

@@ -58,7 +58,8 @@ class Timing:
     Args:
         seconds: wall time per step.
         read, read_cpu: seconds of reading, wall and CPU.
-        rows_read: rows decoded.
+        rows_read, rows_left: rows decoded, and what the filters of a scan left of them.
+        read_columns: decoded bytes of the rows left.
         seen: figures per operator, of tasks that look closely.
         fell_back: blocks that were run again in the order as written.
         audited: blocks that were run both ways.
@@ -69,6 +70,7 @@ class Timing:
     read: float = 0.0
     read_cpu: float = 0.0
     rows_read: int = 0
+    rows_left: int = 0
     read_columns: dict[str, int] = field(default_factory=dict)
     seen: dict[int, Observation] = field(default_factory=dict)
     fell_back: int = 0
@@ -246,15 +248,14 @@ def _read(
     blocks = []
     inside = 0.0  # CPU seconds of the steps
     for block in _blocks_of(reader, split, lap, env, scanning):
-        if not scans:
-            timing.rows_read += block.slots
+        timing.rows_left += block.slots
         if env.watch == "detail":
             for name, column in block.columns.items():
                 timing.read_columns[name] = timing.read_columns.get(name, 0) + nbytes(column)
         entered = time.thread_time()
         blocks.append(run_steps(steps, _from_row(block, first), env, timing))
         inside += time.thread_time() - entered
-    timing.rows_read += scanning.rows_read
+    timing.rows_read += scanning.rows_read if scans else timing.rows_left
     for operator, seen in scanning.seen.items():
         timing.seen[operator] = seen
     timing.read = time.perf_counter() - start - sum(timing.seconds)

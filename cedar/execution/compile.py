@@ -21,7 +21,7 @@ from cedar.execution.cached import KeptReader, Store, fingerprint
 from cedar.execution.chain import Reader, Step
 from cedar.execution.dealt import DealtStream, Share
 from cedar.execution.groups import GroupStage
-from cedar.execution.nodes import batch_below, cost_note, group_size, kept_nodes, pads, rows_per_unit
+from cedar.execution.nodes import batch_below, by_place, cost_note, group_size, kept_nodes, pads, rows_per_unit
 from cedar.execution.programs import Link, Programs, Within
 from cedar.execution.shared import SharedStream
 from cedar.execution.slices import SliceStream
@@ -36,6 +36,7 @@ from cedar.operators.shuffle import Shuffle
 from cedar.plan.stages import Stage, Stages
 from cedar.stream import Stream
 
+_SPLITS_PER_WORKER = 8
 _CHUNK_WINDOWS = 8  # a rank's run covers so many windows, so that its two cut windows weigh little
 
 
@@ -135,7 +136,10 @@ class Compiler:
     def _stages(self, stream: Stream, base: Node, chain: list[Node]) -> Stream:
         """``chain`` above the stream of ``base``; without a chain, batches stay plans that a later stage gathers."""
         chain = [n for n in chain if not isinstance(n.operator, Cache)]  # a cache sits below, where rows are read
-        return self._stage(stream, self._pad_steps(base), chain) if chain else stream
+        first = self._pad_steps(base)
+        for run in by_place(chain):
+            stream, first = self._stage(stream, first, run), []
+        return stream
 
     def _base(self, node: Node) -> Stream:
         """The stream of a stream operator, or of a map_batches that sees exactly so many rows."""
@@ -224,12 +228,12 @@ class Compiler:
     def _read(self, segments: Sequence[tuple[Node, list[Link]]], above: list[Node], view: View) -> Stream:
         """Read splits; what runs Python per row, and what follows it, goes into a stage of smaller tasks."""
         streaming = self._streams(segments)
-        per_row = next((i for i, n in enumerate(above) if self._per_row([n])), len(above))
-        cut = 0 if streaming else max(per_row, 0 if len(segments) > 1 else self._kept(above))
+        cut = 0 if streaming else max(self._read_with(segments, above), 0 if len(segments) > 1 else self._kept(above))
         made = tuple(self._segment(source, [*own, *above[:cut]], streaming) for source, own in segments)
         nodes = [n for source, own in segments for n in (source, *own) if isinstance(n, Node)] + above[:cut]
         keeps = all(self.binding.keeps_rows(n) for n in nodes) and not any(self.binding.refills(s) for s, _ in segments)
-        stream = SplitStream(made, view.window, view.permute, keeps, self.tasks, self._lane)
+        tasks = self._tasks_of([source for source, _ in segments])
+        stream = SplitStream(made, view.window, view.permute, keeps, tasks, self._lane)
         windows = len(stream.layout(0).starts)
         detail = f"{len(stream.entries)} split(s), {windows} window(s)" + (", permuted" if view.permute else "")
         self._planned("read", [*(source for source, _ in segments), *above[:cut]], detail)
@@ -240,6 +244,19 @@ class Compiler:
             )
         rest = above[cut:]
         return self._stages(stream, segments[0][0], rest)
+
+    def _read_with(self, segments: Sequence[tuple[Node, list[Link]]], above: list[Node]) -> int:
+        """How many of the operators above are done by the tasks that read.
+
+        Those of another place are not, nor what runs Python per row, which smaller tasks spread better over workers;
+        in another process it is, where there are splits enough: rows are shipped once.
+        """
+        place = segments[0][0].place
+        here = next((i for i, n in enumerate(above) if n.place not in ("", place)), len(above))
+        splits = sum(len(self.binding.splits(source)) for source, _ in segments)
+        if place == "processes" and splits >= _SPLITS_PER_WORKER * self.tasks.runner.workers:
+            return here
+        return next((i for i, n in enumerate(above[:here]) if self._per_row([n])), here)
 
     def _streams(self, segments: Sequence[tuple[Node, list[Link]]]) -> bool:
         """Some source has splits that can only be read from their beginning."""
@@ -265,7 +282,7 @@ class Compiler:
             f"cache({where!r}) keeps what comes out of {self._last_label(source, links[:kept])}, split by split"
         )
         below = self._programs.of(links[:kept]).steps
-        keeper = KeptReader(reader, below, self._store, where, fingerprint(top))
+        keeper = KeptReader(reader, below, self._store, where, fingerprint(top, self.binding.root))
         return Segment(keeper, operator.source, index, program, splits)
 
     def _last_label(self, source: Node, links: Sequence[Link]) -> str:

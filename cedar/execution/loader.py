@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Self
 
-from cedar.block import Block
 from cedar.errors import CedarError, PipelineError, ResumeError, user_site
 from cedar.execution.account import Account
 from cedar.execution.binding import Binding
@@ -17,20 +15,20 @@ from cedar.execution.chain import Step
 from cedar.execution.compile import Compiler
 from cedar.execution.epoch import DataEpoch, Job
 from cedar.execution.executors import check_executor
-from cedar.execution.formats import Finish, check_format, handed_over
+from cedar.execution.formats import Finish, check_format
 from cedar.execution.metrics import Metrics, Report, make_report
 from cedar.execution.nodes import rows_per_unit
 from cedar.execution.options import Options, check_options, check_slices
 from cedar.execution.planning import Plans
 from cedar.execution.ranks import find_rank
-from cedar.execution.replay import Replay
+from cedar.execution.replay import Replay, Replays
 from cedar.execution.runner import Runner
 from cedar.execution.splits import Tasks
 from cedar.execution.state import VERSION, Identity, choose, copied, seal, validated
+from cedar.execution.units import NOTHING, Units
 from cedar.graph import Node
 from cedar.operators.base import Env, Instances
 from cedar.plan.data import Plan
-from cedar.stream import Piece
 
 _CLOSED = 8  # epochs of the data that a rank may be ahead of another when their states are merged
 
@@ -77,9 +75,10 @@ class Loader:
         )  # fmt: skip
         self._identity_of: Identity | None = None
         self._account = Account(binding, self._metrics, self.rank.rank, options.observe, site)
+        self._units = Units(self._account, options, self._batched, finish)
         self._generation = 0
         self._ran_on, self._workers = "none yet", 0
-        self._replay: Replay | None = None
+        self._replays = Replays(self._job, options.steps, site)
         self._runner: Runner | None = None
         self._begin_epoch(options.epoch)
 
@@ -187,9 +186,9 @@ class Loader:
             self._account.epoch = self._data
             total = self._rows_known(data) if steps is None else None
             for piece in data.pieces():
-                for unit, value in self._units(piece, runner, total):
+                for unit, value in self._units.of(piece, runner, total):
                     data.delivered(piece, unit)
-                    if value is _NOTHING:
+                    if value is NOTHING:
                         continue
                     self._step += 1
                     idle = 0
@@ -214,32 +213,6 @@ class Loader:
         self._open = {e: entry for e, entry in self._open.items() if int(e) > data.epoch - _CLOSED}
         self._open[str(data.epoch)] = data.closed()
         self._live = None
-
-    def _units(self, piece: Piece, runner: Runner, total: float | None) -> Iterator[tuple[int, Any]]:
-        """(unit, what the caller gets) for each unit of a piece, counted and within budget."""
-        block = piece.rows.gather()
-        if self._batched or self._options.as_blocks:
-            self._account.add(block, range(block.slots), block.slots - len(block.dead), total)
-            refilled = block.dead and len(block.dead) == block.slots and all(w.refill for w in block.dead.values())
-            yield piece.units - 1, _NOTHING if refilled else self._value(block, runner)
-            return
-        counted = 0
-        for slot, row in zip(block.live_slots().tolist(), block.rows(), strict=True):
-            self._account.add(block, range(counted, slot + 1), 1, total)
-            counted = slot + 1
-            yield slot, row
-        if counted < block.slots:  # rows skipped after the last one
-            self._account.add(block, range(counted, block.slots), 0, total)
-            yield block.slots - 1, _NOTHING
-
-    def _value(self, block: Block, runner: Runner) -> Any:
-        """A batch, or a block for a sink, as the caller gets it."""
-        if self._options.as_blocks:
-            return block
-        if not runner.local:
-            for step in self._job.finish:
-                block = step.kernel(block, Env())
-        return handed_over(block.columns, self._options.format, self._options.device)
 
     def _rows_known(self, data: DataEpoch) -> float | None:
         units = data.units()
@@ -321,7 +294,7 @@ class Loader:
         Raises:
             PipelineError: the step is committed, past the epoch's end, or negative.
         """
-        replay = self._replayed()
+        replay = self._replay()
         replay.site = user_site()
         try:
             piece = replay.unit(step, self.rank.rank if rank is None else rank)
@@ -330,28 +303,21 @@ class Loader:
             self._account.locate(error)
             raise
         block = piece.rows.gather()
-        return self._value(block, replay.runner) if self._batched else next(block.rows(), None)
+        return self._units.value(block, replay.runner) if self._batched else next(block.rows(), None)
 
     def commit(self, step: int) -> None:
         """Batches up to and including ``step`` of this epoch are consumed: they need not be read again."""
         if isinstance(step, bool) or not isinstance(step, int):
             raise PipelineError(f"commit({step!r}): a step is a whole number", site=user_site())
-        self._replayed().commit(step)
+        self._replay().commit(step)
 
-    def _replayed(self) -> Replay:
+    def _replay(self) -> Replay:
         if not self._batched and self._account.skips:
             raise PipelineError("read() and commit() of rows that may be skipped", site=user_site(), fix="use batch()")
         self._place(Runner("inline", 1))
-        if self._replay is None or self._replay.epoch != self.epoch or self._replay.begun != self._begun:
-            self._close_replay()
-            job = replace(self._job, plans=Plans(None, Plan.as_written(self._binding.root), self._binding, Metrics()))
-            self._replay = Replay(job, self.epoch, copied(self._begun), self._options.steps, self._site)
-        return self._replay
+        return self._replays.of(self.epoch, self._begun)
 
-    def _close_replay(self) -> None:
-        if self._replay is not None:
-            self._replay.close()
-            self._replay = None
+    # ---- what is known -----------------------------------------------------------------------------------------------
 
     def units(self) -> float | None:
         """Units of an epoch on this rank from metadata alone: infinity without end, None where only a run can tell."""
@@ -397,10 +363,15 @@ class Loader:
         """The plan that runs, or will; ``plan.save(path)`` keeps it."""
         return self._plans.current
 
+    def explain(self) -> str:
+        """The plan that runs and why, with what was measured so far."""
+        explainer = self._options.explainer
+        return "" if explainer is None else explainer(self._binding.root, self._plans)
+
     def close(self) -> None:
         """End what runs; the loader can still be asked for its state and report."""
         self._generation += 1
-        self._close_replay()
+        self._replays.close()
         self._stop()
 
     def __enter__(self) -> Self:
@@ -408,6 +379,3 @@ class Loader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-_NOTHING = object()  # rows were skipped, and there is nothing to hand over

@@ -77,10 +77,7 @@ class Metrics:
                 self.seconds[source] = self.seconds.get(source, 0.0) + timing.read
                 self.rows_read += timing.rows_read
                 if timing.read_columns:
-                    rows, size = timing.rows_read, sum(timing.read_columns.values())
-                    self.observe(
-                        source, Observation(rows, rows, size, size, timing.read, timing.read_cpu, timing.read_columns)
-                    )
+                    self.observe(source, _reading(timing))
 
     def observe(self, operator: int, observation: Observation) -> None:
         """One call of an operator."""
@@ -110,6 +107,15 @@ class Metrics:
                 workers=workers,
                 executor=executor,
             )
+
+
+def _reading(timing: Timing) -> Observation:
+    """What a task's reading took; bytes as if the filters of a scan had left all rows."""
+    rows = timing.rows_read
+    scale = rows / max(timing.rows_left, 1)
+    columns = {name: int(size * scale) for name, size in timing.read_columns.items()}
+    size = sum(columns.values())
+    return Observation(rows, rows, size, size, timing.read, timing.read_cpu, columns)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,18 @@ def group_size(node: Node) -> int | None:
     return getattr(node.operator, "size", None) if isinstance(node.operator, RowOperator) else None
 
 
+def by_place(chain: Sequence[Node]) -> list[list[Node]]:
+    """Runs of operators that one executor does; what has no place of its own goes with what is below it."""
+    runs: list[list[Node]] = []
+    here = next((node.place for node in chain if node.place), "")
+    for node in chain:
+        if not runs or node.place not in ("", here):
+            here = node.place or here
+            runs.append([])
+        runs[-1].append(node)
+    return runs
+
+
 def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
     """What a stream operator costs several ranks."""
     if all(stream.count is not None for stream in inputs) or operator.name in ("shuffle", "concat", "repeat"):

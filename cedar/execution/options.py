@@ -11,6 +11,8 @@ from cedar.errors import PipelineError, Site
 from cedar.execution.binding import Binding
 from cedar.execution.metrics import Metrics
 from cedar.execution.nodes import rows_per_unit
+from cedar.execution.planning import Plans
+from cedar.graph import Node
 from cedar.plan.data import Plan
 from cedar.plan.planner import Planner
 from cedar.skip import Skip
@@ -34,6 +36,7 @@ class Options:
     on_error: Skip | None = None
     planner: Planner | None = None
     plan: Plan | None = None
+    explainer: Callable[[Node, Plans], str] | None = None
     as_blocks: bool = False  # for sinks: blocks instead of rows or batches
     observe: Callable[[Metrics], None] | None = None
 

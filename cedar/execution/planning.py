@@ -23,7 +23,7 @@ from cedar.profile import OperatorProfile, Profile
 _log = logging.getLogger("cedar")
 _CALLS = 3  # of each operator before a plan is made: the first may load a model
 _TASKS = 6  # after so many, operators that no row reaches are not waited for
-_DETAILS = 12  # tasks that measure each operator by itself
+_DETAILS = 6  # tasks of each stage that measure each operator by itself
 _EVERY = 64  # later, one task in so many does
 _AUDITS = 32  # of the tasks with an order of their own, one in so many is run both ways
 _CHECK_SECONDS = 0.05  # of work on sample rows, before a plan takes over
@@ -203,6 +203,10 @@ class Plans:
             thread.join(10)
 
     # ---- what is known -----------------------------------------------------------------------------------------------
+
+    def measured(self) -> float | None:
+        """Rows read per second under the current plan, where that says something of it."""
+        return self._speed()
 
     def profile(self) -> Profile:
         """What was measured so far, with an estimate of who holds the GIL."""

@@ -9,8 +9,12 @@ from typing import Any
 
 from cedar.errors import PipelineError, Site
 from cedar.execution.epoch import DataEpoch, Job
+from cedar.execution.metrics import Metrics
 from cedar.execution.nodes import last_mode
+from cedar.execution.planning import Plans
 from cedar.execution.runner import Runner
+from cedar.execution.state import copied
+from cedar.plan.data import Plan
 from cedar.stream import Piece
 
 _OPEN = 4  # flows kept open, so that steps read one after the other are not looked up again
@@ -146,3 +150,34 @@ def _chain(first: Piece | None, rest: Iterator[Piece]) -> Iterator[Piece]:
     if first is not None:
         yield first
     yield from rest
+
+
+class Replays:
+    """The replay of the epoch that a loader stands in.
+
+    Args:
+        job: of the loader; batches are made again as the pipeline was written, whatever the plan.
+        steps: the epoch's fixed length, or None.
+        site: for errors.
+    """
+
+    def __init__(self, job: Job, steps: int | None, site: Site | None) -> None:
+        written = Plans(None, Plan.as_written(job.binding.root), job.binding, Metrics())
+        self._job = replace(job, plans=written)
+        self._steps = steps
+        self._site = site
+        self._current: Replay | None = None
+
+    def of(self, epoch: int, begun: dict[str, Any]) -> Replay:
+        """Of an epoch whose steps count from ``begun``."""
+        current = self._current
+        if current is None or current.epoch != epoch or current.begun != begun:
+            self.close()
+            current = self._current = Replay(self._job, epoch, copied(begun), self._steps, self._site)
+        return current
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        if self._current is not None:
+            self._current.close()
+            self._current = None

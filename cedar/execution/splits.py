@@ -27,6 +27,7 @@ from cedar.execution.watcher import Watcher
 from cedar.operators.base import Env
 from cedar.stream import PENDING, At, Fenced, Flow, Piece, Position, Pulled, Rows, Stream
 
+REMOTE = ("processes", "dask")
 _DEFAULT_ROW_BYTES = 1024
 _LEAST_WINDOW = 8 << 20
 _LEAST_ROWS = 1 << 16
@@ -75,12 +76,14 @@ class Tasks:
     others: Any = None  # of the run's default runner: those of other places, made when asked for
 
     def on(self, place: str) -> Tasks:
-        """The same on another executor."""
-        return self if self.others is None else replace(self, runner=self.others.of(place))
+        """The same on another executor; threads and the caller's own are the run's."""
+        if self.others is None or place == self.runner.name or place not in REMOTE:
+            return self
+        return replace(self, runner=self.others.of(place))
 
-    def task_env(self, checks: bool) -> Env:
-        """What the next task is to know; ``checks`` where there is something to audit."""
-        watch = self.watcher.next(checks)
+    def task_env(self, program: Program) -> Env:
+        """What the next task of a program is to know."""
+        watch = self.watcher.next(id(program), program.written is not None)
         return replace(self.env, watch=watch) if watch else self.env
 
 
@@ -288,7 +291,7 @@ class _Whole:
         self._segment = segment
         self._at = at
         self._ends = ends
-        program, env = segment.program, tasks.task_env(segment.program.written is not None)
+        program, env = segment.program, tasks.task_env(segment.program)
         self._future: Future[Result] = tasks.runner.read(program, segment.reader, split, lap, env, at[1])
 
     def done(self) -> bool:

@@ -147,7 +147,7 @@ class _StageFlow(Flow):
                     self._tasks.append(_Task(None, piece, 0))
                 continue
             program, tasks = self._stream.program, self._stream.tasks
-            future = self._runner.run(program, piece.rows, tasks.task_env(program.written is not None))
+            future = self._runner.run(program, piece.rows, tasks.task_env(program))
             self._tasks.append(_Task(future, piece, piece.units))
 
     def _next_piece(self, wait: bool) -> Pulled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,7 +13,7 @@ class Watcher:
     """Of one plan's streams.
 
     Args:
-        details: how many more tasks measure each operator by itself.
+        details: how many tasks of each stage measure each operator by itself.
         every: one task in so many measures each operator, after those; 0 is none.
         audits: one task in so many is run both ways; 0 is none.
         fence: True once the windows not yet begun are for another plan.
@@ -22,18 +23,16 @@ class Watcher:
     every: int = 0
     audits: int = 0
     fence: bool = False
-    _tasks: int = 0
-    _checked: int = 0
+    _tasks: Counter[int] = field(default_factory=Counter, repr=False)  # of each stage so far
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def next(self, checks: bool) -> Literal["", "detail", "audit"]:
-        """What the next task does beside its work; ``checks`` where it has two orders to compare."""
+    def next(self, stage: int, checks: bool) -> Literal["", "detail", "audit"]:
+        """What the next task of a stage does beside its work; ``checks`` where it has two orders to compare."""
         with self._lock:
-            self._tasks += 1
-            if self._tasks <= self.details:
-                return "detail"
-            if checks and self.audits:
-                self._checked += 1
-                if self._checked % self.audits == 0:
-                    return "audit"
-            return "detail" if self.every and self._tasks % self.every == 0 else ""
+            self._tasks[stage] += 1
+            number = self._tasks[stage]
+        if number <= self.details:
+            return "detail"
+        if checks and self.audits and number % self.audits == 0:
+            return "audit"
+        return "detail" if self.every and number % self.every == 0 else ""

@@ -10,7 +10,7 @@ from cedar import graph
 from cedar.graph import Node
 from cedar.operators.base import Schema
 from cedar.optimizer.budget import Budget
-from cedar.optimizer.commute import may_swap
+from cedar.optimizer.commute import is_row_operator, may_swap
 from cedar.optimizer.facts import Facts, Refusal, Rule
 from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
@@ -69,7 +69,8 @@ class AutoPlanner:
         if remaining is not None and remaining <= 0:
             return None
         plan, gain = self.best(profile, remaining)
-        plan = self._checked(plan, profile, remaining, check)
+        if moves(plan):
+            plan = self._checked(plan, profile, remaining, check)
         current = self.current
         same = current is not None and signature(self.root, plan.root) == signature(self.root, current.root)
         wanted = plan.workers is not None and plan.workers > self.workers
@@ -105,6 +106,33 @@ class AutoPlanner:
         decision = Decision("audit", "the plan", applied=False, why=what)
         self.current = replace(Plan.as_written(self.root), decisions=(*current.decisions, decision))
         return self.current
+
+    def why_illegal(self, plan: Plan) -> str | None:
+        """Two operators of a plan that may not have changed places; None where there are none.
+
+        Of moves across stream operators it is asked whether the rules make them too.
+        """
+        facts = self._facts(plan.root, None)
+        for upper in graph.walk(plan.root):
+            if not is_row_operator(upper) or facts.ordinal(upper) is None:
+                continue
+            for lower in graph.walk(upper):
+                if lower is upper or facts.ordinal(lower) is None:
+                    continue
+                if (facts.ordinal(lower) or 0) > (facts.ordinal(upper) or 0):
+                    why = self._why_swapped(upper, lower, facts)
+                    if why is not None:
+                        return f"{facts.label(lower)} may not run before {facts.label(upper)}: {why}"
+        return None
+
+    def _why_swapped(self, early: Node, late: Node, facts: Facts) -> str | None:
+        """Why ``late``, written above ``early``, may not run below it."""
+        if is_row_operator(late):
+            refusal = may_swap(early, late, facts)
+            return None if refusal is None else refusal.reason
+        crossed = late.operator.effects()
+        writes = crossed.writes is None or early.operator.effects().rows != "1:1"
+        return "it changes how many rows there are" if writes else None
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
@@ -161,6 +189,20 @@ class AutoPlanner:
 
 def _never(_below: Node, _above: Node, _facts: Facts) -> Refusal | None:
     return _FIXED
+
+
+def moves(plan: Plan) -> bool:
+    """Some operator runs before one that the user wrote earlier: what samples can contradict."""
+    numbers = {id(node): i for i, node in enumerate(graph.walk(plan.logical))}
+    first: dict[int, float] = {}  # the last written of the operators that a node's rows have passed, itself included
+    for node in graph.walk(plan.root):
+        own = numbers.get(id(node.logical), -1)
+        passed = max([-1, *(first[id(child)] for child in node.inputs)])
+        if own >= 0 and own < passed and len(node.inputs) == 1:
+            return True
+        inside = [numbers.get(id(where.logical), -1) for where in getattr(node.operator, "where", ())]
+        first[id(node)] = max([own, passed, *inside])
+    return False
 
 
 def signature(logical: Node, root: Node) -> list[tuple[object, ...]]:

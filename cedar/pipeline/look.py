@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from cedar.pipeline.planning import plan_of
 from cedar.report.explain import explain, explain_html
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ class LookMethods:
             >>> "batch(2" in cedar.from_items([{"x": 1}]).batch(2).explain()
             True
         """
-        return explain(cast("Pipeline", self).node)
+        node = cast("Pipeline", self).node
+        return explain(node, plan_of(node))
 
     def _repr_html_(self) -> str:
-        return explain_html(cast("Pipeline", self).node)
+        node = cast("Pipeline", self).node
+        return explain_html(node, plan_of(node))

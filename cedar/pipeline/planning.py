@@ -10,12 +10,14 @@ from cedar.errors import PlanError, user_site
 from cedar.execution.checking import check_plan
 from cedar.execution.executors import EXECUTORS, available_cpus
 from cedar.execution.measure import profile as measured
+from cedar.execution.planning import Plans
 from cedar.operators.base import Env, RowOperator
 from cedar.optimizer.budget import Budget
 from cedar.optimizer.planner import AutoPlanner
 from cedar.plan.data import Plan
 from cedar.plan.planner import Planner
 from cedar.profile import Profile
+from cedar.report.explain import explain
 from cedar.skip import Skip
 
 if TYPE_CHECKING:
@@ -75,6 +77,23 @@ def best_plan(pipeline: Pipeline, budget: Budget | None, profile: Profile | None
     planner = planner_for(node, budget or Budget(), "auto", None, None, exact=True)
     binding = Binding(node, None, Env())
     return planner.chosen(profile, lambda plan: check_plan(binding, plan, 256))
+
+
+def plan_of(node: Node) -> Plan:
+    """What a run starts with, before anything is measured."""
+    return planner_for(node, Budget(), "auto", None, None, exact=True).begin()
+
+
+def why_illegal(plan: Plan) -> str | None:
+    """What the rules would not have done: a plan that was edited, or of a pipeline whose operators changed."""
+    planner = planner_for(plan.logical, Budget(), "auto", None, None, exact=True)
+    return planner.why_illegal(plan)
+
+
+def explain_run(root: Node, plans: Plans) -> str:
+    """The text of ``loader.explain()``."""
+    profile = plans.profile()
+    return explain(root, plans.current, profile=profile if profile.operators else None, measured=plans.measured())
 
 
 def _places(executor: str | Executor) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from cedar.block import Block
 from cedar.errors import CedarError, PipelineError, user_site
 from cedar.execution.loader import Loader
 from cedar.execution.options import Options
-from cedar.pipeline.planning import best_plan, choose_plan
+from cedar.pipeline.planning import best_plan, choose_plan, explain_run, why_illegal
 from cedar.report.progress import Progress
 from cedar.skip import Skip
 
@@ -82,7 +82,7 @@ class RunMethods:
         """
         planner, chosen = choose_plan(cast("Pipeline", self).node, plan, executor, workers, on_error, exact)
         options = Options(
-            planner=planner, plan=chosen,
+            planner=planner, plan=chosen, explainer=explain_run,
             executor=executor, workers=workers, seed=seed, epoch=epoch, rank=rank, world=world, subgroup=subgroup,
             split_batches=split_batches, steps=steps, format=format, device=device, on_error=on_error,
             observe=Progress("loader").update if progress else None,
@@ -210,3 +210,7 @@ class RunMethods:
             ['filter([(col("x")) > (dyn int: 500)]): below map(<lambda>)']
         """
         return best_plan(cast("Pipeline", self), budget, profile)
+
+    def verify_plan(self, plan: Plan) -> str | None:
+        """Why a plan that was loaded is not legal: what changed places may not; None where it is."""
+        return why_illegal(plan)

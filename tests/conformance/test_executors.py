@@ -19,10 +19,11 @@ from tests.toy_runs import plain, saved
 
 assert operators  # importing it fills PIPELINES
 
-EXECUTORS = ["inline", "threads", "a thread pool", "a process pool"]
+EXECUTORS = ["inline", "threads", "processes", "a thread pool", "a process pool"]
 EVERY = pytest.mark.parametrize("executor", EXECUTORS, indirect=True)
 CASES = pytest.mark.parametrize("name", PIPELINES)
 SEED = 11
+WORKERS = 3  # everywhere, so that one warm pool serves all
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +83,7 @@ def counted(values: list[Any]) -> Counter[str]:
 def test_gives_the_same_rows_in_the_same_order(name: str, executor: Any, folder: Path, conformance: Any) -> None:
     expected = reference(name, folder)
     assert expected
-    loader = PIPELINES[name](folder).loader(executor=executor, seed=SEED, workers=3)
+    loader = PIPELINES[name](folder).loader(executor=executor, seed=SEED, workers=WORKERS)
     assert run(loader) == expected
 
 
@@ -91,9 +92,9 @@ def test_gives_the_same_rows_in_the_same_order(name: str, executor: Any, folder:
 def test_resumes_from_the_middle(name: str, executor: Any, folder: Path, conformance: Any) -> None:
     expected = reference(name, folder)
     stop = len(expected) // 2
-    loader = PIPELINES[name](folder).loader(executor=executor, seed=SEED)
+    loader = PIPELINES[name](folder).loader(executor=executor, seed=SEED, workers=WORKERS)
     head = run(loader, stop)
-    resumed = PIPELINES[name](folder).loader(executor=executor, seed=SEED)
+    resumed = PIPELINES[name](folder).loader(executor=executor, seed=SEED, workers=WORKERS)
     resumed.load_state_dict(saved(loader))
     assert head + run(resumed) == expected
 
@@ -102,7 +103,8 @@ def test_resumes_from_the_middle(name: str, executor: Any, folder: Path, conform
 @CASES
 def test_two_ranks_share_the_epoch(name: str, executor: Any, folder: Path, conformance: Any) -> None:
     expected = counted(reference(name, folder))
-    parts = [run(PIPELINES[name](folder).loader(executor=executor, seed=SEED, rank=r, world=2)) for r in range(2)]
+    options = {"executor": executor, "seed": SEED, "workers": WORKERS, "world": 2}
+    parts = [run(PIPELINES[name](folder).loader(rank=rank, **options)) for rank in range(2)]
     got = counted(parts[0] + parts[1])
     assert not got - expected
     lost = (expected - got).total()

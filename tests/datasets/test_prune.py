@@ -124,6 +124,15 @@ def test_large_integers_meet_floats_as_polars_rounds_them():
     assert not holds(pa.array([-5, 5], pa.int8()), x > 300)
 
 
+def test_plain_numbers_take_the_width_of_the_column():
+    narrow = pa.array([0.1, 0.7], pa.float32())
+    assert holds(narrow, x <= 0.1)
+    assert holds(narrow, x == 0.7)
+    assert not holds(narrow, x < 0.1)
+    assert holds(pa.array([16777216.0], pa.float32()), x < 16777217) is False
+    assert holds(pa.array([16777216.0], pa.float32()), x <= 16777217)
+
+
 def test_nulls():
     assert holds([1, None], x.is_null())
     assert holds(pa.nulls(2), x.is_not_null()), "no statistics"

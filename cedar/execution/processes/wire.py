@@ -69,6 +69,8 @@ class Wire:
         >>> here.send(encode({"rows": [1, 2]}))
         >>> decode(there.receive())
         {'rows': [1, 2]}
+        >>> here.close(), there.close()
+        (None, None)
     """
 
     def __init__(self, end: socket.socket) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import logging.handlers
 import os
@@ -66,8 +67,13 @@ class Logged:
 class _Handler(logging.handlers.QueueHandler):
     """Log lines go to the parent, whose handlers the user has set up."""
 
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(queue.SimpleQueue())
+        self._wire = wire
+
     def enqueue(self, record: logging.LogRecord) -> None:
-        self.queue.send(encode(Logged(record)))
+        """The record is plain by now."""
+        self._wire.send(encode(Logged(record)))
 
 
 def main(end: int, parent: int, level: int) -> None:
@@ -83,11 +89,12 @@ def main(end: int, parent: int, level: int) -> None:
     wire = Wire(socket.socket(fileno=end))
     tasks: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(wire, tasks, parent), daemon=True).start()
-    logging.basicConfig(level=level, handlers=[_Handler(wire)])  # type: ignore[arg-type]
+    logging.root.setLevel(level)
+    logging.root.addHandler(_Handler(wire))
     _preload()
     wire.send(encode(Ready()))
     if tasks.empty():
-        import polars  # noqa: F401 - most pipelines need it soon
+        import polars as pl  # noqa: F401 - most pipelines need it soon
     while True:
         _work(wire, tasks.get())
 
@@ -116,8 +123,8 @@ def _preload() -> None:
     import pyarrow as pa
 
     pa.set_cpu_count(1)
-
-    import cedar.execution.runner  # noqa: F401 - and with it, all that runs a chain
+    for module in ("pyarrow.compute", "pyarrow.parquet", "cedar.execution.runner"):  # and with it, what runs a chain
+        importlib.import_module(module)
 
 
 def _work(wire: Wire, parts: list[Any]) -> None:

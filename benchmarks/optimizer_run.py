@@ -1,0 +1,172 @@
+"""What runs in the processes of the optimizer's benchmark: a pipeline of the suite, once, as the caller asks."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+import cedar
+from benchmarks.suite.cases import CASES
+from cedar.execution.executors import EXECUTORS
+from cedar.jagged import JaggedTensor
+
+WORKERS = 2
+Run = Callable[[], dict[str, Any]]
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def whole(name: str, directory: str, rows: int, plan: str, executor: str, epochs: int = 1) -> Run:
+    """From the construction of the loader to the last batch of the last epoch."""
+    case = CASES[name]
+    pipeline = case.make(directory, rows)
+
+    def run() -> dict[str, Any]:
+        return _run(pipeline, plan, executor, case.pause, epochs)
+
+    return run
+
+
+def first(name: str, directory: str, rows: int, plan: str, executor: str) -> Run:
+    """To the first batch, and no further."""
+    pipeline = CASES[name].make(directory, rows)
+
+    def run() -> dict[str, Any]:
+        began = time.perf_counter()
+        with on(executor) as pool:
+            for _ in pipeline.loader(plan=plan, executor=pool, workers=WORKERS):
+                return {"first": time.perf_counter() - began}
+        raise RuntimeError(f"{name}: no batch")
+
+    return run
+
+
+def order(name: str, directory: str, rows: int, steps: list[str]) -> Run:
+    """The pipeline with its steps in another order, on threads, as written."""
+    pipeline = CASES[name].ordered(directory, tuple(steps))
+    return lambda: _run(pipeline, "off", "threads", 0.0, 1)
+
+
+def digests(name: str, directory: str, rows: int, plan: str, executor: str, size: str) -> Run:
+    """The digest of the stream of two epochs; ``size`` of blocks: "", "small" or "large"."""
+    pipeline = CASES[name].make(directory, rows)
+
+    def run() -> dict[str, Any]:
+        with block_size(size), on(executor) as pool:
+            loader = pipeline.loader(plan=plan, executor=pool, workers=WORKERS)
+            return {"digest": [stream_digest(loader) for _ in range(2)]}
+
+    return run
+
+
+def _run(pipeline: cedar.Pipeline, plan: str, executor: str, pause: float, epochs: int) -> dict[str, Any]:
+    began = time.perf_counter()
+    with on(executor) as pool:
+        loader = pipeline.loader(plan=plan, executor=pool, workers=WORKERS)
+        opened, batches, seconds = None, 0, []
+        for _ in range(epochs):
+            entered = time.perf_counter()
+            for _ in loader:
+                opened = opened or time.perf_counter() - began
+                batches += 1
+                if pause:
+                    time.sleep(pause)
+            seconds.append(time.perf_counter() - entered)
+        report = loader.report()
+        chosen = getattr(loader, "plan", None)
+    return {
+        "first": opened, "batches": batches, "epochs": seconds, "rows": report.rows, "read": report.rows_read,
+        "operators": report.operators, "stall": report.stall, "ran_on": report.executor, **_predicted(chosen),
+    }  # fmt: skip
+
+
+def _predicted(plan: Any) -> dict[str, Any]:
+    """What the plan at the end of the run promises; None where it promises nothing."""
+    prediction = getattr(plan, "prediction", None)
+    return {
+        "predicted": getattr(prediction, "rows_per_second", None),
+        "bottleneck": getattr(prediction, "bottleneck", None),
+        "method": getattr(plan, "method", None),
+        "applied": [d.rule for d in getattr(plan, "decisions", ()) if d.applied],
+    }
+
+
+# ---- executors and block sizes ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def on(executor: str) -> Iterator[str | Executor]:
+    """An executor by name; a pool of our own for "processes" where the package has none yet."""
+    if executor != "processes" or executor in EXECUTORS:
+        yield executor
+        return
+    with ProcessPoolExecutor(WORKERS, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+_SIZES = {
+    "small": {"parquet._CHUNK_BYTES": 1 << 16, "parquet._LEAST_ROWS": 7, "stage._MOST_ROWS": 5, "stage._FEW_ROWS": 5},
+    "large": {"parquet._LEAST_ROWS": 1 << 20, "stage._FIRST_ROWS": 1 << 16, "stage._FEW_ROWS": 1 << 16},
+}
+_MODULES = {"parquet": "cedar.datasets.parquet", "stage": "cedar.execution.stage"}
+
+
+@contextmanager
+def block_size(size: str) -> Iterator[None]:
+    """Blocks of other sizes than a run would choose: a result must not show them."""
+    import importlib
+
+    kept = []
+    for place, value in _SIZES.get(size, {}).items():
+        module, _, name = place.partition(".")
+        owner = importlib.import_module(_MODULES[module])
+        kept.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in kept:
+            setattr(owner, name, value)
+
+
+# ---- digests ---------------------------------------------------------------------------------------------------------
+
+
+def stream_digest(batches: Iterable[Any]) -> str:
+    """SHA-256 of the names, types, shapes and bytes of every column of every batch, in order."""
+    digest = hashlib.sha256()
+    for batch in batches:
+        _add(digest, batch)
+    return digest.hexdigest()
+
+
+def _add(digest: Any, value: Any) -> None:
+    """Each value with its kind and length before it, so that no two streams have the same bytes."""
+    if isinstance(value, dict):
+        digest.update(f"dict {len(value)} ".encode())
+        for key, inner in value.items():
+            _add(digest, key)
+            _add(digest, inner)
+    elif isinstance(value, JaggedTensor):
+        digest.update(b"lists ")
+        _add(digest, value.values)
+        _add(digest, value.offsets)
+    elif isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
+        data = np.ascontiguousarray(value)
+        digest.update(f"array {data.dtype.str} {data.shape} ".encode())
+        digest.update(data.tobytes())
+    elif isinstance(value, (list, tuple, np.ndarray)):
+        digest.update(f"{type(value).__name__} {len(value)} ".encode())
+        for inner in value:
+            _add(digest, inner)
+    else:
+        text = value if isinstance(value, bytes) else repr(value).encode()
+        digest.update(f"{type(value).__name__} {len(text)} ".encode())
+        digest.update(text)

@@ -1,0 +1,144 @@
+"""Runs with cache(): the same rows as without, computed once."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import cedar
+from cedar import col
+from cedar.cursor import Keys
+from cedar.execution.keeping.store import Key, Store
+from tests.toy_runs import run
+
+
+class Counted:
+    """Notes each call in a file, so that calls in other processes count too."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __call__(self, x: int) -> Any:
+        with open(self.path, "a") as file:
+            file.write(".")
+        return np.full((2, 2), x)
+
+    @property
+    def calls(self) -> int:
+        return Path(self.path).stat().st_size if Path(self.path).exists() else 0
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> str:
+    (tmp_path / "in").mkdir()
+    for i in range(3):
+        table = pa.table({"x": range(i * 20, i * 20 + 20), "s": [f"s{j}" if j % 3 else None for j in range(20)]})
+        pq.write_table(table, tmp_path / "in" / f"{i}.parquet", row_group_size=5)
+    return str(tmp_path / "in" / "*.parquet")
+
+
+def build(files: str, fn: Callable[..., Any], where: str | None) -> cedar.Pipeline:
+    p = cedar.read_parquet(files).map(fn, "x", into="t")
+    return (p.cache(where) if where else p).filter(col("x") % 7 != 0).shuffle(seed=3).batch(4)
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+def test_a_directory_serves_every_executor(executor: str, files: str, tmp_path: Path) -> None:
+    fn = Counted(str(tmp_path / "calls"))
+    expected = [run(build(files, Counted(str(tmp_path / "other")), None).loader(epoch=e))[0] for e in (0, 1)]
+    where = str(tmp_path / "kept")
+    loader = build(files, fn, where).loader(executor=executor, workers=2)
+    assert [run(loader)[0], run(loader)[0]] == expected
+    sampled = fn.calls - 60  # the rows that fixed the types
+    assert 0 <= sampled <= 64
+    for other in ("threads", "inline"):
+        assert run(build(files, fn, where).loader(executor=other))[0] == expected[0]
+    assert fn.calls <= 60 + 3 * 64, "only the samples were computed again"
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 100])
+def test_damage_costs_time_alone(damage: bytes, files: str, tmp_path: Path) -> None:
+    fn = Counted(str(tmp_path / "calls"))
+    where = str(tmp_path / "kept")
+    loader = build(files, fn, where).loader()
+    run(loader)
+    for path in Path(where).glob("*.arrow"):
+        path.write_bytes(damage)
+    plain = build(files, Counted(str(tmp_path / "other")), None)
+    assert run(loader)[0] == run(plain.loader(epoch=1))[0]
+    assert len(list(Path(where).glob("*.arrow"))) == 12
+
+
+def test_a_function_above_that_writes_into_its_input_changes_nothing(files: str, tmp_path: Path) -> None:
+    def spoil(batch: Any) -> Any:
+        batch["t"][:] += 1
+        return batch
+
+    for where in ("memory", str(tmp_path / "kept")):
+        p = cedar.read_parquet(files).select("x").map(lambda x: np.full(2, x), "x", into="t").cache(where)
+        loader = p.map_batches(spoil).batch(60).loader()
+        for _ in range(2):
+            (batch,) = loader
+            assert np.array_equal(np.asarray(batch["t"])[:, 0], np.arange(60) + 1)
+
+
+def test_skips_come_back_from_a_directory(files: str, tmp_path: Path) -> None:
+    def picky(x: int) -> int:
+        if x % 10 == 3:
+            raise ValueError(x)
+        return x
+
+    p = cedar.read_parquet(files).map(picky, "x", dtype=int, on_error=cedar.Skip()).cache(str(tmp_path / "kept")).batch(5)
+    loader = p.loader()
+    first, second = run(loader)[0], run(loader)[0]
+    assert first == second
+    assert loader.report().skipped == {"map(picky)": 12}
+    strict = cedar.read_parquet(files).map(picky, "x", dtype=int).cache(str(tmp_path / "kept"))
+    with pytest.raises(cedar.RowError):
+        list(strict)
+
+
+# ---- several processes -----------------------------------------------------------------------------------------------
+
+
+def hammer(where: str, seed: int, failures: Any) -> None:
+    """Reads and writes entries of two groups under a budget for half of them."""
+    from cedar.block import Block
+
+    rng = np.random.default_rng(seed)
+    store = Store(disk=60_000)
+    for turn in range(150):
+        group, number = ("a", "b")[turn // 50 % 2], int(rng.integers(0, 8))
+        value = number + 100 * (group == "b")
+        key = Key(group, str(number), (), ("t",))
+        found = store.get(key, where)
+        if found is None:
+            store.put(key, where, [Block({"t": np.full((50, 8), value)}, Keys(np.arange(50)))])
+        elif not (found[0].columns["t"] == value).all():
+            failures.put(f"{key}: {found[0].columns['t'][0, 0]}")
+    for note in store.notes:
+        if "is full" not in note:
+            failures.put(note)
+    if store.rejected:
+        failures.put(f"{store.rejected} rejected")
+
+
+def test_processes_write_and_evict_at_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    failures = context.SimpleQueue()
+    workers = [context.Process(target=hammer, args=(str(tmp_path / "kept"), seed, failures)) for seed in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * 3
+    assert failures.empty(), failures.get()
+    assert not list((tmp_path / "kept").glob("*.tmp"))
+    assert sum(p.stat().st_size for p in (tmp_path / "kept").glob("*.arrow")) <= 60_000 + 3 * 6_000
