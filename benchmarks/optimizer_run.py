@@ -23,15 +23,17 @@ Run = Callable[[], dict[str, Any]]
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def whole(name: str, directory: str, rows: int, plan: str, executor: str, epochs: int = 1) -> Run:
-    """From the construction of the loader to the last batch of the last epoch."""
+def whole(name: str, directory: str, rows: int, plan: str, executor: str) -> Run:
+    """From the construction of the loader to the last batch, with the pauses of the training loop."""
     case = CASES[name]
     pipeline = case.make(directory, rows)
+    return lambda: _run(pipeline, plan, executor, case.pause)
 
-    def run() -> dict[str, Any]:
-        return _run(pipeline, plan, executor, case.pause, epochs)
 
-    return run
+def epochs(name: str, directory: str, rows: int, plan: str, executor: str, count: int) -> Run:
+    """Epochs of one loader, without pauses."""
+    pipeline = CASES[name].make(directory, rows)
+    return lambda: _run(pipeline, plan, executor, 0.0, count)
 
 
 def first(name: str, directory: str, rows: int, plan: str, executor: str) -> Run:
@@ -51,27 +53,34 @@ def first(name: str, directory: str, rows: int, plan: str, executor: str) -> Run
 def order(name: str, directory: str, rows: int, steps: list[str]) -> Run:
     """The pipeline with its steps in another order, on threads, as written."""
     pipeline = CASES[name].ordered(directory, tuple(steps))
-    return lambda: _run(pipeline, "off", "threads", 0.0, 1)
+    return lambda: _run(pipeline, "off", "threads", 0.0)
 
 
-def digests(name: str, directory: str, rows: int, plan: str, executor: str, size: str) -> Run:
-    """The digest of the stream of two epochs; ``size`` of blocks: "", "small" or "large"."""
+def digests(name: str, directory: str, rows: int, ways: list[list[str]]) -> Run:
+    """The digests of the streams of two epochs, for each (plan, executor, size of blocks: "", "small" or "large")."""
     pipeline = CASES[name].make(directory, rows)
 
     def run() -> dict[str, Any]:
-        with block_size(size), on(executor) as pool:
-            loader = pipeline.loader(plan=plan, executor=pool, workers=WORKERS)
-            return {"digest": [stream_digest(loader) for _ in range(2)]}
+        return {" ".join(filter(None, way)): _two_epochs(pipeline, *way) for way in ways}
 
     return run
 
 
-def _run(pipeline: cedar.Pipeline, plan: str, executor: str, pause: float, epochs: int) -> dict[str, Any]:
+def _two_epochs(pipeline: cedar.Pipeline, plan: str, executor: str, size: str) -> list[str]:
+    with (
+        block_size(size),
+        on(executor) as pool,
+        pipeline.loader(plan=plan, executor=pool, workers=WORKERS) as loader,
+    ):
+        return [stream_digest(loader) for _ in range(2)]
+
+
+def _run(pipeline: cedar.Pipeline, plan: str, executor: str, pause: float, count: int = 1) -> dict[str, Any]:
     began = time.perf_counter()
-    with on(executor) as pool:
-        loader = pipeline.loader(plan=plan, executor=pool, workers=WORKERS)
-        opened, batches, seconds = None, 0, []
-        for _ in range(epochs):
+    with on(executor) as pool, pipeline.loader(plan=plan, executor=pool, workers=WORKERS) as loader:
+        opened = None
+        seconds, read, batches = [], [0], 0
+        for _ in range(count):
             entered = time.perf_counter()
             for _ in loader:
                 opened = opened or time.perf_counter() - began
@@ -79,11 +88,12 @@ def _run(pipeline: cedar.Pipeline, plan: str, executor: str, pause: float, epoch
                 if pause:
                     time.sleep(pause)
             seconds.append(time.perf_counter() - entered)
+            read.append(loader.report().rows_read)
         report = loader.report()
         chosen = getattr(loader, "plan", None)
     return {
-        "first": opened, "batches": batches, "epochs": seconds, "rows": report.rows, "read": report.rows_read,
-        "operators": report.operators, "stall": report.stall, "ran_on": report.executor, **_predicted(chosen),
+        "first": opened, "batches": batches, "rows": report.rows, "operators": report.operators,
+        "epochs": seconds, "read": np.diff(read).tolist(), "ran_on": report.executor, **_predicted(chosen),
     }  # fmt: skip
 
 

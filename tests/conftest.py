@@ -24,7 +24,8 @@ settings.register_profile("long", deadline=None, max_examples=1000, suppress_hea
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 ROOT = Path(__file__).resolve().parents[1]
-_OTHERS_THREADS = ("fsspecIO", "worker-keeper", "pytest_timeout", "ThreadPoolExecutor-asyncio", "execnet")  # kept by their libraries
+# Kept by their libraries; "worker-keeper" by warm pools of processes.
+_OTHERS_THREADS = ("fsspecIO", "pytest_timeout", "ThreadPoolExecutor-asyncio", "execnet", "worker-keeper")
 
 
 @pytest.fixture(scope="session")

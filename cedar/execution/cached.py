@@ -7,7 +7,7 @@ the split; not by how a plan orders or places the work. It carries the keys of i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,30 +16,31 @@ import pyarrow as pa
 from cedar import graph
 from cedar.block import Block
 from cedar.datasets.base import Split
-from cedar.execution.chain import Reader, Step, Timing, run_steps
+from cedar.execution.chain import Program, Reader, Timing, read_split, run_program
 from cedar.execution.keeping.cost import kind_of, load_seconds_per_byte
 from cedar.execution.keeping.entries import relabelled, storable, write_body
 from cedar.execution.keeping.manifest import as_json, why_missing
 from cedar.execution.keeping.prints import Fingerprint, Record, fingerprint
 from cedar.execution.keeping.store import Key, Store
+from cedar.operators.base import Env
 
 __all__ = ["Fingerprint", "KeptReader", "Store", "fingerprint", "load_seconds_per_byte"]
 
 
 @dataclass(frozen=True)
 class KeptReader:
-    """A reader and the steps whose results are kept.
+    """A reader and the program whose results are kept.
 
     Args:
-        reader: of the source.
-        steps: that the rows go through before they are kept.
+        reader: of the source: a ``Reader``, or a ``ScanReader`` where a plan reads less.
+        program: that the rows go through before they are kept.
         store: of the loader.
         where: as ``cache(where)`` takes it.
         fingerprint: of the last of the kept nodes.
     """
 
-    reader: Reader
-    steps: tuple[Step, ...]
+    reader: Any
+    program: Program
     store: Store
     where: str
     fingerprint: Fingerprint
@@ -48,28 +49,48 @@ class KeptReader:
     def __post_init__(self) -> None:
         object.__setattr__(self, "record", self.store.described(self.fingerprint))
 
-    def read_blocks(self, split: Split, lap: int, env: Any, timing: Timing | None = None) -> Iterator[Block]:
-        """The blocks of a split behind the steps, from the store if they are there.
+    def read_blocks(self, split: Split, lap: int, env: Env, timing: Timing | None = None) -> Iterator[Block]:
+        """The blocks of a split behind the program, from the store if they are there.
+
+        Args:
+            timing: is told what was read and done to make an entry.
 
         Raises:
             PipelineError: the place is a directory that others can write.
         """
         identity, where = self._identity(), self.where
-        given: Iterable[Block] | None = None
+        given: list[Block] | None = None
         contents: str | None = ""
         if identity is None:  # an entry outlives the run, so it must know its data
-            given = list(self.reader.blocks(split, 0))
+            given = list(self._plain.blocks(split, 0))
             contents = _contents(given)
             where = "memory" if contents is None else where
         key = self._key(split, identity, contents)
         blocks = self.store.get(key, where)
         if blocks is None:
-            given = self.reader.blocks(split, 0) if given is None else given
-            blocks = [run_steps(self.steps, block, env, Timing()) for block in given]
+            blocks = self._made(split, env, given, Timing() if timing is None else timing)
             self.store.put(key, where, blocks, self._as_json(identity))
-            if timing is not None:
-                timing.rows_read += sum(block.slots for block in blocks)
-        yield from relabelled(blocks, self.reader.ordinal, lap)
+        yield from relabelled(blocks, self._plain.ordinal, lap)
+
+    def _made(self, split: Split, env: Env, given: list[Block] | None, timing: Timing) -> list[Block]:
+        """What the program makes of a split; rows that were read already are not read again."""
+        if given is not None and self.reader is self._plain:
+            timing.rows_read += sum(block.slots for block in given)
+            return [run_program(self.program, block, env, timing) for block in given]
+        made = read_split(self.program, self.reader, split, 0, env)
+        timing.rows_read += made.timing.rows_read
+        timing.fell_back += made.timing.fell_back
+        timing.audited += made.timing.audited
+        timing.difference = timing.difference or made.timing.difference
+        timing.seen.update(made.timing.seen)
+        timing.read_columns.update(made.timing.read_columns)
+        return made.blocks
+
+    @property
+    def _plain(self) -> Reader:
+        """The reader of the source as the pipeline has it."""
+        plain: Reader = getattr(self.reader, "plain", self.reader)
+        return plain
 
     def describe(self, splits: Sequence[Split]) -> str:
         """Whether the entries of the splits are there, and if not, why; runs no function and reads no row.
@@ -93,21 +114,22 @@ class KeptReader:
         """Stands for the data; in memory they are those of this loader."""
         if kind_of(self.where) == "memory":
             return "this loader"
-        told: str | None = self.reader.source.identity()
+        told: str | None = self._plain.source.identity()
         return told
 
     def _policy(self) -> str:
         """An entry with skipped rows must not serve a run in which a bad row is an error."""
-        policy = self.reader.on_error
+        policy = self._plain.on_error
         return "raise" if policy is None else f"skip, refill={policy.refill}"
 
     def _group(self, identity: str | None) -> str:
         apart = self.record.several or kind_of(self.where) == "memory"
-        ordinal = self.reader.ordinal if apart else 0
+        ordinal = self._plain.ordinal if apart else 0
         return graph.digest([self.record.key(), identity, self._policy(), ordinal])
 
     def _key(self, split: Split, identity: str | None, contents: str | None = "") -> Key:
-        own = {self.reader.operator, *(o for step in self.steps for o in step.operators)}
+        steps = (*self.program.steps, *(self.program.written or ()), *getattr(self.reader, "steps", ()))
+        own = {self._plain.operator, *(o for step in steps for o in step.operators)}
         return Key(
             self._group(identity), graph.digest([repr(split), contents]), tuple(sorted(own)), self.record.columns
         )

@@ -117,7 +117,7 @@ class Compiler:
         chain, base = self._chain(node)
         alone = self._consumers[id(base)] < 2 or base is node or self._kept(chain)
         if isinstance(base.operator, Read) and alone:
-            return self._read([(base, [])], chain, View())
+            return self._read([(base, [])], chain, View(), windowed=False)
         return self._stages(self.build(base) if base is not node else self._base(base), base, chain)
 
     def _chain(self, node: Node, through_shared: bool = False) -> tuple[list[Node], Node]:
@@ -225,7 +225,9 @@ class Compiler:
             return joined, []
         return None
 
-    def _read(self, segments: Sequence[tuple[Node, list[Link]]], above: list[Node], view: View) -> Stream:
+    def _read(
+        self, segments: Sequence[tuple[Node, list[Link]]], above: list[Node], view: View, windowed: bool = True
+    ) -> Stream:
         """Read splits; what runs Python per row, and what follows it, goes into a stage of smaller tasks."""
         streaming = self._streams(segments)
         cut = 0 if streaming else max(self._read_with(segments, above), 0 if len(segments) > 1 else self._kept(above))
@@ -233,7 +235,7 @@ class Compiler:
         nodes = [n for source, own in segments for n in (source, *own) if isinstance(n, Node)] + above[:cut]
         keeps = all(self.binding.keeps_rows(n) for n in nodes) and not any(self.binding.refills(s) for s, _ in segments)
         tasks = self._tasks_of([source for source, _ in segments])
-        stream = SplitStream(made, view.window, view.permute, keeps, tasks, self._lane)
+        stream = SplitStream(made, view.window, view.permute, keeps, tasks, self._lane, windowed)
         windows = len(stream.layout(0).starts)
         detail = f"{len(stream.entries)} split(s), {windows} window(s)" + (", permuted" if view.permute else "")
         self._planned("read", [*(source for source, _ in segments), *above[:cut]], detail)
@@ -278,11 +280,11 @@ class Compiler:
             return Segment(reader, operator.source, index, program, splits)
         top = next(n for n in reversed(links[:kept]) if isinstance(n, Node))
         where = self._where[id(top)]
-        self.plan.notes.append(
-            f"cache({where!r}) keeps what comes out of {self._last_label(source, links[:kept])}, split by split"
-        )
-        below = self._programs.of(links[:kept]).steps
+        below = self._programs.of(links[:kept], scan=source)
         keeper = KeptReader(reader, below, self._store, where, fingerprint(top, self.binding.root))
+        last = self._last_label(source, links[:kept])
+        state = f"; {keeper.describe(splits)}" if self._dry else ""
+        self.plan.notes.append(f"cache({where!r}) keeps what comes out of {last}, split by split{state}")
         return Segment(keeper, operator.source, index, program, splits)
 
     def _last_label(self, source: Node, links: Sequence[Link]) -> str:

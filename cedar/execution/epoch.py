@@ -54,7 +54,7 @@ class Job:
         dry: bool = False,
     ) -> tuple[StageStream, DealtStream]:
         """The top stage of this rank, and its dealt stream; ``dry`` ones can only be counted."""
-        watcher = Watcher() if dry else self.plans.watcher()
+        watcher = Watcher() if dry else self.plans.watcher(runner)
         tasks = Tasks(
             runner, Env(self.seed, epoch, self.instances), self.metrics, watcher, getattr(runner, "others", None)
         )

@@ -22,7 +22,7 @@ from cedar.execution.options import Options, check_options, check_slices
 from cedar.execution.planning import Plans
 from cedar.execution.ranks import find_rank
 from cedar.execution.replay import Replay, Replays
-from cedar.execution.runner import Runner
+from cedar.execution.runner import Runner, Runners
 from cedar.execution.splits import Tasks
 from cedar.execution.state import VERSION, Identity, choose, copied, seal, validated
 from cedar.execution.units import NOTHING, Units
@@ -117,6 +117,7 @@ class Loader:
         self._restart()
         self._stop()
         runner = self._runner = Runner(self._options.executor, self._options.workers)
+        runner.others = Runners(runner)
         self._ran_on, self._workers = runner.name, runner.workers
         self._plans.executor, self._plans.workers = runner.name, runner.workers
         metrics, began = self._metrics, time.perf_counter()
@@ -142,14 +143,14 @@ class Loader:
             self._account.locate(error)
             raise
         finally:
-            runner.close()
+            runner.others.close()
             self._plans.close()
         self._finish_epoch()
 
     def _stop(self) -> None:
         """End the threads of an iteration that somebody still holds, such as the traceback of an error in the loop."""
         if self._runner is not None:
-            self._runner.close()
+            (self._runner.others or self._runner).close()
             self._runner = None
 
     def _restart(self) -> None:

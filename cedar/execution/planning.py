@@ -14,6 +14,7 @@ from cedar.execution.checking import check_plan
 from cedar.execution.machine import machine
 from cedar.execution.measure import subject
 from cedar.execution.metrics import Metrics
+from cedar.execution.runner import Runner
 from cedar.execution.watcher import Watcher
 from cedar.operators.base import RowOperator
 from cedar.plan.data import Decision, Plan
@@ -74,11 +75,14 @@ class Plans:
         """The current plan is not the pipeline as written."""
         return self.current.root is not self._binding.root
 
-    def watcher(self) -> Watcher:
+    def watcher(self, runner: Runner) -> Watcher:
         """For the streams of the current plan, or of the next one where that is ready."""
         with self._lock:
             if self._next is not None:
                 self._take(self._next)
+            wanted = self.current.workers
+            if self.planner is not None and wanted is not None and wanted > self.workers and runner.resize(wanted):
+                self.workers = wanted
             live = self.planner is not None
             self._watcher = Watcher(
                 details=_DETAILS if live and not self._asked else 0,

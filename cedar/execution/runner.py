@@ -41,6 +41,7 @@ class Runner:
         # Threads share our memory; anything else gets pickled code and gathered blocks.
         self.local = self.inline or isinstance(self.executor, ThreadPoolExecutor)
         self.ahead = 1 if self.inline else 2 * self.workers
+        self.others: Runners | None = None  # of other places, where a plan may want some
         # For work on what stays here; a pool of threads starts none before it is asked to.
         self._here = self.executor if self.local else ThreadPoolExecutor(self.workers, thread_name_prefix="cedar")
         self._former: list[Executor] = []  # of other sizes; they finish what they have
@@ -62,7 +63,7 @@ class Runner:
             self._former.append(self.executor)
             self.workers, self.executor = workers, EXECUTORS[self.name](workers)
             self._former[-1].shutdown(wait=False)
-            self._here = self.executor if self.local else self._here
+        self._here = self.executor if self.local else self._here
         self.ahead = ahead or 2 * workers
         return True
 

@@ -107,6 +107,7 @@ class SplitStream(Stream):
         keeps_rows: the steps neither add nor remove rows.
         lane: (number, of) reads only every of-th split (runs of rows in a streaming one), for operators local to
             a rank.
+        windowed: somebody above works window by window.
     """
 
     def __init__(
@@ -117,7 +118,9 @@ class SplitStream(Stream):
         keeps_rows: bool,
         tasks: Tasks,
         lane: tuple[int, int] | None = None,
+        windowed: bool = True,
     ) -> None:
+        self.windowed = windowed
         self.segments = segments
         self.tasks = tasks
         self.lane = lane
@@ -260,10 +263,11 @@ class _SplitFlow(Flow):
             reader.advance()
 
     def _fenced(self) -> bool:
-        """The next window is for the next plan."""
+        """The next window, or split where nobody counts windows, is for the next plan."""
         place = self._place
-        ends = 0 < place < len(self._layout.order) and bool(self._layout.ends[place - 1])
-        return ends and self._stream.tasks.watcher.fence
+        if not self._stream.tasks.watcher.fence or not 0 < place < len(self._layout.order):
+            return False
+        return not self._stream.windowed or bool(self._layout.ends[place - 1])
 
     def _next_reader(self) -> _Whole | _Chunks:
         place, row = self._place, self._row

@@ -137,6 +137,9 @@ class _StageFlow(Flow):
             except Fenced:  # what is under way comes first
                 self._ended = self._fenced = True
                 return
+            if isinstance(piece, Piece) and self._fences(piece):
+                self._ended = self._fenced = True
+                return
             if piece is PENDING:
                 return
             if not isinstance(piece, Piece):
@@ -149,6 +152,13 @@ class _StageFlow(Flow):
             program, tasks = self._stream.program, self._stream.tasks
             future = self._runner.run(program, piece.rows, tasks.task_env(program))
             self._tasks.append(_Task(future, piece, piece.units))
+
+    def _fences(self, piece: Piece) -> bool:
+        """The next plan can begin right here: what was read ahead is quickly read again."""
+        stream = self._stream
+        if not stream.tasks.watcher.fence or not stream.per_row or piece.batch:
+            return False
+        return stream.source.rebase(piece) is not None
 
     def _next_piece(self, wait: bool) -> Pulled:
         """The next task's worth of units: cut from a large piece, or joined from small ones."""

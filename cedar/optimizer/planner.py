@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -12,11 +13,13 @@ from cedar.operators.base import Schema
 from cedar.optimizer.budget import Budget
 from cedar.optimizer.commute import is_row_operator, may_swap
 from cedar.optimizer.facts import Facts, Refusal, Rule
+from cedar.optimizer.ordering import Swap
 from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.optimizer.search import Found, search
 from cedar.plan.data import Decision, Plan
 from cedar.plan.planner import Check
+from cedar.plan.scan import Scan
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
@@ -68,28 +71,34 @@ class AutoPlanner:
         """The best plan for what was measured, if it is another one and clearly better."""
         if remaining is not None and remaining <= 0:
             return None
-        plan, gain = self.best(profile, remaining)
+        plan = self.best(profile, remaining)
         if moves(plan):
             plan = self._checked(plan, profile, remaining, check)
         current = self.current
+        gain = _GAIN if current is None else self._gain(plan, current, profile)
         same = current is not None and signature(self.root, plan.root) == signature(self.root, current.root)
         wanted = plan.workers is not None and plan.workers > self.workers
-        if (same or (gain < _GAIN and current is not None)) and not wanted and not self._refusals:
+        if (same or gain < _GAIN) and not wanted and not self._refusals:
             return None
         self.current = plan
         return plan
 
     def chosen(self, profile: Profile, check: Check) -> Plan:
         """The best plan for a profile, whatever it gains; its rules hold on sample rows."""
-        plan, _ = self.best(profile)
+        plan = self.best(profile)
         return self._checked(plan, profile, None, check)
 
-    def best(self, profile: Profile, remaining: float | None = None) -> tuple[Plan, float]:
-        """The best plan for a profile, unchecked, and its predicted gain over the rules alone."""
+    def _gain(self, plan: Plan, current: Plan, profile: Profile) -> float:
+        """How many times as fast as the current plan it should be."""
+        there = self._search(current.root, profile, None, _never).written
+        return math.inf if plan.prediction is None else plan.prediction.rows_per_second / there.rows_per_second
+
+    def best(self, profile: Profile, remaining: float | None = None) -> Plan:
+        """The best plan for a profile, unchecked."""
         moved, moves = self._rewritten(self.root, MOVES, profile)
         found = self._search(moved, profile, remaining)
         root, trims = self._rewritten(found.root, TRIMS, profile)
-        plan = Plan(
+        return Plan(
             self.root,
             root,
             (*moves, *found.decisions, *trims, *self._refusals),
@@ -99,7 +108,6 @@ class AutoPlanner:
             found.workers,
             profile,
         )
-        return plan, found.prediction.rows_per_second / max(found.written.rows_per_second, 1e-9)
 
     def refuse(self, current: Plan, what: str) -> Plan:
         """As written: an audit cannot tell which of the rules did it."""
@@ -147,18 +155,18 @@ class AutoPlanner:
             if culprit is None:
                 break
             self.refused |= {culprit}
-            plan, _ = self.best(profile, remaining)
+            plan = self.best(profile, remaining)
         return replace(Plan.as_written(self.root), decisions=tuple(self._refusals))
 
     def _culprit(self, plan: Plan, profile: Profile, remaining: float | None, check: Check) -> str | None:
         """The rule without which the plan has the right rows."""
         for name in dict.fromkeys(d.rule for d in plan.decisions if d.applied and d.rule != "place"):
             without = replace(self, refused=self.refused | {name}, _known={}, _refusals=[])
-            if check(without.best(profile, remaining)[0]) is None:
+            if check(without.best(profile, remaining)) is None:
                 return name
         return None
 
-    def _search(self, root: Node, profile: Profile, remaining: float | None) -> Found:
+    def _search(self, root: Node, profile: Profile, remaining: float | None, swap: Swap = may_swap) -> Found:
         facts = self._facts(root, profile)
         return search(
             root,
@@ -168,7 +176,7 @@ class AutoPlanner:
             self.workers,
             remaining,
             most_workers=self.most_workers,
-            swap=_never if ORDER in self.refused else may_swap,
+            swap=_never if ORDER in self.refused else swap,
         )
 
     def _rewritten(self, root: Node, rules: Sequence[Rule], profile: Profile | None) -> tuple[Node, list[Decision]]:
@@ -200,7 +208,7 @@ def moves(plan: Plan) -> bool:
         passed = max([-1, *(first[id(child)] for child in node.inputs)])
         if own >= 0 and own < passed and len(node.inputs) == 1:
             return True
-        inside = [numbers.get(id(where.logical), -1) for where in getattr(node.operator, "where", ())]
+        inside = [numbers.get(id(each.logical), -1) for each in _filters(node)]
         first[id(node)] = max([own, passed, *inside])
     return False
 
@@ -213,8 +221,13 @@ def signature(logical: Node, root: Node) -> list[tuple[object, ...]]:
     for node in graph.walk(root):
         numbers[id(node)] = len(numbers)
         operator = node.operator
-        scan = (getattr(operator, "columns", None), tuple(id(w.logical) for w in getattr(operator, "where", ())))
+        scan = (getattr(operator, "columns", None), tuple(id(w.logical) for w in _filters(node)))
         stands_for = id(node.logical) if id(node.logical) in own else 0
         place = "" if node.place == "threads" else node.place
         rows.append((stands_for, operator.label(), scan, place, *(numbers[id(child)] for child in node.inputs)))
     return rows
+
+
+def _filters(node: Node) -> tuple[Node, ...]:
+    """The filters inside a scan."""
+    return node.operator.where if isinstance(node.operator, Scan) else ()

@@ -15,11 +15,11 @@ import cedar
 from cedar import col, graph
 from cedar.datasets.base import Read
 from cedar.execution.cached import KeptReader, Store, fingerprint
-from cedar.execution.chain import Reader
+from cedar.execution.chain import Program, Reader
 from cedar.execution.keeping.manifest import NAME, remember, why_missing
 from cedar.graph import Node
 from cedar.operators.cache import Cache
-from cedar.operators.columns_ops import Select
+from cedar.operators.expressions import Select
 from cedar.skip import Skip
 
 LIMIT: Any = [10]
@@ -32,10 +32,10 @@ def file(tmp_path: Path) -> Path:
 
 
 def keeper(p: cedar.Pipeline | Node, where: str, on_error: Skip | None = None, root: Node | None = None) -> KeptReader:
-    node = p if isinstance(p, Node) else p._node
+    node = p if isinstance(p, Node) else p.node
     source = graph.sources(node)[0].operator
     assert isinstance(source, Read)
-    return KeptReader(Reader(source.source, 0, on_error=on_error), (), Store(), where, fingerprint(node, root))
+    return KeptReader(Reader(source.source, 0, on_error=on_error), Program(), Store(), where, fingerprint(node, root))
 
 
 def group(p: cedar.Pipeline | Node, **how: Any) -> str:
@@ -103,7 +103,7 @@ def moved(node: Node, *inputs: Node, **changes: Any) -> Node:
 
 
 def test_the_order_of_a_plan_does_not_change_the_key(file: Path) -> None:
-    written = cedar.read_parquet(str(file)).map(closing(1), "x", dtype=int).filter(col("y") > 3)._node
+    written = cedar.read_parquet(str(file)).map(closing(1), "x", dtype=int).filter(col("y") > 3).node
     mapped = written.inputs[0]
     (read,) = mapped.inputs
     plan = moved(mapped, moved(written, read), place="processes")
@@ -112,7 +112,7 @@ def test_the_order_of_a_plan_does_not_change_the_key(file: Path) -> None:
 
 
 def test_a_column_that_a_plan_drops_does_not_change_the_key(file: Path) -> None:
-    written = cedar.read_parquet(str(file)).map(closing(1), "x", dtype=int)._node
+    written = cedar.read_parquet(str(file)).map(closing(1), "x", dtype=int).node
     plan = Node(Select(("x",)), (written,))
     assert group(plan, root=written) == group(written)
     assert keeper(plan, "kept", root=written).record.columns == ("x",)
@@ -122,14 +122,14 @@ def test_a_column_that_a_plan_drops_does_not_change_the_key(file: Path) -> None:
 
 
 def test_an_operator_that_a_plan_changed_changes_the_key(file: Path) -> None:
-    written = cedar.read_parquet(str(file)).filter(col("y") > 3)._node
-    other = cedar.read_parquet(str(file)).filter((col("y") > 3) & (col("x") > 1))._node
+    written = cedar.read_parquet(str(file)).filter(col("y") > 3).node
+    other = cedar.read_parquet(str(file)).filter((col("y") > 3) & (col("x") > 1)).node
     assert group(moved(written, *written.inputs, operator=other.operator), root=written) != group(written)
 
 
 def test_a_function_that_counts_in_a_list_keeps_its_key_within_a_loader(file: Path) -> None:
     calls: list[int] = []
-    p = cedar.read_parquet(str(file)).map(lambda x: calls.append(x) or x, "x", dtype=int)._node
+    p = cedar.read_parquet(str(file)).map(lambda x: calls.append(x) or x, "x", dtype=int).node
     store = Store()
     records = []
     for _ in range(2):
@@ -185,4 +185,7 @@ def test_a_manifest_keeps_the_last_records(tmp_path: Path) -> None:
     remember(place, {"group": "69"})
     groups = [r["group"] for r in store.records(str(tmp_path))]
     assert (len(groups), groups[0], groups[-1]) == (64, "6", "69")
-    assert why_missing([{"group": "x"}], {"group": "y", "operators": []}) == "what is kept there comes from other pipelines"
+    assert (
+        why_missing([{"group": "x"}], {"group": "y", "operators": []})
+        == "what is kept there comes from other pipelines"
+    )

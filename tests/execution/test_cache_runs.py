@@ -63,6 +63,22 @@ def test_a_directory_serves_every_executor(executor: str, files: str, tmp_path: 
     assert fn.calls <= 60 + 3 * 64, "only the samples were computed again"
 
 
+@pytest.mark.parametrize("where", ["memory", "kept"])
+def test_plans_share_entries_with_the_pipeline_as_written(where: str, files: str, tmp_path: Path) -> None:
+    where = where if where == "memory" else str(tmp_path / where)
+    fn = Counted(str(tmp_path / "calls"))
+
+    def piped(where: str | None) -> cedar.Pipeline:
+        p = cedar.read_parquet(files).map(fn, "x", into="t").filter(col("x") % 2 == 0)
+        return (p.cache(where) if where else p).select("t", "x").shuffle(seed=1).batch(4)
+
+    expected = [run(piped(None).loader(plan="off", epoch=e))[0] for e in (0, 1, 2)]
+    for plans in (("auto", "off"), ("off", "auto")):
+        for plan in plans:
+            loader = piped(where).loader(plan=plan)
+            assert [run(loader)[0] for _ in range(3)] == expected
+
+
 @pytest.mark.parametrize("damage", [b"", b"x" * 100])
 def test_damage_costs_time_alone(damage: bytes, files: str, tmp_path: Path) -> None:
     fn = Counted(str(tmp_path / "calls"))
@@ -76,17 +92,19 @@ def test_damage_costs_time_alone(damage: bytes, files: str, tmp_path: Path) -> N
     assert len(list(Path(where).glob("*.arrow"))) == 12
 
 
-def test_a_function_above_that_writes_into_its_input_changes_nothing(files: str, tmp_path: Path) -> None:
-    def spoil(batch: Any) -> Any:
-        batch["t"][:] += 1
-        return batch
-
+def test_a_consumer_that_writes_into_batches_changes_nothing(files: str, tmp_path: Path) -> None:
     for where in ("memory", str(tmp_path / "kept")):
         p = cedar.read_parquet(files).select("x").map(lambda x: np.full(2, x), "x", into="t").cache(where)
-        loader = p.map_batches(spoil).batch(60).loader()
-        for _ in range(2):
-            (batch,) = loader
-            assert np.array_equal(np.asarray(batch["t"])[:, 0], np.arange(60) + 1)
+        for form in ("numpy", "torch"):
+            loader = p.batch(5).loader(format=form)
+            for _ in range(2):
+                batches = list(loader)
+                assert np.array_equal(np.concatenate([np.asarray(b["t"])[:, 0] for b in batches]), np.arange(60))
+                assert np.array_equal(np.concatenate([np.asarray(b["x"]) for b in batches]), np.arange(60))
+                for batch in batches:
+                    batch["t"][:] = -1
+                    if form == "torch":
+                        batch["x"][:] = -1
 
 
 def test_skips_come_back_from_a_directory(files: str, tmp_path: Path) -> None:
@@ -95,7 +113,12 @@ def test_skips_come_back_from_a_directory(files: str, tmp_path: Path) -> None:
             raise ValueError(x)
         return x
 
-    p = cedar.read_parquet(files).map(picky, "x", dtype=int, on_error=cedar.Skip()).cache(str(tmp_path / "kept")).batch(5)
+    p = (
+        cedar.read_parquet(files)
+        .map(picky, "x", dtype=int, on_error=cedar.Skip())
+        .cache(str(tmp_path / "kept"))
+        .batch(5)
+    )
     loader = p.loader()
     first, second = run(loader)[0], run(loader)[0]
     assert first == second

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import torch
 
 from cedar.block import Block
 from cedar.columns import objects
@@ -79,14 +81,17 @@ def test_memory_forgets_another_plan_in_order_of_use() -> None:
 
 def test_memory_is_not_reached_by_what_is_done_to_rows() -> None:
     memory = Memory(1 << 20)
-    given = Block({"x": np.zeros((2, 2)), "o": objects([[1], [2]])}, Keys(np.arange(2)))
+    numbers = pa.array(np.zeros(2, dtype=np.int64))
+    given = Block({"x": np.zeros((2, 2)), "o": objects([[1], [2]]), "a": numbers}, Keys(np.arange(2)))
     memory.put("g", "n", [given])
     for _ in range(2):
         given.columns["x"][:] = 7
         given.columns["o"][0].append(5)
+        torch.from_dlpack(given.columns["a"])[:] = 7
         (given,) = memory.get("g", "n") or []
         assert given.columns["x"].sum() == 0
         assert given.columns["o"].tolist() == [[1], [2]]
+        assert given.columns["a"].to_pylist() == [0, 0]
 
 
 # ---- a directory -----------------------------------------------------------------------------------------------------

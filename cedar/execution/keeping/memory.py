@@ -1,4 +1,4 @@
-"""Entries in memory. They own their arrays: what a function does to the rows it is given does not reach them."""
+"""Entries in memory. They share nothing with the rows of a run, which functions and trainers may write into."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Memory:
         self.evicted = 0
 
     def get(self, group: str, name: str) -> list[Block] | None:
-        """Blocks whose arrays are the caller's."""
+        """The blocks of an entry, which are the caller's."""
         with self._lock:
             now = self._clock()
             self._passes.visit(group, name, now)
@@ -71,11 +71,10 @@ def _copied(blocks: list[Block]) -> list[Block]:
 
 
 def _own(column: Column) -> Column:
-    """A column that shares no memory that can be written, nor holds on to more than its rows."""
+    """A copy of the rows alone: a tensor made of a batch may be written, and then so is the memory that it shares."""
     if isinstance(column, pa.Array):
-        roomy = column.get_total_buffer_size() > 2 * column.nbytes + 1024
-        return pa.concat_arrays([column, column.slice(0, 0)]) if roomy else column
-    if column.dtype != object:
+        return pa.concat_arrays([column, column.slice(0, 0)])  # two, for one alone is not copied
+    if not column.dtype.hasobject:
         return column.copy()
     own = np.empty_like(column)
     for i, value in enumerate(column.flat):

@@ -19,6 +19,7 @@ from cedar.execution.keeping.entries import versions
 from cedar.graph import Node
 from cedar.operators.base import Operator, RowOperator
 from cedar.operators.cache import Cache
+from cedar.operators.expressions import Select
 from cedar.plan.scan import Scan
 from cedar.references import is_library
 
@@ -72,20 +73,23 @@ def fingerprint(node: Node, root: Node | None = None) -> Fingerprint:
     written = {id(n) for n in graph.walk(root)} if root is not None else None
     logical: dict[int, Node] = {}
     physical: list[Operator] = []
-    inserted: list[Operator] = []
     for current in _working(node):
-        if written is not None and id(current.logical) not in written:
-            inserted.append(current.operator)
-            continue
+        if written is not None and id(current.logical) not in written and _drops(current.operator):
+            continue  # the columns that come out tell as much
         logical.setdefault(id(current.logical), current.logical)
         operator = current.operator
         if operator is not current.logical.operator and not isinstance(operator, Scan):
             physical.append(operator)  # it may do more than the work of its own node
     columns = _columns(node)
     if columns is None:  # then only the plan itself can tell what comes out
-        physical += [*inserted, *(n.operator for n in _working(node))]
+        physical += [n.operator for n in _working(node)]
     ordered = sorted(logical.values(), key=lambda n: sum(1 for _ in graph.walk(n)))
     return Fingerprint(tuple(ordered), columns, tuple(physical))
+
+
+def _drops(operator: Operator) -> bool:
+    """It does no more than to leave columns out, or to put them in another order."""
+    return isinstance(operator, Select) and not operator.code()
 
 
 def _working(node: Node) -> Iterator[Node]:

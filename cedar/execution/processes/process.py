@@ -62,7 +62,7 @@ class WorkerProcess:
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return self._process.poll() is None and not self.wire.ended()
 
     def kill(self) -> None:
         """End it now, whatever it does; ``end`` has to follow."""

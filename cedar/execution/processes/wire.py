@@ -118,6 +118,15 @@ class Wire:
             filled += got
         return space
 
+    def ended(self) -> bool:
+        """Whether the other end is gone, and nothing of it is left to receive; does not wait."""
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def fileno(self) -> int:
         return self._socket.fileno()
 
