@@ -13,7 +13,7 @@ CODE := cedar tests examples benchmarks conftest.py
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test test-long chaos lint format types layers check bench-core clean
+.PHONY: help venv demo test test-long chaos lint format types layers check bench-core bench-optimizer clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,9 @@ check: $(STAMP)  ## the tests alone; ARGS='-k shuffle' narrows them down
 
 bench-core: $(STAMP)  ## the figures of the core, into benchmarks/out/; QUICK=1 for under a minute
 	@$(BIN)/python -m benchmarks.core $(if $(QUICK),--quick)
+
+bench-optimizer: $(STAMP)  ## the figures of the optimizer; QUICK=1 for minutes, ARGS='--only whole --cases text wide' for some
+	@$(BIN)/python -m benchmarks.optimizer $(if $(QUICK),--quick) $(ARGS)
 
 clean:  ## remove what was built, .venv included
 	rm -rf .venv build *.egg-info benchmarks/out .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

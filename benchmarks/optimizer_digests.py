@@ -15,7 +15,7 @@ def digests(scale: Scale) -> list[Figure]:
 
 
 def _one(case: Case, scale: Scale) -> Figure:
-    """Small sizes where quick: a plan is then seldom changed within an epoch, but the second begins with the new one."""
+    """Where quick, an epoch is too short for a change of plan within it; the second may begin with the new one."""
     rows = case.tiny if scale.quick else case.short // 2
     ways = [(plan, executor, "") for executor in EXECUTORS for plan in _PLANS]
     if scale.quick:

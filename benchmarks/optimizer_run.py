@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
+import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
+import psutil  # type: ignore[import-untyped,unused-ignore]
 
 import cedar
 from benchmarks.suite.cases import CASES
-from cedar.execution.executors import EXECUTORS
 from cedar.jagged import JaggedTensor
 
 WORKERS = 2
@@ -42,18 +41,22 @@ def first(name: str, directory: str, rows: int, plan: str, executor: str) -> Run
 
     def run() -> dict[str, Any]:
         began = time.perf_counter()
-        with on(executor) as pool:
-            for _ in pipeline.loader(plan=plan, executor=pool, workers=WORKERS):
-                return {"first": time.perf_counter() - began}
+        for _ in pipeline.loader(plan=plan, executor=executor, workers=WORKERS):
+            return {"first": time.perf_counter() - began}
         raise RuntimeError(f"{name}: no batch")
 
     return run
 
 
-def order(name: str, directory: str, rows: int, steps: list[str]) -> Run:
-    """The pipeline with its steps in another order, on threads, as written."""
-    pipeline = CASES[name].ordered(directory, tuple(steps))
-    return lambda: _run(pipeline, "off", "threads", 0.0)
+def orders(name: str, directory: str, _rows: int, every: list[list[str]]) -> Run:
+    """The pipeline with its steps in other orders, one after the other, on threads, as written; seconds of each."""
+    pipelines = [CASES[name].ordered(directory, tuple(steps)) for steps in every]
+
+    def run() -> dict[str, Any]:
+        found = [_run(pipeline, "off", "threads", 0.0) for pipeline in pipelines]
+        return {"seconds": [result["seconds"] for result in found]}
+
+    return run
 
 
 def digests(name: str, directory: str, rows: int, ways: list[list[str]]) -> Run:
@@ -67,17 +70,13 @@ def digests(name: str, directory: str, rows: int, ways: list[list[str]]) -> Run:
 
 
 def _two_epochs(pipeline: cedar.Pipeline, plan: str, executor: str, size: str) -> list[str]:
-    with (
-        block_size(size),
-        on(executor) as pool,
-        pipeline.loader(plan=plan, executor=pool, workers=WORKERS) as loader,
-    ):
+    with block_size(size), pipeline.loader(plan=plan, executor=executor, workers=WORKERS) as loader:
         return [stream_digest(loader) for _ in range(2)]
 
 
 def _run(pipeline: cedar.Pipeline, plan: str, executor: str, pause: float, count: int = 1) -> dict[str, Any]:
     began = time.perf_counter()
-    with on(executor) as pool, pipeline.loader(plan=plan, executor=pool, workers=WORKERS) as loader:
+    with pipeline.loader(plan=plan, executor=executor, workers=WORKERS) as loader:
         opened = None
         seconds, read, batches = [], [0], 0
         for _ in range(count):
@@ -89,12 +88,25 @@ def _run(pipeline: cedar.Pipeline, plan: str, executor: str, pause: float, count
                     time.sleep(pause)
             seconds.append(time.perf_counter() - entered)
             read.append(loader.report().rows_read)
+        took = time.perf_counter() - began
+        workers = _cpu_of_workers()
         report = loader.report()
         chosen = getattr(loader, "plan", None)
     return {
-        "first": opened, "batches": batches, "rows": report.rows, "operators": report.operators,
-        "epochs": seconds, "read": np.diff(read).tolist(), "ran_on": report.executor, **_predicted(chosen),
+        "seconds": took, "workers": workers, "first": opened, "epochs": seconds, "batches": batches,
+        "rows": report.rows, "read": np.diff(read).tolist(), "operators": report.operators,
+        "ran_on": report.executor, **_predicted(chosen),
     }  # fmt: skip
+
+
+def _cpu_of_workers() -> float:
+    """CPU seconds of the processes that this one has started and not yet waited for."""
+    total = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def _predicted(plan: Any) -> dict[str, Any]:
@@ -108,18 +120,7 @@ def _predicted(plan: Any) -> dict[str, Any]:
     }
 
 
-# ---- executors and block sizes ---------------------------------------------------------------------------------------
-
-
-@contextmanager
-def on(executor: str) -> Iterator[str | Executor]:
-    """An executor by name; a pool of our own for "processes" where the package has none yet."""
-    if executor != "processes" or executor in EXECUTORS:
-        yield executor
-        return
-    with ProcessPoolExecutor(WORKERS, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield pool
-
+# ---- block sizes -----------------------------------------------------------------------------------------------------
 
 _SIZES = {
     "small": {"parquet._CHUNK_BYTES": 1 << 16, "parquet._LEAST_ROWS": 7, "stage._MOST_ROWS": 5, "stage._FEW_ROWS": 5},
@@ -131,8 +132,6 @@ _MODULES = {"parquet": "cedar.datasets.parquet", "stage": "cedar.execution.stage
 @contextmanager
 def block_size(size: str) -> Iterator[None]:
     """Blocks of other sizes than a run would choose: a result must not show them."""
-    import importlib
-
     kept = []
     for place, value in _SIZES.get(size, {}).items():
         module, _, name = place.partition(".")

@@ -61,7 +61,7 @@ def each(scale: Scale, measure: Callable[[Case], list[Figure]], what: str) -> li
         try:
             figures += measure(case)
         except RuntimeError as error:  # the process said on stderr why
-            figures.append(Figure(f"{what}: {case.name}", "runs", float("nan"), "", False, note=str(error)))
+            figures.append(Figure(f"{what}: {case.name}", "runs", 0.0, "", False, note=str(error)))
         print(f"  {what}: {case.name}", file=sys.stderr, flush=True)
     return figures
 
@@ -71,8 +71,8 @@ def walls(samples: Sequence[Sample]) -> list[float]:
 
 
 def cpu(samples: Sequence[Sample]) -> float:
-    """The median of the CPU seconds."""
-    return statistics.median(sample.cpu for sample in samples)
+    """The median of the CPU seconds, those of worker processes included."""
+    return statistics.median(sample.cpu + float(sample.result["workers"]) for sample in samples)
 
 
 def busiest(sample: Sample, count: int = 3) -> str:

@@ -99,10 +99,10 @@ def predicted(scale: Scale) -> list[Figure]:
 
     def measure(case: Case) -> list[Figure]:
         result = fresh("epochs", case, case.short, "auto", "auto", 3).result
-        rate = result["read"][-1] / result["epochs"][-1]
+        rate = (result["read"][-1] or case.short) / result["epochs"][-1]  # what is kept is not read again
         what = f"prediction: {case.name}, predicted / measured"
         if result["predicted"] is None:
-            return [reported(what, [float("nan")], "x", note=f"none; measured {rate:,.0f} rows/s")]
+            return [reported(what, [rate], "rows/s", note="measured; predicted: none")]
         share = result["predicted"] / rate if rate else float("inf")
         within.append(abs(share - 1) <= _WITHIN)
         note = f"{result['predicted']:,.0f} and {rate:,.0f} rows/s; bottleneck: {result['bottleneck']}"

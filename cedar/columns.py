@@ -94,7 +94,10 @@ def as_column(values: Any) -> Column:
         values = values.storage
     if isinstance(values, pa.Array):
         target = canonical_type(values.type)
-        return values if values.type == target else _cast(values, target)
+        if values.type != target:
+            return _cast(values, target)
+        # Equal types may still name the items of a list differently, by the reader that made them.
+        return values if values.type.equals(target, check_metadata=True) else values.view(target)
     if hasattr(values, "to_arrow"):  # a polars series
         return as_column(values.to_arrow())
     if hasattr(values, "detach"):  # a torch tensor

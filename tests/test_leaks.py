@@ -166,7 +166,7 @@ for number, batch in enumerate(p.loader(executor=sys.argv[1], workers=2)):
 """
 
 
-@pytest.mark.parametrize("executor", ["inline", "threads"])
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_control_c_ends_the_process_at_once(executor: str) -> None:
     process: Any = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, executor], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

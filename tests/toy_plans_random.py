@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -19,6 +19,7 @@ import cedar
 from cedar import col, graph
 from cedar.datasets.base import Split
 from cedar.execution.planning import Plans
+from cedar.execution.runner import Runner
 from cedar.execution.watcher import Watcher
 from cedar.graph import Node
 from cedar.optimizer.budget import Budget
@@ -158,7 +159,8 @@ class Toy:
 @dataclass
 class Builder:
     draw: random.Random
-    fails: str = "skip"  # functions that fail: "skip" gives them a policy, "raise" none, "" leaves them out
+    fails: str = "skip"  # functions that fail on some rows: "skip" gives them a policy, "raise" none
+    without: frozenset[str] = frozenset()  # steps and joins that are left out
     most: int = 9
     steps: list[str] = field(default_factory=list)
     kinds: dict[str, str] = field(default_factory=lambda: dict(KINDS))
@@ -195,7 +197,7 @@ class Builder:
             return cedar.read_parquet(files(self.sources, sizes, draw.choice([4, 9, 50])))
         rows = table(self.sources * 100_000, draw.choice([1, 13, 45]))
         if kind == "items":
-            return cedar.from_items(rows.to_pylist())
+            return cedar.from_items(rows.to_pylist()) if len(rows) > 1 else cedar.from_arrow(rows)
         if kind == "arrow":
             return cedar.from_arrow(rows)
         sizes = [draw.choice([1, 3, 8, 21]) for _ in range(draw.randint(1, 5))]
@@ -209,7 +211,7 @@ class Builder:
             left = self.keep(left)
         if joins == 0:
             return left
-        kind = draw.choice(["concat", "concat", "mix", "zip", "shared", "shared_concat"])
+        kind = draw.choice(sorted({"concat", "mix", "zip", "shared", "shared_concat"} - self.without))
         self.steps.append(kind)
         if kind == "concat":
             return cedar.concat(left, self.keep(self.source()))
@@ -243,7 +245,7 @@ class Builder:
 
     def grow(self, p: cedar.Pipeline, kind: str) -> cedar.Pipeline:
         made = getattr(self, f"_{kind}", None)
-        if made is None or (kind not in ("drop", "shuffle", "take", "skip") and not self.has("int")):
+        if made is None or kind in self.without or (kind not in ("drop", "shuffle", "take", "skip") and not self.has("int")):
             return p
         grown = made(p)
         if grown is None:
@@ -425,7 +427,7 @@ class Builder:
         return p.cache("memory")
 
     def _failing(self, p: cedar.Pipeline) -> cedar.Pipeline | None:
-        if not self.fails or (self.fails == "raise" and "failing" in self.steps):
+        if self.fails == "raise" and "failing" in self.steps:
             return None
         name = self.pick("int", "null")
         return p.map(seldom, name, into=self.pick("int"), dtype=int, on_error=cedar.Skip() if self.fails == "skip" else None)
@@ -504,7 +506,7 @@ def plans_of(root: Node, draw: random.Random, count: int) -> list[Plan]:
     one = planner(root)
     one.refused = frozenset(rule.__name__ for rule in RULES if rule is not alone)
     plans.append(one.begin())
-    plans += [planner(root, draw).best(profile(root, draw))[0] for _ in range(count)]
+    plans += [planner(root, draw).best(profile(root, draw)) for _ in range(count)]
     return plans
 
 
@@ -534,8 +536,8 @@ def audited(loader: cedar.Loader) -> None:
     found: Any = loader._plans
     inner = found.watcher
 
-    def watcher() -> Watcher:
-        made: Watcher = inner()
+    def watcher(runner: Runner) -> Watcher:
+        made: Watcher = inner(runner)
         made.audits, made.details, made.every = (1, 0, 0) if found.rewrites else (0, 0, 0)
         return made
 
@@ -561,6 +563,8 @@ def plain(value: Any) -> Any:
     """A column or value as something that compares bit by bit."""
     if hasattr(value, "to_list"):  # jagged
         return ["jagged", plain(value.values), plain(value.offsets)]
+    if isinstance(value, pa.Table):
+        return [[name, str(c.type), repr(c.to_pylist())] for name, c in zip(value.column_names, value.columns, strict=True)]
     if isinstance(value, np.ndarray):
         body = [plain(v) for v in value.tolist()] if value.dtype == object else value.tobytes().hex()
         return [str(value.dtype), list(value.shape), body]
@@ -588,11 +592,3 @@ def outcome(loader: cedar.Loader, stop: int | None = None, states: bool = False)
     finally:
         loader.close()
     return found
-
-
-Make: type = Callable[..., cedar.Loader]  # type: ignore[valid-type]
-
-
-def threads_for(plan: Plan) -> Plan:
-    """The plan itself: kept as a hook for places that cost too much to start in a test."""
-    return replace(plan)

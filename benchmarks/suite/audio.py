@@ -51,7 +51,8 @@ def trim(wave: Array) -> Array:
 @resampling
 def resample(wave: Array) -> Array:
     places = np.arange(LOW) * (RATE / LOW)
-    return np.interp(places, np.arange(len(wave)), wave).astype(np.float32)
+    found: Array = np.interp(places, np.arange(len(wave)), wave).astype(np.float32)
+    return found
 
 
 def spectrogram(wave: Array) -> Array:

@@ -24,7 +24,8 @@ def features(wave: bytes) -> Vector:
     """64 numbers."""
     values = np.frombuffer(wave, dtype=np.uint8).astype(np.float64)
     echo = np.correlate(values, values[:257], "valid")
-    return echo.reshape(64, -1).mean(axis=1).astype(np.float32)
+    means: Vector = echo.reshape(64, -1).mean(axis=1).astype(np.float32)
+    return means
 
 
 def noise(features: Vector, rng: np.random.Generator) -> Vector:

@@ -38,5 +38,5 @@ def make(directory: str, rows: int) -> cedar.Pipeline:
         .filter(col("d0").is_not_nan())
         .shuffle(seed=1)
         .select("item_id", "hist_items", "tags", "again", *DENSE, "label")
-        .batch(1024, last="keep")
+        .batch(256, last="keep")
     )

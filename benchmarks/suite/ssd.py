@@ -57,7 +57,8 @@ def resize(image: Array) -> Array:
     """To the nearest pixel."""
     rows = np.arange(SIDE) * image.shape[0] // SIDE
     columns = np.arange(SIDE) * image.shape[1] // SIDE
-    return image[rows[:, None], columns]
+    nearest: Array = image[rows[:, None], columns]
+    return nearest
 
 
 def flip(image: Array, boxes: Array, rng: np.random.Generator) -> tuple[Array, list[float]]:

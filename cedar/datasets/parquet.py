@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -45,6 +45,7 @@ class ParquetSource(FileSource):
     columns: tuple[str, ...] | None = None
     verify: bool = False
     reader: ClassVar[str] = "read_parquet"
+    selects_fields: ClassVar[bool] = True  # ``select`` takes "a.b", a field of a struct column
     reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
     suffixes: ClassVar[tuple[str, ...] | None] = (".parquet", ".parq", ".pq")
 
@@ -127,8 +128,13 @@ class ParquetSource(FileSource):
         return {name: types[name] for name in self._names}
 
     def select(self, columns: Sequence[str]) -> ParquetSource:
-        """The same files, fewer columns; what is known of the files is kept."""
-        return self.keep(replace(self, columns=tuple(columns)))
+        """The same files, fewer columns; what is known of the files is kept.
+
+        Of a struct column of which only some fields were asked for, no others come back.
+        """
+        parts = [c for c in self.columns or () if c not in self._names]
+        chosen = (([p for p in parts if p.startswith(f"{c}.")] or [c]) for c in columns)
+        return self.keep(replace(self, columns=tuple(chain.from_iterable(chosen))))
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
         """True when the footer proves that no row of the split satisfies the predicate."""

@@ -14,7 +14,7 @@ from cedar.errors import CedarError, PipelineError
 from cedar.execution.chain import Reader
 from cedar.graph import Node
 from cedar.operators.base import Bound, Env, Kernel, RowOperator, StreamOperator
-from cedar.plan.scan import Scan
+from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.skip import Skip
 
 SAMPLE_ROWS = 64
@@ -157,8 +157,11 @@ class Binding:
             block = self.kernel(node)(block, self.check_env)
         if scan.columns is None:
             return block
-        tops = dict.fromkeys(c if c in block.columns else c.partition(".")[0] for c in scan.columns)
-        return block.only_columns({name: block.columns[name] for name in tops if name in block.columns})
+        chosen = chosen_fields(scan.columns, block.columns)
+        kinds = {
+            name: narrowed_type(block.types[name], paths) for name, paths in chosen.items() if name in block.columns
+        }
+        return block.only_columns({name: narrowed(block.columns[name], kind) for name, kind in kinds.items()})
 
     def first_rows(self, node: Node, rows: int) -> Block:
         """The first rows of the first split that has any; of more splits where more are asked for."""

@@ -14,6 +14,7 @@ from cedar.columns import as_column, nbytes
 from cedar.cursor import Keys
 from cedar.datasets.base import Chunk, Split, offsets_of
 from cedar.errors import CedarError, RowError, Site, SourceError
+from cedar.execution import clocks
 from cedar.execution.comparing import difference
 from cedar.operators.base import Env, Kernel
 from cedar.profile import Observation
@@ -107,12 +108,12 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
 def _run_parts(step: Step, block: Block, env: Env, timing: Timing) -> Block:
     """One operator at a time, measured."""
     for part in step.parts or (step,):
-        before, start, cpu = block, time.perf_counter(), time.thread_time()
+        before, start = block, clocks.now()
         block = part.kernel(before, env)
-        wall, cpu = time.perf_counter() - start, time.thread_time() - cpu
+        took = clocks.now().since(start)
         if part.operators:
             pooled = getattr(part.kernel, "pooled", False)  # works in threads of a library, whose time is not ours
-            observe(timing, part.operators[0], before, block, wall, wall if pooled else cpu)
+            observe(timing, part.operators[0], before, block, took.wall, took.wall if pooled else took.cpu)
     return block
 
 
@@ -242,24 +243,25 @@ def _read_written(program: Program, reader: Any, split: Split, lap: int, env: En
 def _read(
     steps: Sequence[Step], reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing
 ) -> list[Block]:
-    start, cpu = time.perf_counter(), time.thread_time()
+    start = clocks.now()
     scanning = Timing()
     scans = not isinstance(reader, Reader)
     blocks = []
-    inside = 0.0  # CPU seconds of the steps
+    inside = clocks.Reading(0.0, 0.0)  # of the steps
     for block in _blocks_of(reader, split, lap, env, scanning):
         timing.rows_left += block.slots
         if env.watch == "detail":
             for name, column in block.columns.items():
                 timing.read_columns[name] = timing.read_columns.get(name, 0) + nbytes(column)
-        entered = time.thread_time()
+        entered = clocks.now()
         blocks.append(run_steps(steps, _from_row(block, first), env, timing))
-        inside += time.thread_time() - entered
+        inside = inside.plus(clocks.now().since(entered))
     timing.rows_read += scanning.rows_read if scans else timing.rows_left
     for operator, seen in scanning.seen.items():
         timing.seen[operator] = seen
-    timing.read = time.perf_counter() - start - sum(timing.seconds)
-    timing.read_cpu = time.thread_time() - cpu - inside
+        inside = inside.plus(clocks.Reading(seen.wall, seen.cpu))
+    took = clocks.now().since(start)
+    timing.read, timing.read_cpu = max(took.wall - inside.wall, 0.0), max(took.cpu - inside.cpu, 0.0)
     return blocks
 
 

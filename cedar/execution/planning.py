@@ -8,18 +8,21 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
+from cedar import graph
 from cedar.datasets.base import Read
+from cedar.execution import processes
 from cedar.execution.binding import Binding
 from cedar.execution.checking import check_plan
 from cedar.execution.machine import machine
 from cedar.execution.measure import subject
 from cedar.execution.metrics import Metrics
+from cedar.execution.probing import with_gil
 from cedar.execution.runner import Runner
 from cedar.execution.watcher import Watcher
 from cedar.operators.base import RowOperator
 from cedar.plan.data import Decision, Plan
 from cedar.plan.planner import Planner
-from cedar.profile import OperatorProfile, Profile
+from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
 _CALLS = 3  # of each operator before a plan is made: the first may load a model
@@ -30,6 +33,9 @@ _AUDITS = 32  # of the tasks with an order of their own, one in so many is run b
 _CHECK_SECONDS = 0.05  # of work on sample rows, before a plan takes over
 _MISSED = 0.7  # of the predicted speed: less is a plan to be replaced
 _TRIAL = 1.0  # seconds before a plan's speed is judged
+_LOOKS = (0.0, 0.5, 3.0)  # seconds after which a plan is looked for, with what is known by then
+_START_SECONDS = 20  # for processes to start; then the run waits for them
+_LONG = 3.0  # times as long as the start of processes
 _STALLED = 0.1  # of the time: where the trainer waits less than this, nothing is to be gained
 
 
@@ -40,7 +46,6 @@ class _Span:
     rows: int
     elapsed: float
     waited: float
-    cpu: float
 
 
 class Plans:
@@ -66,6 +71,8 @@ class Plans:
         self._before: tuple[Plan, float] | None = None  # the plan before this one, and its rows per second
         self._thread: threading.Thread | None = None
         self._asked = 0
+        self._asked_at = 0.0
+        self._closed = False
         self._found = 0
         self._began: _Span | None = None
         self._lock = threading.Lock()
@@ -98,7 +105,7 @@ class Plans:
 
     def _span(self) -> _Span:
         m = self._metrics
-        return _Span(m.rows_read, m.elapsed, m.waited, time.process_time())
+        return _Span(m.rows_read, m.elapsed, m.waited)
 
     def _speed(self) -> float | None:
         """Rows read per second under the current plan; None in its first moments, or where the trainer is slower."""
@@ -116,7 +123,7 @@ class Plans:
     def poll(self) -> None:
         """Called now and then by the run: plans when enough was seen; cheap."""
         if self._began is None:
-            self._began = self._span()
+            self._began, self._closed = self._span(), False
         if self._metrics.differences[self._found :]:
             self._refuse()
         if self.planner is None or self._thread is not None or self._next is not None:
@@ -124,7 +131,7 @@ class Plans:
         if not self._asked:
             if self._enough():
                 self._ask()
-        elif self._asked < 3:
+        elif self._asked < len(_LOOKS):
             self._judge()
 
     def _enough(self) -> bool:
@@ -136,22 +143,27 @@ class Plans:
         return bool(calls) and (min(calls) >= _CALLS or self._metrics.tasks >= _TASKS * 2)
 
     def _judge(self) -> None:
-        """A plan that misses what was predicted of it, or what the one before it did, is replaced."""
-        began, predicted = self._began, self.current.prediction
-        if began is None or self._metrics.elapsed - began.elapsed < _TRIAL * self._asked:
+        """Go back from a plan that is slower than the one before it; look again when more is known."""
+        began = self._began
+        if began is None or self._metrics.elapsed - self._asked_at < _LOOKS[self._asked]:
             return
         speed = self._speed()
-        if speed is None:
-            return
-        if self._before is not None and speed < _MISSED * self._before[1]:
+        if self._before is not None and speed is not None and speed < _MISSED * self._before[1]:
             plan, there = self._before
+            self._asked = len(_LOOKS)
             self._change(plan, f"{speed:,.0f} rows/s, {there:,.0f} under the plan before: back to that")
-            self._asked = 3
-        elif predicted is not None and speed < _MISSED * predicted.rows_per_second:
+        elif not self._content():
             self._ask()
+
+    def _content(self) -> bool:
+        """The trainer is what limits the run: no plan makes it faster."""
+        m, began = self._metrics, self._began
+        assert began is not None
+        return m.waited - began.waited < _STALLED * (m.elapsed - began.elapsed)
 
     def _ask(self) -> None:
         self._asked += 1
+        self._asked_at = self._metrics.elapsed
         profile = self.profile()
         remaining = self._remaining()
         self._thread = threading.Thread(target=self._improve, args=(profile, remaining), daemon=True, name="cedar-plan")
@@ -160,15 +172,32 @@ class Plans:
     def _improve(self, profile: Profile, remaining: float | None) -> None:
         assert self.planner is not None
         try:
+            if self._long(profile, remaining):
+                profile = with_gil(profile, self._binding, self.workers)
             per_row = sum(f.wall for f in profile.operators.values()) or 1e-6
             rows = int(min(max(_CHECK_SECONDS / per_row, 16), 1024))
             plan = self.planner.improve(profile, remaining, lambda plan: check_plan(self._binding, plan, rows))
             if plan is not None:
+                self._warm(plan)
                 self._change(plan, "chosen from what was measured")
         except Exception:  # noqa: BLE001 - a plan is never worth a run
             _log.warning("no better plan was found", exc_info=True)
         finally:
             self._thread = None
+
+    def _warm(self, plan: Plan) -> None:
+        """The run goes on as it is until the processes of the next plan are there."""
+        if not any(node.place == "processes" for node in graph.walk(plan.root)):
+            return
+        processes.warm(self.workers)
+        end = time.perf_counter() + _START_SECONDS
+        while not processes.ready(self.workers) and time.perf_counter() < end and not self._closed:
+            time.sleep(0.01)
+
+    def _long(self, profile: Profile, remaining: float | None) -> bool:
+        """Enough is left to do for other processes to be worth their start."""
+        per_row = sum(figures.cpu for figures in profile.operators.values())
+        return remaining is None or remaining * per_row > _LONG * profile.machine.start_seconds
 
     def _change(self, plan: Plan, why: str) -> None:
         with self._lock:
@@ -187,14 +216,14 @@ class Plans:
         )
         plan = self.planner.refuse(self.current, what) if self.planner is not None else self._written
         self._change(plan, f"an audit found a difference: {what}")
-        self._asked = 3
+        self._asked = len(_LOOKS)
 
     def failed(self, error: Exception) -> bool:
         """Go on with the pipeline as written, where the error is raised again if it is one; False if that runs."""
         if not self.rewrites:
             return False
         with self._lock:
-            self._next, self._asked = None, 3
+            self._next, self._asked = None, len(_LOOKS)
             self.history.append(f"as written after an error: {type(error).__name__}")
             decision = Decision("plan", "all of it", applied=False, why=f"an error: {str(error).splitlines()[0]}")
             self.current = replace(self._written, decisions=(*self.current.decisions, decision))
@@ -202,6 +231,7 @@ class Plans:
 
     def close(self) -> None:
         """Wait for a plan that is being made: its thread calls the user's functions."""
+        self._closed = True
         thread = self._thread
         if thread is not None:
             thread.join(10)
@@ -213,21 +243,13 @@ class Plans:
         return self._speed()
 
     def profile(self) -> Profile:
-        """What was measured so far, with an estimate of who holds the GIL."""
-        m = self._metrics
-        found = m.profile(
+        """What was measured so far."""
+        return self._metrics.profile(
             subject(self._binding.root, self._binding),
             machine(measure=False),
             workers=self.workers,
             executor=self.executor,
         )
-        began = self._began
-        if began is None:
-            return found
-        now = self._span()
-        busy = (now.cpu - began.cpu) / max(now.elapsed - began.elapsed, 1e-6)
-        operators = {i: _with_gil(f, busy, self.workers) for i, f in found.operators.items()}
-        return replace(found, operators=operators)
 
     def _remaining(self) -> float | None:
         """Rows of this epoch that are still to be read, where metadata tells."""
@@ -236,13 +258,3 @@ class Plans:
             return None
         total = sum(r or 0 for r in rows)
         return max(0.0, total - self._metrics.rows_read) if total else math.inf
-
-
-def _with_gil(figures: OperatorProfile, busy: float, workers: int) -> OperatorProfile:
-    """Threads that share one GIL take longer by the clock than by their work, and keep one core busy at most."""
-    if figures.gil is not None or workers < 2 or not figures.cpu or busy > 1.4:
-        return figures if figures.gil is not None else replace(figures, gil=0.0 if busy > 1.4 else None)
-    late = figures.wall / figures.cpu - 1
-    if late > workers:  # waits for something else
-        return replace(figures, gil=0.0)
-    return replace(figures, gil=min(max(late, 0.0), 1.0), wall=figures.cpu)

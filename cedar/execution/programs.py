@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from cedar import graph
 from cedar.block import Block
+from cedar.columns import ColumnType
 from cedar.execution.binding import Binding
 from cedar.execution.chain import Program, Reader, Step
 from cedar.execution.fusing import fuse_steps
@@ -16,7 +17,7 @@ from cedar.execution.scanning import scan_reader
 from cedar.graph import Node
 from cedar.operators.base import Env, Schema
 from cedar.operators.cache import Cache
-from cedar.plan.scan import Scan
+from cedar.plan.scan import Scan, narrowed
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Programs:
         nodes = [n for n in links if isinstance(n, Node)]
         end = nodes[-1] if nodes else scan
         names = self._schemas.get(id(end)) if drops and end is not None else None
-        return [] if names is None else [Step(_Only(tuple(names)))]
+        return [] if names is None else [Step(_Only(dict(names)))]
 
 
 def _as_written(node: Node) -> Node:
@@ -121,9 +122,10 @@ def _as_written(node: Node) -> Node:
 
 @dataclass(frozen=True)
 class _Only:
-    """The kernel that leaves some columns, those that are there."""
+    """The kernel that leaves some of the columns that are there, and of structs the fields that a scan leaves."""
 
-    names: tuple[str, ...]
+    types: dict[str, ColumnType]
 
     def __call__(self, block: Block, env: Env) -> Block:
-        return block.only_columns({name: block.columns[name] for name in self.names if name in block.columns})
+        held = {name: kind for name, kind in self.types.items() if name in block.columns}
+        return block.only_columns({name: narrowed(block.columns[name], kind) for name, kind in held.items()})

@@ -23,7 +23,8 @@ from cedar.errors import CedarError, SourceError
 from cedar.execution.chain import Reader, Step, Timing, run_steps
 from cedar.execution.fusing import fuse_steps
 from cedar.operators.base import Env
-from cedar.operators.elementwise import columns_of
+from cedar.operators.elementwise import columns_of, fields_of
+from cedar.plan.scan import dotted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -266,7 +267,7 @@ def scan_reader(
     if reads is None:  # a selector
         return ScanReader(reader, reader, fused, predicate, names)
     first = [path for path in wanted if _top(path, schema) in reads]
-    first += sorted(reads - {_top(path, schema) for path in first})
+    first += _alone(reads - {_top(path, schema) for path in first}, predicate, source, schema)
     rest = [path for path in wanted if path not in first]
     everything = [*wanted, *(path for path in first if path not in wanted)]
     narrow = reader if columns is None else _selected(reader, everything)
@@ -277,6 +278,15 @@ def scan_reader(
     size = getattr(others.source, "row_bytes", None)
     both = _selected(reader, first), others
     return ScanReader(reader, narrow, fused, predicate, names, reads, *both, size, Luck(empty))
+
+
+def _alone(names: frozenset[str], predicate: pl.Expr | None, source: Any, schema: Mapping[str, Any]) -> list[str]:
+    """Columns that the filters alone read, or fields of them, where the source can leave out the others."""
+    fields = fields_of(predicate) if predicate is not None and getattr(source, "selects_fields", False) else {}
+    paths: list[str] = []
+    for name in sorted(names):
+        paths += dotted(name, fields.get(name) or (), dict(schema)) or [name]
+    return paths
 
 
 def _selected(reader: Reader, columns: Sequence[str]) -> Reader:

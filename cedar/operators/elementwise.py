@@ -138,6 +138,46 @@ def columns_of(expr: pl.Expr) -> frozenset[str] | None:
     return frozenset(name for name in _find(tree, "Column") if isinstance(name, str) and name)
 
 
+def fields_of(expr: pl.Expr) -> dict[str, frozenset[tuple[str, ...]] | None]:
+    """For each column that an expression reads, the fields of it that are read, as paths; None is the whole column.
+
+    Example:
+        >>> import polars as pl
+        >>> from cedar.operators.elementwise import fields_of
+        >>> read = fields_of(pl.col("a").struct.field("b").struct.field("c") + pl.col("d"))
+        >>> read["a"], read["d"]
+        (frozenset({('b', 'c')}), None)
+    """
+    found: dict[str, frozenset[tuple[str, ...]] | None] = {}
+    for name, path in _paths(_tree(expr)):
+        known = found.get(name, frozenset[tuple[str, ...]]())
+        found[name] = known | {path} if path and known is not None else None
+    return found
+
+
+def _paths(node: Json, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The columns in an expression, each with the fields that are taken out of it right there."""
+    if isinstance(node, list):
+        for child in node:
+            yield from _paths(child)
+    if not isinstance(node, dict):
+        return
+    for key, child in node.items():
+        if key == "Column":
+            yield child, inside
+        elif key == "Function" and (field := _field(child)) is not None:
+            yield from _paths(child["input"][0], (field, *inside))
+        elif key not in {"Literal", "StructExpr"}:
+            yield from _paths(child)
+
+
+def _field(body: Json) -> str | None:
+    """The name of the field that a function takes out of a struct."""
+    kind, inner = _kind(body["function"])
+    part, name = _kind(inner) if kind == "StructExpr" else ("", None)
+    return name if part == "FieldByName" and isinstance(name, str) else None
+
+
 def selects_by_type(expr: pl.Expr) -> bool:
     """True where the columns that a selector picks depend on their types."""
     return any(next(_find(chosen, "ByDType"), None) is not None for chosen in _find(_tree(expr), "Selector"))

@@ -17,7 +17,7 @@ from cedar.optimizer.chains import Chain
 from cedar.optimizer.flow import Flow
 from cedar.optimizer.live import Names
 from cedar.optimizer.loads import Load
-from cedar.plan.scan import Scan
+from cedar.plan.scan import Scan, chosen_fields
 
 Use: TypeAlias = "tuple[float, float, float, float, float]"
 RESOURCES = ("cores", "GIL", "process shipping", "workers", "one task at a time")
@@ -248,7 +248,7 @@ def _share_read(operator: object, load: Load) -> float:
     """The part of the measured bytes that a scan still reads."""
     if not isinstance(operator, Scan) or operator.columns is None:
         return 1.0
-    names = set(operator.columns)
+    names = set(chosen_fields(operator.columns, load.columns))
     for each in operator.where:
         names |= each.operator.effects().reads or frozenset(load.columns)
     whole = sum(load.columns.values())

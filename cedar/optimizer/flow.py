@@ -11,7 +11,7 @@ from cedar.operators.base import Effects, RowOperator
 from cedar.optimizer.facts import Facts
 from cedar.optimizer.live import Names, live_columns
 from cedar.optimizer.loads import Load
-from cedar.plan.scan import Scan
+from cedar.plan.scan import Scan, chosen_fields
 
 _RECOUNTS = frozenset({"pack", "sample"})  # rows out have no fixed ratio to rows in
 
@@ -94,7 +94,8 @@ def _sizes(node: Node, loads: dict[int, Load], rates: list[float], below: list[d
     operator, load = node.operator, loads[id(node)]
     if isinstance(operator, Read):
         columns = operator.columns if isinstance(operator, Scan) else None
-        return {name: size for name, size in load.columns.items() if columns is None or name in columns}
+        kept = load.columns if columns is None else chosen_fields(columns, load.columns)
+        return {name: size for name, size in load.columns.items() if name in kept}
     if isinstance(operator, RowOperator):
         return after(operator.effects(), load, below[0])
     names = {name for sizes in below for name in sizes}

@@ -90,7 +90,8 @@ class AutoPlanner:
 
     def _gain(self, plan: Plan, current: Plan, profile: Profile) -> float:
         """How many times as fast as the current plan it should be."""
-        there = self._search(current.root, profile, None, _never).written
+        places = {node.place for node in graph.walk(current.root) if node.place} or {self.executors[0]}
+        there = replace(self, executors=tuple(sorted(places)))._search(current.root, profile, None, _never).written
         return math.inf if plan.prediction is None else plan.prediction.rows_per_second / there.rows_per_second
 
     def best(self, profile: Profile, remaining: float | None = None) -> Plan:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from cedar.datasets.base import Read
 from cedar.graph import Node
 from cedar.plan.data import Plan
-from cedar.plan.scan import Scan
+from cedar.plan.scan import Scan, chosen_fields
 from cedar.plan.stages import Stage
 from cedar.report.text import chained
 
@@ -59,7 +59,9 @@ def _named(label: str, node: Node | None) -> str:
     if scan.columns is not None:
         known = Read(scan.source).schema()
         of = "" if known is None else f" of {len(known)}"
-        told.append(f"{len(scan.columns)}{of} columns")
+        chosen = chosen_fields(scan.columns, known or ())
+        told.append(f"{len(chosen)}{of} columns")
+        told += [f"of {name} only {', '.join(paths)}" for name, paths in chosen.items() if paths]
     if scan.where:
         told.append("where " + " and ".join(each.operator.label()[len("filter(") : -1] for each in scan.where))
     return f"{label} {{{'; '.join(told)}}}" if told else label

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.block import Block
+from cedar.block import Block, Skipped
 from cedar.execution.keeping import entries
 from cedar.execution.keeping.entries import Damaged, read_entry, storable, tail, write_body
 from cedar.execution.keeping.memory import Memory
@@ -25,7 +25,7 @@ ORDINALS = (3, 7)
 def written(blocks: list[Block], ordinals: tuple[int, ...] = ORDINALS) -> bytes:
     sink = pa.BufferOutputStream()
     described = write_body(blocks, sink, ordinals)
-    body = sink.getvalue().to_pybytes()
+    body: bytes = sink.getvalue().to_pybytes()
     return body + tail(described, zlib.crc32(body))
 
 
@@ -76,7 +76,7 @@ def test_another_version_is_not_read(monkeypatch: Any) -> None:
 
 
 def test_dead_slots_name_the_operators_of_the_pipeline_that_reads() -> None:
-    block = SMALL.kill({1: toy_entries.Skipped(7, "map(f)", "no")})
+    block = SMALL.kill({1: Skipped(7, "map(f)", "no")})
     read = read_entry(written([block]), (4, 9), checked=False).blocks[0]
     assert dict(read.dead) == {1: replace(block.dead[1], operator=9)}
 

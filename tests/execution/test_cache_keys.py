@@ -48,7 +48,7 @@ def closing(value: Any) -> Any:
 
 
 def limited(x: int) -> int:
-    return min(x, LIMIT[0])
+    return int(min(x, LIMIT[0]))
 
 
 def test_equal_pipelines_share_their_entries(file: Path) -> None:

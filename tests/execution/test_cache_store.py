@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
+from torch.utils.dlpack import from_dlpack
 
 from cedar.block import Block
 from cedar.columns import objects
@@ -19,6 +19,7 @@ from cedar.cursor import Keys
 from cedar.errors import PipelineError
 from cedar.execution.keeping import folder, store
 from cedar.execution.keeping.cost import load_seconds_per_byte, note_load
+from cedar.execution.keeping.entries import read_entry
 from cedar.execution.keeping.evicting import Held, Passes, leaving, surplus
 from cedar.execution.keeping.memory import Memory
 from cedar.execution.keeping.store import Key, Store
@@ -87,7 +88,7 @@ def test_memory_is_not_reached_by_what_is_done_to_rows() -> None:
     for _ in range(2):
         given.columns["x"][:] = 7
         given.columns["o"][0].append(5)
-        torch.from_dlpack(given.columns["a"])[:] = 7
+        from_dlpack(given.columns["a"])[:] = 7
         (given,) = memory.get("g", "n") or []
         assert given.columns["x"].sum() == 0
         assert given.columns["o"].tolist() == [[1], [2]]
@@ -243,7 +244,7 @@ def test_temporary_files_of_a_killed_run_go(tmp_path: Path) -> None:
 
 def test_a_checksum_is_computed_once_per_process(tmp_path: Path, monkeypatch: Any) -> None:
     checked = []
-    real = store.read_entry
+    real = read_entry
     monkeypatch.setattr(store, "read_entry", lambda raw, o, known: checked.append(known) or real(raw, o, known))
     Store().put(Key("once", "0"), str(tmp_path), [block()])
     for _ in range(3):

@@ -10,7 +10,7 @@ from cedar.operators.concat import Concat
 from cedar.operators.expressions import FilterExpression
 from cedar.operators.filter_function import FilterFunction
 from cedar.operators.shuffle import Shuffle
-from cedar.optimizer.commute import may_skip, may_swap
+from cedar.optimizer.commute import is_row_operator, may_skip, may_swap
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 
@@ -89,17 +89,40 @@ def _reason(node: Node, below: Node, facts: Facts) -> str | None:
     if isinstance(operator, Shuffle):
         if operator.by is not None and operator.interleave > 1:
             return f"{label} deals rows out in turns, and counts them"
-        inner = [n for n in graph.walk(below.inputs[0]) if isinstance(n.operator, StreamOperator)]
-        counts = next((n for n in inner if not isinstance(n.operator, Concat)), None) or _sized(below)
-        return None if counts is None else f"{label} has windows of the rows of {facts.label(counts)}"
-    if any(facts.streams(source) for source in graph.sources(below)):
+        counts = _counted(below.inputs)
+        if counts is not None:
+            return f"{label} has windows of the rows of {facts.label(counts)}"
+    elif any(facts.streams(source) for source in graph.sources(below)):
         return "inputs are read from their beginning, and a shuffle above would count their rows"
+    above = _windowed_above(node, facts)
+    if above is not None and (isinstance(operator, Shuffle) or _counted(below.inputs) is not None):
+        return f"{facts.label(above)} has windows of the rows of {label}"
     return None
 
 
-def _sized(node: Node) -> Node | None:
-    """A function below that sees exactly so many rows."""
-    rows = (n for n in graph.walk(node) if isinstance(n.operator, RowOperator))
+def _windowed_above(node: Node, facts: Facts) -> Node | None:
+    """An operator with windows, with nothing but functions of single rows between: its windows are of what is below."""
+    assert facts.root is not None
+    reached = {id(node)}
+    for current in graph.walk(facts.root):
+        if not reached.isdisjoint(map(id, current.inputs)):
+            if getattr(current.operator, "windowed", False):
+                return current
+            if is_row_operator(current):
+                reached.add(id(current))
+    return None
+
+
+def _counted(inputs: tuple[Node, ...]) -> Node | None:
+    """What keeps a shuffle from taking its windows from the sources: it has them of so many rows then."""
+    inner = [n for node in inputs for n in graph.walk(node)]
+    streams = (n for n in inner if isinstance(n.operator, StreamOperator) and not isinstance(n.operator, Concat))
+    return next(streams, None) or _sized(inner)
+
+
+def _sized(nodes: list[Node]) -> Node | None:
+    """A function that sees exactly so many rows."""
+    rows = (n for n in nodes if isinstance(n.operator, RowOperator))
     return next((n for n in rows if getattr(n.operator, "size", None)), None)
 
 
@@ -118,6 +141,8 @@ def _by_cost(node: Node, facts: Facts) -> Outcome:
         return Refusal("nothing was measured of what is below it")
     limit = least * _GAIN
     for count in range(1, len(passed) + 1):
+        if isinstance(passed[count - 1].operator, FilterExpression):
+            continue  # which would come back below; which of two filters comes first is for the search
         order = [*reversed(passed[count:]), node, *reversed(passed[:count])]
         cost = _cost(order, facts)
         if cost is not None and cost < limit:

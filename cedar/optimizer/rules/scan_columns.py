@@ -1,4 +1,4 @@
-"""scan_columns: what nobody reads is not read from the source."""
+"""scan_columns: what nobody reads is not read from the source, down to the fields of struct columns."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from cedar.datasets.base import Read
 from cedar.graph import Node
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
-from cedar.plan.scan import Scan
+from cedar.optimizer.fields import Fields, fields_read, live_fields
+from cedar.plan.scan import Scan, dotted
 
 
 def scan_columns(node: Node, facts: Facts) -> Outcome:
-    """A source that can select columns gives those that are read further up, in its own order."""
+    """A source that can select columns gives those that are read further up, in its own order.
+
+    Where it can select fields, a struct column of which only some are read holds these alone.
+    """
     operator = node.operator
     live, known = facts.live.get(id(node)), facts.schemas[id(node)]
     if not isinstance(operator, Read) or live is None or known is None:
         return None
     names = tuple(name for name in known if name in live) or _least(known)
-    if len(names) == len(known):
+    fields = _fields(node, names, facts)
+    columns = tuple(path for name in names for path in fields.get(name, [name]))
+    if columns == (tuple(known) if not isinstance(operator, Scan) or operator.columns is None else operator.columns):
         return None
     unread = f"{len(known) - len(names)} of {len(known)} columns are not used"
     if not callable(getattr(operator.source, "select", None)):
@@ -29,8 +35,34 @@ def scan_columns(node: Node, facts: Facts) -> Outcome:
     if facts.skips(node) and hasattr(operator.source, "read_sound"):
         return Refusal(f"{unread}, but rows may fail in them, and are then skipped")
     held = operator if isinstance(operator, Scan) else Scan(operator.source)
-    scan = Scan(held.source, names, held.where)
-    return Change(rebuilt(node, (), facts, scan), facts.label(node), f"reads {_listed(names)} alone")
+    scan = Scan(held.source, columns, held.where)
+    return Change(rebuilt(node, (), facts, scan), facts.label(node), f"reads {_listed(columns)} alone")
+
+
+def _fields(node: Node, names: tuple[str, ...], facts: Facts) -> dict[str, list[str]]:
+    """The paths to read of the struct columns that are read in part."""
+    assert isinstance(node.operator, Read)
+    source = node.operator.source
+    if not getattr(source, "selects_fields", False):
+        return {}
+    known = Read(source).schema()
+    found = {}
+    for name in names:
+        kind = (known or {}).get(name)
+        if isinstance(kind, pa.DataType) and pa.types.is_struct(kind):
+            paths = dotted(name, _read(node, name, facts) or (), known)
+            if paths is not None:
+                found[name] = paths
+    return found
+
+
+def _read(node: Node, name: str, facts: Facts) -> Fields:
+    """What is read above the scan, and by the filters inside it: the column that leaves holds both."""
+    read = live_fields(node, name, facts)
+    for each in node.operator.where if isinstance(node.operator, Scan) else ():
+        inside = fields_read(each, name)
+        read = None if read is None or inside is None else read | inside
+    return read
 
 
 def _least(known: Mapping[str, ColumnType]) -> tuple[str, ...]:

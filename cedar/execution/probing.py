@@ -1,0 +1,80 @@
+"""Who holds the GIL, found beside a run: a thread at work on sample rows is held up by those of the run, or is not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from cedar import graph
+from cedar.block import Block
+from cedar.datasets.base import Read
+from cedar.execution import clocks
+from cedar.execution.binding import Binding
+from cedar.graph import Node
+from cedar.operators.base import RowOperator, StreamOperator
+from cedar.profile import OperatorProfile, Profile
+
+_SECONDS = 0.04  # of work for each operator: several times the interval at which Python passes the GIL on
+_LEAST_SHARE = 0.1  # of a row's time: less does not decide where an operator runs
+_ROWS = 64
+
+
+def with_gil(profile: Profile, binding: Binding, workers: int) -> Profile:
+    """The profile with the GIL share of the operators that call Python for each row and take their time.
+
+    An operator that lets go of the GIL needs hardly more than its own work, whatever the run does; one that holds it
+    waits for the threads of the run, which do the same. To be called while the run is busy.
+    """
+    total = sum(figures.wall for figures in profile.operators.values()) or 1.0
+    wanted = {
+        i
+        for i, node in enumerate(binding.nodes)
+        if node.operator.effects().per_row
+        and i in profile.operators
+        and profile.operators[i].gil is None
+        and profile.operators[i].wall > _LEAST_SHARE * total
+    }
+    if not wanted:
+        return profile
+    blocks = _samples(binding, wanted)
+    operators = dict(profile.operators)
+    for i in wanted:
+        block = blocks.get(i)
+        if block is not None and len(block):
+            operators[i] = _figures(operators[i], binding, binding.nodes[i], block, workers)
+    return replace(profile, operators=operators)
+
+
+def _samples(binding: Binding, wanted: set[int]) -> dict[int, Block]:
+    """What enters the wanted operators, for the first rows of the sources."""
+    blocks: dict[int, Block] = {}
+    last = max(wanted)
+    found: dict[int, Block] = {}
+    for i, node in enumerate(graph.walk(binding.root)):
+        if i > last:
+            break
+        operator = node.operator
+        below = [blocks[id(child)] for child in node.inputs]
+        if i in wanted:
+            found[i] = below[0]
+        if isinstance(operator, Read):
+            blocks[id(node)] = binding.sample(node)
+        elif isinstance(operator, RowOperator):
+            blocks[id(node)] = binding.kernel(node)(below[0], binding.check_env)
+        elif isinstance(operator, StreamOperator):
+            blocks[id(node)] = operator.sample(*below)
+    return found
+
+
+def _figures(figures: OperatorProfile, binding: Binding, node: Node, block: Block, workers: int) -> OperatorProfile:
+    kernel = binding.kernel(node)
+    block = block.slice(0, min(_ROWS, block.slots))
+    began, end = clocks.now(), time.perf_counter() + _SECONDS
+    while time.perf_counter() < end:
+        kernel(block, binding.check_env)
+    took = clocks.now().since(began)
+    held_up = took.wall / max(took.cpu, 1e-9) - 1
+    if held_up > workers + 2:  # it waits for something else
+        return replace(figures, gil=0.0)
+    # The other threads of the run may be at something else half of the time.
+    return replace(figures, gil=min(2 * max(held_up, 0.0), 1.0), wall=figures.cpu if held_up > 0.2 else figures.wall)

@@ -1,0 +1,84 @@
+"""Fields: of a struct column that leaves a node, the fields that are read further up."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from cedar import graph
+from cedar.graph import Node
+from cedar.operators.cache import Cache
+from cedar.operators.columns_ops import Rename
+from cedar.operators.concat import Concat
+from cedar.operators.elementwise import columns_of, fields_of
+from cedar.operators.expressions import FilterExpression, Select, WithColumns
+from cedar.operators.mix import Mix
+from cedar.optimizer.facts import Facts
+from cedar.optimizer.live import needs
+
+Fields: TypeAlias = "frozenset[tuple[str, ...]] | None"  # paths below a column; None is the whole column
+
+_NOTHING: frozenset[tuple[str, ...]] = frozenset()
+
+
+def live_fields(node: Node, column: str, facts: Facts) -> Fields:
+    """The fields of ``column`` that the nodes above ``node`` read; whole where a value of it leaves the plan."""
+    assert facts.root is not None
+    names: dict[int, dict[str, None]] = {id(node): {column: None}}  # what the column is called on its way up
+    found: Fields = _NOTHING
+    for current in graph.walk(facts.root):
+        for child in dict.fromkeys(current.inputs):
+            for name in names.get(id(child), ()):
+                if not _needed(current, child, name, facts):
+                    continue
+                found = _union(found, _read(current, name))
+                above = _passed_on(current, name)
+                if above is not None:
+                    names.setdefault(id(current), {})[above] = None
+        if found is None:
+            return None
+    delivered = names.get(id(facts.root), {})
+    return None if any(_delivered(name, facts) for name in delivered) else found
+
+
+def fields_read(node: Node, column: str) -> Fields:
+    """The fields of ``column`` that an operator by expressions reads."""
+    operator = node.operator
+    found: Fields = _NOTHING
+    for expr in operator.code():
+        found = None if columns_of(expr) is None else _union(found, fields_of(expr).get(column, _NOTHING))
+    return found
+
+
+def _union(first: Fields, second: Fields) -> Fields:
+    return None if first is None or second is None else first | second
+
+
+def _needed(node: Node, child: Node, name: str, facts: Facts) -> bool:
+    needed = needs(node, child, facts.live.get(id(node)), facts.schemas)
+    return needed is None or name in needed
+
+
+def _delivered(name: str, facts: Facts) -> bool:
+    live = facts.live.get(id(facts.root))
+    return live is None or name in live
+
+
+def _read(node: Node, name: str) -> Fields:
+    """What the operator itself reads of the column; a cache keeps all, and inputs side by side must stay alike."""
+    operator, effects = node.operator, node.operator.effects()
+    if effects.reads is None or effects.writes is None or isinstance(operator, Cache | Concat | Mix):
+        return None
+    if isinstance(operator, WithColumns | FilterExpression | Select):
+        return fields_read(node, name)
+    return _NOTHING if isinstance(operator, Rename) or name not in effects.reads else None
+
+
+def _passed_on(node: Node, name: str) -> str | None:
+    """What the column is called above the operator; None where it is gone."""
+    effects = node.operator.effects()
+    if isinstance(node.operator, Rename):
+        pairs = dict(node.operator.pairs)
+        return pairs.get(name) or (None if name in pairs.values() else name)
+    if name in (effects.writes or ()) or (effects.keeps is not None and name not in effects.keeps):
+        return None
+    return name
