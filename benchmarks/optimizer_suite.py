@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks.harness import Figure, Sample, at_least, at_most, interleaved, ratios, reported
-from benchmarks.optimizer_runs import Scale, best_executor, busiest, cpu, each, fresh, walls
+from benchmarks.optimizer_runs import EXECUTORS, Scale, best_executor, busiest, cpu, each, fresh, walls
 from benchmarks.suite.case import Case
 
 _NEVER_UNDER = 0.97
@@ -32,7 +32,7 @@ def _compared(scale: Scale, what: str, rows_of: object, rounds: int, pushed: boo
 
     def measure(case: Case) -> list[Figure]:
         rows = rows_of(case)
-        executor, tried = best_executor(case, rows)
+        executor, tried = best_executor(case, rows, EXECUTORS[:2] if scale.quick else EXECUTORS)
         found = interleaved(
             {
                 "off": lambda: fresh("whole", case, rows, "off", executor),
@@ -102,7 +102,7 @@ def predicted(scale: Scale) -> list[Figure]:
         rate = (result["read"][-1] or case.short) / result["epochs"][-1]  # what is kept is not read again
         what = f"prediction: {case.name}, predicted / measured"
         if result["predicted"] is None:
-            return [reported(what, [rate], "rows/s", note="measured; predicted: none")]
+            return [reported(what, [rate], "rows/s", note="predicted: none")]
         share = result["predicted"] / rate if rate else float("inf")
         within.append(abs(share - 1) <= _WITHIN)
         note = f"{result['predicted']:,.0f} and {rate:,.0f} rows/s; bottleneck: {result['bottleneck']}"

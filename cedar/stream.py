@@ -209,6 +209,9 @@ class Flow(ABC):
         A piece may have no units (a window's end after everything was filtered out).
         """
 
+    def limit(self, units: int) -> None:
+        """No more than so many units will be asked for: more need not be read ahead. Asked for, they come all the same."""
+
     def close(self) -> None:
         """Let go of what is in flight."""
 
@@ -260,6 +263,9 @@ class DropFlow(Flow):
             self._left -= dropped
             if dropped < piece.units or piece.ends_window:
                 return piece.slice(dropped, piece.units) if dropped < piece.units else _empty_of(piece)
+
+    def limit(self, units: int) -> None:
+        self._inner.limit(units + self._left)
 
     def close(self) -> None:
         self._inner.close()

@@ -31,6 +31,7 @@ GROUP = max(3, CASES // 40)
 def other_places_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a plan places in other processes is a stage of its own, in the place that a test can afford."""
     monkeypatch.setattr(splits, "REMOTE", ())
+    monkeypatch.setattr(splits, "_LEAST_WINDOW", 256)  # many windows, so that plans change often
 
 
 class Case:

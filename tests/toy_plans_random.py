@@ -23,10 +23,13 @@ from cedar.execution.runner import Runner
 from cedar.execution.watcher import Watcher
 from cedar.graph import Node
 from cedar.optimizer.budget import Budget
+from cedar.optimizer.chains import Arranged, find_chains, rebuild
+from cedar.optimizer.commute import may_swap
+from cedar.optimizer.ordering import find_precedence
 from cedar.optimizer.planner import AutoPlanner
-from cedar.optimizer.rules import RULES
+from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.pipeline.planning import planner_for
-from cedar.plan.data import Plan
+from cedar.plan.data import Decision, Plan
 from cedar.profile import Machine, OperatorProfile, Profile
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -137,7 +140,8 @@ def row_counts(row: dict[str, Any]) -> bool:
 # ---- pipelines -------------------------------------------------------------------------------------------------------
 
 ROW_STEPS = (
-    "filter filter filter filter_fn filter_fn filter_null with with with cast map map map2 map_new map_str tuple random "
+    "filter filter filter filter_fn filter_fn filter_null with with with cast map map map2 map_new map_new map_str tuple "
+    "random "
     "flat_map map_batches map_arrow select drop drop rename swap shuffle shuffle take skip repeat sample cache limit "
     "whole_row filter_row grouped selector failing refilled pack by"
 ).split()
@@ -194,13 +198,13 @@ class Builder:
         self.steps.append(kind)
         if kind == "parquet":
             sizes = draw.choice([(30,), (17, 0, 23), (40, 5)])
-            return cedar.read_parquet(files(self.sources, sizes, draw.choice([4, 9, 50])))
+            return cedar.read_parquet(files(self.sources, sizes, draw.choice([2, 4, 9, 50])))
         rows = table(self.sources * 100_000, draw.choice([1, 13, 45]))
         if kind == "items":
             return cedar.from_items(rows.to_pylist()) if len(rows) > 1 else cedar.from_arrow(rows)
         if kind == "arrow":
             return cedar.from_arrow(rows)
-        sizes = [draw.choice([1, 3, 8, 21]) for _ in range(draw.randint(1, 5))]
+        sizes = [draw.choice([1, 3, 3, 8, 21]) for _ in range(draw.randint(1, 9))]
         return cedar.from_source(Splits(self.sources * 100_000, sizes, draw.random() < 0.7, kind == "streaming"))
 
     def tree(self, joins: int) -> cedar.Pipeline:
@@ -506,8 +510,30 @@ def plans_of(root: Node, draw: random.Random, count: int) -> list[Plan]:
     one = planner(root)
     one.refused = frozenset(rule.__name__ for rule in RULES if rule is not alone)
     plans.append(one.begin())
-    plans += [planner(root, draw).best(profile(root, draw)) for _ in range(count)]
+    for number in range(count):
+        made = planner(root, draw)
+        plans.append(by_lot(made, draw) if number % 2 else made.best(profile(root, draw)))
     return plans
+
+
+def by_lot(made: AutoPlanner, draw: random.Random) -> Plan:
+    """Any order that a search may choose, however bad, in any places."""
+    figures = profile(made.root, draw)
+    moved, decisions = made._rewritten(made.root, MOVES, figures)
+    facts = made._facts(moved, figures)
+    arranged = []
+    for chain in find_chains(moved, facts):
+        precedence = find_precedence(chain, facts, may_swap)
+        order: list[int] = []
+        done = 0
+        while len(order) < len(chain.nodes):
+            order.append(draw.choice(list(precedence.ready(done))))
+            done |= 1 << order[-1]
+        places = tuple(draw.choice(["threads", "threads", "processes"]) for _ in order)
+        arranged.append(Arranged(chain, tuple(order), places, draw.choice(["threads", "processes"])))
+        decisions.append(Decision("order", " ".join(map(str, order)), applied=order != sorted(order)))
+    root, trims = made._rewritten(rebuild(moved, facts, arranged), TRIMS, figures)
+    return Plan(made.root, root, (*decisions, *trims), method="beam")
 
 
 class Driven(Plans):

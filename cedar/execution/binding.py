@@ -190,7 +190,12 @@ def _moved_within_a_column(node: Node) -> bool:
     """A transform that a plan runs on values of another shape than it gets as written: its result differs in shape."""
     if node.origin is None or node.operator.effects().algebra is None:
         return False
-    return node.inputs[0].logical is not node.origin.inputs[0]
+    return _transforms(node.inputs[0]) != _transforms(node.origin.inputs[0])
+
+
+def _transforms(node: Node) -> set[int]:
+    """The transforms of single columns at or below a node."""
+    return {id(n.logical) for n in graph.walk(node) if n.operator.effects().algebra is not None}
 
 
 def _labels(nodes: list[Node]) -> dict[int, str]:

@@ -16,6 +16,7 @@ from cedar.datasets.base import Chunk, Split, offsets_of
 from cedar.errors import CedarError, RowError, Site, SourceError
 from cedar.execution import clocks
 from cedar.execution.comparing import difference
+from cedar.execution.copying import own_copy
 from cedar.operators.base import Env, Kernel
 from cedar.profile import Observation
 from cedar.skip import Skip
@@ -132,13 +133,14 @@ def run_program(program: Program, block: Block, env: Env, timing: Timing) -> Blo
     """The block after a program. Where the plan's order raises, the order as written decides; audits compare both."""
     if program.written is None:
         return run_steps(program.steps, block, env, timing)
+    spare = own_copy(block) if env.watch == "audit" else block
     try:
         done = run_steps(program.steps, block, env, timing)
     except Exception:  # noqa: BLE001 - whatever it is, the order as written raises it again if it is an error there
         timing.fell_back += 1
-        return run_steps(program.written, block, _quiet(env), Timing())
+        return run_steps(program.written, spare, _quiet(env), Timing())
     if env.watch == "audit":
-        written = run_steps(program.written, block, _quiet(env), Timing())
+        written = run_steps(program.written, spare, _quiet(env), Timing())
         return _compared(timing, [done], [written])[0]
     return done
 
@@ -257,6 +259,9 @@ def _read(
         blocks.append(run_steps(steps, _from_row(block, first), env, timing))
         inside = inside.plus(clocks.now().since(entered))
     timing.rows_read += scanning.rows_read if scans else timing.rows_left
+    timing.fell_back += scanning.fell_back
+    timing.audited += scanning.audited
+    timing.difference = timing.difference or scanning.difference
     for operator, seen in scanning.seen.items():
         timing.seen[operator] = seen
         inside = inside.plus(clocks.Reading(seen.wall, seen.cpu))

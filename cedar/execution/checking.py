@@ -7,6 +7,7 @@ from cedar.block import Block
 from cedar.datasets.base import Read
 from cedar.execution.binding import Binding
 from cedar.execution.comparing import difference
+from cedar.execution.copying import own_copy
 from cedar.graph import Node
 from cedar.operators.base import RowOperator, StreamOperator
 from cedar.plan.data import Plan
@@ -65,7 +66,7 @@ class _Check:
         logical = node.logical
         if id(logical) not in self.read:
             self.read[id(logical)] = self._binding.first_rows(logical, self._rows)
-        block = self.read[id(logical)]
+        block = own_copy(self.read[id(logical)])  # functions that change their input in place see it once
         if isinstance(node.operator, Scan):
             return self._binding.scanned(node.operator, block)
         return block

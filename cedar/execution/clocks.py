@@ -6,12 +6,11 @@ that time counts as if it were the operator's.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO
 
 _NANO = 1e-9
 _own = threading.local()
@@ -41,16 +40,28 @@ def now() -> Reading:
 def _crowded() -> float:
     """Seconds that the calling thread waited for a core."""
     try:
-        file: IO[str] | None = _own.file
+        counters: _Counters = _own.counters
     except AttributeError:
-        file = None
+        counters = _own.counters = _Counters()
+    return counters.waited()
+
+
+class _Counters:
+    """What the system counts of the thread that makes this; open for as long as the thread lives."""
+
+    def __init__(self) -> None:
+        self._file: int | None = None
         with suppress(OSError):
-            file = Path("/proc/thread-self/schedstat").open()  # noqa: SIM115 - kept open while the thread lives
-        _own.file = file
-    if file is None:
-        return 0.0
-    try:
-        file.seek(0)
-        return int(file.read().split()[1]) * _NANO
-    except (OSError, ValueError, IndexError):
-        return 0.0
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def waited(self) -> float:
+        if self._file is None:
+            return 0.0
+        try:
+            return int(os.pread(self._file, 64, 0).split()[1]) * _NANO
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            os.close(self._file)

@@ -114,6 +114,7 @@ class _RunsFlow(Flow):
                 return _padding(self._taken - 1)
             self._flow = self._stream.source.open(self._stream.source.seek(span[0]))
             self._left = span[1] - span[0]
+            self._flow.limit(self._left)
         piece = self._flow.pull(wait)
         if piece is PENDING:
             return PENDING

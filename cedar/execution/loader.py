@@ -151,6 +151,7 @@ class Loader:
         """End the threads of an iteration that somebody still holds, such as the traceback of an error in the loop."""
         if self._runner is not None:
             (self._runner.others or self._runner).close()
+            self._plans.close()
             self._runner = None
 
     def _restart(self) -> None:

@@ -7,11 +7,13 @@ import math
 import threading
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cedar import graph
 from cedar.datasets.base import Read
 from cedar.execution import processes
 from cedar.execution.binding import Binding
+from cedar.execution.calling import Calls, Over, beside
 from cedar.execution.checking import check_plan
 from cedar.execution.machine import machine
 from cedar.execution.measure import subject
@@ -29,7 +31,8 @@ _CALLS = 3  # of each operator before a plan is made: the first may load a model
 _TASKS = 6  # after so many, operators that no row reaches are not waited for
 _DETAILS = 6  # tasks of each stage that measure each operator by itself
 _EVERY = 64  # later, one task in so many does
-_AUDITS = 32  # of the tasks with an order of their own, one in so many is run both ways
+_AUDITS = 100  # of the tasks with an order of their own, one in so many is run both ways
+_LEAST_LEFT = 0.25  # seconds of the epoch: for less no plan is made
 _CHECK_SECONDS = 0.05  # of work on sample rows, before a plan takes over
 _MISSED = 0.7  # of the predicted speed: less is a plan to be replaced
 _TRIAL = 1.0  # seconds before a plan's speed is judged
@@ -72,7 +75,8 @@ class Plans:
         self._thread: threading.Thread | None = None
         self._asked = 0
         self._asked_at = 0.0
-        self._closed = False
+        self._calls: Calls | None = None  # of the run under way
+        self._settled = False  # an error, or an audit, decided: no other plan is taken
         self._found = 0
         self._began: _Span | None = None
         self._lock = threading.Lock()
@@ -123,10 +127,12 @@ class Plans:
     def poll(self) -> None:
         """Called now and then by the run: plans when enough was seen; cheap."""
         if self._began is None:
-            self._began, self._closed = self._span(), False
+            self._began = self._span()
+        if self._calls is not None:
+            self._calls.serve()
         if self._metrics.differences[self._found :]:
             self._refuse()
-        if self.planner is None or self._thread is not None or self._next is not None:
+        if self.planner is None or self._settled or self._thread is not None or self._next is not None:
             return
         if not self._asked:
             if self._enough():
@@ -166,32 +172,38 @@ class Plans:
         self._asked_at = self._metrics.elapsed
         profile = self.profile()
         remaining = self._remaining()
-        self._thread = threading.Thread(target=self._improve, args=(profile, remaining), daemon=True, name="cedar-plan")
-        self._thread.start()
+        if self._calls is None:
+            self._calls = Calls(inline=self.executor == "inline")
+        self._thread = beside(self._improve, self._calls, profile, remaining)
 
-    def _improve(self, profile: Profile, remaining: float | None) -> None:
+    def _improve(self, calls: Calls, profile: Profile, remaining: float | None) -> None:
         assert self.planner is not None
         try:
-            if self._long(profile, remaining):
-                profile = with_gil(profile, self._binding, self.workers)
+            if self.workers > 1 and self._long(profile, remaining):
+                profile = calls.make(partial(with_gil, profile, self._binding, self.workers))
             per_row = sum(f.wall for f in profile.operators.values()) or 1e-6
-            rows = int(min(max(_CHECK_SECONDS / per_row, 16), 1024))
-            plan = self.planner.improve(profile, remaining, lambda plan: check_plan(self._binding, plan, rows))
+            rows = int(min(max(_CHECK_SECONDS / per_row / 3, 8), 1024))  # as written twice, and as planned
+            plan = self.planner.improve(
+                profile, remaining, lambda plan: calls.make(partial(check_plan, self._binding, plan, rows))
+            )
             if plan is not None:
-                self._warm(plan)
+                self._warm(plan, calls)
                 self._change(plan, "chosen from what was measured")
+        except Over:
+            self._asked -= 1  # the next epoch may see the end of it
         except Exception:  # noqa: BLE001 - a plan is never worth a run
-            _log.warning("no better plan was found", exc_info=True)
+            self._asked = len(_LOOKS)
+            _log.warning("the optimizer failed: the run goes on with the plan that it has", exc_info=True)
         finally:
             self._thread = None
 
-    def _warm(self, plan: Plan) -> None:
+    def _warm(self, plan: Plan, calls: Calls) -> None:
         """The run goes on as it is until the processes of the next plan are there."""
         if not any(node.place == "processes" for node in graph.walk(plan.root)):
             return
         processes.warm(self.workers)
         end = time.perf_counter() + _START_SECONDS
-        while not processes.ready(self.workers) and time.perf_counter() < end and not self._closed:
+        while not processes.ready(self.workers) and time.perf_counter() < end and not calls.over:
             time.sleep(0.01)
 
     def _long(self, profile: Profile, remaining: float | None) -> bool:
@@ -199,8 +211,11 @@ class Plans:
         per_row = sum(figures.cpu for figures in profile.operators.values())
         return remaining is None or remaining * per_row > _LONG * profile.machine.start_seconds
 
-    def _change(self, plan: Plan, why: str) -> None:
+    def _change(self, plan: Plan, why: str, last: bool = False) -> None:
         with self._lock:
+            if self._settled:
+                return
+            self._settled = last
             self._next = plan
             self.history.append(why)
             self._watcher.fence = True
@@ -215,7 +230,7 @@ class Plans:
             what,
         )
         plan = self.planner.refuse(self.current, what) if self.planner is not None else self._written
-        self._change(plan, f"an audit found a difference: {what}")
+        self._change(plan, f"an audit found a difference: {what}", last=True)
         self._asked = len(_LOOKS)
 
     def failed(self, error: Exception) -> bool:
@@ -223,18 +238,17 @@ class Plans:
         if not self.rewrites:
             return False
         with self._lock:
-            self._next, self._asked = None, len(_LOOKS)
+            self._next, self._asked, self._settled = None, len(_LOOKS), True
             self.history.append(f"as written after an error: {type(error).__name__}")
             decision = Decision("plan", "all of it", applied=False, why=f"an error: {str(error).splitlines()[0]}")
             self.current = replace(self._written, decisions=(*self.current.decisions, decision))
         return True
 
     def close(self) -> None:
-        """Wait for a plan that is being made: its thread calls the user's functions."""
-        self._closed = True
-        thread = self._thread
-        if thread is not None:
-            thread.join(10)
+        """The run ends: a plan that is being made calls none of the user's functions any more."""
+        if self._calls is not None:
+            self._calls.end()
+            self._calls = None
 
     # ---- what is known -----------------------------------------------------------------------------------------------
 

@@ -234,11 +234,21 @@ class _SplitFlow(Flow):
         self._lap = lap
         self._place = place
         self._row = row
+        self._stop = len(self._layout.order)  # nothing is read ahead from here on
         self._readers: deque[_Whole | _Chunks] = deque()
         self._ready: deque[Piece] = deque()
 
+    def limit(self, units: int) -> None:
+        before = self._layout.before
+        if before is not None:
+            first = self._place + (self._row > 0)  # of a split that is entered midway, nothing is counted on
+            reached = before[min(first, len(before) - 1)] + units
+            self._stop = int(np.searchsorted(before, reached))
+
     def pull(self, wait: bool) -> Pulled:
         while not self._ready:
+            if not self._readers:
+                self._stop = max(self._stop, self._place + 1)
             self._top_up()
             if not self._readers:
                 if self._fenced():
@@ -255,7 +265,8 @@ class _SplitFlow(Flow):
 
     def _top_up(self) -> None:
         limit = self._stream.ahead
-        while len(self._readers) < limit and self._place < len(self._layout.order) and not self._fenced():
+        stop = min(self._stop, len(self._layout.order))
+        while len(self._readers) < limit and self._place < stop and not self._fenced():
             if self._readers and isinstance(self._readers[-1], _Chunks) and len(self._readers) * 2 >= limit:
                 break
             self._readers.append(self._next_reader())

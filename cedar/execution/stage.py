@@ -96,6 +96,10 @@ class _StageFlow(Flow):
         self._ended = False
         self._rows = _FIRST_ROWS if stream.per_row else _MOST_ROWS
 
+    def limit(self, units: int) -> None:
+        if self._stream.count is not None:  # units in and out are the same
+            self._source.limit(units)
+
     def pull(self, wait: bool) -> Pulled:
         self._top_up(wait)
         if not self._tasks:

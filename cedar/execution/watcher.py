@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 
+_FIRST = 4  # the first task of a stage that is audited: what is wrong everywhere is soon found
+
+
 @dataclass
 class Watcher:
     """Of one plan's streams.
@@ -33,6 +36,6 @@ class Watcher:
             number = self._tasks[stage]
         if number <= self.details:
             return "detail"
-        if checks and self.audits and number % self.audits == 0:
+        if checks and self.audits and (number % self.audits == 0 or number == _FIRST):
             return "audit"
         return "detail" if self.every and number % self.every == 0 else ""

@@ -109,6 +109,10 @@ class _BatchFlow(Flow):
         self._have = 0
         self._ended = False
 
+    def limit(self, units: int) -> None:
+        if self._wanted == self._size:
+            self._source.limit(units * self._size)
+
     def pull(self, wait: bool) -> Pulled:
         while self._have < self._wanted and not self._ended:
             self._let_go()

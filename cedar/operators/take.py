@@ -100,6 +100,7 @@ class TakeFlow(Flow):
         self._inner = inner
         self._n = n
         self._taken = taken
+        inner.limit(n - taken)
 
     def pull(self, wait: bool) -> Pulled:
         piece = self._inner.pull(wait) if self._taken < self._n else None
@@ -111,6 +112,9 @@ class TakeFlow(Flow):
         if self._taken >= self._n:
             self._inner.close()  # what was read ahead is not needed any more
         return replace(piece, at=at, skip=0)
+
+    def limit(self, units: int) -> None:
+        self._inner.limit(min(units, self._n - self._taken))
 
     def close(self) -> None:
         self._inner.close()

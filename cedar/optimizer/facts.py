@@ -35,6 +35,21 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Keeping:
+    """What it costs to keep rows from one epoch to the next, and how many may be kept.
+
+    Args:
+        seconds_per_byte: to read them back, by place (as ``cache(where)`` takes it).
+        bytes: room in memory.
+        wanted: rows may be kept where the pipeline does not say so.
+    """
+
+    seconds_per_byte: Callable[[str], float]
+    bytes: int
+    wanted: bool = False
+
+
+@dataclass(frozen=True)
 class Facts:
     """Of one pass over a graph.
 
@@ -52,6 +67,7 @@ class Facts:
         live: the columns that each of its nodes must give, by id; None, and no entry, is all.
         batched: whether a node's unit is the batch, by id.
         streams: whether a source has splits that can only be read from their beginning.
+        keeping: None where nothing is kept.
     """
 
     logical: Node
@@ -67,6 +83,7 @@ class Facts:
     live: dict[int, frozenset[str] | None] = field(default_factory=dict)
     batched: dict[int, bool] = field(default_factory=dict)
     streams: Callable[[Node], bool] = lambda _: True
+    keeping: Keeping | None = None
 
     def label(self, node: Node) -> str:
         """What messages call the node of the pipeline that ``node`` stands for."""

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from cedar import graph
 from cedar.graph import Node
-from cedar.operators.base import Schema
+from cedar.operators.base import Operator, Schema
 from cedar.operators.cache import Cache
 from cedar.operators.columns_ops import Rename
 from cedar.operators.concat import Concat
@@ -33,7 +33,7 @@ def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Na
     operator, effects, schema = node.operator, node.operator.effects(), schemas[id(child)]
     if isinstance(operator, Concat | Mix) and any(schemas[id(i)] is None for i in node.inputs):
         return _all(schema)  # inputs keep the same columns, and some cannot tell theirs
-    if effects.reads is None or effects.writes is None or isinstance(operator, Cache):  # a cache keeps what is written
+    if effects.reads is None or effects.writes is None or _keeps_for_others(operator):
         return _all(schema)
     if effects.keeps is not None:
         return effects.reads
@@ -45,6 +45,11 @@ def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Na
         return frozenset(n for n in names if n in out) | {old for old in new if new[old] in out}
     needed = (out - effects.writes) | effects.reads
     return needed if schema is None else needed & frozenset(schema)
+
+
+def _keeps_for_others(operator: Operator) -> bool:
+    """A cache keeps what is written, for runs to come too; one without a place serves this run alone."""
+    return isinstance(operator, Cache) and operator.where != "auto"
 
 
 def _all(schema: Schema) -> Names:

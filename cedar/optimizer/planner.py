@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from cedar import graph
 from cedar.graph import Node
 from cedar.operators.base import Schema
+from cedar.operators.cache import Cache
 from cedar.optimizer.budget import Budget
 from cedar.optimizer.commute import is_row_operator, may_swap
-from cedar.optimizer.facts import Facts, Refusal, Rule
+from cedar.optimizer.facts import Facts, Keeping, Refusal, Rule
 from cedar.optimizer.ordering import Swap
 from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
+from cedar.optimizer.rules.cache_place import cache_place
 from cedar.optimizer.search import Found, search
 from cedar.plan.data import Decision, Plan
 from cedar.plan.planner import Check
@@ -24,7 +27,7 @@ from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
 _GAIN = 1.05  # of the predicted speed: less is not worth a change of plans
-_TRIES = 8  # plans to be checked, each without the rule that made the one before it differ
+_CHECKING = 1.0  # seconds for plans to be checked, each without the rule that made the one before it differ
 ORDER = "order"  # what decisions of the search are called
 _FIXED = Refusal("its results differed on sample rows")
 
@@ -42,6 +45,7 @@ class AutoPlanner:
         workers: tasks at once.
         most_workers: how many there may be where waiting limits a plan.
         exact: False allows rewrites within an operator's tolerance.
+        keeping: what it costs to keep rows between epochs; None keeps caches where they are.
     """
 
     root: Node
@@ -54,6 +58,7 @@ class AutoPlanner:
     exact: bool = True
     refused: frozenset[str] = frozenset()
     current: Plan | None = None
+    keeping: Keeping | None = None
     _known: dict[int, tuple[Node, Schema]] = field(default_factory=dict, repr=False)
     _refusals: list[Decision] = field(default_factory=list, repr=False)
 
@@ -78,9 +83,10 @@ class AutoPlanner:
         gain = _GAIN if current is None else self._gain(plan, current, profile)
         same = current is not None and signature(self.root, plan.root) == signature(self.root, current.root)
         wanted = plan.workers is not None and plan.workers > self.workers
-        if (same or gain < _GAIN) and not wanted and not self._refusals:
+        saves = any(d.applied and d.rule == cache_place.__name__ for d in plan.decisions)  # in later epochs
+        if (same or (gain < _GAIN and not saves and not self._refusals)) and not wanted:
             return None
-        self.current = plan
+        self.current, self.workers = plan, max(self.workers, plan.workers or 0)
         return plan
 
     def chosen(self, profile: Profile, check: Check) -> Plan:
@@ -136,6 +142,8 @@ class AutoPlanner:
 
     def _why_swapped(self, early: Node, late: Node, facts: Facts) -> str | None:
         """Why ``late``, written above ``early``, may not run below it."""
+        if any(isinstance(n.operator, Cache) and n.operator.where == "auto" for n in (early, late)):
+            return None  # what is kept decides no row
         if is_row_operator(late):
             refusal = may_swap(early, late, facts)
             return None if refusal is None else refusal.reason
@@ -147,22 +155,26 @@ class AutoPlanner:
 
     def _checked(self, plan: Plan, profile: Profile, remaining: float | None, check: Check) -> Plan:
         """The plan without the rules whose results differ on sample rows."""
-        for _ in range(_TRIES):
+        end = time.perf_counter() + _CHECKING
+        while time.perf_counter() < end:
             found = check(plan)
             if found is None:
                 return plan
-            culprit = self._culprit(plan, profile, remaining, check)
+            culprit = self._culprit(plan, profile, remaining, check, end)
             self._refusals.append(Decision(culprit or "plan", "all of it", applied=False, why=found.what))
             if culprit is None:
                 break
             self.refused |= {culprit}
             plan = self.best(profile, remaining)
-        return replace(Plan.as_written(self.root), decisions=tuple(self._refusals))
+        root, trims = self._rewritten(self.root, TRIMS, profile)  # nothing changes places
+        return Plan(self.root, root, (*trims, *self._refusals), method="rules", profile=profile)
 
-    def _culprit(self, plan: Plan, profile: Profile, remaining: float | None, check: Check) -> str | None:
+    def _culprit(self, plan: Plan, profile: Profile, remaining: float | None, check: Check, end: float) -> str | None:
         """The rule without which the plan has the right rows."""
         for name in dict.fromkeys(d.rule for d in plan.decisions if d.applied and d.rule != "place"):
             without = replace(self, refused=self.refused | {name}, _known={}, _refusals=[])
+            if time.perf_counter() > end:
+                return None
             if check(without.best(profile, remaining)) is None:
                 return name
         return None
@@ -193,6 +205,7 @@ class AutoPlanner:
             refused=self.refused,
             streams=self.streams,
             known=self._known,
+            keeping=self.keeping,
         )
 
 

@@ -13,7 +13,7 @@ from cedar.errors import CedarError
 from cedar.graph import Node
 from cedar.operators.base import Schema
 from cedar.optimizer.edit import fit, substitute, tidy
-from cedar.optimizer.facts import Change, Facts, Refusal, Rule
+from cedar.optimizer.facts import Change, Facts, Keeping, Refusal, Rule
 from cedar.optimizer.live import live_columns
 from cedar.optimizer.order import restore_order
 from cedar.plan.data import Decision
@@ -108,6 +108,7 @@ def facts_of(
     refused: frozenset[str] = frozenset(),
     streams: Callable[[Node], bool] | None = None,
     known: dict[int, tuple[Node, Schema]] | None = None,
+    keeping: Keeping | None = None,
 ) -> Facts:
     """The facts of a graph under rewriting.
 
@@ -120,6 +121,7 @@ def facts_of(
         refused: names of rules not to try.
         streams: whether a source is read from its beginning only; by default its splits tell, which are listed here.
         known: schemas of earlier graphs, kept from one call to the next: hand in one dict for all of them.
+        keeping: what it costs to keep rows between epochs; None where nothing is kept.
     """
     nodes = list(graph.walk(root))
     schemas = _schemas(nodes, {} if known is None else known)
@@ -137,6 +139,7 @@ def facts_of(
         live=live_columns(root, schemas),
         batched=graph.batched(root),
         streams=streams or _reads_from_the_beginning,
+        keeping=keeping,
     )
 
 

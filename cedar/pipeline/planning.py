@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 from cedar.errors import PlanError, user_site
 from cedar.execution.checking import check_plan
 from cedar.execution.executors import EXECUTORS, available_cpus
+from cedar.execution.keeping.cost import load_seconds_per_byte
+from cedar.execution.keeping.store import MEMORY_BYTES
 from cedar.execution.measure import profile as measured
 from cedar.execution.planning import Plans
 from cedar.operators.base import Env, RowOperator
 from cedar.optimizer.budget import Budget
+from cedar.optimizer.facts import Keeping
 from cedar.optimizer.planner import AutoPlanner
 from cedar.plan.data import Plan
 from cedar.plan.planner import Planner
@@ -63,7 +66,13 @@ def planner_for(
         workers=workers or available_cpus(),
         most_workers=_MOST_WORKERS if workers is None and executor == "auto" else None,
         exact=exact,
+        keeping=Keeping(load_seconds_per_byte, _room(budget), wanted=bool(budget.cache_bytes)),
     )
+
+
+def _room(budget: Budget) -> int:
+    """Bytes that a run keeps in memory for ``cache()``."""
+    return MEMORY_BYTES if budget.cache_bytes is None else min(budget.cache_bytes, MEMORY_BYTES)
 
 
 def best_plan(pipeline: Pipeline, budget: Budget | None, profile: Profile | None) -> Plan:

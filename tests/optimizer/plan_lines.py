@@ -54,10 +54,11 @@ def rewritten(
     skips: Any = lambda node: False,
     profile: Profile | None = None,
     refused: frozenset[str] = frozenset(),
+    **more: Any,
 ) -> tuple[Node, list[Decision]]:
     """The graph after some rules, and what they did."""
     known: dict[int, Any] = {}
-    facts = partial(facts_of, pipeline.node, skips=skips, profile=profile, refused=refused, known=known)
+    facts = partial(facts_of, pipeline.node, skips=skips, profile=profile, refused=refused, known=known, **more)
     return rewrite(pipeline.node, rules, facts)
 
 

@@ -22,7 +22,7 @@ from cedar.execution.keeping.prints import Describer
 from cedar.execution.places import find_place
 
 _log = logging.getLogger("cedar")
-_MEMORY_BYTES = 2 << 30
+MEMORY_BYTES = 2 << 30  # that a loader keeps
 _LISTING = 5.0  # seconds that a listing of a place is good for
 _checked: dict[str, Any] = {}  # file name to the mark of the bytes whose checksum this process has found right
 
@@ -59,7 +59,7 @@ class Store:
         disk: bytes per directory or URL; None for 16 GiB or 80% of what is free, whichever is less.
     """
 
-    def __init__(self, budget: int = _MEMORY_BYTES, disk: int | None = None) -> None:
+    def __init__(self, budget: int = MEMORY_BYTES, disk: int | None = None) -> None:
         self._budget, self._disk = budget, disk
         self.memory = Memory(budget)
         self.described = Describer()

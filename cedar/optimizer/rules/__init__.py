@@ -8,6 +8,7 @@ A rule for deduplication joins with the recommendation work: it groups columns a
 """
 
 from cedar.optimizer.facts import Rule
+from cedar.optimizer.rules.cache_place import cache_place
 from cedar.optimizer.rules.common import common
 from cedar.optimizer.rules.dead_columns import dead_columns
 from cedar.optimizer.rules.dead_results import dead_results
@@ -18,5 +19,5 @@ from cedar.optimizer.rules.scan_columns import scan_columns
 from cedar.optimizer.rules.scan_filter import scan_filter
 
 MOVES: tuple[Rule, ...] = (push_filter, scan_filter, limit, late, common)
-TRIMS: tuple[Rule, ...] = (dead_results, scan_columns, dead_columns)
+TRIMS: tuple[Rule, ...] = (cache_place, dead_results, scan_columns, dead_columns)
 RULES: tuple[Rule, ...] = (*MOVES, *TRIMS)

@@ -1,9 +1,10 @@
-"""dead_columns: columns that nobody reads any more are dropped before rows are held, cut, shipped or gathered."""
+"""dead_columns: columns that nobody reads any more are dropped before rows are held, kept, cut, shipped or gathered."""
 
 from __future__ import annotations
 
 from cedar.graph import Node
 from cedar.operators.base import Schema
+from cedar.operators.cache import Cache
 from cedar.operators.concat import Concat
 from cedar.operators.mix import Mix
 from cedar.optimizer.edit import only, rebuilt
@@ -12,9 +13,13 @@ from cedar.optimizer.live import needs
 
 
 def dead_columns(node: Node, facts: Facts) -> Outcome:
-    """Below stream operators, and below functions that run once per row: there tasks may be cut, and rows shipped."""
+    """Below stream operators and ``cache("auto")``, and below functions that run once per row.
+
+    There rows are held, tasks may be cut, and rows shipped.
+    """
     effects = node.operator.effects()
-    if not node.inputs or not (effects.rows == "stream" or effects.per_row):
+    holds = effects.rows == "stream" or isinstance(node.operator, Cache)
+    if not node.inputs or not (holds or effects.per_row):
         return None
     kept = [_kept(node, child, facts) for child in node.inputs]
     if isinstance(node.operator, Concat | Mix) and not all(kept):

@@ -1,0 +1,181 @@
+"""cache_place: rows are kept where that saves most in later epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cedar import graph
+from cedar.datasets.base import Read
+from cedar.graph import Node
+from cedar.operators.base import RowOperator
+from cedar.operators.cache import Cache
+from cedar.optimizer.commute import is_row_operator
+from cedar.optimizer.edit import rebuilt
+from cedar.optimizer.facts import Change, Facts, Keeping, Outcome, Refusal
+from cedar.optimizer.flow import find_flow
+from cedar.optimizer.loads import find_loads
+
+_AUTO = "auto"
+_BETTER = 1.1  # of what is saved: less is not worth a move, since figures have noise
+_WORTH = 0.05  # of the time of an epoch: what a cache that nobody asked for must save
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A cache above the first operators of a chain, per row that the source reads.
+
+    Args:
+        saved: seconds that later epochs do without.
+        bytes: that are kept, and read back instead.
+    """
+
+    saved: float
+    bytes: float
+
+    def gain(self, rows: int, per_byte: float, room: float) -> float:
+        """Seconds per row; of what does not fit, the rest is computed again."""
+        total = rows * self.bytes
+        return (self.saved - self.bytes * per_byte) * (min(1.0, room / total) if total else 1.0)
+
+
+def cache_place(node: Node, facts: Facts) -> Outcome:
+    """``cache("auto")`` moves within the operators right above a source, below the first random one, or goes.
+
+    After the first epoch, what is below it costs nothing but the reading of what was kept. A place that the user named
+    stays; where the budget names an amount for it, a cache is put in that nobody asked for.
+    """
+    if facts.profile is None or facts.keeping is None or not (is_row_operator(node) or not node.inputs):
+        return None
+    chain = _chain(node, facts)
+    if chain is None:
+        return None
+    hints = [n for n in chain if isinstance(n.operator, Cache)]
+    wanted = facts.keeping.wanted and not hints and not _kept_above(node, facts)
+    if not wanted and (len(hints) != 1 or _where(hints[0]) != _AUTO):
+        return None
+    return _placed(chain, hints[0] if hints else None, facts, facts.keeping)
+
+
+def _where(node: Node) -> str:
+    assert isinstance(node.operator, Cache)
+    return node.operator.where
+
+
+def _chain(top: Node, facts: Facts) -> list[Node] | None:
+    """A source and the row operators right above it, lowest first, where ``top`` is the last of them."""
+    assert facts.root is not None
+    above = [n for n in graph.walk(facts.root) if any(child is top for child in n.inputs)]
+    if len(above) == 1 and is_row_operator(above[0]):
+        return None
+    chain = [top]
+    while is_row_operator(chain[-1]) and facts.consumers[id(chain[-1].inputs[0])] == 1:
+        chain.append(chain[-1].inputs[0])
+    return chain[::-1] if isinstance(chain[-1].operator, Read) else None
+
+
+def _kept_above(node: Node, facts: Facts) -> bool:
+    """Some cache above keeps the rows of the chain already."""
+    assert facts.root is not None
+    caches = (n for n in graph.walk(facts.root) if isinstance(n.operator, Cache))
+    return any(any(below is node for below in graph.walk(cache)) for cache in caches)
+
+
+def _placed(chain: list[Node], hint: Node | None, facts: Facts, keeping: Keeping) -> Outcome:
+    source = chain[0]
+    label = Cache(_AUTO).label()
+    rows = _rows(source)
+    if facts.streams(source) or rows is None or facts.figures(source) is None:
+        why = "it cannot be split" if facts.streams(source) else "how many rows it has is not known"
+        return Refusal(f"of {facts.label(source)}, {why}", label) if hint is not None else None
+    work = [n for n in chain[1:] if n is not hint]
+    fixed = next((i for i, n in enumerate(work) if n.operator.effects().random), len(work))
+    places = _places(source, work[:fixed], facts)
+    room = keeping.bytes / len(graph.sources(facts.root or source))
+    gains = [place.gain(rows, keeping.seconds_per_byte(_AUTO), room) for place in places]
+    best = max(range(len(gains)), key=lambda i: (gains[i], -i))
+    if hint is None:
+        whole = places[-1].saved
+        return _inserted(chain, work, best, facts, _told(places[best], rows)) if gains[best] > _WORTH * whole else None
+    now = min(chain.index(hint) - 1, fixed)
+    if gains[best] <= 0:
+        return _without(chain, work, hint, facts, "no room to keep rows" if not room else _loses(places[now], keeping))
+    if gains[best] < _BETTER * gains[now] or best == now:
+        return Refusal(f"best where it is: {_told(places[now], rows)}", label) if _as_written(hint, facts) else None
+    return _moved(chain, work, hint, best, facts, _told(places[best], rows))
+
+
+def _rows(source: Node) -> int | None:
+    assert isinstance(source.operator, Read)
+    try:
+        rows = [getattr(split, "rows", None) for split in source.operator.source.splits()]
+    except Exception:  # noqa: BLE001 - the run lists them again, and says what is wrong
+        return None
+    return None if not rows or any(count is None for count in rows) else sum(rows)
+
+
+def _places(source: Node, work: Sequence[Node], facts: Facts) -> list[_Place]:
+    """A place above the source, and one above each operator."""
+    assert facts.root is not None
+    loads = find_loads(facts.root, facts)
+    flow = find_flow(facts.root, facts, loads)
+    filters = list(getattr(source.operator, "where", ()))
+    read = flow.rate[id(source)]
+    for each in filters:
+        read /= loads[id(each)].keep
+    saved, entering = loads[id(source)].busy, 1.0
+    for each in filters:
+        saved += entering * loads[id(each)].busy
+        entering *= loads[id(each)].keep
+    places = []
+    for node in (source, *work):
+        if node is not source:
+            saved += entering * loads[id(node)].busy
+            entering = flow.rate[id(node)] / read
+        needed = flow.needs[id(node)]
+        size = sum(size for name, size in flow.sizes[id(node)].items() if needed is None or name in needed)
+        places.append(_Place(saved, entering * size))
+    return places
+
+
+# ---- the graph -------------------------------------------------------------------------------------------------------
+
+
+def _moved(chain: list[Node], work: list[Node], hint: Node, best: int, facts: Facts, told: str) -> Change:
+    top = _stacked(chain[0], [*work[:best], hint, *work[best:]], facts)
+    return Change(top, facts.label(hint), f"above {facts.label((chain[0], *work)[best])} ({told})")
+
+
+def _without(chain: list[Node], work: list[Node], hint: Node, facts: Facts, why: str) -> Change:
+    return Change(_stacked(chain[0], work, facts), facts.label(hint), f"dropped: {why}")
+
+
+def _inserted(chain: list[Node], work: list[Node], best: int, facts: Facts, told: str) -> Change:
+    source = chain[0]
+    top = _stacked(source, [*work[:best], Node(Cache(_AUTO), (source,)), *work[best:]], facts)
+    return Change(top, Cache(_AUTO).label(), f"above {facts.label((source, *work)[best])} ({told})")
+
+
+def _stacked(source: Node, nodes: Sequence[Node], facts: Facts) -> Node:
+    current = source
+    for node in nodes:
+        assert isinstance(node.operator, RowOperator)
+        current = node if node.inputs[0] is current else rebuilt(node, (current,), facts)
+    return current
+
+
+def _as_written(hint: Node, facts: Facts) -> bool:
+    """It stands above what the user put it above."""
+    if facts.ordinal(hint) is None:
+        return False
+    done = {facts.ordinal(n) for n in graph.walk(hint.inputs[0])} - {None}
+    return done == {facts.ordinal(n) for n in graph.walk(hint.logical.inputs[0])}
+
+
+def _told(place: _Place, rows: int) -> str:
+    return f"saves {place.saved * 1e6:.3g} us a row after the first epoch, keeps {rows * place.bytes / 2**20:,.1f} MiB"
+
+
+def _loses(place: _Place, keeping: Keeping) -> str:
+    loading = place.bytes * keeping.seconds_per_byte(_AUTO)
+    return f"to read a row back takes {loading * 1e6:.3g} us, to make it {place.saved * 1e6:.3g} us"
