@@ -210,7 +210,7 @@ class Flow(ABC):
         """
 
     def limit(self, units: int) -> None:
-        """No more than so many units will be asked for: more need not be read ahead. Asked for, they come all the same."""
+        """No more than so many units will be asked for, so more need not be read ahead; they come if asked for."""
 
     def close(self) -> None:
         """Let go of what is in flight."""

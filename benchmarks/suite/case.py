@@ -69,6 +69,8 @@ class Case:
         version = hashlib.sha256(code.encode()).hexdigest()[:8]
         place = folder / f"{self.name}-{rows}-{version}"
         if not place.exists():
+            for old in folder.glob(f"{self.name}-{rows}-*"):
+                shutil.rmtree(old, ignore_errors=True)
             partial = folder / f"{place.name}.{os.getpid()}"
             partial.mkdir(parents=True)
             self.module.data(str(partial), rows, SEED)

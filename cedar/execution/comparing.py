@@ -66,18 +66,25 @@ def _differs(ours: Column, theirs: Column) -> str | None:
         return f"{ours.dtype}{ours.shape} in the plan, {theirs.dtype}{theirs.shape} as written"
     if ours.dtype == object:
         return None if all(_same_object(a, b) for a, b in zip(ours, theirs, strict=True)) else _first(ours, theirs)
-    same = np.ascontiguousarray(ours).tobytes() == np.ascontiguousarray(theirs).tobytes()
+    same = _plain_nan(ours).tobytes() == _plain_nan(theirs).tobytes()
     return None if same else _first(ours, theirs)
 
 
+def _plain_nan(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """With one NaN for all: which one a sum or product gives depends on how many rows a block has."""
+    if values.dtype.kind not in "fc" or not np.isnan(values).any():
+        return np.ascontiguousarray(values)
+    return np.where(np.isnan(values), values.dtype.type(np.nan), values)
+
+
 def same_array(ours: pa.Array, theirs: pa.Array) -> bool:
-    """Equal types, nulls and values; floats by their bits."""
+    """Equal types, nulls and values; floats by their bits, except that NaN is NaN."""
     if len(ours) != len(theirs) or not ours.is_null().equals(theirs.is_null()):
         return False
     kind = ours.type
     if pa.types.is_floating(kind):
         bits = np.dtype(f"u{kind.bit_width // 8}")
-        pairs = [a.drop_null().to_numpy(zero_copy_only=False).view(bits) for a in (ours, theirs)]
+        pairs = [_plain_nan(a.drop_null().to_numpy(zero_copy_only=False)).view(bits) for a in (ours, theirs)]
         return bool(np.array_equal(*pairs))
     if pa.types.is_struct(kind):
         return all(same_array(a, b) for a, b in zip(ours.flatten(), theirs.flatten(), strict=True))

@@ -358,6 +358,8 @@ class Loader:
             executor=self._ran_on,
             workers=self._workers,
             epoch=self.epoch,
+            plan=self._plans.current.method,
+            notes=(*self._plans.notes(), *self._job.store.told()),
         )
 
     @property

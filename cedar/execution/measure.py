@@ -163,5 +163,9 @@ class _Work:
             per_call = shortest(partial(kernel, block.slice(0, 1), self._env), deadline)
             block = block.slice(0, min(max(rows, 1), block.slots))
         call = partial(kernel, block, self._env)
-        gil = gil_share(call, figures.wall * len(block), deadline) if cores > 1 else None
+        gil: float | None = None
+        if getattr(kernel, "pooled", False):  # two threads would wait for the library's own, not for the GIL
+            gil = 0.0
+        elif cores > 1:
+            gil = gil_share(call, figures.wall * len(block), deadline)
         return replace(figures, gil=gil, call=min(per_call, figures.wall * figures.rows / figures.calls))

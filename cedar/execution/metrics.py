@@ -124,7 +124,8 @@ class Report:
 
     ``stall`` is the share of the wall time between the first and the last ``next()`` in which the caller waited for
     data, 0 to 1. ``operators`` maps labels to seconds of work, summed over workers. ``rows_read`` counts rows decoded
-    from the sources by this rank.
+    from the sources by this rank. ``plan`` says how the last plan was found, ``notes`` what became of others, of audits
+    and of the cache.
     """
 
     rows: int
@@ -143,6 +144,8 @@ class Report:
     workers: int
     rows_read: int
     epoch: int
+    plan: str = "as written"
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [
@@ -160,6 +163,8 @@ class Report:
         lines += [f"  {s:8.3f} s {s / total:5.0%}  {label}" for label, s in self.operators.items()]
         if self.skipped:
             lines += [f"  skipped {count:,} row(s) in {label}" for label, count in self.skipped.items()]
+        lines.append(f"plan: {self.plan}")
+        lines += [f"note: {note}" for note in self.notes]
         lines.append(f"restarts: {self.restarts}")
         return "\n".join(lines)
 

@@ -186,7 +186,9 @@ class Plans:
             plan = self.planner.improve(
                 profile, remaining, lambda plan: calls.make(partial(check_plan, self._binding, plan, rows))
             )
-            if plan is not None:
+            if plan is not None and plan.root is self.current.root:
+                self.current = plan  # with more to tell
+            elif plan is not None:
                 self._warm(plan, calls)
                 self._change(plan, "chosen from what was measured")
         except Over:
@@ -251,6 +253,13 @@ class Plans:
             self._calls = None
 
     # ---- what is known -----------------------------------------------------------------------------------------------
+
+    def notes(self) -> list[str]:
+        """What a report says of plans: changes, and what checks found."""
+        m = self._metrics
+        counted = [(m.fell_back, "run again in the order as written"), (m.audited, "audited")]
+        told = [f"{number} task(s) {what}" for number, what in counted if number]
+        return [*(f"plan changed: {why}" for why in self.history), *told, *(f"audit: {d}" for d in m.differences[:3])]
 
     def measured(self) -> float | None:
         """Rows read per second under the current plan, where that says something of it."""

@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-
 _FIRST = 4  # the first task of a stage that is audited: what is wrong everywhere is soon found
 
 

@@ -195,5 +195,8 @@ class SkipFlow(Flow):
         piece = self._inner.pull(wait)
         return replace(piece, at=piece.position(), skip=0) if isinstance(piece, Piece) else piece
 
+    def limit(self, units: int) -> None:
+        self._inner.limit(units)
+
     def close(self) -> None:
         self._inner.close()

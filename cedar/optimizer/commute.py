@@ -103,6 +103,18 @@ def _survivors(below: Node, above: Node, facts: Facts) -> str | None:
     return None
 
 
+def _order(below: Node, above: Node, facts: Facts) -> str | None:
+    """New columns come in the order in which they are made; where no names are known, nothing can mend it later."""
+    if facts.schemas.get(id(below.inputs[0])) is not None:
+        return None
+    for node in (below, above):
+        effects = node.operator.effects()
+        new = (effects.writes or frozenset()) - (effects.reads or frozenset())
+        if not new or isinstance(node.operator, Drop | Rename):
+            return None
+    return "both may add columns to rows whose columns are not known, and their order would change"
+
+
 def _rows(below: Node, above: Node, facts: Facts) -> str | None:
     first, second = below.operator.effects(), above.operator.effects()
     if first.rows == second.rows == "1:n":
@@ -132,5 +144,5 @@ def _named(names: frozenset[str]) -> str:
 
 
 _CHECKS: tuple[Callable[[Node, Node, Facts], str | None], ...] = (
-    _kinds, _walls, _columns, _survivors, _rows, _skipped,
+    _kinds, _walls, _columns, _survivors, _order, _rows, _skipped,
 )  # fmt: skip

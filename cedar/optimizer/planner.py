@@ -29,6 +29,7 @@ _log = logging.getLogger("cedar")
 _GAIN = 1.05  # of the predicted speed: less is not worth a change of plans
 _CHECKING = 1.0  # seconds for plans to be checked, each without the rule that made the one before it differ
 ORDER = "order"  # what decisions of the search are called
+_MOVING = frozenset({ORDER, *(rule.__name__ for rule in MOVES)})
 _FIXED = Refusal("its results differed on sample rows")
 
 
@@ -77,15 +78,19 @@ class AutoPlanner:
         if remaining is not None and remaining <= 0:
             return None
         plan = self.best(profile, remaining)
-        if moves(plan):
+        saves = any(d.applied and d.rule == cache_place.__name__ for d in plan.decisions)  # in later epochs
+        told = len(self._refusals)
+        if moves(plan) or saves:  # what is kept must be the same in every epoch
             plan = self._checked(plan, profile, remaining, check)
         current = self.current
         gain = _GAIN if current is None else self._gain(plan, current, profile)
         same = current is not None and signature(self.root, plan.root) == signature(self.root, current.root)
         wanted = plan.workers is not None and plan.workers > self.workers
-        saves = any(d.applied and d.rule == cache_place.__name__ for d in plan.decisions)  # in later epochs
         if (same or (gain < _GAIN and not saves and not self._refusals)) and not wanted:
-            return None
+            news = tuple(self._refusals[told:])
+            if not news or current is None:
+                return None
+            plan = replace(current, decisions=(*current.decisions, *news))
         self.current, self.workers = plan, max(self.workers, plan.workers or 0)
         return plan
 
@@ -162,10 +167,10 @@ class AutoPlanner:
                 return plan
             culprit = self._culprit(plan, profile, remaining, check, end)
             self._refusals.append(Decision(culprit or "plan", "all of it", applied=False, why=found.what))
-            if culprit is None:
-                break
-            self.refused |= {culprit}
+            self.refused |= {culprit} if culprit else _MOVING
             plan = self.best(profile, remaining)
+            if culprit is None:
+                return plan  # in which nothing changes places
         root, trims = self._rewritten(self.root, TRIMS, profile)  # nothing changes places
         return Plan(self.root, root, (*trims, *self._refusals), method="rules", profile=profile)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cedar.errors import PlanError, user_site
@@ -11,13 +13,14 @@ from cedar.execution.checking import check_plan
 from cedar.execution.executors import EXECUTORS, available_cpus
 from cedar.execution.keeping.cost import load_seconds_per_byte
 from cedar.execution.keeping.store import MEMORY_BYTES
+from cedar.execution.machine import machine
 from cedar.execution.measure import profile as measured
 from cedar.execution.planning import Plans
 from cedar.operators.base import Env, RowOperator
 from cedar.optimizer.budget import Budget
 from cedar.optimizer.facts import Keeping
 from cedar.optimizer.planner import AutoPlanner
-from cedar.plan.data import Plan
+from cedar.plan.data import Decision, Plan
 from cedar.plan.planner import Planner
 from cedar.profile import Profile
 from cedar.report.explain import explain
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from cedar.graph import Node
     from cedar.pipeline.core import Pipeline
 
+_log = logging.getLogger("cedar")
 _MOST_WORKERS = 32  # of a run that waits for storage or other machines
 
 
@@ -46,8 +50,8 @@ def choose_plan(
                 fix="Plan.load(path, pipeline) fits a saved plan to a pipeline; p.optimize() makes one",
             )
         return None, plan
-    if plan not in ("auto", "off"):
-        raise PlanError(f"plan={plan!r} is no plan", site=user_site(), fix='"auto", "off", or a cedar.Plan')
+    if not isinstance(plan, str) or plan not in ("auto", "off"):
+        raise PlanError(f"plan={plan!r:.80} is no plan", site=user_site(), fix='"auto", "off", or a cedar.Plan')
     if plan == "off":
         return None, None
     return planner_for(node, Budget(), executor, workers, on_error, exact), None
@@ -80,12 +84,29 @@ def best_plan(pipeline: Pipeline, budget: Budget | None, profile: Profile | None
     from cedar.execution.binding import Binding
 
     node = pipeline.node
+    _check("budget", budget, Budget, "cedar.Budget(cpus=..., memory=...)")
+    _check("profile", profile, Profile, "p.profile(), or Profile.load(path, p)")
     if profile is None:
         profile = measured(node)
     profile.check(pipeline.subject)
     planner = planner_for(node, budget or Budget(), "auto", None, None, exact=True)
     binding = Binding(node, None, Env())
-    return planner.chosen(profile, lambda plan: check_plan(binding, plan, 256))
+    return _of_machine(planner.chosen(profile, lambda plan: check_plan(binding, plan, 256)), profile)
+
+
+def _check(name: str, value: object, kind: type, fix: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise PlanError(f"{name}={value!r:.80} is no {kind.__name__}", site=user_site(), fix=fix)
+
+
+def _of_machine(plan: Plan, profile: Profile) -> Plan:
+    """The plan, with a word on figures that come from another machine."""
+    other = profile.differences(machine(measure=False))
+    if not other:
+        return plan
+    _log.warning("the profile is of another machine (%s): its seconds may not hold here", ", ".join(other))
+    why = f"{', '.join(other)}: its seconds may not hold here"
+    return replace(plan, decisions=(*plan.decisions, Decision("profile", "of another machine", applied=True, why=why)))
 
 
 def plan_of(node: Node) -> Plan:

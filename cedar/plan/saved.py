@@ -228,7 +228,7 @@ def _parsed(text: str) -> dict[str, Any]:
         raise PlanError(f"the plan is no JSON, or was cut off: {error}", fix=_AGAIN) from error
     if not isinstance(found, dict) or "cedar_plan" not in found:
         raise PlanError("the text is no plan: it does not begin with its version, 'cedar_plan'", fix=_AGAIN)
-    if found["cedar_plan"] != VERSION:
+    if type(found["cedar_plan"]) is not int or found["cedar_plan"] != VERSION:
         raise PlanError(
             f"the plan has version {found['cedar_plan']!r}, this release reads {VERSION}",
             fix="optimize the pipeline with this release and save that plan",

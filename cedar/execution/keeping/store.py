@@ -79,6 +79,14 @@ class Store:
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self._budget, self._disk)  # another process keeps its own
 
+    def told(self) -> list[str]:
+        """What a report says of the cache: nothing where there is none."""
+        if not self.hits and not self.misses:
+            return list(self.notes)
+        counts = f"cache: {self.hits} hit(s), {self.misses} miss(es), {self.stored_bytes:,} bytes stored"
+        dropped = [f"{n} {what}" for n, what in ((self.evictions, "evicted"), (self.rejected, "rejected")) if n]
+        return [", ".join([counts, *dropped]), *self.notes]
+
     @property
     def evictions(self) -> int:
         return self._evicted + self.memory.evicted

@@ -1,4 +1,7 @@
-"""limit: what take leaves out is not computed first."""
+"""limit: what take leaves out is not computed first.
+
+Right above a source it ends the look-ahead: splits behind the last row that is taken are not read.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,8 @@ def limit(node: Node, facts: Facts) -> Outcome:
             break
         passed.append(current)
         current = current.inputs[0]
+    if refused is None and isinstance(current.operator, Take):
+        refused = f"{facts.label(current)} counts rows, too, and states hold how far each of the two is"
     if not passed:
         return None if refused is None else Refusal(refused)
     top = rebuilt(node, (current,), facts)
