@@ -21,7 +21,8 @@ Order = tuple[str, ...]
 
 def orders(scale: Scale) -> list[Figure]:
     chosen = tuple(case for case in scale.cases if case.permuted)
-    return each(Scale(scale.quick, chosen[-2:-1] if scale.quick else chosen), lambda case: _one(case, scale), "orders")
+    few = chosen[-2:][:1] if scale.quick else chosen  # one, of few orders
+    return each(Scale(scale.quick, few), lambda case: _one(case, scale), "orders")
 
 
 def _one(case: Case, scale: Scale) -> list[Figure]:

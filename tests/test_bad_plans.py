@@ -131,8 +131,7 @@ def test_a_filter_that_depends_on_what_another_function_did(files: str, eager: N
 
     loader = same(make)
     assert "push_filter" not in applied(loader)
-    assert "push_filter" in refusals(loader)
-    assert "as written" in refusals(loader)
+    assert "all of it" in refusals(loader), "found on sample rows"
 
 
 class Cell:
@@ -374,6 +373,14 @@ def test_a_plan_file_edited_into_an_illegal_order(files: str, tmp_path: Path) ->
     refused(path, p)
 
 
+def outcome(pipeline: cedar.Pipeline, plan: Any) -> Any:
+    """What a run gives, or that it ends in an error that says what to do."""
+    try:
+        return run(pipeline, plan)[0]
+    except CedarError as error:
+        return "an error" if error.fix else str(error)
+
+
 def test_plan_files_edited_at_random_are_refused_or_legal(files: str, tmp_path: Path) -> None:
     path, body = saved(files, tmp_path)
     wanted, _ = run(plain_pipeline(files), "off")
@@ -392,11 +399,8 @@ def test_plan_files_edited_at_random_are_refused_or_legal(files: str, tmp_path: 
                 except PlanError:
                     continue
                 loaded += 1
-                if changed["nodes"] != body["nodes"] and key not in ("is",):
-                    try:
-                        assert run(p, plan)[0] == wanted, changed["nodes"][number]
-                    except CedarError as error:
-                        assert error.fix, (str(error), changed["nodes"][number])
+                if changed["nodes"] != body["nodes"] and key != "is":
+                    assert outcome(p, plan) in (wanted, "an error"), changed["nodes"][number]
     assert tried > loaded
 
 
@@ -478,3 +482,317 @@ def test_the_plan_of_another_pipeline_object(files: str) -> None:
     plan = plain_pipeline(files).loader().plan
     with pytest.raises(PlanError, match="another pipeline"):
         plain_pipeline(files).loader(plan=plan)
+
+
+# ---- an optimizer that fails -----------------------------------------------------------------------------------------
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("a bug in the optimizer")
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.name == "cedar" and r.levelno >= logging.WARNING]
+
+
+def test_a_rule_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def crashes(node: Any, facts: Any) -> Any:
+        raise RuntimeError("a bug in the optimizer")
+
+    monkeypatch.setattr(optimizer, "RULES", (crashes,))
+    monkeypatch.setattr(optimizer, "MOVES", (crashes,))
+    with caplog.at_level(logging.WARNING, "cedar"):
+        loader = same(lambda: plain_pipeline(files))
+    assert loader.plan.method == "as written"
+    assert len(warnings_of(caplog)) == 1, warnings_of(caplog)
+
+
+@pytest.mark.parametrize("what", ["search", "signature", "moves"])
+def test_a_search_that_raises(
+    what: str, files: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(optimizer, what, broken)
+    with caplog.at_level(logging.WARNING, "cedar"):
+        same(lambda: plain_pipeline(files))
+    assert len(warnings_of(caplog)) == 1, warnings_of(caplog)
+    assert "the run goes on" in warnings_of(caplog)[0]
+
+
+def test_a_check_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    from cedar.execution import planning
+
+    monkeypatch.setattr(planning, "check_plan", broken)
+    monkeypatch.setattr(optimizer, "_GAIN", 0.0)
+    with caplog.at_level(logging.WARNING, "cedar"):
+        same(lambda: end(read(files).map(work, "x", into="y").filter(third, "x")))
+    assert len(warnings_of(caplog)) == 1, warnings_of(caplog)
+
+
+def test_nobody_waits_for_a_plan(files: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def forever(*_: Any, **__: Any) -> Any:
+        begun.set()
+        go.wait(30)
+        raise RuntimeError("late")
+
+    monkeypatch.setattr(optimizer, "search", forever)
+    try:
+        wanted = [plain(b["id"]) for b in plain_pipeline(files).loader(plan="off")]
+        started = time.monotonic()
+        loader = plain_pipeline(files).loader(workers=2)
+        assert [plain(b["id"]) for b in loader] == wanted
+        assert begun.is_set()
+        assert time.monotonic() - started < 5
+        assert [plain(b["id"]) for b in loader] != wanted, "the next epoch runs, too"
+        assert sum(t.name == "cedar-plan" for t in threading.enumerate()) == 1, "there is no second one meanwhile"
+    finally:
+        go.set()
+
+
+# ---- users who go away -----------------------------------------------------------------------------------------------
+
+
+def planning_threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name == "cedar-plan"]
+
+
+@pytest.fixture
+def checking(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Set once a plan is being checked; checks take a while."""
+    from cedar.execution import checking as checking_module
+    from cedar.execution import planning
+
+    begun, check = threading.Event(), checking_module.check_plan
+
+    def slowly(*args: Any) -> Any:
+        begun.set()
+        time.sleep(0.1)
+        return check(*args)
+
+    monkeypatch.setattr(planning, "check_plan", slowly)
+    monkeypatch.setattr(optimizer, "_GAIN", 0.0)
+    yield begun
+    for thread in planning_threads():
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def counted(files: str, calls: list[int]) -> cedar.Pipeline:
+    def count(x: int) -> int:
+        calls.append(x)
+        return work(x)
+
+    return end(read(files).map(count, "x", into="y", dtype=int).filter(third, "x"))
+
+
+def until(checking: threading.Event, iterator: Iterator[Any]) -> int:
+    """How many batches were taken until a plan is being checked."""
+    taken = 0
+    while not checking.is_set():
+        next(iterator)
+        taken += 1
+        time.sleep(0.002)
+    return taken
+
+
+def settled(calls: list[int]) -> bool:
+    """No call comes any more, once those under way have ended."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("cedar") and thread.name != "cedar-plan":
+            thread.join(5)
+    before = len(calls)
+    time.sleep(0.3)
+    return len(calls) == before
+
+
+def test_break_while_planning_then_again(files: str, checking: threading.Event) -> None:
+    calls: list[int] = []
+    with counted(files, calls).loader(workers=2) as loader:
+        iterator = iter(loader)
+        until(checking, iterator)
+        started = time.monotonic()
+        iterator.close()  # type: ignore[attr-defined]
+        assert time.monotonic() - started < 2
+        assert settled(calls), "no function of the user is called after the end of the run"
+        found = [plain(b["id"]) for b in loader]
+    assert found == [plain(b["id"]) for b in counted(files, []).loader(plan="off")]
+
+
+def test_an_interrupt_while_planning(files: str, checking: threading.Event) -> None:
+    calls: list[int] = []
+    loader = counted(files, calls).loader(workers=2)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in loader:
+            if checking.is_set():
+                raise KeyboardInterrupt
+            time.sleep(0.002)
+    loader.close()
+    assert settled(calls)
+
+
+def test_a_loader_that_is_dropped_while_planning(files: str, checking: threading.Event) -> None:
+    calls: list[int] = []
+    iterator = iter(counted(files, calls).loader(workers=2))
+    until(checking, iterator)
+    del iterator
+    gc.collect()
+    assert settled(calls)
+    deadline = time.monotonic() + 1
+    while planning_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not planning_threads()
+
+
+def test_closing_while_planning_with_the_iterator_still_held(files: str, checking: threading.Event) -> None:
+    calls: list[int] = []
+    loader = counted(files, calls).loader(workers=2)
+    iterator = iter(loader)
+    until(checking, iterator)
+    loader.close()
+    assert settled(calls)
+    del iterator
+
+
+# ---- threads ---------------------------------------------------------------------------------------------------------
+
+
+def test_inline_runs_call_functions_in_their_own_thread_only(files: str, eager: None) -> None:
+    threads: set[int] = set()
+    db = sqlite3.connect(":memory:")  # refuses other threads
+
+    def ask(x: int) -> int:
+        threads.add(threading.get_ident())
+        return int(db.execute("select ? + 1", (x,)).fetchone()[0])
+
+    def make() -> cedar.Pipeline:
+        return end(read(files).map(ask, "x", into="y", dtype=int).map(work, "x", into="w").filter(third, "x"))
+
+    loader = same(make, executor="inline")
+    db.close()
+    assert threads == {threading.get_ident()}
+    assert loader._plans.history == ["chosen from what was measured"]
+
+
+def test_an_instance_of_a_class_serves_one_thread_at_a_time(files: str, eager: None) -> None:
+    class Careful:
+        def __init__(self) -> None:
+            self.busy = threading.Lock()
+
+        def __call__(self, x: int) -> int:
+            assert self.busy.acquire(blocking=False), "used by two threads"
+            try:
+                return work(x)
+            finally:
+                self.busy.release()
+
+    same(lambda: end(read(files).map(Careful, "x", into="y", dtype=int).filter(third, "x")))
+
+
+# ---- sources ---------------------------------------------------------------------------------------------------------
+
+
+def test_files_that_change_between_listing_and_the_next_plan(tmp_path: Path, checking: threading.Event) -> None:
+    for number in range(30):
+        pq.write_table(
+            pa.table({"id": range(number * 100, number * 100 + 100), "x": [1] * 100}), tmp_path / f"{number:02}.parquet"
+        )
+    p = cedar.read_parquet(f"{tmp_path}/*.parquet").map(work, "x", into="y").filter(third, "id").batch(8)
+    with pytest.raises(SourceError) as caught, p.loader(workers=1) as loader:
+        iterator = iter(loader)
+        until(checking, iterator)
+        for path in tmp_path.iterdir():
+            path.unlink()
+        for _ in iterator:
+            pass
+    assert caught.value.fix
+    assert ".parquet" in str(caught.value)
+
+
+SOURCES: dict[str, Callable[[int], cedar.Pipeline]] = {
+    "items": lambda n: cedar.from_items([{"id": i, "x": i} for i in range(n)]),
+    "arrow": lambda n: cedar.from_arrow(
+        pa.table({"id": pa.array(range(n), pa.int64()), "x": pa.array(range(n), pa.int64())})
+    ),
+    "iterable": lambda n: cedar.from_iterable(lambda: iter([{"id": i, "x": i} for i in range(n)])),
+}
+
+SHAPES: dict[str, Callable[[cedar.Pipeline], cedar.Pipeline]] = {
+    "nothing": lambda p: p,
+    "batch": lambda p: p.batch(3, last="keep"),
+    "filter": lambda p: p.map(work, "x", into="y", dtype=int).filter(col("id") >= 0).batch(3, last="keep"),
+    "shuffle": lambda p: p.map(work, "x", into="y", dtype=int).shuffle(window=2).filter(third, "id").select("y"),
+    "take": lambda p: p.map(work, "x", into="y", dtype=int).take(2),
+    "none left": lambda p: p.map(work, "x", into="y", dtype=int).filter(col("id") < 0),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("n", [0, 1, 7])
+@pytest.mark.parametrize("source", SOURCES)
+def test_sources_of_few_rows(source: str, n: int, shape: str) -> None:
+    def make() -> cedar.Pipeline:
+        return SHAPES[shape](SOURCES[source](n))
+
+    def outcome(plan: str) -> Any:
+        try:
+            return run(make(), plan)[0]
+        except CedarError as error:
+            error.done = None
+            return str(error)
+
+    assert outcome("auto") == outcome("off")
+
+
+def test_an_iterator_is_not_begun_again_for_a_plan(eager: None) -> None:
+    passes: list[int] = []
+
+    def rows() -> Iterator[dict[str, int]]:
+        passes.append(0)
+        for i in range(6000):
+            passes[-1] += 1
+            yield {"id": i, "x": i}
+
+    def make() -> cedar.Pipeline:
+        passes.clear()
+        return (
+            cedar.from_iterable(rows, dtypes={"id": int, "x": int})
+            .map(work, "x", into="y")
+            .filter(third, "id")
+            .batch(8)
+        )
+
+    loader = same(make)
+    assert sum(n == 6000 for n in passes) == 1
+    assert sum(passes) < 6000 + 2500, "a sample, for the check"
+    assert loader._plans.history
+    found = [plain(b["id"]) for b in loader]
+    assert found == [plain(b["id"]) for b in make().loader(plan="off")]
+    assert "push_filter" in applied(loader), "the next epoch runs the plan"
+
+
+@pytest.mark.parametrize("wrap", [iter, lambda rows: (row for row in rows), lambda rows: map(dict, rows)])
+def test_an_iterator_that_is_handed_out_twice(wrap: Any, eager: None, caplog: pytest.LogCaptureFixture) -> None:
+    def make(typed: bool = True) -> cedar.Pipeline:
+        rows = wrap([{"id": i, "x": i} for i in range(9000)])
+        p = cedar.from_iterable(lambda: rows).map(work if typed else lambda x: x, "x", into="y")
+        return p.filter(third, "id").batch(8)
+
+    with caplog.at_level(logging.WARNING, "cedar"):
+        same(make)  # one pass is enough for a run, and nothing is lost
+    assert not warnings_of(caplog)
+    for plan in ("off", "auto"):
+        with pytest.raises(PipelineError, match="same iterator twice") as caught:
+            list(make(typed=False).loader(plan=plan))
+        assert caught.value.fix
+
+
+def test_sinks(files: str, tmp_path: Path) -> None:
+    p = read(files).map(work, "x", into="y", dtype=int).filter(col("id") % 3 == 0).select("y", "id")
+    wanted = [row for b in p.batch(64, last="keep").loader(plan="off") for row in zip(b["y"], b["id"], strict=True)]
+    table = p.to_arrow()
+    assert table.column_names == ["y", "id"]
+    assert list(zip(table["y"].to_pylist(), table["id"].to_pylist(), strict=True)) == wanted
+    assert p.count() == len(wanted)
+    written = cedar.read_parquet(p.write_parquet(str(tmp_path / "out"))).to_arrow()
+    assert written.equals(table)

@@ -13,14 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import cedar
 from cedar import col
+from cedar.block import Block
+from cedar.cursor import Keys
 from cedar.execution import splits
+from cedar.execution.comparing import difference
 from cedar.graph import walk
+from cedar.optimizer.commute import may_swap
 from cedar.plan.data import Plan
-from tests.toy_plans_random import Builder, Driven, Outcome, Toy, audited, outcome, plain, planner, plans_of, table
+from cedar.profile import Machine, OperatorProfile, Profile
+from tests.toy_plans_random import (
+    Builder, Driven, Outcome, Splits, Toy, audited, outcome, plain, planner, plans_of, plus, table,
+)  # fmt: skip
 
 CASES = int(os.environ.get("CEDAR_CASES", "60"))
 SEED = int(os.environ.get("CEDAR_SEED", "0"))
@@ -121,7 +130,7 @@ def ranks_and_their_number_change(case: Case) -> None:
 
 def steps_are_read_again(case: Case) -> None:
     """``read`` gives what was delivered."""
-    if case.off.error or not case.off.units or (case.toy.skips and not case.toy.batched):
+    if case.off.error or not case.off.units or case.toy.skips:
         return
     loader = case.driven(case.plans)
     for at in case.draw.sample(range(len(case.off.units)), min(2, len(case.off.units))):
@@ -162,6 +171,98 @@ def check_seeds(seeds: Iterable[int]) -> None:
             except Exception as error:
                 error.add_note(f"{check.__name__} failed: CEDAR_SEED={seed} CEDAR_CASES=1; {case.toy.steps}")
                 raise
+
+
+# ---- found by the above ----------------------------------------------------------------------------------------------
+
+
+def same_by_rules(p: cedar.Pipeline, figures: dict[int, tuple[float, float]] | None = None, **options: Any) -> Plan:
+    """The plan by rules (and the bytes in and out of operators, where given), which gives what was written."""
+    made = planner(p.node)
+    plan = made.begin()
+    if figures is not None:
+        measured = {
+            i: OperatorProfile("", 9, 900, 1e-5, 1e-5, 1.0, *figures.get(i, (8, 8)))
+            for i, _ in enumerate(walk(p.node))
+        }
+        plan = made.best(Profile("", measured, Machine(4, 1 << 34), 900))
+    written, found = (outcome(p.loader(plan=each, executor="inline", **options)) for each in ("off", plan))
+    same(found, written, plan)
+    assert written.error is None
+    return plan
+
+
+def numbers() -> cedar.Pipeline:
+    return cedar.from_arrow(table(0, 45)).select("id", "x")
+
+
+def unnamed(known: bool = True) -> cedar.Pipeline:
+    """Of a source that does not know its columns."""
+    return cedar.from_source(Splits(0, [3, 8, 5], known, streaming=False))
+
+
+def test_a_filter_stays_between_two_shuffles() -> None:
+    same_by_rules(numbers().shuffle(window=10).filter(col("x") % 5 != 2).shuffle(window=7, seed=3).batch(4))
+
+
+def test_a_filter_stays_between_a_concat_that_counts_and_a_shuffle() -> None:
+    both = cedar.concat(numbers().skip(3), numbers())
+    same_by_rules(both.filter(col("x") % 5 != 2).shuffle(window=7).batch(4))
+    plan = same_by_rules(both.filter(col("x") % 5 != 2).batch(4))
+    assert any(d.rule == "push_filter" and d.applied for d in plan.decisions)  # where nobody has windows
+
+
+def test_new_columns_of_unknown_rows_keep_their_order() -> None:
+    p = unnamed().map(plus, "x", into="a", dtype=int).map(plus, "z", into="b", dtype=int).batch(4)
+    lower, upper = list(walk(p.node))[1:3]
+    facts = planner(p.node)._facts(p.node, None)
+    assert "their order would change" in may_swap(lower, upper, facts).reason
+    known = numbers().map(plus, "x", into="a", dtype=int).map(plus, "id", into="b", dtype=int).batch(4)
+    lower, upper = list(walk(known.node))[2:4]
+    assert may_swap(lower, upper, planner(known.node)._facts(known.node, None)) is None
+
+
+@pytest.mark.parametrize("last", ["pad", "keep"])
+def test_padding_of_ranks_is_not_computed_on(last: Any) -> None:
+    """A rank that has fewer batches than others gets one of padding, which no function sees."""
+    batches = numbers().batch(7, last=last)
+    for p in (batches.map(ends, "x", dtype=int).take(3), batches.map(ends, "x", dtype=int).shuffle(seed=2)):
+        for rank in range(2):
+            same_by_rules(p, {2: (8, 80), 3: (8, 80)}, rank=rank, world=2)
+
+
+def ends(x: Any) -> Any:
+    return x * 2 + len(x)
+
+
+@pytest.mark.parametrize("detail", [False, True])
+def test_rows_that_are_all_dropped_have_no_columns_to_miss(detail: bool) -> None:
+    for whole in (lambda p: p.map_batches(lambda c: c, format="arrow"), lambda p: p.map(lambda row: row)):
+        p = whole(unnamed().filter(lambda i: i < 0, "id")).map(plus, "id", dtype=int)
+        assert list(p.with_columns(a=col("x") * 2).loader(plan="auto" if detail else "off")) == []
+
+
+def test_items_of_lists_have_one_name_whoever_made_them(tmp_path: Path) -> None:
+    path = tmp_path / "lists.parquet"
+    pq.write_table(table(0, 20), path)
+    p = cedar.read_parquet(str(path)).filter(col("x") > 3).batch(4)
+    types = [
+        str(batch["l"].type)
+        for plan in ("off", planner(p.node).begin())
+        for batch in p.loader(plan=plan, format="arrow")
+    ]
+    assert set(types) == {"large_list<item: int64>"}
+
+
+def test_audits_take_a_nan_for_a_nan() -> None:
+    both = np.array([np.nan, -np.nan, 0.0])
+    columns = [both, pa.array(both), both.astype(np.float32)]
+    for column in columns:
+        blocks = [Block({"x": column[i : i + 1]}, Keys(np.arange(1))) for i in range(3)]
+        assert difference([blocks[0]], [blocks[1]]) is None
+        assert difference([blocks[0]], [blocks[2]]) is not None
+    zeros = [Block({"x": np.array([zero])}, Keys(np.arange(1))) for zero in (0.0, -0.0)]
+    assert difference(zeros[:1], zeros[1:]) is not None
 
 
 # ---- functions that fail ---------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types
@@ -21,6 +21,7 @@ class IterableSource(BaseSource):
 
     make_iterator: Callable[[], Iterable[Any]]
     dtypes: Mapping[str, Any] | None = None
+    one_pass: ClassVar[bool] = True  # a pass may be dear: another plan waits for the next epoch's
 
     def splits(self) -> list[Split]:
         return [Split(streaming=True)]
@@ -59,8 +60,8 @@ class IterableSource(BaseSource):
             )
         try:
             self.__dict__["_last"] = _Last(weakref.ref(iterator))
-        except TypeError:  # some iterators cannot be referred to weakly
-            self.__dict__.pop("_last", None)
+        except TypeError:  # iterators over lists, and map objects, cannot be referred to weakly
+            self.__dict__["_last"] = _Last(lambda: iterator)
 
     def _next(self, iterator: Iterator[Any], size: int, origin: Origin, row: int) -> list[Any]:
         items: list[Any] = []

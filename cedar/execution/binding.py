@@ -18,6 +18,7 @@ from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.skip import Skip
 
 SAMPLE_ROWS = 64
+_FEW_ROWS = 8  # tell the shape of what a transform gets that changed places
 
 
 class Binding:
@@ -100,8 +101,8 @@ class Binding:
         if id(node) not in self._kernels:
             operator = node.operator
             assert isinstance(operator, RowOperator)
-            inserted = id(logical) not in self.index
-            below = (node if inserted or _moved_within_a_column(node) else logical).inputs[0]
+            inserted, moved = id(logical) not in self.index, _moved_within_a_column(node)
+            below = (node if inserted or moved else logical).inputs[0]
             bound = Bound(
                 index=self.ordinal(node),
                 label=self.label(node),
@@ -109,7 +110,7 @@ class Binding:
                 draw=self._draws.get(id(logical), 0),
                 on_error=None if inserted else self.policy(node),
                 batched=not inserted and self.batched[id(logical.inputs[0])],
-                sample=lambda: self.sample(below),
+                sample=lambda: self._sample(below, _FEW_ROWS) if moved else self.sample(below),
                 types=None if inserted else self.schemas[id(logical.inputs[0])],
                 env=self.check_env,
             )

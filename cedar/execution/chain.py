@@ -92,9 +92,9 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
     """The block after every step; blocks without slots pass untouched."""
     if not timing.seconds:
         timing.seconds = [0.0] * len(steps)
-    if not block.slots and block.aligned and not block.columns:
-        return block
     for i, step in enumerate(steps):
+        if not block.slots and block.aligned and not block.columns:
+            return block
         start = time.perf_counter()
         try:
             block = _run_parts(step, block, env, timing) if env.watch == "detail" else step.kernel(block, env)

@@ -28,16 +28,20 @@ def check_plan(binding: Binding, plan: Plan, rows: int) -> Difference | None:
         unsure = difference([again], [written])
         if unsure is not None:
             return Difference(f"not deterministic: run twice as written, {unsure}")
-    except Exception:  # noqa: BLE001 - rows that fail as written are the run's to tell; they compare nothing here
-        return None
+    except Exception as error:  # noqa: BLE001 - the run's to tell, when it comes there
+        return Difference(f"the sample cannot be computed as written: {type(error).__name__}: {_first_line(error)}")
     try:
         done = check.run(plan.root)
     except Exception as error:  # noqa: BLE001 - the order as written did not raise on these rows
-        return Difference(f"{type(error).__name__} that the order as written does not raise: {error}")
+        return Difference(f"{type(error).__name__} that the order as written does not raise: {_first_line(error)}")
     if list(done.columns) != list(written.columns):
         return Difference(f"columns {list(done.columns)}, {list(written.columns)} as written")
     found = difference([done], [written])
     return None if found is None else Difference(found)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 class _Check:

@@ -69,6 +69,10 @@ class DealtStream(Stream):
     def spans(self, taken: int) -> Any:
         """Runs of the epoch's unit numbers from unit ``taken`` of this rank on; None stands for a padding unit."""
         total = self._numbers.total
+        if self.whole:  # one run: every place where runs are cut is read twice
+            if taken < total:
+                yield taken, total
+            return
         for low, high in dealt_runs(total, self._world, self._rank, self.share.chunk, self.share.last):
             skipped = min(taken, high - low)
             taken -= skipped

@@ -21,6 +21,7 @@ from cedar.execution.metrics import Metrics
 from cedar.execution.probing import with_gil
 from cedar.execution.runner import Runner
 from cedar.execution.watcher import Watcher
+from cedar.graph import Node
 from cedar.operators.base import RowOperator
 from cedar.plan.data import Decision, Plan
 from cedar.plan.planner import Planner
@@ -76,6 +77,7 @@ class Plans:
         self._asked = 0
         self._asked_at = 0.0
         self._calls: Calls | None = None  # of the run under way
+        self._one_pass = any(getattr(_source(node), "one_pass", False) for node in binding.sources)
         self._settled = False  # an error, or an audit, decided: no other plan is taken
         self._found = 0
         self._began: _Span | None = None
@@ -179,7 +181,7 @@ class Plans:
     def _improve(self, calls: Calls, profile: Profile, remaining: float | None) -> None:
         assert self.planner is not None
         try:
-            if self.workers > 1 and self._long(profile, remaining):
+            if self.workers > 1 and not self._one_pass and self._long(profile, remaining):
                 profile = calls.make(partial(with_gil, profile, self._binding, self.workers))
             per_row = sum(f.wall for f in profile.operators.values()) or 1e-6
             rows = int(min(max(_CHECK_SECONDS / per_row / 3, 8), 1024))  # as written twice, and as planned
@@ -220,7 +222,7 @@ class Plans:
             self._settled = last
             self._next = plan
             self.history.append(why)
-            self._watcher.fence = True
+            self._watcher.fence = last or not self._one_pass
 
     def _refuse(self) -> None:
         """An audit found other rows: what it concerns is refused for good, and said aloud."""
@@ -281,3 +283,7 @@ class Plans:
             return None
         total = sum(r or 0 for r in rows)
         return max(0.0, total - self._metrics.rows_read) if total else math.inf
+
+
+def _source(node: Node) -> object:
+    return getattr(node.operator, "source", None)

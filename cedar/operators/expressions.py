@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from cedar.skip import Skip
 if TYPE_CHECKING:
     import polars as pl
 
+T = TypeVar("T")
 Item: TypeAlias = "str | Named"  # a plain column, or a name (None: the expression's own) and an expression
 
 
@@ -47,13 +48,13 @@ class WithColumns(RowOperator):
             _require_elementwise(expr, self.name)
 
     def label(self) -> str:
-        return f"with_columns({_listed(self.items)})"
+        return _kept(self, "label", lambda: f"with_columns({_listed(self.items)})")
 
     def effects(self) -> Effects:
-        return Effects(_reads(self.items), _writes(self.items))
+        return _kept(self, "effects", lambda: Effects(_reads(self.items), _writes(self.items)))
 
     def schema(self, *inputs: Schema) -> Schema:
-        return _schema(With(self.items, _blame(self)), inputs[0])
+        return _schema(self, With(self.items, _blame(self)), inputs[0])
 
     def code(self) -> tuple[Any, ...]:
         return tuple(expr for _, expr in self.items)
@@ -89,13 +90,13 @@ class FilterExpression(RowOperator):
         _require_elementwise(self.predicate, self.name)
 
     def label(self) -> str:
-        return f"filter({text(self.predicate, 60)})"
+        return _kept(self, "label", lambda: f"filter({text(self.predicate, 60)})")
 
     def effects(self) -> Effects:
-        return Effects(columns_of(self.predicate), frozenset(), rows="1:0..1")
+        return _kept(self, "effects", lambda: Effects(columns_of(self.predicate), frozenset(), rows="1:0..1"))
 
     def schema(self, *inputs: Schema) -> Schema:
-        return _schema(Where(self.predicate, _blame(self)), inputs[0])
+        return _schema(self, Where(self.predicate, _blame(self)), inputs[0])
 
     def code(self) -> tuple[Any, ...]:
         return (self.predicate,)
@@ -137,9 +138,12 @@ class Select(RowOperator):
                 raise PipelineError(f"select: column {name!r} is given twice", site=user_site())
 
     def label(self) -> str:
-        return f"select({_listed(self.items)})"
+        return _kept(self, "label", lambda: f"select({_listed(self.items)})")
 
     def effects(self) -> Effects:
+        return _kept(self, "effects", self._effects)
+
+    def _effects(self) -> Effects:
         plain = frozenset(item for item in self.items if isinstance(item, str))
         return Effects(_reads(self.items), _writes([i for i in self.items if not isinstance(i, str)]), keeps=plain)
 
@@ -147,7 +151,7 @@ class Select(RowOperator):
         if inputs[0] is None:
             names = [result_name(item) for item in self.items]
             return None if None in names else {name: UNKNOWN for name in names if name is not None}
-        return _schema(Keep(self.items, _blame(self)), inputs[0])
+        return _schema(self, Keep(self.items, _blame(self)), inputs[0])
 
     def code(self) -> tuple[Any, ...]:
         return tuple(item[1] for item in self.items if not isinstance(item, str))
@@ -256,8 +260,19 @@ def _check_on_sample(exprs: Iterable[pl.Expr], bound: Bound) -> None:
             raise error
 
 
-def _schema(step: Step, known: Schema) -> Schema:
-    return None if known is None else output_types((step,), known)
+def _schema(operator: RowOperator, step: Step, known: Schema) -> Schema:
+    if known is None:
+        return None
+    found = _kept(operator, ("schema", *known.items()), lambda: output_types((step,), known))
+    return None if found is None else dict(found)
+
+
+def _kept(operator: RowOperator, key: Hashable, make: Callable[[], T]) -> T:
+    """What is asked for again and again while a plan is made, and costs a look into polars; worked out once."""
+    known: dict[Hashable, Any] = operator.__dict__.setdefault("_known", {})
+    if key not in known:
+        known[key] = make()
+    return known[key]  # type: ignore[no-any-return]
 
 
 def _reads(items: Iterable[Item]) -> frozenset[str] | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from cedar import graph
 from cedar.graph import Node
 from cedar.operators.base import Algebra, Effects, RowOperator
+from cedar.operators.batch import Batch
 from cedar.operators.cache import Cache
 from cedar.operators.columns_ops import Drop, Rename
 from cedar.operators.expressions import Select
@@ -40,6 +41,15 @@ def may_skip(node: Node, facts: Facts) -> bool:
     operator = node.operator
     never = isinstance(operator, Drop | Rename | Cache) or (isinstance(operator, Select) and not operator.code())
     return not never and facts.skips(node)
+
+
+def pads(node: Node) -> bool:
+    """Units here are batches of ``last="pad"``: a rank that has fewer than others gets some of padding, made here."""
+    while node.inputs:
+        if isinstance(node.operator, Batch):
+            return node.operator.last == "pad"
+        node = node.inputs[0]
+    return False
 
 
 def _kinds(below: Node, above: Node, facts: Facts) -> str | None:

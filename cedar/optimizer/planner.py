@@ -20,7 +20,7 @@ from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.optimizer.rules.cache_place import cache_place
 from cedar.optimizer.search import Found, search
-from cedar.plan.data import Decision, Plan
+from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.planner import Check
 from cedar.plan.scan import Scan
 from cedar.profile import Profile
@@ -29,7 +29,7 @@ _log = logging.getLogger("cedar")
 _GAIN = 1.05  # of the predicted speed: less is not worth a change of plans
 _CHECKING = 1.0  # seconds for plans to be checked, each without the rule that made the one before it differ
 ORDER = "order"  # what decisions of the search are called
-_MOVING = frozenset({ORDER, *(rule.__name__ for rule in MOVES)})
+_MOVING = frozenset({ORDER, cache_place.__name__, *(rule.__name__ for rule in MOVES)})
 _FIXED = Refusal("its results differed on sample rows")
 
 
@@ -62,6 +62,7 @@ class AutoPlanner:
     keeping: Keeping | None = None
     _known: dict[int, tuple[Node, Schema]] = field(default_factory=dict, repr=False)
     _refusals: list[Decision] = field(default_factory=list, repr=False)
+    _broken: bool = field(default=False, repr=False)
 
     def begin(self) -> Plan:
         """From what operators declare alone; nothing is run."""
@@ -69,13 +70,14 @@ class AutoPlanner:
             root, decisions = self._rewritten(self.root, RULES, None)
         except Exception:  # noqa: BLE001 - the pipeline as written always runs
             _log.warning("the rules of the optimizer failed: the pipeline runs as written", exc_info=True)
+            self._broken = True
             return Plan.as_written(self.root)
         self.current = Plan(self.root, root, tuple(decisions), method="rules")
         return self.current
 
     def improve(self, profile: Profile, remaining: float | None, check: Check) -> Plan | None:
-        """The best plan for what was measured, if it is another one and clearly better."""
-        if remaining is not None and remaining <= 0:
+        """The best plan for what was measured; the current graph, with what is known of it, unless clearly better."""
+        if self._broken or (remaining is not None and remaining <= 0):
             return None
         plan = self.best(profile, remaining)
         saves = any(d.applied and d.rule == cache_place.__name__ for d in plan.decisions)  # in later epochs
@@ -83,14 +85,14 @@ class AutoPlanner:
         if moves(plan) or saves:  # what is kept must be the same in every epoch
             plan = self._checked(plan, profile, remaining, check)
         current = self.current
-        gain = _GAIN if current is None else self._gain(plan, current, profile)
-        same = current is not None and signature(self.root, plan.root) == signature(self.root, current.root)
-        wanted = plan.workers is not None and plan.workers > self.workers
-        if (same or (gain < _GAIN and not saves and not self._refusals)) and not wanted:
-            news = tuple(self._refusals[told:])
-            if not news or current is None:
-                return None
-            plan = replace(current, decisions=(*current.decisions, *news))
+        if current is not None and not (plan.workers is not None and plan.workers > self.workers):
+            there = self._predicted(current, profile)
+            same = signature(self.root, plan.root) == signature(self.root, current.root)
+            if same:
+                plan = replace(plan, root=current.root, prediction=there)
+            elif not saves and not self._refusals and _gain(plan.prediction, there) < _GAIN:
+                news = tuple(self._refusals[told:])
+                plan = replace(current, prediction=there, profile=profile, decisions=(*current.decisions, *news))
         self.current, self.workers = plan, max(self.workers, plan.workers or 0)
         return plan
 
@@ -99,11 +101,11 @@ class AutoPlanner:
         plan = self.best(profile)
         return self._checked(plan, profile, None, check)
 
-    def _gain(self, plan: Plan, current: Plan, profile: Profile) -> float:
-        """How many times as fast as the current plan it should be."""
+    def _predicted(self, current: Plan, profile: Profile) -> Prediction:
+        """What a plan should do, by a new profile."""
         places = {node.place for node in graph.walk(current.root) if node.place} or {self.executors[0]}
-        there = replace(self, executors=tuple(sorted(places)))._search(current.root, profile, None, _never).written
-        return math.inf if plan.prediction is None else plan.prediction.rows_per_second / there.rows_per_second
+        here = replace(self, executors=tuple(sorted(places)))
+        return here._search(current.root, profile, None, _never).written
 
     def best(self, profile: Profile, remaining: float | None = None) -> Plan:
         """The best plan for a profile, unchecked."""
@@ -212,6 +214,11 @@ class AutoPlanner:
             known=self._known,
             keeping=self.keeping,
         )
+
+
+def _gain(plan: Prediction | None, there: Prediction) -> float:
+    """How many times as fast a plan should be."""
+    return math.inf if plan is None else plan.rows_per_second / max(there.rows_per_second, 1e-9)
 
 
 def _never(_below: Node, _above: Node, _facts: Facts) -> Refusal | None:

@@ -29,7 +29,9 @@ class Planner(Protocol):
         ...
 
     def improve(self, profile: Profile, remaining: float | None, check: Check) -> Plan | None:
-        """A better plan for what was measured, or None; runs beside the epoch.
+        """A better plan for what was measured, or the current one with what is known of it now, or None.
+
+        Runs beside the epoch. A plan whose ``root`` is that of the current one changes nothing in the run.
 
         Args:
             profile: of the blocks delivered so far.

@@ -12,12 +12,18 @@ from cedar.optimizer.rules.cache_place import cache_place
 from cedar.optimizer.rules.common import common
 from cedar.optimizer.rules.dead_columns import dead_columns
 from cedar.optimizer.rules.dead_results import dead_results
+from cedar.optimizer.rules.group_expressions import group_expressions
 from cedar.optimizer.rules.late import late
 from cedar.optimizer.rules.limit import limit
 from cedar.optimizer.rules.push_filter import push_filter
 from cedar.optimizer.rules.scan_columns import scan_columns
 from cedar.optimizer.rules.scan_filter import scan_filter
 
+__all__ = [
+    "MOVES", "RULES", "TRIMS", "cache_place", "common", "dead_columns", "dead_results", "group_expressions", "late",
+    "limit", "push_filter", "scan_columns", "scan_filter",
+]  # fmt: skip
+
 MOVES: tuple[Rule, ...] = (push_filter, scan_filter, limit, late, common)
-TRIMS: tuple[Rule, ...] = (cache_place, dead_results, scan_columns, dead_columns)
+TRIMS: tuple[Rule, ...] = (group_expressions, cache_place, dead_results, scan_columns, dead_columns)
 RULES: tuple[Rule, ...] = (*MOVES, *TRIMS)

@@ -111,7 +111,8 @@ def _rows(source: Node) -> int | None:
         rows = [getattr(split, "rows", None) for split in source.operator.source.splits()]
     except Exception:  # noqa: BLE001 - the run lists them again, and says what is wrong
         return None
-    return None if not rows or any(count is None for count in rows) else sum(rows)
+    known = [count for count in rows if count is not None]
+    return sum(known) if known and len(known) == len(rows) else None
 
 
 def _places(source: Node, work: Sequence[Node], facts: Facts) -> list[_Place]:

@@ -6,6 +6,8 @@ import dataclasses
 from typing import Any
 
 from cedar import graph
+from cedar.datasets.base import Read
+from cedar.datasets.filesource import FileSource
 from cedar.graph import Node
 from cedar.operators.cache import Cache
 from cedar.operators.columns_ops import Drop, Rename
@@ -27,11 +29,13 @@ def common(node: Node, facts: Facts) -> Outcome:
     Sources and stream operators stay apart, since the state of each is its own; so do two random operators, which draw
     differently, unless they are one object.
     """
+    if isinstance(node.operator, Read):
+        return _read_twice(node, facts)
     if not is_row_operator(node) or isinstance(node.operator, Cache) or facts.root is None:
         return None
     below = node.inputs[0]
     if facts.consumers[id(below)] < 2:
-        return None
+        return _computed_before(node, facts)
     for other in graph.walk(facts.root):
         if other is node:
             break
@@ -41,6 +45,34 @@ def common(node: Node, facts: Facts) -> Outcome:
             if may_skip(node, facts) or may_skip(other, facts):
                 return Refusal(f"both it and {facts.label(other)} count the rows that they skip")
             return Change(other, facts.label(node), f"is {facts.label(other)}, computed once")
+    return None
+
+
+def _read_twice(node: Node, facts: Facts) -> Refusal | None:
+    """Two sources number their rows apart: with one of them gone, the other's rows are drawn for and sorted as its."""
+    assert isinstance(node.operator, Read)
+    mine = node.operator.source
+    for other in graph.sources(facts.root or node):
+        if other is node:
+            break
+        assert isinstance(other.operator, Read)
+        theirs = other.operator.source
+        if mine is theirs or (isinstance(mine, FileSource) and type(mine) is type(theirs) and mine == theirs):
+            why = "its rows have keys of their own, which decide draws and order: use one pipeline in both places"
+            return Refusal(f"it reads what {facts.label(other)} reads, but {why}", facts.label(node))
+    return None
+
+
+def _computed_before(node: Node, facts: Facts) -> Refusal | None:
+    """The same function of the same columns, into others: two results, each of which may be changed in place."""
+    operator, current = node.operator, node.inputs[0]
+    while isinstance(operator, Map) and not operator.random and isinstance(current.operator, Map):
+        before = current.operator
+        if not before.written or set(before.written) & set(operator.columns):
+            break
+        if _key(dataclasses.replace(operator, into=before.into)) == _key(before):
+            return Refusal(f"it computes what {facts.label(current)} does: with_columns() gives a result a second name")
+        current = current.inputs[0]
     return None
 
 

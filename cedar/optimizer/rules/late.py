@@ -7,11 +7,13 @@ from cedar.graph import Node
 from cedar.operators.batch import Batch
 from cedar.operators.cache import Cache
 from cedar.operators.shuffle import Shuffle
-from cedar.optimizer.commute import is_row_operator, may_skip
+from cedar.optimizer.commute import is_row_operator, may_skip, pads
 from cedar.optimizer.edit import is_inserted, rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 
 _LARGER, _SMALLER = 1.1, 0.9  # of bytes per row, measured; what lies between is not worth a move
+_TASK_BYTES = 64 << 10  # moved about in the time that a task of its own takes
+_TASK_ROWS = 1024  # of a task above a shuffle, at least
 
 
 def late(node: Node, facts: Facts) -> Outcome:
@@ -19,7 +21,7 @@ def late(node: Node, facts: Facts) -> Outcome:
     below = node.inputs[0] if len(node.inputs) == 1 else None
     if facts.profile is None or below is None:
         return None
-    if isinstance(node.operator, Shuffle | Batch) and _growth(below, facts) > _LARGER:
+    if isinstance(node.operator, Shuffle | Batch) and _growth(below, facts) > _LARGER and _pays(below, node, facts):
         return _swapped(below, node, below, facts, "above")
     if isinstance(below.operator, Shuffle) and _growth(node, facts) < _SMALLER:
         return _swapped(node, node, below, facts, "below")
@@ -32,6 +34,14 @@ def _growth(node: Node, facts: Facts) -> float:
     if figures is None or not movable or not figures.bytes_in or node.operator.effects().rows != "1:1":
         return 1.0
     return figures.bytes_out / figures.bytes_in
+
+
+def _pays(moving: Node, stream: Node, facts: Facts) -> bool:
+    """What is not moved about is worth the tasks that the operator then needs: above a batch, one for each."""
+    figures = facts.figures(moving)
+    assert figures is not None
+    rows = stream.operator.size if isinstance(stream.operator, Batch) else _TASK_ROWS
+    return (figures.bytes_out - figures.bytes_in) * rows > _TASK_BYTES
 
 
 def _swapped(moving: Node, above: Node, below: Node, facts: Facts, where: str) -> Outcome:
@@ -57,9 +67,9 @@ def _reason(moving: Node, stream: Node, facts: Facts) -> str | None:
         return f"{facts.label(stream)} groups rows by what it may write"
     if may_skip(moving, facts):
         return "it may skip rows"
+    if pads(stream):
+        return f"{facts.label(stream)} fills batches up, and it would see what they are filled with"
     if isinstance(operator, Batch):
-        if operator.last == "pad":
-            return f"{facts.label(stream)} fills batches up, and it would see what they are filled with"
         skipping = next((n for n in graph.walk(stream) if n.inputs and may_skip(n, facts)), None)
         if skipping is not None or any(facts.skips(source) for source in graph.sources(stream)):
             return "rows may be skipped below"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from cedar.graph import Node
 from cedar.operators.cache import Cache
 from cedar.operators.take import Take
-from cedar.optimizer.commute import is_row_operator, may_skip
+from cedar.optimizer.commute import is_row_operator, may_skip, pads
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 
@@ -37,6 +37,8 @@ def limit(node: Node, facts: Facts) -> Outcome:
 
 def _reason(below: Node, facts: Facts) -> str | None:
     label = facts.label(below)
+    if pads(below):
+        return f"{label} would see the padding of ranks that have fewer batches"
     if facts.consumers[id(below)] > 1:
         return f"others draw from {label}, too"
     if below.operator.effects().rows != "1:1":

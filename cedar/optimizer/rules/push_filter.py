@@ -9,6 +9,7 @@ from cedar.operators.base import RowOperator, StreamOperator
 from cedar.operators.concat import Concat
 from cedar.operators.expressions import FilterExpression
 from cedar.operators.filter_function import FilterFunction
+from cedar.operators.mix import Mix
 from cedar.operators.shuffle import Shuffle
 from cedar.optimizer.commute import is_row_operator, may_skip, may_swap
 from cedar.optimizer.edit import rebuilt
@@ -79,6 +80,8 @@ def _through(node: Node, refused: Refusal | None, facts: Facts) -> Outcome:
 def _reason(node: Node, below: Node, facts: Facts) -> str | None:
     """Why the rows of ``below`` cannot be filtered before it."""
     operator, label = below.operator, facts.label(below)
+    if isinstance(operator, Mix):
+        return f"{label} counts rows: how many came before decides which input is next"
     if not isinstance(operator, Shuffle | Concat):
         return f"{label} counts rows"
     shared = _shared(below, facts)

@@ -114,9 +114,9 @@ def test_a_cache_is_put_in_only_where_the_budget_says_so():
     assert kept(p, seen) == line(p.node)
     wanted = Keeping(lambda _: 1e-10, 1 << 30, wanted=True)
     assert kept(p, seen, wanted) == "read -> map(f) -> cache -> batch"
-    assert "applied  cache_place: cache('auto'): above map(f)" in decided(
-        p, cache_place, profile=seen, keeping=wanted
-    )[0]
+    assert (
+        "applied  cache_place: cache('auto'): above map(f)" in decided(p, cache_place, profile=seen, keeping=wanted)[0]
+    )
     named = table("a", rows=ROWS).map(f, "a").shuffle().cache("memory")
     assert kept(named, seen, wanted) == line(named.node)
 
@@ -137,6 +137,7 @@ def test_every_epoch_gives_the_rows_as_written(where, tmp_path):
     plan.save(tmp_path / "plan.json")
     written = epochs(p, "off")
     assert epochs(p, plan) == written
+    assert epochs(p, "auto") == written
     assert epochs(p, cedar.Plan.load(tmp_path / "plan.json", p)) == written
 
 

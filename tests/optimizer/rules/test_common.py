@@ -1,5 +1,7 @@
 """common: plans before and after."""
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import cedar
@@ -64,11 +66,48 @@ def test_constants_are_compared_with_their_types():
     assert operators(p)[0] == [n.operator.name for n in cedar.graph.walk(p.node)]
 
 
-def test_two_sources_have_keys_of_their_own():
-    source = table("a").node.operator
-    p = cedar.zip(table("a").map(f, "a"), table("a").map(f, "a").rename({"a": "b"}))
-    assert source is not None
-    assert operators(p)[0].count("map") == 2
+def test_two_sources_have_keys_of_their_own(tmp_path):
+    pq.write_table(pa.table({"a": [1, 2, 3]}), tmp_path / "t.parquet")
+    first, second = (cedar.read_parquet(str(tmp_path / "t.parquet")) for _ in "ab")
+    p = cedar.zip(first.map(f, "a"), second.map(f, "a").rename({"a": "b"}))
+    names, decisions = operators(p)
+    assert names.count("map") == 2
+    assert len(decisions) == 1
+    assert "but its rows have keys of their own" in decisions[0]
+    assert operators(cedar.zip(table("a"), table("a").rename({"a": "b"})))[1] == []
+
+
+def test_a_shared_pipeline_is_computed_once():
+    seen = []
+
+    def noted(a):
+        seen.append(a)
+        return a
+
+    shared = table("a").map(noted, "a", dtype=pa.int64())
+    p = cedar.zip(shared.with_columns(x=col("a") + 1).select("x"), shared.with_columns(y=col("a") + 2).select("y"))
+    with p.loader(executor="inline", plan="off") as loader:
+        list(loader)
+    assert sorted(set(seen)) == sorted(seen)
+
+
+def test_two_results_of_one_function_stay_two():
+    p = table("a").map(f, "a", into="b").map(f, "a", into="c")
+    assert "it computes what map(f) does" in operators(p)[1][0]
+    assert operators(p)[0] == ["read", "map", "map"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: p.map(f, "a").map(f, "a"),
+        lambda p: p.map(f, "a", into="b").map(f, "b", into="c"),
+        lambda p: p.map(f, "a", into="b").with_columns(a=1).map(f, "a", into="c"),
+        lambda p: p.map(f, "a", into="b").map(drawn, "a", into="c", random=True),
+    ],
+)
+def test_what_only_looks_alike(make):
+    assert operators(make(table("a")))[1] == []
 
 
 def test_two_random_operators_draw_differently():

@@ -1,9 +1,10 @@
 """late: plans before and after."""
 
+import polars as pl
 import pytest
 
 from cedar import Skip, col
-from cedar.optimizer.rules import late
+from cedar.optimizer.rules import late, push_filter
 from tests.optimizer.plan_lines import after, decided, line, measured, table
 
 
@@ -16,10 +17,10 @@ SHRINKS = {"bytes_in": {2: 100.0}, "bytes_out": {2: 10.0}}
 
 MOVED = [
     (lambda p: p.map(f, "a").shuffle().filter(col("a") > 1), GROWS, "read -> shuffle -> map(f) -> filter(a > 1)"),
-    (lambda p: p.map(f, "a").batch(2), GROWS, "read -> batch -> map(f)"),
-    (lambda p: p.map(f, "a").shuffle().batch(2), GROWS, "read -> shuffle -> batch -> map(f)"),
+    (lambda p: p.map(f, "a").batch(1024), GROWS, "read -> batch -> map(f)"),
+    (lambda p: p.map(f, "a").shuffle().batch(1024), GROWS, "read -> shuffle -> batch -> map(f)"),
     (lambda p: p.map(dict).shuffle(), GROWS, "read -> shuffle -> map(dict)"),
-    (lambda p: p.shuffle().map(f, "a").batch(2), SHRINKS, "read -> map(f) -> shuffle -> batch"),
+    (lambda p: p.shuffle().map(f, "a").batch(1024), SHRINKS, "read -> map(f) -> shuffle -> batch"),
 ]
 
 
@@ -33,12 +34,12 @@ def test_rows_are_moved_about_while_they_are_small(make, sizes, expected):
 
 KEPT = [
     (lambda p: p.map(f, "a").shuffle(by="a"), GROWS, "groups rows by what it may write"),
-    (lambda p: p.map(f, "a").batch(2, last="pad"), GROWS, "fills batches up"),
+    (lambda p: p.map(f, "a").batch(1024, last="pad"), GROWS, "fills batches up"),
     (lambda p: p.map(f, "a", on_error=Skip()).shuffle(), GROWS, "may skip rows"),
-    (lambda p: p.map(f, "a").filter(lambda a: True, "a", on_error=Skip()).batch(2), GROWS, None),
+    (lambda p: p.map(f, "a").filter(lambda a: True, "a", on_error=Skip()).batch(1024), GROWS, None),
     (lambda p: p.flat_map(range, "a").shuffle(), GROWS, None),
     (lambda p: p.map(f, "a").take(2), GROWS, None),
-    (lambda p: p.batch(2).map(f, "a"), SHRINKS, None),
+    (lambda p: p.batch(1024).map(f, "a"), SHRINKS, None),
 ]
 
 
@@ -54,10 +55,51 @@ def test_why_an_operator_stays(make, sizes, why):
 
 
 def test_rows_that_may_be_missing_below_keep_operators_below_batch():
-    p = table("a").map(f, "a", on_error=Skip()).map(f, "a").batch(2)
+    p = table("a").map(f, "a", on_error=Skip()).map(f, "a").batch(1024)
     sizes = {"bytes_in": {2: 10.0}, "bytes_out": {2: 100.0}}
     skips = {p.node.inputs[0].inputs[0]}
     assert (
         "rows may be skipped below"
         in decided(p, late, profile=measured(**sizes), skips=lambda n: n.logical in skips)[0]
     )
+
+
+WIDER = col("a").cast(pl.Float64)
+HOT = pl.concat_list([col("a") == i for i in range(8)])
+WIDENED = [
+    ("across shuffle", lambda p: p.with_columns(x=WIDER).shuffle(), "read -> shuffle -> with_columns(x)"),
+    ("across batch", lambda p: p.with_columns(x=HOT).batch(1024), "read -> batch -> with_columns(x)"),
+    ("across both", lambda p: p.select(x=HOT, b="b").shuffle().batch(1024), "read -> shuffle -> batch -> select(x, b)"),
+    ("below filters that do not read it", lambda p: p.with_columns(x=HOT).filter(col("b") > 1).shuffle(),
+     "read -> filter(b > 1) -> shuffle -> with_columns(x)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "expected"), [each[1:] for each in WIDENED], ids=[each[0] for each in WIDENED])
+def test_conversions_and_type_widening_come_late(make, expected):
+    p = make(table("a", "b"))
+    assert after(p, push_filter, late, profile=measured(**GROWS)) == expected
+
+
+def test_a_narrowing_conversion_comes_early():
+    p = table("a", "b").shuffle().with_columns(a=col("a").cast(pl.Int8)).batch(1024)
+    assert after(p, late, profile=measured(**SHRINKS)) == "read -> with_columns(a) -> shuffle -> batch"
+
+
+def whole(a):
+    return a * 2
+
+
+def test_batch_comes_before_vectorised_maps():
+    p = table("a", "b").map_batches(whole, "a").batch(1024)
+    assert after(p, late, profile=measured(**GROWS)) == "read -> batch -> map_batches"
+
+
+def test_a_function_on_groups_of_rows_sees_the_same_groups():
+    p = table("a", "b").map_batches(whole, "a", size=3).batch(1024)
+    assert after(p, late, profile=measured(**GROWS)) == line(p.node)
+
+
+def test_a_small_gain_is_not_worth_a_task_for_each_batch():
+    p = table("a").map(f, "a").batch(2)
+    assert after(p, late, profile=measured(**GROWS)) == line(p.node)
