@@ -156,6 +156,28 @@ def test_python_objects_that_a_function_changes_in_place(eager: None) -> None:
     assert same(make)._plans.history
 
 
+def test_objects_of_the_users_own_list_are_changed_once(eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cedar.execution import planning
+
+    monkeypatch.setattr(planning, "_AUDITS", 2)
+
+    def make() -> cedar.Pipeline:
+        p = cedar.from_items([{"i": i, "x": i % 97, "cell": Cell(i)} for i in range(9000)])
+        p = p.map(bumped, "cell", into="a", dtype=int).map(work, "x", into="y", dtype=int)
+        return end(p.filter(third, "i").select("a", "y", "i"))
+
+    def late(batches: list[Any]) -> list[Any]:
+        """Without the rows that types were inferred from, on which functions are called once more."""
+        values = [np.frombuffer(bytes.fromhex(b[n][2]), np.int64) for b in batches for n in ("a", "i")]
+        pairs = zip(np.concatenate(values[::2]), np.concatenate(values[1::2]), strict=True)
+        return [(a, i) for a, i in pairs if i >= 1024]
+
+    loader = make().loader(workers=2)
+    found = [{name: plain(column) for name, column in batch.items()} for batch in loader]
+    assert all(a == i + 1 for a, i in late(found))
+    assert not loader._metrics.differences
+
+
 def test_a_reader_that_may_not_pass_one_that_changes_its_input(eager: None) -> None:
     def make() -> cedar.Pipeline:
         p = cedar.from_items([{"i": i, "x": i % 97} for i in range(6000)]).map(Cell, "i", into="cell")
@@ -748,9 +770,10 @@ def test_an_iterator_is_not_begun_again_for_a_plan(eager: None) -> None:
     passes: list[int] = []
 
     def rows() -> Iterator[dict[str, int]]:
+        number = len(passes)
         passes.append(0)
         for i in range(6000):
-            passes[-1] += 1
+            passes[number] += 1
             yield {"id": i, "x": i}
 
     def make() -> cedar.Pipeline:

@@ -536,6 +536,9 @@ def by_lot(made: AutoPlanner, draw: random.Random) -> Plan:
     return Plan(made.root, root, (*decisions, *trims), method="beam")
 
 
+_CHANGES = 40  # a plan that changes before a row is delivered begins where the one before it did
+
+
 class Driven(Plans):
     """Another plan at every k-th window's end, in a fixed order."""
 
@@ -553,7 +556,7 @@ class Driven(Plans):
 
     def poll(self) -> None:
         self.turn += 1
-        if self.turn % self.every == 0 and self._next is None:
+        if self.turn % self.every == 0 and self._next is None and len(self.history) < _CHANGES:
             self._change(self.order[self.turn // self.every % len(self.order)], "in turn")
 
 

@@ -255,6 +255,8 @@ def _read(
         if env.watch == "detail":
             for name, column in block.columns.items():
                 timing.read_columns[name] = timing.read_columns.get(name, 0) + nbytes(column)
+        if env.watch == "audit":  # the objects of a list are the same when it is read again
+            block = own_copy(block)
         entered = clocks.now()
         blocks.append(run_steps(steps, _from_row(block, first), env, timing))
         inside = inside.plus(clocks.now().since(entered))

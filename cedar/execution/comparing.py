@@ -84,8 +84,8 @@ def same_array(ours: pa.Array, theirs: pa.Array) -> bool:
     kind = ours.type
     if pa.types.is_floating(kind):
         bits = np.dtype(f"u{kind.bit_width // 8}")
-        pairs = [_plain_nan(a.drop_null().to_numpy(zero_copy_only=False)).view(bits) for a in (ours, theirs)]
-        return bool(np.array_equal(*pairs))
+        mine, other = (_plain_nan(a.drop_null().to_numpy(zero_copy_only=False)).view(bits) for a in (ours, theirs))
+        return np.array_equal(mine, other)
     if pa.types.is_struct(kind):
         return all(same_array(a, b) for a, b in zip(ours.flatten(), theirs.flatten(), strict=True))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

@@ -13,6 +13,7 @@ from cedar.errors import CedarError, PipelineError, user_site
 from cedar.execution.account import Account
 from cedar.execution.binding import Binding
 from cedar.execution.chain import Step, Timing, run_steps
+from cedar.execution.copying import own_copy
 from cedar.execution.dealt import Share
 from cedar.execution.machine import machine
 from cedar.execution.metrics import Metrics, Seen
@@ -121,6 +122,7 @@ class _Work:
                 block = self._binding.sample(node.inputs[0])
             if block is None or seen.calls > 1:
                 continue
+            block = own_copy(block)
             passed = (seen.rows_in, seen.rows_out) if seen.calls else None
             step = Step(self._binding.kernel(node), (i,), self._binding.labels[id(node)], node.site)
             for _ in range(2 - seen.calls):
@@ -157,7 +159,7 @@ class _Work:
     def _probed(self, i: int, figures: OperatorProfile, block: Block, deadline: float, cores: int) -> OperatorProfile:
         node, kernel = self._binding.nodes[i], self._binding.bound(self._binding.nodes[i])
         whole = self._binding.batched[id(node.inputs[0])] or group_size(node) or not block.aligned
-        per_call = 0.0
+        per_call, block = 0.0, own_copy(block)
         if not whole:  # what sees batches or groups gets a whole one
             rows = int(_CALL / figures.wall) if figures.wall > 0 else block.slots
             per_call = shortest(partial(kernel, block.slice(0, 1), self._env), deadline)

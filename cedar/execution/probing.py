@@ -10,6 +10,7 @@ from cedar.block import Block
 from cedar.datasets.base import Read
 from cedar.execution import clocks
 from cedar.execution.binding import Binding
+from cedar.execution.copying import own_copy
 from cedar.graph import Node
 from cedar.operators.base import RowOperator, StreamOperator
 from cedar.profile import OperatorProfile, Profile
@@ -58,7 +59,7 @@ def _samples(binding: Binding, wanted: set[int]) -> dict[int, Block]:
         if i in wanted:
             found[i] = below[0]
         if isinstance(operator, Read):
-            blocks[id(node)] = binding.sample(node)
+            blocks[id(node)] = own_copy(binding.sample(node))
         elif isinstance(operator, RowOperator):
             blocks[id(node)] = binding.kernel(node)(below[0], binding.check_env)
         elif isinstance(operator, StreamOperator):

@@ -207,7 +207,7 @@ class RunMethods:
             >>> p = cedar.from_items([{"x": i} for i in range(1000)]).map(lambda x: x + 1, "x", into="y")
             >>> plan = p.filter(cedar.col("x") > 500).optimize()
             >>> [d.what for d in plan.decisions if d.applied and d.rule == "push_filter"]
-            ['filter([(col("x")) > (dyn int: 500)]): below map(<lambda>)']
+            ['filter([(col("x")) > (500)]): below map(<lambda>)']
         """
         return best_plan(cast("Pipeline", self), budget, profile)
 
