@@ -35,8 +35,9 @@ demo: $(STAMP)  ## train a small click model through a pipeline; DATA='path/*.pa
 
 test: lint types layers check  ## linters, types, layers, tests with coverage
 
-chaos: $(STAMP)  ## random pipelines, stops, resumes and world sizes; CASES=2000 of them
-	@CEDAR_CASES=$(or $(CASES),2000) $(BIN)/python -m pytest tests/test_exactness.py -n 2 --timeout 3600 $(ARGS)
+chaos: $(STAMP)  ## random pipelines, stops, resumes, world sizes and plans; CASES=2000 of them
+	@CEDAR_CASES=$(or $(CASES),2000) $(BIN)/python -m pytest tests/test_exactness.py tests/test_plan_exactness.py \
+	  tests/test_plan_failures.py -n 2 --timeout 3600 $(ARGS)
 
 test-long: $(STAMP)  ## the tests on fresh random inputs, many more of them than `make test` draws
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n 2 --timeout 3600 $(ARGS)

@@ -1,4 +1,4 @@
-"""Random pipelines under every plan: the same rows as written, in the same order, from every place and after every error.
+"""Random pipelines under every plan: the same rows as written, in the same order, from every place.
 
 CEDAR_CASES sets the number of random pipelines; CEDAR_SEED the first of them. A failure names its seed, which alone
 gives the case again: CEDAR_SEED=<seed> CEDAR_CASES=1.
@@ -27,11 +27,11 @@ from cedar.graph import walk
 from cedar.optimizer.commute import may_swap
 from cedar.plan.data import Plan
 from cedar.profile import Machine, OperatorProfile, Profile
-from tests.toy_plans_random import (
-    Builder, Driven, Outcome, Splits, Toy, audited, outcome, plain, planner, plans_of, plus, table,
-)  # fmt: skip
+from tests.toy_plans_random import Driven, Outcome, audited, outcome, plain, planner, plans_of
+from tests.toy_wide import Builder, Toy
+from tests.toy_wide_data import Splits, plus, table
 
-CASES = int(os.environ.get("CEDAR_CASES", "60"))
+CASES = int(os.environ.get("CEDAR_CASES", "24"))
 SEED = int(os.environ.get("CEDAR_SEED", "0"))
 GROUP = max(3, CASES // 40)
 
@@ -53,6 +53,8 @@ class Case:
             "seed": draw.randint(0, 2), "epoch": draw.randint(0, 1), "format": draw.choice(["arrow"] * 7 + ["numpy"]),
         }  # fmt: skip
         self.off = outcome(self.loader("off", executor="inline"))
+        if self.off.error and self.off.error[0] == "PipelineError":
+            raise cedar.PipelineError("what was drawn cannot run")
         self.plans = plans_of(self.toy.pipeline.node, draw, 3)
 
     def loader(self, plan: Any, **options: Any) -> cedar.Loader:
@@ -163,7 +165,7 @@ def check_seeds(seeds: Iterable[int]) -> None:
     for seed in seeds:
         try:
             case = Case(seed)
-        except cedar.PipelineError:  # what was drawn cannot be a pipeline
+        except cedar.PipelineError:  # no such pipeline can be
             continue
         for check in PROPERTIES:
             try:
@@ -182,8 +184,7 @@ def same_by_rules(p: cedar.Pipeline, figures: dict[int, tuple[float, float]] | N
     plan = made.begin()
     if figures is not None:
         measured = {
-            i: OperatorProfile("", 9, 900, 1e-5, 1e-5, 1.0, *figures.get(i, (8, 8)))
-            for i, _ in enumerate(walk(p.node))
+            i: OperatorProfile("", 9, 900, 1e-5, 1e-5, 1.0, *figures.get(i, (8, 8))) for i, _ in enumerate(walk(p.node))
         }
         plan = made.best(Profile("", measured, Machine(4, 1 << 34), 900))
     written, found = (outcome(p.loader(plan=each, executor="inline", **options)) for each in ("off", plan))
@@ -216,10 +217,15 @@ def test_new_columns_of_unknown_rows_keep_their_order() -> None:
     p = unnamed().map(plus, "x", into="a", dtype=int).map(plus, "z", into="b", dtype=int).batch(4)
     lower, upper = list(walk(p.node))[1:3]
     facts = planner(p.node)._facts(p.node, None)
-    assert "their order would change" in may_swap(lower, upper, facts).reason
+    assert "their order would change" in str(may_swap(lower, upper, facts))
     known = numbers().map(plus, "x", into="a", dtype=int).map(plus, "id", into="b", dtype=int).batch(4)
     lower, upper = list(walk(known.node))[2:4]
     assert may_swap(lower, upper, planner(known.node)._facts(known.node, None)) is None
+
+
+def test_functions_with_results_of_other_shapes_are_no_common_ones() -> None:
+    p = unnamed().map(lambda x: (x, x), "x", into=("a", "b"), dtype=(int, int)).map(plus, "x", into="c", dtype=int)
+    same_by_rules(p.batch(4))
 
 
 @pytest.mark.parametrize("last", ["pad", "keep"])
@@ -263,169 +269,3 @@ def test_audits_take_a_nan_for_a_nan() -> None:
         assert difference([blocks[0]], [blocks[2]]) is not None
     zeros = [Block({"x": np.array([zero])}, Keys(np.arange(1))) for zero in (0.0, -0.0)]
     assert difference(zeros[:1], zeros[1:]) is not None
-
-
-# ---- functions that fail ---------------------------------------------------------------------------------------------
-
-COUNTS_ROWS = {"take", "skip", "zip", "shared", "mix", "sample", "repeat", "pack", "grouped"}
-DROPS_ROWS = {"filter", "filter_fn", "filter_null", "filter_row", "flat_map", "refilled"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("drops", [False, True])
-def test_functions_that_raise(drops: bool) -> None:
-    """The same error of the same row; where rows are dropped, perhaps none, if the row that fails is one of them."""
-    without = frozenset(COUNTS_ROWS | (set() if drops else DROPS_ROWS))
-    for seed in range(SEED, SEED + max(10, CASES // 2)):
-        try:
-            case = Case(seed, fails="raise", without=without)
-        except cedar.PipelineError:
-            continue
-        for plan in case.plans:
-            found = outcome(case.loader(plan, executor="inline"))
-            whole = min(len(found.units), len(case.off.units))
-            assert found.units[:whole] == case.off.units[:whole], (seed, str(plan))
-            if found.error or not drops:
-                wanted = case.off.error if not drops else found.error if case.off.error else None
-                assert found.error == wanted, (seed, str(plan))
-
-
-def u_and_s() -> cedar.Pipeline:
-    """Texts, one in 40 of which is null."""
-    rows = [{"id": i, "u": None if i % 40 == 17 else "x" * (i % 7)} for i in range(200)]
-    return cedar.from_items(rows).map(lambda i: i * 2, "id", into="d", dtype=int)
-
-
-def ordered(p: cedar.Pipeline, *last: int) -> Plan:
-    """The plan that runs the row operators of a single chain in another order: the last first, by ordinal."""
-    node = p.node
-    nodes = [n for n in walk(node)]
-    rest = [n for n in nodes[1:-1] if nodes.index(n) not in last]
-    current = nodes[0]
-    for each in [*(nodes[i] for i in last), *rest, nodes[-1]]:
-        current = planner_node(each, current)
-    return Plan(node, current, method="exact")
-
-
-def planner_node(node: Any, below: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(node, inputs=(below,), origin=node.logical)
-
-
-@pytest.mark.parametrize("executor", ["inline", "threads"])
-def test_a_function_that_fails_in_the_plans_order_alone(executor: str) -> None:
-    p = u_and_s().filter(lambda u: u is not None, "u").filter(lambda u: len(u) > 3, "u").batch(8, last="keep")
-    plan = ordered(p, 3)
-    wanted = outcome(p.loader(plan="off"))
-    loader = p.loader(plan=plan, executor=executor, workers=2)
-    assert outcome(loader) == wanted
-    assert wanted.error is None
-    assert loader._metrics.fell_back > 0
-
-
-def test_a_map_that_fails_on_rows_that_are_dropped_before_it() -> None:
-    def inverse(d: int) -> float:
-        return 1 / (d % 5)
-
-    p = u_and_s().filter(lambda d: d % 5 > 0, "d").map(inverse, "d", into="v", dtype=float).batch(8, last="keep")
-    plan = ordered(p, 1, 3)
-    loader = p.loader(plan=plan)
-    assert outcome(loader) == outcome(p.loader(plan="off"))
-    assert loader._metrics.fell_back > 0
-
-
-def test_an_error_in_both_orders_is_the_error_as_written() -> None:
-    p = u_and_s().filter(lambda u: len(u) > 3, "u").filter(lambda d: d % 3 > 0, "d").batch(8)
-    found = []
-    for plan in (ordered(p, 1, 3), "off"):
-        found.append(outcome(p.loader(plan=plan, executor="inline")))
-    assert found[0].error == found[1].error
-    assert found[1].error is not None and "row 17" in found[1].error[2]
-
-
-@pytest.mark.parametrize("refill", [False, True])
-def test_skipped_rows_and_their_quarantine(tmp_path: Path, refill: bool) -> None:
-    """The same rows are skipped by the same operators, whatever the plan."""
-    for seed in range(SEED, SEED + max(8, CASES // 8)):
-        draw = random.Random(seed)
-        try:
-            pipeline = Builder(draw, fails="raise").build().pipeline
-        except cedar.PipelineError:
-            continue
-        kept = []
-        plans = plans_of(pipeline.node, draw, 2, skips=True)
-        for number, plan in enumerate(["off", *plans]):
-            where = tmp_path / f"{seed}-{number}"
-            policy = cedar.Skip(quarantine=str(where), refill=refill)
-            loader = pipeline.loader(plan=plan, executor="inline", on_error=policy, format="arrow")
-            found = outcome(loader)
-            lines = [file.read_text() for file in sorted(where.glob("*.jsonl"))]
-            kept.append((found.units, found.error, lines, loader.report().skipped))
-            assert kept[-1] == kept[0], (seed, str(plan))
-
-
-# ---- functions that lie ----------------------------------------------------------------------------------------------
-
-
-def lists(n: int = 400) -> cedar.Pipeline:
-    return cedar.from_source(Lists(n))
-
-
-class Lists:
-    """Arrays of objects: what a function does to them in place shows."""
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def splits(self) -> list[Any]:
-        from cedar.datasets.base import Split
-
-        return [Split(file=i, rows=20, part=i) for i in range(self.n // 20)]
-
-    def read(self, split: Any) -> Any:
-        ids = range(split.part * 20, split.part * 20 + 20)
-        boxes = np.empty(20, dtype=object)
-        for place, i in enumerate(ids):
-            boxes[place] = {"n": i}
-        yield {"id": np.array(ids), "box": boxes}
-
-
-def spoils(box: dict[str, int]) -> int:
-    """Changes what it is given."""
-    box["n"] += 1000
-    return box["n"]
-
-
-def looks(box: dict[str, int]) -> int:
-    return box["n"]
-
-
-def test_a_function_that_changes_its_argument_is_found_by_the_sample() -> None:
-    from cedar.execution.binding import Binding
-    from cedar.execution.checking import check_plan
-    from cedar.operators.base import Env
-
-    p = lists().map(spoils, "box", into="a", dtype=int).map(looks, "box", into="b", dtype=int).batch(10)
-    plan = ordered(p, 2)
-    found = check_plan(Binding(p.node, None, Env()), plan, 64)
-    assert found is not None
-
-
-def test_a_function_that_changes_its_argument_is_found_by_an_audit(caplog: pytest.LogCaptureFixture) -> None:
-    def seldom(box: dict[str, int]) -> int:
-        if 200 <= box["n"] < 210:
-            box["n"] += 1000
-        return box["n"]
-
-    p = lists().map(seldom, "box", into="a", dtype=int).map(looks, "box", into="b", dtype=int).select("id", "a", "b")
-    p = p.batch(10, last="keep")
-    wanted = outcome(p.loader(plan="off", executor="inline"))
-    loader = p.loader(plan=ordered(p, 2), executor="inline")
-    audited(loader)
-    found = outcome(loader)
-    assert found.error is None
-    assert found.units == wanted.units
-    assert loader._metrics.differences
-    assert not loader._plans.rewrites
-    assert "other rows than the pipeline as written" in caplog.text

@@ -119,7 +119,7 @@ class Loader:
         runner = self._runner = Runner(self._options.executor, self._options.workers)
         runner.others = Runners(runner)
         self._ran_on, self._workers = runner.name, runner.workers
-        self._plans.executor, self._plans.workers = runner.name, runner.workers
+        self._plans.start(runner)
         metrics, began = self._metrics, time.perf_counter()
         before, entered = metrics.elapsed, began
         try:

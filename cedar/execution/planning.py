@@ -79,7 +79,9 @@ class Plans:
         self._calls: Calls | None = None  # of the run under way
         self._one_pass = any(getattr(_source(node), "one_pass", False) for node in binding.sources)
         self._settled = False  # an error, or an audit, decided: no other plan is taken
+        self._broken = False  # the optimizer failed: it is not asked again
         self._found = 0
+        self._before_epoch = 0  # rows read in earlier epochs
         self._began: _Span | None = None
         self._lock = threading.Lock()
 
@@ -126,6 +128,12 @@ class Plans:
 
     # ---- while running -----------------------------------------------------------------------------------------------
 
+    def start(self, runner: Runner) -> None:
+        """An iteration begins, with an executor of its own: there is an epoch to read, and a look worth taking."""
+        self.executor, self.workers = runner.name, runner.workers
+        self._before_epoch, self._asked_at = self._metrics.rows_read, self._metrics.elapsed
+        self._asked = min(self._asked, len(_LOOKS) - 1)
+
     def poll(self) -> None:
         """Called now and then by the run: plans when enough was seen; cheap."""
         if self._began is None:
@@ -134,7 +142,7 @@ class Plans:
             self._calls.serve()
         if self._metrics.differences[self._found :]:
             self._refuse()
-        if self.planner is None or self._settled or self._thread is not None or self._next is not None:
+        if self.planner is None or self._settled or self._broken or self._thread is not None or self._next is not None:
             return
         if not self._asked:
             if self._enough():
@@ -196,7 +204,7 @@ class Plans:
         except Over:
             self._asked -= 1  # the next epoch may see the end of it
         except Exception:  # noqa: BLE001 - a plan is never worth a run
-            self._asked = len(_LOOKS)
+            self._broken = True
             _log.warning("the optimizer failed: the run goes on with the plan that it has", exc_info=True)
         finally:
             self._thread = None
@@ -282,7 +290,7 @@ class Plans:
         if any(r is None for r in rows):
             return None
         total = sum(r or 0 for r in rows)
-        return max(0.0, total - self._metrics.rows_read) if total else math.inf
+        return max(0.0, total - self._metrics.rows_read + self._before_epoch) if total else math.inf
 
 
 def _source(node: Node) -> object:

@@ -33,7 +33,7 @@ class Watcher:
         with self._lock:
             self._tasks[stage] += 1
             number = self._tasks[stage]
-        if number <= self.details:
+        if 1 < number <= self.details + 1:  # the first batch is not made to wait
             return "detail"
         if checks and self.audits and (number % self.audits == 0 or number == _FIRST):
             return "audit"

@@ -70,10 +70,14 @@ def _computed_before(node: Node, facts: Facts) -> Refusal | None:
         before = current.operator
         if not before.written or set(before.written) & set(operator.columns):
             break
-        if _key(dataclasses.replace(operator, into=before.into)) == _key(before):
+        if _but_into(operator) == _but_into(before):
             return Refusal(f"it computes what {facts.label(current)} does: with_columns() gives a result a second name")
         current = current.inputs[0]
     return None
+
+
+def _but_into(operator: Map) -> Any:
+    return tuple(_key(getattr(operator, f.name)) for f in dataclasses.fields(operator) if f.name != "into")
 
 
 def _equal(first: Node, second: Node) -> bool:
