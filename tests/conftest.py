@@ -39,10 +39,10 @@ def shared_data() -> Path:
 
 @pytest.fixture(autouse=True)
 def no_thread_left_behind() -> Iterator[None]:
-    """Fails a test whose threads are still there a second after it ended."""
+    """Fails a test whose threads are still there some seconds after it ended."""
     before = set(threading.enumerate())
     yield
-    deadline = time.monotonic() + 1.0
+    deadline = time.monotonic() + 5.0
     while left := _left(before):
         if time.monotonic() > deadline:
             pytest.fail("threads left behind: " + ", ".join(sorted(t.name for t in left)))

@@ -29,7 +29,7 @@ from cedar.plan.data import Plan
 from cedar.profile import Machine, OperatorProfile, Profile
 from tests.toy_plans_random import Driven, Outcome, audited, outcome, plain, planner, plans_of
 from tests.toy_wide import Builder, Toy
-from tests.toy_wide_data import Splits, plus, table
+from tests.toy_wide_data import Splits, dice, plus, table
 
 CASES = int(os.environ.get("CEDAR_CASES", "24"))
 SEED = int(os.environ.get("CEDAR_SEED", "0"))
@@ -224,8 +224,19 @@ def test_new_columns_of_unknown_rows_keep_their_order() -> None:
 
 
 def test_functions_with_results_of_other_shapes_are_no_common_ones() -> None:
-    p = unnamed().map(lambda x: (x, x), "x", into=("a", "b"), dtype=(int, int)).map(plus, "x", into="c", dtype=int)
+    p = numbers().map(lambda x: (x, x), "x", into=("a", "b"), dtype=(int, int)).map(plus, "x", into="c", dtype=int)
     same_by_rules(p.batch(4))
+
+
+def test_a_cache_keeps_the_branches_of_a_concat_apart() -> None:
+    """The same rows come twice, and what is random above the cache draws for each."""
+    p = numbers().with_columns(y=col("x") + 1)
+    twice = cedar.concat(p, p).drop("y")
+    cached, plain_ = (
+        outcome(q.map(dice, "x", random=True, dtype=int).shuffle().batch(4).loader(plan="off", executor="inline"))
+        for q in (twice.cache("memory"), twice)
+    )
+    same(cached, plain_, "off")
 
 
 @pytest.mark.parametrize("last", ["pad", "keep"])

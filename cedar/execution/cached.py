@@ -37,6 +37,7 @@ class KeptReader:
         store: of the loader.
         where: as ``cache(where)`` takes it.
         fingerprint: of the last of the kept nodes.
+        branches: of the concats in between, which the keys of the kept rows tell.
     """
 
     reader: Any
@@ -44,6 +45,7 @@ class KeptReader:
     store: Store
     where: str
     fingerprint: Fingerprint
+    branches: tuple[int, ...] = ()
     record: Record = field(init=False)
 
     def __post_init__(self) -> None:
@@ -125,7 +127,7 @@ class KeptReader:
     def _group(self, identity: str | None) -> str:
         apart = self.record.several or kind_of(self.where) == "memory"
         ordinal = self._plain.ordinal if apart else 0
-        return graph.digest([self.record.key(), identity, self._policy(), ordinal])
+        return graph.digest([self.record.key(), identity, self._policy(), ordinal, *self.branches])
 
     def _key(self, split: Split, identity: str | None, contents: str | None = "") -> Key:
         steps = (*self.program.steps, *(self.program.written or ()), *getattr(self.reader, "steps", ()))

@@ -281,7 +281,8 @@ class Compiler:
         top = next(n for n in reversed(links[:kept]) if isinstance(n, Node))
         where = self._where[id(top)]
         below = self._programs.of(links[:kept], scan=source)
-        keeper = KeptReader(reader, below, self._store, where, fingerprint(top, self.binding.root))
+        branches = tuple(link.index for link in links[:kept] if isinstance(link, Within))
+        keeper = KeptReader(reader, below, self._store, where, fingerprint(top, self.binding.root), branches)
         last = self._last_label(source, links[:kept])
         state = f"; {keeper.describe(splits)}" if self._dry else ""
         self.plan.notes.append(f"cache({where!r}) keeps what comes out of {last}, split by split{state}")

@@ -161,7 +161,7 @@ def run(root: graph.Node, binding: Binding):
     block = binding.sample(source)
     names = getattr(node.operator, "columns", None)
     if names is not None:
-        where = {n for w in node.operator.where for n in w.operator.effects().reads}
+        where = {n for w in getattr(node.operator, "where", ()) for n in w.operator.effects().reads}
         block = block.only_columns({n: block.columns[n] for n in block.columns if n in where | set(names)})
     for each in [*getattr(node.operator, "where", ()), *chain[::-1]]:
         block = kernel(each, binding)(block, Env(seed=1))
