@@ -83,15 +83,12 @@ class Builder:
             each = draw.choice([(30,), (17, 0, 23), (40, 5)])
             return cedar.read_parquet(files(self.sources, each, draw.choice([2, 4, 9, 50])))
         rows = table(self.sources * 100_000, draw.choice([1, 13, 45]))
-        if kind == "items":
-            return cedar.from_items(rows.to_pylist()) if len(rows) > 1 else cedar.from_arrow(rows)
-        if kind == "arrow":
-            return cedar.from_arrow(rows)
+        if kind in ("items", "arrow"):
+            return cedar.from_items(rows.to_pylist()) if kind == "items" and len(rows) > 1 else cedar.from_arrow(rows)
         sizes = [draw.choice([1, 3, 3, 8, 21]) for _ in range(draw.randint(1, 9))]
         return cedar.from_source(Splits(self.sources * 100_000, sizes, draw.random() < 0.7, kind == "streaming"))
 
     def tree(self, joins: int) -> cedar.Pipeline:
-        """Sources and what joins them."""
         draw = self.draw
         left = self.source() if joins == 0 else self.tree(joins - 1)
         for _ in range(draw.randint(0, 2)):
@@ -278,7 +275,6 @@ class Builder:
         return p.map_batches(lambda c: {name: c[name] * 2 + 1}, name, format="numpy")
 
     def _map_arrow(self, p: cedar.Pipeline) -> cedar.Pipeline:
-        """Sees all columns."""
         return p.map_batches(lambda c: c.select(list(c.schema.names)), format="arrow")
 
     def _grouped(self, p: cedar.Pipeline) -> cedar.Pipeline:
@@ -400,6 +396,4 @@ class Builder:
             return p.filter(lambda x: len(x) % 4 != 1, self.pick("int"))
         if kind == "with" and self.has("int"):
             return p.with_columns(w=col(self.pick("int")) * 2)
-        if kind == "pad" and self.has("list"):
-            return p.pad(self.pick("list"))
-        return p
+        return p.pad(self.pick("list")) if kind == "pad" and self.has("list") else p
