@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -153,7 +154,7 @@ def _jagged(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], A
     offsets = array.offsets
     if not pt.is_int64(offsets.type):
         offsets = offsets.cast(pa.int64())
-    bounds = offsets.to_numpy()
+    bounds = numbers(offsets)
     start, stop = int(bounds[0]), int(bounds[-1])
     values = array.values
     if start or stop != len(values):
@@ -177,14 +178,23 @@ def _fixed(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], An
     return JaggedTensor(children, share(pa.array(np.arange(len(array) + 1, dtype=np.int64) * size)))
 
 
+def numbers(array: pa.Array) -> npt.NDArray[Any]:
+    """Integers or floats without nulls, as they lie in memory; pyarrow's own way imports pandas where that is."""
+    kind = np.dtype(array.type.to_pandas_dtype())
+    _, data = array.buffers()
+    if data is None or not len(array):
+        return np.empty(0, dtype=kind)
+    return np.frombuffer(data, dtype=kind, count=len(array), offset=array.offset * kind.itemsize)
+
+
 def _numpy_leaf(array: pa.Array, place: _Place) -> Any:
     kind = array.type
     if pt.is_floating(kind):
-        return array.to_numpy(zero_copy_only=False)
+        return array.to_numpy(zero_copy_only=False) if array.null_count else numbers(array)
     if pt.is_integer(kind) or pt.is_boolean(kind):
         if array.null_count:
             raise place.null_error(array, _fill_hint(place))
-        return array.to_numpy(zero_copy_only=False)
+        return array.to_numpy(zero_copy_only=False) if pt.is_boolean(kind) else numbers(array)
     if pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_duration(kind):
         if pt.is_date64(kind):
             array = array.cast(pa.timestamp("ms"))

@@ -38,8 +38,9 @@ _CHECK_SECONDS = 0.05  # of work on sample rows, before a plan takes over
 _MISSED = 0.7  # of the predicted speed: less is a plan to be replaced
 _TRIAL = 1.0  # seconds before a plan's speed is judged
 _LOOKS = (0.0, 0.5, 3.0)  # seconds after which a plan is looked for, with what is known by then
+_HELD = 0.4  # of an operator's time
 _START_SECONDS = 20  # for processes to start; then the run waits for them
-_LONG = 3.0  # times as long as the start of processes
+_LONG = 1.5  # times as long as the start of processes
 _STALLED = 0.1  # of the time: where the trainer waits less than this, nothing is to be gained
 
 
@@ -81,6 +82,7 @@ class Plans:
         self._settled = False  # an error, or an audit, decided: no other plan is taken
         self._broken = False  # the optimizer failed: it is not asked again
         self._found = 0
+        self._gil: dict[int, float | None] = {}  # by ordinal, once somebody asked
         self._before_epoch = 0  # rows read in earlier epochs
         self._began: _Span | None = None
         self._lock = threading.Lock()
@@ -190,7 +192,10 @@ class Plans:
         assert self.planner is not None
         try:
             if self.workers > 1 and not self._one_pass and self._long(profile, remaining):
-                profile = calls.make(partial(with_gil, profile, self._binding, self.workers))
+                if not self._gil:
+                    probed = calls.make(partial(with_gil, profile, self._binding, self.workers))
+                    self._gil = {i: figures.gil for i, figures in probed.operators.items()}
+                profile = _with(profile, self._gil)
             per_row = sum(f.wall for f in profile.operators.values()) or 1e-6
             rows = int(min(max(_CHECK_SECONDS / per_row / 3, 8), 1024))  # as written twice, and as planned
             plan = self.planner.improve(
@@ -291,6 +296,15 @@ class Plans:
             return None
         total = sum(r or 0 for r in rows)
         return max(0.0, total - self._metrics.rows_read + self._before_epoch) if total else math.inf
+
+
+def _with(profile: Profile, gil: dict[int, float | None]) -> Profile:
+    """With what is known of who holds the GIL; who does waits for it, not for anything else."""
+    operators = {
+        i: replace(f, gil=gil.get(i), wall=f.cpu if (gil.get(i) or 0.0) > _HELD else f.wall)
+        for i, f in profile.operators.items()
+    }
+    return replace(profile, operators=operators)
 
 
 def _source(node: Node) -> object:

@@ -9,7 +9,7 @@ from cedar import graph
 from cedar.block import Block
 from cedar.datasets.base import Read
 from cedar.execution import clocks
-from cedar.execution.binding import Binding
+from cedar.execution.binding import SAMPLE_ROWS, Binding
 from cedar.execution.copying import own_copy
 from cedar.graph import Node
 from cedar.operators.base import RowOperator, StreamOperator
@@ -17,7 +17,8 @@ from cedar.profile import OperatorProfile, Profile
 
 _SECONDS = 0.04  # of work for each operator: several times the interval at which Python passes the GIL on
 _LEAST_SHARE = 0.1  # of a row's time: less does not decide where an operator runs
-_ROWS = 64
+_CALL = 0.005  # seconds that a call should take
+_SAMPLE = 0.02  # seconds for the rows that enter the operators to be made
 
 
 def with_gil(profile: Profile, binding: Binding, workers: int) -> Profile:
@@ -37,7 +38,8 @@ def with_gil(profile: Profile, binding: Binding, workers: int) -> Profile:
     }
     if not wanted:
         return profile
-    blocks = _samples(binding, wanted)
+    rows = int(min(max(_SAMPLE / total, 2), SAMPLE_ROWS))
+    blocks = _samples(binding, wanted, rows)
     operators = dict(profile.operators)
     for i in wanted:
         block = blocks.get(i)
@@ -46,7 +48,7 @@ def with_gil(profile: Profile, binding: Binding, workers: int) -> Profile:
     return replace(profile, operators=operators)
 
 
-def _samples(binding: Binding, wanted: set[int]) -> dict[int, Block]:
+def _samples(binding: Binding, wanted: set[int], rows: int) -> dict[int, Block]:
     """What enters the wanted operators, for the first rows of the sources."""
     blocks: dict[int, Block] = {}
     last = max(wanted)
@@ -59,7 +61,8 @@ def _samples(binding: Binding, wanted: set[int]) -> dict[int, Block]:
         if i in wanted:
             found[i] = below[0]
         if isinstance(operator, Read):
-            blocks[id(node)] = own_copy(binding.sample(node))
+            block = binding.sample(node)
+            blocks[id(node)] = own_copy(block.slice(0, min(rows, block.slots)))
         elif isinstance(operator, RowOperator):
             blocks[id(node)] = binding.kernel(node)(below[0], binding.check_env)
         elif isinstance(operator, StreamOperator):
@@ -69,7 +72,7 @@ def _samples(binding: Binding, wanted: set[int]) -> dict[int, Block]:
 
 def _figures(figures: OperatorProfile, binding: Binding, node: Node, block: Block, workers: int) -> OperatorProfile:
     kernel = binding.kernel(node)
-    block = block.slice(0, min(_ROWS, block.slots))
+    block = block.slice(0, min(max(int(_CALL / max(figures.cpu, 1e-9)), 1), block.slots))
     began, end = clocks.now(), time.perf_counter() + _SECONDS
     while time.perf_counter() < end:
         kernel(block, binding.check_env)
@@ -78,4 +81,4 @@ def _figures(figures: OperatorProfile, binding: Binding, node: Node, block: Bloc
     if held_up > workers + 2:  # it waits for something else
         return replace(figures, gil=0.0)
     # The other threads of the run may be at something else half of the time.
-    return replace(figures, gil=min(2 * max(held_up, 0.0), 1.0), wall=figures.cpu if held_up > 0.2 else figures.wall)
+    return replace(figures, gil=min(2 * max(held_up, 0.0), 1.0))

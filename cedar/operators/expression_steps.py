@@ -368,7 +368,7 @@ def _polars_type(kind: ColumnType) -> pl.DataType | None:
     if not isinstance(kind, pa.DataType):
         return None
     try:
-        return pl.Series("", pa.array([], kind)).dtype
+        return pl.Series("", pa.nulls(0, kind)).dtype  # of a list, pyarrow would import pandas where it is
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException, TypeError, ValueError):
         return None
 
