@@ -38,6 +38,7 @@ _CHECK_SECONDS = 0.05  # of work on sample rows, before a plan takes over
 _MISSED = 0.7  # of the predicted speed: less is a plan to be replaced
 _TRIAL = 1.0  # seconds before a plan's speed is judged
 _LOOKS = (0.0, 0.5, 3.0)  # seconds after which a plan is looked for, with what is known by then
+_UNSURE = 0.1  # a share of the GIL between this and the rest is asked for again
 _HELD = 0.4  # of an operator's time
 _START_SECONDS = 20  # for processes to start; then the run waits for them
 _LONG = 1.5  # times as long as the start of processes
@@ -82,7 +83,7 @@ class Plans:
         self._settled = False  # an error, or an audit, decided: no other plan is taken
         self._broken = False  # the optimizer failed: it is not asked again
         self._found = 0
-        self._gil: dict[int, float | None] = {}  # by ordinal, once somebody asked
+        self._gil: dict[int, float] = {}  # by ordinal, once somebody asked
         self._before_epoch = 0  # rows read in earlier epochs
         self._began: _Span | None = None
         self._lock = threading.Lock()
@@ -192,9 +193,10 @@ class Plans:
         assert self.planner is not None
         try:
             if self.workers > 1 and not self._one_pass and self._long(profile, remaining):
-                if not self._gil:
+                if not self._gil or any(_UNSURE < (gil or 0.0) < 1 - _UNSURE for gil in self._gil.values()):
                     probed = calls.make(partial(with_gil, profile, self._binding, self.workers))
-                    self._gil = {i: figures.gil for i, figures in probed.operators.items()}
+                    for i, figures in probed.operators.items():  # a run that was not busy holds nobody up
+                        self._gil[i] = max(self._gil.get(i) or 0.0, figures.gil or 0.0)
                 profile = _with(profile, self._gil)
             per_row = sum(f.wall for f in profile.operators.values()) or 1e-6
             rows = int(min(max(_CHECK_SECONDS / per_row / 3, 8), 1024))  # as written twice, and as planned
@@ -298,10 +300,10 @@ class Plans:
         return max(0.0, total - self._metrics.rows_read + self._before_epoch) if total else math.inf
 
 
-def _with(profile: Profile, gil: dict[int, float | None]) -> Profile:
+def _with(profile: Profile, gil: dict[int, float]) -> Profile:
     """With what is known of who holds the GIL; who does waits for it, not for anything else."""
     operators = {
-        i: replace(f, gil=gil.get(i), wall=f.cpu if (gil.get(i) or 0.0) > _HELD else f.wall)
+        i: replace(f, gil=gil.get(i), wall=f.cpu if gil.get(i, 0.0) > _HELD else f.wall)
         for i, f in profile.operators.items()
     }
     return replace(profile, operators=operators)

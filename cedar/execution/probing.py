@@ -1,8 +1,11 @@
-"""Who holds the GIL, found beside a run: a thread at work on sample rows is held up by those of the run, or is not."""
+"""Who holds the GIL, found beside a run: two threads at work on sample rows hold each other up, or do not."""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from cedar import graph
@@ -24,8 +27,8 @@ _SAMPLE = 0.02  # seconds for the rows that enter the operators to be made
 def with_gil(profile: Profile, binding: Binding, workers: int) -> Profile:
     """The profile with the GIL share of the operators that call Python for each row and take their time.
 
-    An operator that lets go of the GIL needs hardly more than its own work, whatever the run does; one that holds it
-    waits for the threads of the run, which do the same. To be called while the run is busy.
+    Two threads in an operator that lets go of the GIL need hardly more than their own work, whatever the run does; in
+    one that holds it, each waits for the other.
     """
     total = sum(figures.wall for figures in profile.operators.values()) or 1.0
     wanted = {
@@ -73,12 +76,24 @@ def _samples(binding: Binding, wanted: set[int], rows: int) -> dict[int, Block]:
 def _figures(figures: OperatorProfile, binding: Binding, node: Node, block: Block, workers: int) -> OperatorProfile:
     kernel = binding.kernel(node)
     block = block.slice(0, min(max(int(_CALL / max(figures.cpu, 1e-9)), 1), block.slots))
-    began, end = clocks.now(), time.perf_counter() + _SECONDS
-    while time.perf_counter() < end:
-        kernel(block, binding.check_env)
-    took = clocks.now().since(began)
+    took = _together(lambda: kernel(block, binding.check_env))
     held_up = took.wall / max(took.cpu, 1e-9) - 1
     if held_up > workers + 2:  # it waits for something else
         return replace(figures, gil=0.0)
-    # The other threads of the run may be at something else half of the time.
-    return replace(figures, gil=min(2 * max(held_up, 0.0), 1.0))
+    return replace(figures, gil=min(max(held_up, 0.0), 1.0))
+
+
+def _together(call: Callable[[], object]) -> clocks.Reading:
+    """What two threads took that made the call over and over at the same time."""
+    both = threading.Barrier(2)
+
+    def work() -> clocks.Reading:
+        both.wait(_SECONDS * 100)
+        began, end = clocks.now(), time.perf_counter() + _SECONDS
+        while time.perf_counter() < end:
+            call()
+        return clocks.now().since(began)
+
+    with ThreadPoolExecutor(2, thread_name_prefix="cedar-probe") as pool:
+        first, second = pool.submit(work), pool.submit(work)
+        return first.result().plus(second.result())
