@@ -126,7 +126,7 @@ def observe(timing: Timing, operator: int, before: Block, after: Block, wall: fl
         if name not in before.columns or (len(before) == len(after) and before.columns[name] is not column)
     }
     seen = Observation(len(before), len(after), before.nbytes, after.nbytes, wall, cpu, written)
-    timing.seen[operator] = timing.seen[operator].joined(seen) if operator in timing.seen else seen
+    timing.seen[operator] = timing.seen[operator] + seen if operator in timing.seen else seen
 
 
 def run_program(program: Program, block: Block, env: Env, timing: Timing) -> Block:

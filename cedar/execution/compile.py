@@ -25,8 +25,9 @@ from cedar.execution.nodes import batch_below, by_place, cost_note, group_size, 
 from cedar.execution.programs import Link, Programs, Within
 from cedar.execution.shared import SharedStream
 from cedar.execution.slices import SliceStream
-from cedar.execution.splits import Segment, SplitStream, Tasks, Window
+from cedar.execution.splits import Segment, SplitStream, Window
 from cedar.execution.stage import StageStream, WindowStream
+from cedar.execution.tasks import Tasks
 from cedar.graph import Node
 from cedar.operators.base import RowOperator, StreamContext, StreamOperator
 from cedar.operators.batch import BatchStream, PadBatch

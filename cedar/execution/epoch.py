@@ -17,8 +17,8 @@ from cedar.execution.nodes import last_mode
 from cedar.execution.planning import Plans
 from cedar.execution.ranks import Rank
 from cedar.execution.runner import Runner
-from cedar.execution.splits import Tasks
 from cedar.execution.stage import StageStream
+from cedar.execution.tasks import Tasks
 from cedar.execution.watcher import Watcher
 from cedar.operators.base import Env, Instances, StreamOperator
 from cedar.stream import Count, Fenced, Flow, Piece, Position

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cedar.execution.chain import Program
-from cedar.execution.splits import Tasks
 from cedar.execution.stage import StageStream
+from cedar.execution.tasks import Tasks
 from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Stream
 
 

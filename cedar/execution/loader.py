@@ -23,8 +23,8 @@ from cedar.execution.planning import Plans
 from cedar.execution.ranks import find_rank
 from cedar.execution.replay import Replay, Replays
 from cedar.execution.runner import Runner, Runners
-from cedar.execution.splits import Tasks
 from cedar.execution.state import VERSION, Identity, choose, copied, seal, validated
+from cedar.execution.tasks import Tasks
 from cedar.execution.units import NOTHING, Units
 from cedar.graph import Node
 from cedar.operators.base import Env, Instances

@@ -18,7 +18,7 @@ from cedar.execution.dealt import Share
 from cedar.execution.machine import machine
 from cedar.execution.metrics import Metrics, Seen
 from cedar.execution.nodes import group_size, last_mode
-from cedar.execution.splits import Tasks
+from cedar.execution.tasks import Tasks
 from cedar.execution.together import gil_share, shortest
 from cedar.execution.watched import TimeUp, Watch, WatchedBinding, WatchedCompiler, WatchedRunner
 from cedar.graph import Node

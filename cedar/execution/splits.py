@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -21,13 +21,9 @@ from cedar.block import Block
 from cedar.cursor import hash_array, hash_ints, no_keys
 from cedar.datasets.base import Split
 from cedar.execution.chain import Program, Result
-from cedar.execution.metrics import Metrics
-from cedar.execution.runner import Runner
-from cedar.execution.watcher import Watcher
-from cedar.operators.base import Env
+from cedar.execution.tasks import Tasks
 from cedar.stream import PENDING, At, Fenced, Flow, Piece, Position, Pulled, Rows, Stream
 
-REMOTE = ("processes", "dask")
 _DEFAULT_ROW_BYTES = 1024
 _LEAST_WINDOW = 8 << 20
 _LEAST_ROWS = 1 << 16
@@ -62,29 +58,6 @@ class Segment:
     operator: int
     program: Program
     splits: tuple[Split, ...]
-
-
-@dataclass(frozen=True)
-class Tasks:
-    """What a run gives its streams."""
-
-    runner: Runner
-    env: Env
-    metrics: Metrics
-    watcher: Watcher = field(default_factory=Watcher)
-
-    others: Any = None  # of the run's default runner: those of other places, made when asked for
-
-    def on(self, place: str) -> Tasks:
-        """The same on another executor; threads and the caller's own are the run's."""
-        if self.others is None or place == self.runner.name or place not in REMOTE:
-            return self
-        return replace(self, runner=self.others.of(place))
-
-    def task_env(self, program: Program) -> Env:
-        """What the next task of a program is to know."""
-        watch = self.watcher.next(id(program), program.written is not None)
-        return replace(self.env, watch=watch) if watch else self.env
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from cedar.block import Block
 from cedar.cursor import no_keys
 from cedar.execution.chain import Program, Result
-from cedar.execution.splits import Tasks
+from cedar.execution.tasks import Tasks
 from cedar.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
 _TARGET_SECONDS = 0.02  # of work in a task whose kernels run Python once per row

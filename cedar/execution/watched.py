@@ -17,7 +17,8 @@ from cedar.execution.compile import Compiler
 from cedar.execution.metrics import Metrics
 from cedar.execution.programs import Link
 from cedar.execution.runner import Runner
-from cedar.execution.splits import Segment, Tasks
+from cedar.execution.splits import Segment
+from cedar.execution.tasks import Tasks
 from cedar.graph import Node
 from cedar.operators.base import Env, Kernel
 from cedar.profile import Observation

@@ -34,19 +34,6 @@ class Observation:
             {name: self.columns.get(name, 0) + other.columns.get(name, 0) for name in names},
         )
 
-    def joined(self, other: Observation) -> Observation:
-        """Both calls as one."""
-        names = [*self.columns, *(name for name in other.columns if name not in self.columns)]
-        return Observation(
-            self.rows_in + other.rows_in,
-            self.rows_out + other.rows_out,
-            self.bytes_in + other.bytes_in,
-            self.bytes_out + other.bytes_out,
-            self.wall + other.wall,
-            self.cpu + other.cpu,
-            {name: self.columns.get(name, 0) + other.columns.get(name, 0) for name in names},
-        )
-
 
 @dataclass(frozen=True)
 class OperatorProfile:

@@ -12,7 +12,7 @@ from cedar.execution.compile import Compiler
 from cedar.execution.dealt import DealtStream, Share
 from cedar.execution.metrics import Metrics
 from cedar.execution.runner import Runner
-from cedar.execution.splits import Tasks
+from cedar.execution.tasks import Tasks
 from cedar.graph import Node, walk
 from cedar.operators.base import Env
 from cedar.plan.data import Decision, Plan, Prediction

@@ -1,0 +1,35 @@
+"""Tasks: what a run gives its streams, to have work done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from cedar.execution.chain import Program
+from cedar.execution.metrics import Metrics
+from cedar.execution.runner import Runner, Runners
+from cedar.execution.watcher import Watcher
+from cedar.operators.base import Env
+
+REMOTE = ("processes", "dask")
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What a run gives its streams."""
+
+    runner: Runner
+    env: Env
+    metrics: Metrics
+    watcher: Watcher = field(default_factory=Watcher)
+    others: Runners | None = None  # of the run's default runner: those of other places, made when asked for
+
+    def on(self, place: str) -> Tasks:
+        """The same on another executor; threads and the caller's own are the run's."""
+        if self.others is None or place == self.runner.name or place not in REMOTE:
+            return self
+        return replace(self, runner=self.others.of(place))
+
+    def task_env(self, program: Program) -> Env:
+        """What the next task of a program is to know."""
+        watch = self.watcher.next(id(program), program.written is not None)
+        return replace(self.env, watch=watch) if watch else self.env
