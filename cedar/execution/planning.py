@@ -38,7 +38,7 @@ _CHECK_SECONDS = 0.05  # of work on sample rows, before a plan takes over
 _MISSED = 0.7  # of the predicted speed: less is a plan to be replaced
 _TRIAL = 1.0  # seconds before a plan's speed is judged
 _LOOKS = (0.0, 0.5, 3.0)  # seconds after which a plan is looked for, with what is known by then
-_UNSURE = 0.1  # a share of the GIL between this and the rest is asked for again
+_UNSURE = (0.4, 0.9)  # a share of the GIL between these is asked for again
 _HELD = 0.4  # of an operator's time
 _START_SECONDS = 20  # for processes to start; then the run waits for them
 _LONG = 1.5  # times as long as the start of processes
@@ -193,7 +193,7 @@ class Plans:
         assert self.planner is not None
         try:
             if self.workers > 1 and not self._one_pass and self._long(profile, remaining):
-                if not self._gil or any(_UNSURE < (gil or 0.0) < 1 - _UNSURE for gil in self._gil.values()):
+                if not self._gil or any(_UNSURE[0] < gil < _UNSURE[1] for gil in self._gil.values()):
                     probed = calls.make(partial(with_gil, profile, self._binding, self.workers))
                     for i, figures in probed.operators.items():  # a run that was not busy holds nobody up
                         self._gil[i] = max(self._gil.get(i) or 0.0, figures.gil or 0.0)

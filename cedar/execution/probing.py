@@ -18,7 +18,7 @@ from cedar.graph import Node
 from cedar.operators.base import RowOperator, StreamOperator
 from cedar.profile import OperatorProfile, Profile
 
-_SECONDS = 0.04  # of work for each operator: several times the interval at which Python passes the GIL on
+_SECONDS = 0.02  # of work for each operator: several times the interval at which Python passes the GIL on
 _LEAST_SHARE = 0.1  # of a row's time: less does not decide where an operator runs
 _CALL = 0.005  # seconds that a call should take
 _SAMPLE = 0.02  # seconds for the rows that enter the operators to be made
