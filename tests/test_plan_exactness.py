@@ -21,7 +21,7 @@ import cedar
 from cedar import col
 from cedar.block import Block
 from cedar.cursor import Keys
-from cedar.execution import splits
+from cedar.execution import splits, tasks
 from cedar.execution.comparing import difference
 from cedar.graph import walk
 from cedar.optimizer.commute import may_swap
@@ -39,7 +39,7 @@ GROUP = max(3, CASES // 40)
 @pytest.fixture(autouse=True)
 def other_places_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a plan places in other processes is a stage of its own, in the place that a test can afford."""
-    monkeypatch.setattr(splits, "REMOTE", ())
+    monkeypatch.setattr(tasks, "REMOTE", ())
     monkeypatch.setattr(splits, "_LEAST_WINDOW", 256)  # many windows, so that plans change often
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import cedar
 from cedar.datasets.base import Split
-from cedar.execution import splits
+from cedar.execution import splits, tasks
 from cedar.execution.binding import Binding
 from cedar.execution.checking import check_plan
 from cedar.graph import walk
@@ -26,7 +26,7 @@ from tests.toy_wide import Builder
 @pytest.fixture(autouse=True)
 def other_places_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a plan places in other processes is a stage of its own, in the place that a test can afford."""
-    monkeypatch.setattr(splits, "REMOTE", ())
+    monkeypatch.setattr(tasks, "REMOTE", ())
     monkeypatch.setattr(splits, "_LEAST_WINDOW", 256)  # many windows, so that plans change often
 
 
