@@ -181,7 +181,7 @@ def test_a_terminal_gets_tables_and_a_progress_line(module, command, monkeypatch
 # ---- the rest --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["bench", "train"])
+@pytest.mark.parametrize("command", ["bench"])
 def test_what_is_not_there_says_so(command, capsys):
     assert main([command, "module:p"]) == 1
     assert f"cedar {command} is not there yet" in capsys.readouterr().err
