@@ -1,0 +1,199 @@
+"""Plans for 0, 1, .. failures, made before they happen; and how to get to them by moving a stage's state.
+
+Workers of a stage hold the same weights, so only the number of the dead of each stage matters, and of all ways to
+spread so many over the stages one is best: the *normal* one. Its plan is made ahead, with more effort than a failure
+has time for. When workers die in another way, the step goes on under ``plan`` for those who are dead; at a later
+boundary, live workers may take roles of other stages, by copying a peer's state, until the spread is the normal one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+from cedar.trainers.resilient.planner.heuristic import Plan, plan
+from cedar.trainers.resilient.planner.problem import Problem
+from cedar.trainers.resilient.schedule import ScheduleError, Worker, from_plain, timeline, to_plain, validate
+
+
+class Move(NamedTuple):
+    """A live worker leaves its place, which then counts as dead, and takes the role of a dead one in another stage."""
+
+    worker: Worker
+    role: Worker
+
+
+def normal(problem: Problem, failures: int) -> frozenset[Worker]:
+    """The dead of the best spread of so many failures: the slowest stage is as fast as can be.
+
+    Among equals, failures go to the stages with the most room for activations, and to different pipelines.
+
+    Raises:
+        ScheduleError: more failures than leave every stage a live worker.
+
+    Example:
+        >>> sorted(normal(Problem(2, 3, 6), 3))
+        [Worker(stage=0, replica=2), Worker(stage=1, replica=0), Worker(stage=1, replica=1)]
+    """
+    stages, replicas = problem.stages, problem.replicas
+    if not 0 <= failures <= stages * (replicas - 1):
+        raise ScheduleError(
+            f"{failures} failures leave a stage of {replicas} replicas without a live worker",
+            fix=f"plan for {stages * (replicas - 1)} at most",
+        )
+    room = _room(problem)
+    # by failures so far: time of the slowest stage, of all, room that is not used, and how many die at each stage
+    best: dict[int, tuple[float, float, float, tuple[int, ...]]] = {0: (0.0, 0.0, 0.0, ())}
+    for stage in range(stages):
+        after: dict[int, tuple[float, float, float, tuple[int, ...]]] = {}
+        for dead in range(replicas):
+            cost = _cost(problem, stage, dead)
+            for so_far, (slowest, total, used, counts) in best.items():
+                found = max(slowest, cost), total + cost, used - dead * room[stage], (*counts, dead)
+                if so_far + dead <= failures and (so_far + dead not in after or found < after[so_far + dead]):
+                    after[so_far + dead] = found
+        best = after
+    dying = [stage for stage, count in enumerate(best[failures][3]) for _ in range(count)]
+    return frozenset(Worker(stage, replicas - 1 - turn % replicas) for turn, stage in enumerate(dying))
+
+
+def _room(problem: Problem) -> list[float]:
+    """For each stage, its cap against how long an activation stays."""
+    each = [problem.costs.stage(stage) for stage in range(problem.stages)]
+    stays = [sum(each[s]) + sum(f + b for f, b, _ in each[s + 1 :]) for s in range(problem.stages)]
+    return [0.0 if cap is None else round(cap / stay, 9) for cap, stay in zip(problem.caps, stays, strict=True)]
+
+
+def _cost(problem: Problem, stage: int, dead: int) -> float:
+    extra = -(-problem.micro_batches * dead // (problem.replicas - dead))
+    return sum(problem.costs.stage(stage)) * (problem.micro_batches + extra)
+
+
+def ahead(problem: Problem, failures: int, effort: int = 200) -> dict[int, Plan]:
+    """The plans for 0 to ``failures`` dead workers in their normal spread.
+
+    Args:
+        problem: its ``dead`` are left out of account.
+        failures: the most that is planned for.
+        effort: of the local search, for each plan.
+
+    Raises:
+        ScheduleError: see ``normal``.
+    """
+    return {count: plan(replace(problem, dead=normal(problem, count)), effort) for count in range(failures + 1)}
+
+
+def keep(plans: Mapping[int, Plan], problem: Problem, folder: str) -> None:
+    """Write plans into a folder, one file each, ``plan_<failures>.json``."""
+    os.makedirs(folder, exist_ok=True)
+    for count, made in plans.items():
+        path = os.path.join(folder, f"plan_{count}.json")
+        plain = {"problem": _told(problem), "period": made.period, "bound": made.bound, "method": made.method}
+        with open(f"{path}.part", "w", encoding="utf-8") as file:
+            json.dump(plain | {"schedule": to_plain(made.schedule)}, file)
+        os.replace(f"{path}.part", path)
+
+
+def kept(problem: Problem, folder: str) -> dict[int, Plan]:
+    """The plans of a folder, each proven again.
+
+    Raises:
+        ScheduleError: a file cannot be read, was made for another problem, or its schedule is wrong.
+    """
+    found: dict[int, Plan] = {}
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    for name in sorted(n for n in names if n.startswith("plan_") and n.endswith(".json")):
+        path = os.path.join(folder, name)
+        try:
+            with open(path, encoding="utf-8") as file:
+                plain = json.load(file)
+            told, period, bound, method = (plain[key] for key in ("problem", "period", "bound", "method"))
+            count = int(name[len("plan_") : -len(".json")])
+            schedule = from_plain(plain["schedule"], path)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ScheduleError(f"the plan {path} cannot be read: {error}", fix="make the plans again") from error
+        if told != _told(problem) or len(schedule.dead) != count:
+            raise ScheduleError(f"the plan {path} was made for another problem", fix="make the plans again")
+        facts = validate(schedule)
+        first = timeline(schedule, problem.costs).makespan
+        found[count] = Plan(schedule, float(period), first, float(bound), facts, str(method), period <= bound + 1e-9)
+    return found
+
+
+def _told(problem: Problem) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(replace(problem, dead=frozenset())) | {"dead": []}))
+    return plain
+
+
+def moves(problem: Problem) -> tuple[Move, ...]:
+    """The fewest moves after which the dead are spread as in the normal plan for so many.
+
+    Example:
+        >>> moves(Problem(2, 3, 6, frozenset({Worker(0, 0), Worker(0, 1)})))
+        (Move(worker=Worker(stage=1, replica=2), role=Worker(stage=0, replica=0)),)
+    """
+    have = Counter(worker.stage for worker in problem.dead)
+    want = Counter(worker.stage for worker in normal(problem, len(problem.dead)))
+    roles, leaving = [], []
+    for stage in range(problem.stages):
+        surplus = have[stage] - want[stage]
+        if surplus > 0:
+            roles += sorted(worker for worker in problem.dead if worker.stage == stage)[:surplus]
+        else:
+            leaving += [Worker(stage, replica) for replica in problem.alive(stage)][surplus or problem.replicas :]
+    return tuple(Move(worker, role) for worker, role in zip(leaving, roles, strict=True))
+
+
+def roles(dead: frozenset[Worker], planned: frozenset[Worker], stages: int, replicas: int) -> dict[Worker, Worker]:
+    """Which live worker plays which role of a plan whose dead are others of the same stages; home stays home if it can.
+
+    Raises:
+        ScheduleError: a stage has another number of live workers than the plan.
+
+    Example:
+        >>> roles(frozenset({Worker(0, 0)}), frozenset({Worker(0, 1)}), 1, 2)
+        {Worker(stage=0, replica=1): Worker(stage=0, replica=0)}
+    """
+    found: dict[Worker, Worker] = {}
+    for stage in range(stages):
+        places = {Worker(stage, replica) for replica in range(replicas)}
+        live, wanted = places - dead, places - planned
+        if len(live) != len(wanted):
+            raise ScheduleError(
+                f"stage {stage} has {len(live)} live workers, the plan is for {len(wanted)}",
+                fix="plan for those who are alive, or move workers first",
+            )
+        found |= {worker: worker for worker in sorted(live & wanted)}
+        found |= dict(zip(sorted(live - wanted), sorted(wanted - live), strict=True))
+    return found
+
+
+@dataclass(frozen=True)
+class Change:
+    """What moving would bring.
+
+    Args:
+        moves: who takes which role.
+        before: the period of the plan for those who are dead now.
+        after: the period once the moves are made.
+    """
+
+    moves: tuple[Move, ...]
+    before: float
+    after: float
+
+    def pays(self, seconds: float, slot: float, steps: float) -> bool:
+        """Whether ``seconds`` for the moves are won back within ``steps``, at ``slot`` seconds for a unit of time."""
+        return bool(self.moves) and (self.before - self.after) * slot * steps > seconds
+
+
+def change(problem: Problem, before: Plan, plans: Mapping[int, Plan] | None = None) -> Change:
+    """What moving to the normal spread would bring, by the plan that was made ahead, or one that is made now."""
+    planned = (plans or {}).get(len(problem.dead))
+    if planned is None:
+        planned = plan(replace(problem, dead=normal(problem, len(problem.dead))))
+    return Change(moves(problem), before.period, planned.period)

@@ -1,0 +1,121 @@
+"""The best schedule by CP-SAT of OR-tools, with a proof or a bound. For small grids; needs the extra ``schedules``.
+
+Lists repeat, and a worker does not begin a step before its optimizer has ended the one before. So a period T is
+possible just when every stage does one step, from its first F to its optimizer, within T: one step is enough to state
+the problem of endless repetition, and nothing needs to be unrolled.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from cedar.trainers.resilient.planner.graph import Graph, Order, measure
+from cedar.trainers.resilient.planner.heuristic import Plan, proven, search
+from cedar.trainers.resilient.planner.improve import improve
+from cedar.trainers.resilient.planner.problem import Problem
+from cedar.trainers.resilient.schedule import ScheduleError
+
+
+def exact(problem: Problem, seconds: float = 60, workers: int | None = None, effort: int = 200) -> Plan:
+    """The schedule of the shortest period for the routes of the problem, or the best one that was found in time.
+
+    Args:
+        problem: its costs must be whole numbers.
+        seconds: when to stop; the plan then says what was found, and the bound that was proven.
+        workers: threads of the solver; by default one for each core.
+        effort: of the heuristic, whose order the solver begins with.
+
+    Raises:
+        ScheduleError: OR-tools is not installed, or a cost is no whole number.
+    """
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError as error:
+        raise ScheduleError("exact plans need OR-tools", fix="pip install 'cedar[schedules]'") from error
+    graph = Graph.of(problem)
+    order = improve(graph, search(graph)[0], effort, problem.bound)
+    model, starts = _model(cp_model, graph, order)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = seconds
+    if workers:
+        solver.parameters.num_workers = workers
+    status = solver.solve(model)
+    if status == cp_model.INFEASIBLE or status == cp_model.MODEL_INVALID:  # noqa: PLR1714 - of any type
+        raise ScheduleError("no schedule fits", fix="this is a fault of the planner: please report the problem")
+    if status in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
+        when = {node: solver.value(start) for node, start in starts.items()}
+        order = [sorted(nodes, key=lambda node: (when[node], node)) for nodes in order]
+    return proven(problem, graph, order, "exact", solver.best_objective_bound)
+
+
+def _model(cp_model: Any, graph: Graph, order: Order) -> tuple[Any, dict[int, Any]]:
+    """The model, the start of each node; the order is the solver's hint."""
+    problem = graph.problem
+    whole = _whole(graph)
+    transfer, after = int(problem.costs.transfer), int(problem.costs.reduce + problem.costs.step)
+    hint = measure(graph, order)
+    assert hint is not None, "the heuristic's order can be carried out"
+    most = int(hint.period + 1)
+    horizon = most * problem.stages  # windows of neighbouring stages overlap
+    begin = min(hint.starts.values())
+    model = cp_model.CpModel()
+    starts: dict[int, Any] = {}
+    period = model.new_int_var(int(problem.bound), most, "period")
+    opens = [model.new_int_var(0, horizon, f"opens {stage}") for stage in range(problem.stages)]
+    closes = [model.new_int_var(0, horizon, f"closes {stage}") for stage in range(problem.stages)]
+    for worker, nodes in enumerate(order):
+        stage = graph.stage[worker]
+        tasks = []
+        for node in nodes:
+            starts[node] = start = model.new_int_var(0, horizon, f"start {node}")
+            model.add_hint(start, round(hint.starts[node] - begin))
+            cost = whole[stage][node % 3]
+            tasks.append(model.new_fixed_size_interval_var(start, cost, f"task {node}"))
+            model.add(opens[stage] <= start)
+            model.add(closes[stage] >= start + cost)
+        model.add_no_overlap(tasks)
+        if problem.caps[stage] is not None:
+            kept = []
+            for node in nodes:
+                if node % 3 == 0:
+                    size = model.new_int_var(0, horizon, f"kept {node}")
+                    end = starts[node + 2] + whole[stage][2]
+                    kept.append(model.new_interval_var(starts[node], size, end, f"keeps {node}"))
+            model.add_cumulative(kept, [1] * len(kept), graph.caps[worker])
+    for node, start in starts.items():
+        stage = graph.stage[graph.owner[node // 3]]
+        if node % 3:
+            model.add(start >= starts[node - 1] + whole[stage][node % 3 - 1])
+        source = graph.source(node)
+        if source >= 0:
+            there = graph.stage[graph.owner[source // 3]]
+            model.add(start >= starts[source] + whole[there][source % 3] + transfer)
+    for group in graph.groups:
+        for one in group:
+            for other in group:
+                model.add(period >= closes[one] + after - opens[other])
+    _break_symmetry(model, graph, order, starts)
+    model.minimize(period)
+    return model, starts
+
+
+def _break_symmetry(model: Any, graph: Graph, order: Order, starts: dict[int, Any]) -> None:
+    """Micro-batches that take one route through all stages are alike: their F begin at stage 0 in the hint's order."""
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for nodes in order:
+        for node in nodes:
+            if node % 3 == 0 and node // 3 < graph.size:
+                route = tuple(graph.owner[node // 3 :: graph.size])
+                alike.setdefault(route, []).append(node)
+    for nodes in alike.values():
+        for sooner, later in pairwise(nodes):
+            model.add(starts[sooner] < starts[later])
+
+
+def _whole(graph: Graph) -> list[tuple[int, int, int]]:
+    costs = graph.problem.costs
+    for value in (*(v for stage in graph.costs for v in stage), costs.transfer, costs.reduce + costs.step):
+        if value != int(value):
+            raise ScheduleError(f"the exact planner takes whole costs, not {value!r}", fix="round costs to slots")
+    return [(int(f), int(b), int(w)) for f, b, w in graph.costs]

@@ -1,0 +1,216 @@
+"""A problem as arrays of whole numbers, for searches that try many orders; and how long a step takes in an order.
+
+A *cell* is a micro-batch at a stage, ``stage * size + replica * micro_batches + number``; a *node* is one of its three
+tasks, ``3 * cell + 0, 1, 2`` for F, B_INPUT and B_WEIGHT. A fused backward is node 1, and there is no node 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cedar.trainers.resilient.planner.emit import Orders, Task
+from cedar.trainers.resilient.planner.problem import Problem
+from cedar.trainers.resilient.schedule import Kind, Worker
+
+Order = list[list[int]]  # for each live worker, its nodes
+_ROUNDS = 12
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The arrays of a problem.
+
+    Args:
+        problem: what is planned.
+        fused: B_INPUT and B_WEIGHT are one task.
+        size: how many micro-batches all pipelines have.
+        workers: the live ones; elsewhere they go by their number here.
+        stage: of each worker.
+        caps: of each worker, how many activations it may keep.
+        costs: of each stage, of F, B_INPUT and B_WEIGHT.
+        owner: of each cell, its worker.
+        groups: stages whose optimizers wait for each other.
+    """
+
+    problem: Problem
+    fused: bool
+    size: int
+    workers: Sequence[Worker]
+    stage: Sequence[int]
+    caps: Sequence[int]
+    costs: Sequence[tuple[float, float, float]]
+    owner: Sequence[int]
+    groups: Sequence[Sequence[int]]
+
+    @classmethod
+    def of(cls, problem: Problem, *, fused: bool = False) -> Graph:
+        """The graph of a problem."""
+        size = problem.replicas * problem.micro_batches
+        workers = [Worker(stage, replica) for stage in range(problem.stages) for replica in problem.alive(stage)]
+        numbers = {worker: number for number, worker in enumerate(workers)}
+        costs = [problem.costs.stage(stage) for stage in range(problem.stages)]
+        if fused:
+            costs = [(forward, on_input + on_weight, 0) for forward, on_input, on_weight in costs]
+        return cls(
+            problem,
+            fused,
+            size,
+            workers,
+            [worker.stage for worker in workers],
+            [problem.caps[worker.stage] or size for worker in workers],
+            costs,
+            [numbers[Worker(s, replica)] for s, routes in enumerate(problem.routes) for replica in routes],
+            _groups(problem),
+        )
+
+    @property
+    def nodes(self) -> int:
+        return len(self.owner) * (2 if self.fused else 3)
+
+    def source(self, node: int) -> int:
+        """The node on another worker that this one needs, -1 if there is none."""
+        cell, kind = divmod(node, 3)
+        if kind == 0:
+            return node - 3 * self.size if cell >= self.size else -1
+        if kind == 1:
+            return node + 3 * self.size if cell + self.size < len(self.owner) else -1
+        return -1
+
+    def tasks(self, order: Order) -> Orders:
+        """The order in words."""
+        kinds: tuple[Kind, Kind, Kind] = ("F", "B" if self.fused else "B_INPUT", "B_WEIGHT")
+
+        def told(node: int) -> Task:
+            cell, kind = divmod(node, 3)
+            return kinds[kind], cell % self.size
+
+        return {worker: [told(node) for node in nodes] for worker, nodes in zip(self.workers, order, strict=True)}
+
+    def fits(self, order: Order) -> bool:
+        """Whether no worker keeps more than its cap."""
+        ends = 1 if self.fused else 2
+        for nodes, cap in zip(order, self.caps, strict=True):
+            live = 0
+            for node in nodes:
+                if node % 3 == 0:
+                    live += 1
+                    if live > cap:
+                        return False
+                elif node % 3 == ends:
+                    live -= 1
+        return True
+
+
+def _groups(problem: Problem) -> list[list[int]]:
+    """Stages whose optimizers wait for each other."""
+    if problem.mode == "sync":
+        return [list(range(problem.stages))]
+    groups = [[stage] for stage in range(problem.stages)]
+    if problem.tied and problem.stages > 1:
+        groups[0] += groups.pop()
+    return groups
+
+
+@dataclass(frozen=True)
+class Times:
+    """How an order performs.
+
+    Args:
+        period: of a step, when many follow each other.
+        makespan: of the first step.
+        spread: the stages' times from the first F to the last B_WEIGHT, summed: less is better where periods are equal.
+        starts, ends: of each node, in the last step that was looked at.
+        opens: when each stage could begin that step.
+    """
+
+    period: float
+    makespan: float
+    spread: float
+    starts: dict[int, float]
+    ends: dict[int, float]
+    opens: list[float]
+
+
+def sorted_nodes(graph: Graph, order: Order) -> list[tuple[int, int, int]] | None:
+    """(node, its source or -1, its worker), each after what it needs; None if the order goes round in circles."""
+    position = [0] * len(order)
+    done = bytearray(3 * len(graph.owner))
+    waiting: dict[int, int] = {}
+    found: list[tuple[int, int, int]] = []
+    ready = list(range(len(order)))
+    size3, total = 3 * graph.size, 3 * len(graph.owner)
+    while ready:
+        worker = ready.pop()
+        nodes, at = order[worker], position[worker]
+        while at < len(nodes):
+            node = nodes[at]
+            kind = node % 3
+            source = -1 if kind == 2 else node - size3 if kind == 0 else node + size3
+            if 0 <= source < total:
+                if not done[source]:
+                    waiting[source] = worker
+                    break
+            else:
+                source = -1
+            if kind and not done[node - 1]:
+                return None
+            done[node] = 1
+            found.append((node, source, worker))
+            at += 1
+            if node in waiting:
+                ready.append(waiting.pop(node))
+        position[worker] = at
+    return found if not waiting and all(p == len(n) for p, n in zip(position, order, strict=True)) else None
+
+
+def measure(graph: Graph, order: Order, rounds: int = _ROUNDS) -> Times | None:
+    """How long a step takes when the order is repeated, each task as soon as it can start.
+
+    Steps are looked at until they take equally long, ``rounds`` at most. None if the order cannot be carried out.
+    """
+    nodes = sorted_nodes(graph, order)
+    if nodes is None:
+        return None
+    problem = graph.problem
+    stages, transfer = problem.stages, problem.costs.transfer
+    after = problem.costs.reduce + problem.costs.step
+    stage_of = graph.stage
+    planned = [(node, source, worker, graph.costs[stage_of[worker]][node % 3]) for node, source, worker in nodes]
+    opens = [0.0] * stages
+    starts: dict[int, float] = {}
+    ends: dict[int, float] = {}
+    history: list[list[float]] = []
+    before: list[float] = opens
+    for _ in range(rounds):
+        before = opens
+        clock = [before[stage] for stage in stage_of]
+        for node, source, worker, cost in planned:
+            start = clock[worker]
+            if source >= 0:
+                arrives = ends[source] + transfer
+                start = max(start, arrives)
+            starts[node] = start
+            clock[worker] = ends[node] = start + cost
+        opens = [0.0] * stages
+        for group in graph.groups:
+            end = max(clock[worker] for worker, stage in enumerate(stage_of) if stage in group) + after
+            for stage in group:
+                opens[stage] = end
+        history.append(opens)
+        steps = [b - a for a, b in zip(before, opens, strict=True)]
+        if len(history) > 2 and max(steps) - min(steps) < 1e-9:
+            break
+    period = max(opens) - max(before) if len(history) < rounds else _mean(history)
+    firsts = [float("inf")] * stages
+    for node, _, worker, _ in planned:
+        stage = stage_of[worker]
+        firsts[stage] = min(firsts[stage], starts[node])
+    spread = sum(end - first for end, first in zip(opens, firsts, strict=True))
+    return Times(period, max(history[0]), spread, starts, ends, before)
+
+
+def _mean(history: list[list[float]]) -> float:
+    """Over the later half, where steps do not settle on one length."""
+    half = len(history) // 2
+    return (max(history[-1]) - max(history[half - 1])) / (len(history) - half)

@@ -1,0 +1,184 @@
+"""List scheduling: whenever a worker is free, it takes what is ready and most urgent. One policy, one order."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+from cedar.trainers.resilient.planner.graph import Graph, Order
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a free worker prefers. B_INPUT, which others wait for, comes first, but for ``forward_first``.
+
+    Args:
+        lead: B_WEIGHT before F once so many micro-batches are ahead: per stage that is still to come.
+        eager: F also beyond the lead, when there is nothing else to do.
+        first: whose F comes first where several are ready: that of the lowest number, of the worker's own pipeline, or
+            of another's.
+        forward_first: F before B_INPUT as long as the lead allows it.
+    """
+
+    lead: float = 1.0
+    eager: bool = True
+    first: Literal["number", "own", "away"] = "number"
+    forward_first: bool = False
+
+
+def policies() -> Iterator[Policy]:
+    """The policies worth trying, the best guesses first."""
+    leads = (float("inf"), 1.0, 2.0, 1.5)
+    yield Policy(lead=float("inf"))
+    yield Policy(lead=1.0)
+    for first, lead, eager, forward in product(("number", "away", "own"), leads, (True, False), (False, True)):
+        if not (first == "number" and eager and not forward and lead in {float("inf"), 1.0}):
+            yield Policy(lead, eager, first, forward)  # type: ignore[arg-type]
+
+
+def schedule(graph: Graph, policy: Policy, steps: int = 3) -> list[Order]:
+    """The order of each of ``steps`` steps in a row: the later ones show how stages fall in with each other."""
+    return _Run(graph, policy, steps).orders()
+
+
+class _Run:
+    def __init__(self, graph: Graph, policy: Policy, steps: int) -> None:
+        problem = graph.problem
+        count = len(graph.workers)
+        self.graph, self.policy, self.steps = graph, policy, steps
+        self.ends = 1 if graph.fused else 2
+        self.transfer, self.after = problem.costs.transfer, problem.costs.reduce + problem.costs.step
+        self.forward: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        self.backward: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        self.weight: list[list[int]] = [[] for _ in range(count)]
+        self.early: list[list[int]] = [[] for _ in range(count)]  # F whose stage is still in the step before
+        self.lead = [self._lead(stage) for stage in graph.stage]
+        self.live, self.ahead, self.busy = [0] * count, [0] * count, bytearray(count)
+        self.step_of = [0] * problem.stages
+        self.left = [graph.size] * problem.stages
+        self.found: list[Order] = [[[] for _ in range(count)] for _ in range(steps)]
+        self.urgency = self._urgency()
+        self.events: list[tuple[float, int, int]] = []  # time, what (0 end, 1 arrival, 2 a group opens), node or group
+        self.group_of = {stage: number for number, group in enumerate(graph.groups) for stage in group}
+
+    def _lead(self, stage: int) -> float:
+        ahead = self.policy.lead * (self.graph.problem.stages - stage)
+        return max(1.0, ahead)
+
+    def _urgency(self) -> list[int]:
+        """Of each cell: the lowest goes first."""
+        graph, per, replicas = self.graph, self.graph.problem.micro_batches, self.graph.problem.replicas
+        away = {"number": 0, "own": 1, "away": -1}[self.policy.first] * per * replicas
+        found = []
+        for cell, owner in enumerate(graph.owner):
+            home, number = divmod(cell % graph.size, per)
+            other = away if graph.workers[owner].replica != home else 0
+            found.append(number * replicas + home + other)
+        return found
+
+    def orders(self) -> list[Order]:
+        owner = self.graph.owner
+        for cell in range(self.graph.size):
+            heapq.heappush(self.forward[owner[cell]], (self.urgency[cell], 3 * cell))
+        for worker in range(len(self.graph.workers)):
+            self._dispatch(worker, 0.0)
+        events, pop = self.events, heapq.heappop
+        while events:
+            now = events[0][0]
+            touched: dict[int, None] = {}
+            while events and events[0][0] <= now + 1e-9:
+                _, what, node = pop(events)
+                if what == 0:
+                    self._ended(node, now, touched)
+                elif what == 1:
+                    self._arrived(node, touched)
+                else:
+                    self._opened(node, touched)
+            for worker in touched:
+                self._dispatch(worker, now)
+        return self.found
+
+    def _ended(self, node: int, now: float, touched: dict[int, None]) -> None:
+        graph = self.graph
+        cell, kind = divmod(node, 3)
+        worker = graph.owner[cell]
+        self.busy[worker] = 0
+        touched[worker] = None
+        if kind == 0:
+            if cell + graph.size < len(graph.owner):
+                self._send(node + 3 * graph.size, now, touched)
+            else:
+                heapq.heappush(self.backward[worker], (self.urgency[cell], node + 1))
+        elif kind == 1:
+            self.ahead[worker] -= 1
+            if cell >= graph.size:
+                self._send(node - 3 * graph.size, now, touched)
+            if self.ends == 2:
+                self.weight[worker].append(node + 1)
+        if kind == self.ends:
+            self.live[worker] -= 1
+            stage = graph.stage[worker]
+            self.left[stage] -= 1
+            group = self.group_of[stage]
+            if not self.left[stage] and not any(self.left[s] for s in graph.groups[group]):
+                heapq.heappush(self.events, (now + self.after, 2, group))
+
+    def _send(self, node: int, now: float, touched: dict[int, None]) -> None:
+        if self.transfer:
+            heapq.heappush(self.events, (now + self.transfer, 1, node))
+        else:
+            self._arrived(node, touched)
+
+    def _arrived(self, node: int, touched: dict[int, None]) -> None:
+        cell, kind = divmod(node, 3)
+        worker = self.graph.owner[cell]
+        if kind == 1:
+            heapq.heappush(self.backward[worker], (self.urgency[cell], node))
+        else:
+            stage = self.graph.stage[worker]
+            if self.step_of[stage] == self.step_of[stage - 1]:
+                heapq.heappush(self.forward[worker], (self.urgency[cell], node))
+            else:
+                self.early[worker].append(node)
+        touched[worker] = None
+
+    def _opened(self, group: int, touched: dict[int, None]) -> None:
+        graph = self.graph
+        for stage in graph.groups[group]:
+            self.step_of[stage] += 1
+            if self.step_of[stage] >= self.steps:
+                continue
+            self.left[stage] = graph.size
+            if stage == 0:
+                for cell in range(graph.size):
+                    heapq.heappush(self.forward[graph.owner[cell]], (self.urgency[cell], 3 * cell))
+        for worker, stage in enumerate(graph.stage):
+            if stage in graph.groups[group] and self.step_of[stage] < self.steps:
+                for node in self.early[worker]:
+                    heapq.heappush(self.forward[worker], (self.urgency[node // 3], node))
+                self.early[worker].clear()
+                touched[worker] = None
+
+    def _dispatch(self, worker: int, now: float) -> None:
+        if self.busy[worker]:
+            return
+        forward, backward, weight = self.forward[worker], self.backward[worker], self.weight[worker]
+        may = bool(forward) and self.live[worker] < self.graph.caps[worker]
+        within = may and self.ahead[worker] < self.lead[worker]
+        if backward and not (within and self.policy.forward_first):
+            node = heapq.heappop(backward)[1]
+        elif within or (may and self.policy.eager and not weight):
+            node = heapq.heappop(forward)[1]
+            self.live[worker] += 1
+            self.ahead[worker] += 1
+        elif weight:
+            node = weight.pop(0)
+        else:
+            return
+        stage = self.graph.stage[worker]
+        self.busy[worker] = 1
+        self.found[self.step_of[stage]][worker].append(node)
+        heapq.heappush(self.events, (now + self.graph.costs[stage][node % 3], 0, node))

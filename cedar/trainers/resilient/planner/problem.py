@@ -1,0 +1,134 @@
+"""What a plan is made for: the grid, who is dead, how much memory there is, what instructions take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+from cedar.trainers.resilient.schedule import MODES, Costs, Mode, ScheduleError, Worker, grid
+
+Memory: TypeAlias = Literal["1f1b", "stage 1f1b"] | int | None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A step to be planned.
+
+    Args:
+        stages: of the pipeline.
+        replicas: how many pipelines there are.
+        micro_batches: of each pipeline in one step.
+        dead: the workers that are gone.
+        memory: how many activations a worker may keep at once: a number; ``"1f1b"``, what 1F1B needs at its first
+            stage, for workers that are all alike; ``"stage 1f1b"``, what 1F1B needs at each stage; None, no limit.
+        mode: ``sync``, all stages step together; ``staggered``, each when it is ready.
+        costs: of the instructions; by default 1 each for F, B_INPUT and B_WEIGHT.
+        tied: the first and the last stage share weights.
+
+    Raises:
+        ScheduleError: a stage has no live worker, or a number is out of range.
+
+    Example:
+        >>> Problem(4, 3, 6, frozenset({Worker(2, 1)}), memory="1f1b").caps
+        (4, 4, 4, 4)
+        >>> Problem(2, 2, 2, frozenset({Worker(1, 0), Worker(1, 1)}))
+        Traceback (most recent call last):
+        ...
+        cedar.trainers.resilient.schedule.language.ScheduleError: stage 1 has no live worker: its weights are lost
+          next       go back to the last checkpoint
+    """
+
+    stages: int
+    replicas: int
+    micro_batches: int
+    dead: frozenset[Worker] = frozenset()
+    memory: Memory = None
+    mode: Mode = "staggered"
+    costs: Costs = field(default_factory=Costs)
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("stages", "replicas", "micro_batches"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise ScheduleError(f"{name} is {getattr(self, name)!r}", fix="give a whole number of 1 or more")
+        if self.mode not in MODES:
+            raise ScheduleError(f"the mode is {self.mode!r}", fix=f"give one of {', '.join(MODES)}")
+        if isinstance(self.memory, str) and self.memory not in {"1f1b", "stage 1f1b"}:
+            raise ScheduleError(f"the memory is {self.memory!r}", fix="give a number, '1f1b', 'stage 1f1b' or None")
+        if isinstance(self.memory, int) and self.memory < 1:
+            raise ScheduleError(f"the memory is {self.memory}", fix="a worker must be able to keep one activation")
+        self.costs.check(self.stages)
+        object.__setattr__(self, "dead", frozenset(Worker(*worker) for worker in self.dead))
+        if strange := self.dead - set(grid(self.stages, self.replicas)):
+            raise ScheduleError(
+                f"the dead worker {min(strange)} is not in a grid of {self.stages} x {self.replicas}",
+                fix="name workers as (stage, replica), from 0",
+            )
+        for stage in range(self.stages):
+            if not self.alive(stage):
+                raise ScheduleError(
+                    f"stage {stage} has no live worker: its weights are lost", fix="go back to the last checkpoint"
+                )
+
+    def alive(self, stage: int) -> list[int]:
+        """The replicas whose worker of this stage is alive."""
+        return [replica for replica in range(self.replicas) if (stage, replica) not in self.dead]
+
+    @property
+    def caps(self) -> tuple[int | None, ...]:
+        """For each stage, how many activations a worker may keep."""
+        if self.memory == "1f1b":
+            return (min(self.stages, self.micro_batches),) * self.stages
+        if self.memory == "stage 1f1b":
+            return tuple(min(self.stages - stage, self.micro_batches) for stage in range(self.stages))
+        return (self.memory,) * self.stages
+
+    @cached_property
+    def routes(self) -> list[list[int]]:
+        """For each stage and micro-batch (replica * micro_batches + number), the replica of the worker that works it.
+
+        The micro-batches of dead workers go in turn to the live ones, which so differ by at most one; stages begin the
+        turn at different workers.
+        """
+        found = []
+        for stage in range(self.stages):
+            alive = self.alive(stage)
+            routes, turn = [], stage
+            for replica in range(self.replicas):
+                if (stage, replica) in self.dead:
+                    routes += [alive[(turn + i) % len(alive)] for i in range(self.micro_batches)]
+                    turn += self.micro_batches
+                else:
+                    routes += [replica] * self.micro_batches
+            found.append(routes)
+        return found
+
+    @property
+    def load(self) -> list[int]:
+        """For each stage, how many micro-batches its busiest worker has."""
+        return [max(map(routes.count, set(routes))) for routes in self.routes]
+
+    @cached_property
+    def bound(self) -> float:
+        """No plan takes less time than this for a step, with these routes.
+
+        The busiest worker of each stage has to do its work and its optimizer. Until its first micro-batch has gone up
+        the stages and come back it can only do F, as many as fit; while it waits for its last one, only B_INPUT and
+        B_WEIGHT of those that it keeps. In sync mode, the first micro-batch has to reach the stage, too.
+        """
+        each = [self.costs.stage(stage) for stage in range(self.stages)]
+        bounds, sooner = [], 0.0
+        for stage, (load, cap) in enumerate(zip(self.load, self.caps, strict=True)):
+            forward, backward_input, backward_weight = each[stage]
+            kept = load if cap is None else min(load, cap)
+            away = sum(f + b + 2 * self.costs.transfer for f, b, _ in each[stage + 1 :])
+            first = max(0.0, forward + away - kept * forward)
+            last = max(0.0, away - (kept - 1) * (backward_input + backward_weight))
+            # the two waits are apart where an activation has to go before the last one comes
+            idle = first + last if kept < load else max(first, last)
+            stays = (sum(each[stage]) + away) * load / kept
+            busy = max(sum(each[stage]) * load + idle, stays)
+            bounds.append(busy + self.costs.reduce + self.costs.step + (sooner if self.mode == "sync" else 0))
+            sooner += forward + self.costs.transfer
+        return max(bounds)

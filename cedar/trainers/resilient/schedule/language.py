@@ -1,0 +1,181 @@
+"""The words of a schedule: workers, instructions, and the ordered lists of one step. Plain data.
+
+A pipeline of ``stages`` is there ``replicas`` times. A worker is a place in that grid. A micro-batch belongs to its
+home pipeline, named by ``replica``; where the home's worker is dead, a live worker of the same stage does its work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from cedar.errors import CedarError
+
+Kind: TypeAlias = Literal["F", "B_INPUT", "B_WEIGHT", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "ALL_REDUCE", "STEP"]
+Mode: TypeAlias = Literal["sync", "staggered"]
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+COMPUTING: frozenset[Kind] = frozenset({"F", "B_INPUT", "B_WEIGHT", "B"})
+SENDING: frozenset[Kind] = frozenset({"SEND_F", "SEND_B"})
+RECEIVING: frozenset[Kind] = frozenset({"RECV_F", "RECV_B"})
+CLOSING: frozenset[Kind] = frozenset({"ALL_REDUCE", "STEP"})
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+class ScheduleError(CedarError):
+    """A schedule cannot be carried out, cannot be read, or cannot be made for these workers."""
+
+
+class Worker(NamedTuple):
+    """A place in the grid: it holds the weights of ``stage`` and is the home of the micro-batches of ``replica``."""
+
+    stage: int
+    replica: int
+
+    def __str__(self) -> str:
+        return f"({self.stage}, {self.replica})"
+
+
+class Instruction(NamedTuple):
+    """One thing that a worker does; its stage is the worker's.
+
+    Args:
+        kind: what is done.
+        replica: the home pipeline of the micro-batch; -1 for ALL_REDUCE and STEP.
+        micro_batch: its number within the home pipeline; -1 for ALL_REDUCE and STEP.
+        peer: of what is sent or received, the replica of the *worker* at the other end; else -1.
+
+    Example:
+        >>> print(Instruction("SEND_F", 0, 3, peer=2))
+        SEND_F 0.3 to 2
+    """
+
+    kind: Kind
+    replica: int = -1
+    micro_batch: int = -1
+    peer: int = -1
+
+    def __str__(self) -> str:
+        if self.kind in CLOSING:
+            return self.kind
+        at = {"S": f" to {self.peer}", "R": f" from {self.peer}"}.get(self.kind[0], "")
+        return f"{self.kind} {self.replica}.{self.micro_batch}{at}"
+
+    def other(self, worker: Worker) -> Worker:
+        """The worker at the other end of a message that ``worker`` sends or receives.
+
+        Example:
+            >>> Instruction("RECV_B", 0, 3, peer=2).other(Worker(1, 0))
+            Worker(stage=2, replica=2)
+        """
+        return Worker(worker.stage + (1 if self.kind in {"SEND_F", "RECV_B"} else -1), self.peer)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What every live worker does in one step, in order; the step after it repeats the same lists.
+
+    Args:
+        stages: of the pipeline.
+        replicas: how many pipelines there are.
+        micro_batches: of each pipeline in one step.
+        work: the ordered instructions of each live worker.
+        dead: the workers that are gone.
+        mode: ``sync``: nobody steps before everybody has reduced; ``staggered``: a stage steps when it is ready.
+        caps: for each stage, how many activations a worker may keep at once; None for no limit.
+        serving: stages that have taken this step already and only serve the others F and B_INPUT, with the weights
+            from before.
+        tied: the first and the last stage share weights, and reduce their gradients together.
+
+    Example:
+        >>> lone = (Instruction("F", 0, 0), Instruction("B", 0, 0), Instruction("ALL_REDUCE"), Instruction("STEP"))
+        >>> Schedule(1, 1, 1, {Worker(0, 0): lone}).route(0, 0, 0)
+        Worker(stage=0, replica=0)
+    """
+
+    stages: int
+    replicas: int
+    micro_batches: int
+    work: Mapping[Worker, tuple[Instruction, ...]]
+    dead: frozenset[Worker] = frozenset()
+    mode: Mode = "sync"
+    caps: tuple[int | None, ...] = ()
+    serving: frozenset[int] = frozenset()
+    tied: bool = False
+    _routes: dict[tuple[int, int, int], Worker] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.caps:
+            object.__setattr__(self, "caps", (None,) * self.stages)
+
+    @property
+    def live(self) -> tuple[Worker, ...]:
+        """The live workers, stage by stage."""
+        return tuple(worker for worker in grid(self.stages, self.replicas) if worker not in self.dead)
+
+    def peers(self, stage: int) -> tuple[Worker, ...]:
+        """The live workers of a stage: those that reduce together."""
+        return tuple(worker for worker in self.live if worker.stage == stage)
+
+    def route(self, stage: int, replica: int, micro_batch: int) -> Worker:
+        """The worker that works a micro-batch at a stage.
+
+        Raises:
+            ScheduleError: none does.
+        """
+        if not self._routes:
+            self._routes.update({
+                (worker.stage, done.replica, done.micro_batch): worker
+                for worker, instructions in self.work.items()
+                for done in instructions
+                if done.kind == "F"
+            })  # fmt: skip
+        try:
+            return self._routes[stage, replica, micro_batch]
+        except KeyError:
+            raise ScheduleError(f"nobody works micro-batch {replica}.{micro_batch} at stage {stage}") from None
+
+
+def grid(stages: int, replicas: int) -> Iterator[Worker]:
+    """Every place, stage by stage."""
+    return (Worker(stage, replica) for stage in range(stages) for replica in range(replicas))
+
+
+def pairs(stages: int, replicas: int, tied: bool = False) -> Iterator[tuple[Worker, Worker]]:
+    """Every ordered pair of workers that a message may travel in under any set of dead workers: warm them up at start.
+
+    Pairs of one stage exchange gradients; those of neighbouring stages activations and their gradients; those of the
+    first and last stage the gradients of tied weights.
+
+    Example:
+        >>> len(list(pairs(2, 2)))
+        12
+    """
+    for one in grid(stages, replicas):
+        for other in grid(stages, replicas):
+            apart = abs(one.stage - other.stage)
+            if one != other and (apart <= 1 or (tied and apart == stages - 1)):
+                yield one, other
+
+
+def serve(schedule: Schedule, stages: frozenset[int]) -> Schedule:
+    """The schedule by which a step is redone when ``stages`` have taken it already.
+
+    They serve F and B_INPUT with the weights from before, and neither B_WEIGHT, ALL_REDUCE nor STEP. A fused B becomes
+    B_INPUT.
+    """
+
+    def served(done: Instruction) -> Instruction | None:
+        if done.kind in {"B_WEIGHT", "ALL_REDUCE", "STEP"}:
+            return None
+        return done._replace(kind="B_INPUT") if done.kind == "B" else done
+
+    work = {
+        worker: tuple(filter(None, map(served, instructions))) if worker.stage in stages else instructions
+        for worker, instructions in schedule.work.items()
+    }
+    return Schedule(
+        schedule.stages, schedule.replicas, schedule.micro_batches, work, schedule.dead, schedule.mode, schedule.caps,
+        schedule.serving | stages, schedule.tied,
+    )  # fmt: skip

@@ -1,0 +1,242 @@
+"""When each instruction starts and ends, given what each takes: the schedule carried out as soon as it can be.
+
+Time has no unit here: slots in plans, seconds where costs were measured.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from cedar.trainers.resilient.schedule.flow import group_of, group_sizes
+from cedar.trainers.resilient.schedule.language import Instruction, Schedule, ScheduleError, Worker
+
+Cost: TypeAlias = float | tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What instructions take; a tuple gives a value for each stage.
+
+    Args:
+        forward: F.
+        backward_input: B_INPUT.
+        backward_weight: B_WEIGHT; a fused B takes both.
+        transfer: from the end of what computes a message until it can be received.
+        reduce: ALL_REDUCE, once its workers have met.
+        step: STEP.
+
+    Example:
+        >>> Costs(forward=(1.0, 2.0)).of(Worker(1, 0), Instruction("F", 0, 0))
+        2.0
+    """
+
+    forward: Cost = 1
+    backward_input: Cost = 1
+    backward_weight: Cost = 1
+    transfer: float = 0
+    reduce: float = 0
+    step: float = 0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if any(not 0 <= each < float("inf") for each in (value if isinstance(value, tuple) else (value,))):
+                raise ScheduleError(f"the cost {name} is {value!r}", fix="give numbers of 0 or more")
+
+    def check(self, stages: int) -> None:
+        """That tuples have a value for each of ``stages``.
+
+        Raises:
+            ScheduleError: one has not.
+        """
+        for name, value in vars(self).items():
+            if isinstance(value, tuple) and len(value) != stages:
+                raise ScheduleError(
+                    f"the cost {name} has {len(value)} values for {stages} stages", fix="give one value for each stage"
+                )
+
+    def stage(self, stage: int) -> tuple[float, float, float]:
+        """F, B_INPUT and B_WEIGHT of a stage."""
+        forward, backward_input, backward_weight = (
+            value[stage] if isinstance(value, tuple) else value
+            for value in (self.forward, self.backward_input, self.backward_weight)
+        )
+        return forward, backward_input, backward_weight
+
+    def slot(self, stages: int) -> float:
+        """F, B_INPUT and B_WEIGHT of one micro-batch at the slowest stage."""
+        return max(sum(self.stage(stage)) for stage in range(stages))
+
+    def of(self, worker: Worker, step: Instruction) -> float:
+        """What the worker spends on an instruction; nothing on messages."""
+        forward, backward_input, backward_weight = self.stage(worker.stage)
+        return {
+            "F": forward, "B_INPUT": backward_input, "B_WEIGHT": backward_weight,
+            "B": backward_input + backward_weight, "ALL_REDUCE": self.reduce, "STEP": self.step,
+        }.get(step.kind, 0)  # fmt: skip
+
+
+class Span(NamedTuple):
+    """An instruction in time."""
+
+    iteration: int
+    worker: Worker
+    step: Instruction
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When everything happened.
+
+    Args:
+        ends: for each iteration, when its last instruction ended.
+        stages: for each iteration, when each stage's last STEP ended.
+        spans: every instruction of every iteration, if they were asked for.
+    """
+
+    ends: tuple[float, ...]
+    stages: tuple[tuple[float, ...], ...]
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def makespan(self) -> float:
+        """How long the first iteration takes."""
+        return self.ends[0]
+
+    @property
+    def period(self) -> float:
+        """How long an iteration takes when many follow each other: the mean from the end of the first to the last."""
+        return (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1) if len(self.ends) > 1 else self.ends[0]
+
+
+def timeline(
+    schedule: Schedule,
+    costs: Costs | Callable[[Worker, Instruction], float] | None = None,
+    *,
+    iterations: int = 1,
+    transfer: float | None = None,
+    spans: bool = False,
+) -> Timeline:
+    """Carry a schedule out on paper, each instruction as soon as it can start.
+
+    Args:
+        schedule: any number of times in a row; stages of a staggered schedule do not wait for each other between them.
+        costs: of each kind, or a function that knows them of each instruction, messages included; by default 1 each for
+            F, B_INPUT and B_WEIGHT.
+        iterations: how many steps follow each other.
+        transfer: how long a message travels; by default what ``costs`` says, 0 with a function.
+        spans: keep every instruction's start and end, for pictures.
+
+    Raises:
+        ScheduleError: workers wait for each other for ever.
+
+    Example:
+        >>> lone = (Instruction("F", 0, 0), Instruction("B", 0, 0), Instruction("ALL_REDUCE"), Instruction("STEP"))
+        >>> timeline(Schedule(1, 1, 1, {Worker(0, 0): lone}), iterations=3).ends
+        (3, 6, 9)
+    """
+    costs = costs or Costs()
+    if isinstance(costs, Costs):
+        costs.check(schedule.stages)
+    takes = costs.of if isinstance(costs, Costs) else costs
+    travel = transfer if transfer is not None else costs.transfer if isinstance(costs, Costs) else 0
+    run = _Run(schedule, takes, travel, iterations, spans)
+    run.all()
+    ends = [[0.0] * schedule.stages for _ in range(iterations)]
+    for worker, closed in run.closed.items():
+        for iteration, end in enumerate(closed):
+            ends[iteration][worker.stage] = max(ends[iteration][worker.stage], end)
+    return Timeline(tuple(map(max, ends)), tuple(map(tuple, ends)), tuple(sorted(run.spans, key=_by_time)))
+
+
+def _by_time(span: Span) -> tuple[float, Worker, float]:
+    return span.start, span.worker, span.end
+
+
+class _Run:
+    """One pass over the lists: a worker goes on until it has to wait, and is woken by what it waits for."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        takes: Callable[[Worker, Instruction], float],
+        travel: float,
+        iterations: int,
+        keep: bool,
+    ) -> None:
+        self.schedule, self.takes, self.travel, self.iterations, self.keep = schedule, takes, travel, iterations, keep
+        self.closed: dict[Worker, list[float]] = {worker: [] for worker in schedule.work}
+        self.spans: list[Span] = []
+        self.clock: dict[Worker, float] = dict.fromkeys(schedule.work, 0)
+        self.messages: dict[Hashable, deque[float]] = defaultdict(deque)
+        self.waiting: dict[Hashable, Worker] = {}
+        self.met: dict[Hashable, list[tuple[Worker, float]]] = defaultdict(list)
+        self.start: dict[Worker, float] = {}
+        self.runnable = deque(schedule.work)
+        self.sizes = group_sizes(schedule)
+
+    def all(self) -> None:
+        at = dict.fromkeys(self.schedule.work, 0)
+        while self.runnable:
+            worker = self.runnable.popleft()
+            at[worker] = self.go_on(worker, at[worker])
+        for worker, closed in self.closed.items():
+            if len(closed) < self.iterations:
+                step = self.schedule.work[worker][at[worker] % len(self.schedule.work[worker])]
+                raise ScheduleError(f"{worker} waits for ever at {step}", fix="validate() says more")
+
+    def go_on(self, worker: Worker, at: int) -> int:
+        """Carry out what can be; the position where the worker waits, or its end."""
+        instructions, clock, stage = self.schedule.work[worker], self.clock[worker], worker.stage
+        size, travel = len(instructions), self.travel
+        while len(self.closed[worker]) < self.iterations:
+            if at == size:  # only lists of nothing, and the end of an iteration
+                self.closed[worker].append(clock)
+                at = 0
+                continue
+            step = instructions[at]
+            kind = step.kind
+            start = clock
+            if kind[0] == "R":
+                key: Hashable = (stage - 1 if kind == "RECV_F" else stage + 1, step.peer, stage, worker.replica)
+                if not self.messages[key]:
+                    self.waiting[key] = worker
+                    break
+                start = max(clock, self.messages[key].popleft())
+            elif kind == "ALL_REDUCE" or (kind == "STEP" and self.schedule.mode == "sync"):
+                begun = self.meet(worker, clock, kind)
+                if begun is None:
+                    break
+                start = begun
+            clock = start + self.takes(worker, step)
+            if kind[0] == "S" and kind != "STEP":
+                key = (stage, worker.replica, stage + 1 if kind == "SEND_F" else stage - 1, step.peer)
+                self.messages[key].append(clock + travel)
+                if key in self.waiting:
+                    self.runnable.append(self.waiting.pop(key))
+            if self.keep:
+                self.spans.append(Span(len(self.closed[worker]), worker, step, start, clock))
+            at += 1
+        self.clock[worker] = clock
+        return at
+
+    def meet(self, worker: Worker, clock: float, kind: str) -> float | None:
+        """When the worker's group has met; None while others are missing."""
+        if worker in self.start:
+            return self.start.pop(worker)
+        key = group_of(self.schedule, worker.stage, kind)
+        met = self.met[key]
+        met.append((worker, clock))
+        if len(met) < self.sizes[key]:
+            return None
+        begun = max(came for _, came in met)
+        for other, _ in met:
+            if other != worker:
+                self.start[other] = begun
+                self.runnable.append(other)
+        del self.met[key]
+        return begun

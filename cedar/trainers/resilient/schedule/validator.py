@@ -1,0 +1,187 @@
+"""Prove that a schedule can be carried out, or say what is wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cedar.trainers.resilient.schedule.flow import Channels, channels_of, check_progress
+from cedar.trainers.resilient.schedule.language import (
+    KINDS,
+    MODES,
+    Instruction,
+    Kind,
+    Schedule,
+    ScheduleError,
+    Worker,
+    grid,
+)
+
+_BIT: dict[Kind, int] = {
+    "RECV_F": 1, "F": 2, "SEND_F": 4, "RECV_B": 8, "B_INPUT": 16, "SEND_B": 32, "B_WEIGHT": 64, "B": 16 | 64,
+}  # fmt: skip
+_NAMES = {1: "RECV_F", 2: "F", 4: "SEND_F", 8: "RECV_B", 16: "B_INPUT", 32: "SEND_B", 64: "B_WEIGHT"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a schedule that was proven.
+
+    Args:
+        live: for each worker, the most activations it keeps at once, from F until B_WEIGHT has ended.
+        held: for each worker, the most messages it has received and not yet computed on.
+        channels: for each ordered pair of workers, the (replica, micro-batch) of its messages, in the one order in
+            which they are sent and received.
+    """
+
+    live: dict[Worker, int]
+    held: dict[Worker, int]
+    channels: Channels
+
+
+def validate(schedule: Schedule) -> Facts:
+    """Prove a schedule.
+
+    What holds afterwards: every live worker, and no dead one, has a list; every micro-batch is worked exactly once at
+    every stage, B_INPUT and B_WEIGHT where F was; nothing comes before what it needs; every stage reduces after all its
+    B_WEIGHT, and steps after that; no worker keeps more activations than its cap; messages between two workers are
+    received in the order in which they are sent; nobody waits for ever when sends never block, receives block in order,
+    and ALL_REDUCE waits for the whole stage. Then any number of such steps in a row end, too.
+
+    Raises:
+        ScheduleError: one of these does not hold; the text names worker and instruction.
+
+    Example:
+        >>> lone = (Instruction("F", 0, 0), Instruction("B", 0, 0), Instruction("ALL_REDUCE"), Instruction("STEP"))
+        >>> validate(Schedule(1, 1, 1, {Worker(0, 0): lone})).live
+        {Worker(stage=0, replica=0): 1}
+    """
+    _check_shape(schedule)
+    owners = [bytearray(schedule.replicas * schedule.micro_batches) for _ in range(schedule.stages)]
+    live, held = {}, {}
+    for worker in schedule.live:
+        live[worker], held[worker] = _check_worker(schedule, worker, owners[worker.stage])
+    for stage, owned in enumerate(owners):
+        if (missing := owned.find(0)) >= 0:
+            replica, micro_batch = divmod(missing, schedule.micro_batches)
+            raise _wrong(f"micro-batch {replica}.{micro_batch} is not worked at stage {stage}")
+    channels = channels_of(schedule)
+    check_progress(schedule)
+    return Facts(live, held, channels)
+
+
+def _check_shape(schedule: Schedule) -> None:
+    for name in ("stages", "replicas", "micro_batches"):
+        if getattr(schedule, name) < 1:
+            raise _wrong(f"{name} is {getattr(schedule, name)}")
+    if schedule.mode not in MODES:
+        raise _wrong(f"its mode is {schedule.mode!r}")
+    places = set(grid(schedule.stages, schedule.replicas))
+    if strange := schedule.dead - places:
+        raise _wrong(f"the dead worker {min(strange)} is not in the grid")
+    for stage in range(schedule.stages):
+        if not schedule.peers(stage):
+            raise ScheduleError(
+                f"stage {stage} has no live worker: its weights are lost", fix="go back to the last checkpoint"
+            )
+    if odd := set(schedule.work) ^ set(schedule.live):
+        there = "has a list, but is no live worker" if min(odd) in schedule.work else "is alive, but has no list"
+        raise _wrong(f"{min(odd)} {there}")
+    if len(schedule.caps) != schedule.stages:
+        raise _wrong(f"it has {len(schedule.caps)} memory caps for {schedule.stages} stages")
+    if not schedule.serving <= set(range(schedule.stages)):
+        raise _wrong(f"it serves at stages {sorted(schedule.serving)} of {schedule.stages}")
+    if schedule.tied and len(schedule.serving & {0, schedule.stages - 1}) == 1 and schedule.stages > 1:
+        raise _wrong("stages that share weights step together, but only one of them serves")
+
+
+def _check_worker(schedule: Schedule, worker: Worker, owned: bytearray) -> tuple[int, int]:
+    """Peaks of activations and of messages held, of one worker's list; marks the micro-batches it works as owned."""
+    stage, per, last = worker.stage, schedule.micro_batches, worker.stage == schedule.stages - 1
+    serving, cap = stage in schedule.serving, schedule.caps[stage]
+    full, needs = _rules(stage == 0, last, serving)
+    ends = _BIT["B_INPUT"] if serving else _BIT["B_WEIGHT"]
+    done: dict[int, int] = {}
+    live = peak = held = most = closed = 0
+    for at, step in enumerate(schedule.work[worker]):
+        kind, replica, micro_batch, peer = step
+        if kind == "ALL_REDUCE" or kind == "STEP":  # noqa: PLR1714 - the hot loop
+            expected = 0 if kind == "ALL_REDUCE" else 1
+            if closed != expected or serving:
+                raise _at(worker, at, step, "does not belong here")
+            closed += 1
+            if any(bits != full for bits in done.values()):
+                raise _at(worker, at, step, f"comes before {_unfinished(done, full, per)}")
+            continue
+        need = needs.get(kind)
+        if need is None:
+            raise _at(worker, at, step, f"does not belong to stage {stage}" if kind in KINDS else "is no instruction")
+        if closed:
+            raise _at(worker, at, step, "comes after ALL_REDUCE")
+        if not (0 <= replica < schedule.replicas and 0 <= micro_batch < per):
+            raise _at(worker, at, step, "is of a micro-batch that there is not")
+        if kind[1:4] in {"END", "ECV"} and (not 0 <= peer < schedule.replicas or step.other(worker) in schedule.dead):
+            raise _at(worker, at, step, f"has no live peer {peer}")
+        index, bit = replica * per + micro_batch, _BIT[kind]
+        bits = done.get(index, 0)
+        if bits & bit:
+            raise _at(worker, at, step, "is done twice")
+        if need & ~bits:
+            raise _at(
+                worker, at, step, f"comes before {_NAMES[need & ~bits & -(need & ~bits)]} {replica}.{micro_batch}"
+            )
+        done[index] = bits | bit
+        if bit & 9:  # RECV_F, RECV_B
+            held += 1
+            most = max(most, held)
+        elif bit & 2:  # F
+            if owned[index]:
+                raise _at(worker, at, step, "is done by another worker, too")
+            owned[index] = 1
+            held -= 0 if stage == 0 else 1
+            live += 1
+            peak = max(peak, live)
+            if cap is not None and live > cap:
+                raise _at(worker, at, step, f"keeps {live} activations, the cap is {cap}")
+        else:
+            if bit & 16 and not last:
+                held -= 1
+            if bit & ends:
+                live -= 1
+    if any(bits != full for bits in done.values()):
+        raise _wrong(f"{worker} never gets to {_unfinished(done, full, per)}")
+    if closed != (0 if serving else 2):
+        raise _wrong(f"{worker} does not end with ALL_REDUCE and STEP")
+    return peak, most
+
+
+def _rules(first: bool, last: bool, serving: bool) -> tuple[int, dict[Kind, int]]:
+    """The bits of a micro-batch that is done, and what each kind needs; kinds that do not belong here are left out."""
+    bit = _BIT
+    needs: dict[Kind, int] = {
+        "F": 0 if first else bit["RECV_F"],
+        "B_INPUT": bit["F"] if last else bit["F"] | bit["RECV_B"],
+    }
+    if not first:
+        needs |= {"RECV_F": 0, "SEND_B": bit["B_INPUT"]}
+    if not last:
+        needs |= {"SEND_F": bit["F"], "RECV_B": bit["SEND_F"]}
+    if not serving:
+        needs |= {"B_WEIGHT": bit["B_INPUT"], "B": needs["B_INPUT"]}
+    full = 0
+    for kind in needs:
+        full |= bit[kind]
+    return full, needs
+
+
+def _unfinished(done: dict[int, int], full: int, per: int) -> str:
+    index = next(index for index, bits in done.items() if bits != full)
+    missing = full & ~done[index]
+    return f"{_NAMES[missing & -missing]} {index // per}.{index % per}"
+
+
+def _at(worker: Worker, at: int, step: Instruction, what: str) -> ScheduleError:
+    return _wrong(f"{worker}, instruction {at}: {step} {what}")
+
+
+def _wrong(what: str) -> ScheduleError:
+    return ScheduleError(f"the schedule is wrong: {what}", fix="make it with the planner")

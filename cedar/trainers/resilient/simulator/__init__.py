@@ -1,0 +1,47 @@
+"""Simulate schedules and failures, for grids of any size, against other ways to live with failures. Imports no torch.
+
+``SYSTEMS`` tells what a step takes for those who are dead; ``read_trace``, ``random_trace`` and ``replay`` what that
+makes of hours in which machines come and go; ``predict`` what a real run should take, given what its instructions take.
+Everything that comes out of here is *simulated*: say so beside every figure.
+"""
+
+from cedar.trainers.resilient.simulator.calibration import Durations, error, predict
+from cedar.trainers.resilient.simulator.replay import Outcome, Phase, phases, replay
+from cedar.trainers.resilient.simulator.systems import (
+    REDUNDANCY,
+    SYSTEMS,
+    bamboo_time,
+    drop_replica_time,
+    fault_free_time,
+    one_f_one_b_time,
+    oobleck_time,
+    resilient_time,
+    throughput_bound,
+    zero_bubble_time,
+)
+from cedar.trainers.resilient.simulator.traces import Event, Trace, random_dead, random_trace, read_trace
+
+__all__ = [
+    "REDUNDANCY",
+    "SYSTEMS",
+    "Durations",
+    "Event",
+    "Outcome",
+    "Phase",
+    "Trace",
+    "bamboo_time",
+    "drop_replica_time",
+    "error",
+    "fault_free_time",
+    "one_f_one_b_time",
+    "oobleck_time",
+    "phases",
+    "predict",
+    "random_dead",
+    "random_trace",
+    "read_trace",
+    "replay",
+    "resilient_time",
+    "throughput_bound",
+    "zero_bubble_time",
+]
