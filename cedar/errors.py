@@ -13,6 +13,8 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+from cedar.redact import redact
+
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -94,12 +96,13 @@ class CedarError(Exception):
         done: str | None = None,
         fix: str | None = None,
     ) -> None:
+        what = redact(what)
         super().__init__(what)
         self.what = what
         self.site = site
         self.row = row
-        self.done = done
-        self.fix = fix
+        self.done = None if done is None else redact(done)
+        self.fix = None if fix is None else redact(fix)
         self._cause: BaseException | None = None
 
     def restore_cause(self) -> None:

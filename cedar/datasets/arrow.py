@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from cedar.columns import Column, as_column
 from cedar.datasets.base import Chunk, Split
-from cedar.datasets.files_io import check_unchanged, compression_of, open_file
+from cedar.datasets.files_io import check_unchanged, compression_of, open_file, open_stored
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
@@ -108,7 +108,7 @@ class ArrowSource(FileSource):
 
 def _open(file: File) -> Any:
     # Read, not mapped: a mapped file that is cut short meanwhile would end the process.
-    return pa.OSFile(file.path) if file.fs is None else file.fs.open(file.path, "rb")
+    return pa.OSFile(file.path) if file.remote is None else open_stored(file)
 
 
 def _read_footer(file: File) -> Footer:

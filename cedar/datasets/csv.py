@@ -17,6 +17,7 @@ from cedar.columns import Index, as_column, canonical_type
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import compression_of, open_file, open_native
 from cedar.datasets.filesource import FileSource
+from cedar.datasets.limits import too_much
 from cedar.datasets.lines import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines
 from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
@@ -81,13 +82,16 @@ class CsvSource(FileSource):
 
     def _header(self, file: File) -> tuple[str, ...]:
         """The fields of a file's first row."""
-        with reading(file.url, "header"), open_file(file) as stream:
-            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
-            delimiter = self.dialect.delimiter
+        with (
+            reading(file.url, "header"),
+            open_file(file) as stream,
+            io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="") as text,
+        ):
+            delimiter, lines = self.dialect.delimiter, _bounded(file, text)
             if self.dialect.quoting:
-                rows = csv.reader(text, delimiter=delimiter, strict=True)
+                rows = csv.reader(lines, delimiter=delimiter, strict=True)
             else:
-                rows = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+                rows = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
             first = next((row for row in rows if row), None)
         if first is None:
             raise SourceError(f"{file.url}: the file is empty, not even a header is there", fix="leave it out")
@@ -260,6 +264,15 @@ class _CsvErrors:
                 else f'correct the value, or give the column a wider type: dtypes={{{name!r}: "string"}}'
             )
         return RowError(f"{where}: {text}", row=RowRef(0, self._ordinal, row, url=self._file.url, unit=unit), fix=fix)
+
+
+def _bounded(file: File, text: Any) -> Iterator[str]:
+    """Its lines, none of them longer than the limit."""
+    most = file.limits.line_bytes
+    while line := text.readline(most + 1):
+        if len(line) > most:
+            raise too_much(f"{file.url}: the header", "is longer than", "line_bytes", file.limits)
+        yield line
 
 
 def _is_small(file: File) -> bool:

@@ -17,6 +17,7 @@ from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types
 from cedar.errors import CedarError, PipelineError, SourceError, user_site
 from cedar.operators.base import Schema
 from cedar.operators.infer import Misfit, build_column, infer_type, type_from_dtype
+from cedar.redact import redact, redact_url, redacted
 
 _ROWS = 1024  # single rows are gathered into chunks of so many
 _ACCEPTED = "Arrow tables or record batches, polars frames, dicts of columns, lists of row dicts, or cedar Chunks"
@@ -105,8 +106,9 @@ class AdaptedSource(BaseSource):
             yield from [pieces] if single else pieces
         except CedarError:
             raise
-        except Exception as error:  # a user's code
-            raise SourceError(f"{name}: read() raised {type(error).__name__}: {error}") from error
+        except Exception as error:  # noqa: BLE001 - a user's code
+            cause = redacted(error)
+            raise SourceError(f"{name}: read() raised {type(error).__name__}: {error}") from cause
 
     # ---- from what is yielded to columns -----------------------------------------------------------------------------
 
@@ -176,7 +178,7 @@ class AdaptedSource(BaseSource):
 
     def url(self, file: int) -> str:
         url = getattr(self.inner, "url", None)
-        return str(url(file)) if callable(url) else self.describe()
+        return redact_url(str(url(file))) if callable(url) else self.describe()
 
     def digest(self) -> str:
         digest = getattr(self.inner, "digest", None)
@@ -194,7 +196,7 @@ class AdaptedSource(BaseSource):
 
     def describe(self) -> str:
         describe = getattr(self.inner, "describe", None)
-        return str(describe()) if callable(describe) else f"from_source({type(self.inner).__name__})"
+        return redact(str(describe())) if callable(describe) else f"from_source({type(self.inner).__name__})"
 
     def __repr__(self) -> str:
         return self.describe()

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from cedar.columns import Column, ColumnType
 from cedar.datasets.base import Chunk, Split
-from cedar.datasets.files_io import read_range
+from cedar.datasets.files_io import open_stored, read_range
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.errors import missing_column
@@ -98,8 +98,8 @@ def _contents(files: Sequence[File]) -> Column:
 def _content(file: File) -> Any:
     if file.size is not None:
         return read_range(file, 0, file.size)
-    with reading(file.url):
-        return np.frombuffer(file.fs.cat_file(file.path), dtype=np.uint8)
+    with reading(file.url), open_stored(file) as stream:
+        return np.frombuffer(stream.read(), dtype=np.uint8)
 
 
 def read_files(paths: Paths) -> FilesSource:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cedar.datasets.limits import Inflated
 from cedar.datasets.listing import File, reading
 from cedar.errors import SourceError
 
@@ -22,30 +23,35 @@ def compression_of(file: File) -> str | None:
     return _CODECS.get(os.path.splitext(file.name)[1].lower())
 
 
+def open_stored(file: File) -> Any:
+    """A file object over the bytes as they are stored."""
+    return open(file.path, "rb") if file.remote is None else file.remote.open(file.path, file.size)
+
+
 def open_file(file: File) -> Any:
-    """A file object over the decompressed bytes."""
+    """A file object over the decompressed bytes; one that decompresses to too many fails."""
     codec = compression_of(file)
     if codec is None:
-        return open(file.path, "rb") if file.fs is None else file.fs.open(file.path, "rb")
+        return open_stored(file)
     if codec == "xz":
         import lzma
 
-        return lzma.open(file.path if file.fs is None else file.fs.open(file.path, "rb"))
-    raw = pa.OSFile(file.path) if file.fs is None else pa.PythonFile(file.fs.open(file.path, "rb"))
-    return pa.CompressedInputStream(raw, codec)
+        raw = open_stored(file)
+        return Inflated(lzma.open(raw), raw, file.url, file.limits)
+    raw = pa.OSFile(file.path) if file.remote is None else pa.PythonFile(open_stored(file))
+    return Inflated(pa.CompressedInputStream(raw, codec), raw, file.url, file.limits)
 
 
 def open_native(file: File) -> Any:
     """An Arrow input stream over the decompressed bytes; local ones are read without the GIL."""
-    if file.fs is None and compression_of(file) is None:
+    if file.remote is None and compression_of(file) is None:
         return pa.OSFile(file.path)
-    stream = open_file(file)
-    return stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream)
+    return pa.PythonFile(open_file(file))
 
 
 def check_unchanged(file: File, size: int | None = None) -> None:
     """Raises SourceError where a local file has another size than when it was listed."""
-    if file.fs is None and size is None:
+    if file.remote is None and size is None:
         size = os.stat(file.path).st_size
     if size is not None and file.size is not None and size != file.size:
         raise SourceError(
@@ -57,8 +63,8 @@ def check_unchanged(file: File, size: int | None = None) -> None:
 def read_range(file: File, start: int, stop: int) -> Bytes:
     """Bytes ``start`` to ``stop`` of an uncompressed file, cut short at its end."""
     with reading(file.url):
-        if file.fs is not None:
-            return np.frombuffer(file.fs.cat_file(file.path, start=start, end=stop), dtype=np.uint8)
+        if file.remote is not None:
+            return np.frombuffer(file.remote.fetch(file.path, start, stop, file.size), dtype=np.uint8)
         with open(file.path, "rb", buffering=0) as stream:
             size = os.fstat(stream.fileno()).st_size
             check_unchanged(file, size)

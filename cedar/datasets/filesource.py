@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from cedar.datasets.base import BaseSource
-from cedar.datasets.listing import Listing, list_files, redact
+from cedar.datasets.listing import Listing, list_files
 from cedar.datasets.once import once
+from cedar.datasets.requests import Account, Use
+from cedar.redact import redact_url
 
 _S = TypeVar("_S", bound="FileSource")
+
+
+def asked_outside_tasks(sources: Iterable[Any]) -> Use:
+    """What was asked of storage for listings and footers of sources, and for files that can only be streamed."""
+    accounts: dict[int, Account] = {}
+    for source in sources:
+        listing = getattr(source, "__dict__", {}).get("listing")
+        if isinstance(listing, Listing):
+            remote = next((file.remote for file in listing if file.remote is not None), None)
+            accounts |= {} if remote is None else {id(remote.account): remote.account}  # one for all of a listing
+    use = Use()
+    for account in accounts.values():
+        use.add(account.metadata)
+    return use
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,7 +63,7 @@ class FileSource(BaseSource):
 
     def describe(self) -> str:
         more = f", +{len(self.paths) - 1}" if len(self.paths) > 1 else ""
-        return f"{self.reader}({redact(self.paths[0])}{more})"
+        return f"{self.reader}({redact_url(self.paths[0])}{more})"
 
     def __repr__(self) -> str:
         return self.describe()

@@ -15,6 +15,7 @@ from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types, names_of
 from cedar.errors import PipelineError, RowError, user_site
 from cedar.operators.base import Schema
+from cedar.operators.marks import making
 
 _LIST_SPLIT = 1024
 _DATASET_SPLIT = 32  # an item may be a decoded image
@@ -108,6 +109,8 @@ class ItemsSource(BaseSource):
         many = getattr(self.items, "__getitems__", None)
         if many is not None:
             try:
+                if stop - start == 1:
+                    making(start)
                 items = list(many(list(range(start, stop))))
             except Exception as error:  # a user's code
                 if not hasattr(self.items, "__getitem__"):
@@ -120,6 +123,7 @@ class ItemsSource(BaseSource):
 
     def _item(self, index: int) -> Any:
         try:
+            making(index)
             return self.items[index]
         except Exception as error:  # a user's code
             raise self._failed(index, error) from error

@@ -14,6 +14,7 @@ import pyarrow.json as pj
 from cedar.columns import Index, as_column
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.filesource import FileSource
+from cedar.datasets.limits import how_to_raise
 from cedar.datasets.lines import SPLIT_BYTES, Lines, line_number, line_splits, read_lines
 from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.datasets.once import once
@@ -77,8 +78,12 @@ class JsonlSource(FileSource):
             row = json.loads(text)
         except ValueError as error:
             raise _broken(file, ordinal, offset, text, str(error)) from error
+        except RecursionError:
+            raise _too_deep(file, ordinal, offset) from None
         if not isinstance(row, dict):
             raise _broken(file, ordinal, offset, text, f"a JSON object is expected, not {type(row).__name__}")
+        if text.count(b"{") + text.count(b"[") > file.limits.json_depth and _deeper(row, file.limits.json_depth):
+            raise _too_deep(file, ordinal, offset)
         return row
 
     def _infer(self, name: str, ordinal: int, rows: list[dict[str, Any]], offsets: list[int]) -> pa.DataType:
@@ -184,6 +189,21 @@ def _texts(lines: Lines) -> Iterator[tuple[int, bytes]]:
         text = lines.data[start:stop].tobytes().strip()
         if text:
             yield lines.start + start, text
+
+
+def _deeper(row: Any, most: int) -> bool:
+    """Whether values lie in more than ``most`` objects and lists inside each other."""
+    level = [row]
+    for _ in range(most):
+        level = [v for each in level for v in (each.values() if isinstance(each, dict) else each)]
+        level = [v for v in level if isinstance(v, (dict, list))]
+    return bool(level)
+
+
+def _too_deep(file: File, ordinal: int, offset: int) -> RowError:
+    most = file.limits.json_depth
+    message = f"objects and lists lie deeper inside each other than the limit json_depth={most}"
+    return _broken(file, ordinal, offset, b"", message, how_to_raise("json_depth", most))
 
 
 def _has_struct(kind: pa.DataType) -> bool:

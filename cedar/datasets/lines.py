@@ -11,7 +11,9 @@ import pyarrow as pa
 from cedar.columns import Column, Index
 from cedar.datasets.base import Split
 from cedar.datasets.files_io import Bytes, compression_of, open_file, read_range
+from cedar.datasets.limits import too_much
 from cedar.datasets.listing import File, Listing, reading
+from cedar.errors import SourceError
 
 SPLIT_BYTES = 8 << 20
 _BLOCK = 4 << 20  # decompressed bytes of a chunk of a compressed file
@@ -60,14 +62,35 @@ def line_splits(listing: Listing, size: int) -> list[Split]:
 
 
 def read_lines(file: File, split: Split) -> Iterator[Lines]:
-    """The lines that begin inside the split: one piece for a byte range, several for a streaming split."""
+    """The lines that begin inside the split: one piece for a byte range, several for a streaming split.
+
+    Raises:
+        SourceError: a line is longer than the limit.
+    """
     if split.streaming:
-        yield from _stream(file)
+        pieces = _stream(file)
+    else:
+        assert split.stop is not None
+        pieces = iter([_range(file, split.start, split.stop)])
+    for lines in pieces:
+        if len(lines.data):
+            _check_length(file, lines)
+            yield lines
+
+
+def _check_length(file: File, lines: Lines) -> None:
+    if len(lines.data) <= file.limits.line_bytes:
         return
-    assert split.stop is not None
-    lines = _range(file, split.start, split.stop)
-    if len(lines.data):
-        yield lines
+    ends = lines.ends()
+    starts = Lines.starts(ends)
+    longest = int(np.argmax(ends - starts))
+    if ends[longest] - starts[longest] > file.limits.line_bytes:
+        raise _too_long(file, lines.start + int(starts[longest]))
+
+
+def _too_long(file: File, start: int) -> SourceError:
+    inside = " of the decompressed data" if compression_of(file) else ""
+    return too_much(f"{file.url}: the line at byte {start}{inside}", "is longer than", "line_bytes", file.limits)
 
 
 def _range(file: File, start: int, stop: int) -> Lines:
@@ -85,13 +108,17 @@ def _range(file: File, start: int, stop: int) -> Lines:
     if start >= stop:
         return Lines(data[:0], stop)
     if data[-1] != _NEWLINE:
-        data = np.concatenate([data, *_rest_of_line(file, stop)])
+        last = start + _find_last(data) + 1
+        data = np.concatenate([data, *_rest_of_line(file, stop, last)])
     return Lines(data, start)
 
 
-def _rest_of_line(file: File, position: int) -> Iterator[Bytes]:
+def _rest_of_line(file: File, position: int, start: int) -> Iterator[Bytes]:
+    """What follows ``position`` of the line that begins at ``start``."""
     size = _MORE
     while True:
+        if position - start > file.limits.line_bytes:
+            raise _too_long(file, start)
         piece = read_range(file, position, position + size)
         found = _find_newline(piece)
         if found is not None:
@@ -107,6 +134,17 @@ def _rest_of_line(file: File, position: int) -> Iterator[Bytes]:
 def _find_newline(data: Bytes) -> int | None:
     found = data.tobytes().find(b"\n") if len(data) <= _MORE else _find_far(data)
     return found if found >= 0 else None
+
+
+def _find_last(data: Bytes) -> int:
+    """The last newline, -1 where there is none; lines are mostly short."""
+    stop, size = len(data), _MORE
+    while stop > 0:
+        found = data[max(0, stop - size) : stop].tobytes().rfind(b"\n")
+        if found >= 0:
+            return max(0, stop - size) + found
+        stop, size = stop - size, size * 2
+    return -1
 
 
 def _find_far(data: Bytes) -> int:
@@ -134,6 +172,8 @@ def _stream(file: File) -> Iterator[Lines]:
             newlines = np.flatnonzero(block == _NEWLINE)
             if not len(newlines):
                 held.append(block)
+                if sum(map(len, held)) > file.limits.line_bytes:
+                    raise _too_long(file, position)
                 continue
             cut = int(newlines[-1]) + 1
             data = np.concatenate([*held, block[:cut]])

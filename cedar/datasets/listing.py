@@ -14,10 +14,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from contextvars import copy_context
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
+from cedar.datasets import walking
+from cedar.datasets.faults import status_of
+from cedar.datasets.limits import DEFAULT, Limits
+from cedar.datasets.remote import Remote, kind_of
+from cedar.datasets.requests import Account, Patience
 from cedar.errors import CedarError, PipelineError, SourceError, user_site
+from cedar.redact import redact, redact_url, redacted
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 _MAGIC = re.compile(r"[*?\[]")
@@ -33,20 +40,20 @@ class File:
         path: what its filesystem opens.
         name: its path below the directory, or the fixed part of the glob, that it was found under.
         size: bytes, None where the storage does not tell.
-        fs: the fsspec filesystem; None for local files.
+        remote: the storage; None for local files.
+        limits: of what it may ask for.
     """
 
     path: str
     name: str
     size: int | None
-    fs: Any = None
+    remote: Remote | None = None
+    limits: Limits = DEFAULT
 
     @property
     def url(self) -> str:
         """What users see: an absolute path, or a URL without credentials."""
-        if self.fs is None:
-            return self.path
-        return redact(str(self.fs.unstrip_protocol(self.path)).replace("memory:///", "memory://"))
+        return self.path if self.remote is None else self.remote.url(self.path)
 
     def __repr__(self) -> str:
         return f"File({self.url!r}, {self.size} bytes)"
@@ -81,22 +88,14 @@ class Listing:
 def _changed(file: File) -> Any:
     """The time of a file's last change, or its tag, where the storage tells."""
     try:
-        if file.fs is None:
+        if file.remote is None:
             return os.stat(file.path).st_mtime_ns
-        info = file.fs.info(file.path)
+        info = file.remote.call(file.path, lambda: file.remote.fs.info(file.path))  # type: ignore[union-attr]
     except OSError:
         return None
     return next(
         (info[name] for name in ("ETag", "etag", "mtime", "LastModified", "last_modified") if name in info), None
     )
-
-
-def redact(url: str) -> str:
-    """A URL without user, password and query; local paths as they are."""
-    if "://" not in url:
-        return url
-    url = re.sub(r"://[^/@]*@", "://***@", url)
-    return re.sub(r"\?(?=[^*]*=).*", "?***", url, flags=re.DOTALL)
 
 
 def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
@@ -136,15 +135,16 @@ def list_files(paths: Sequence[str], suffixes: tuple[str, ...] | None = None) ->
             would share their keys).
     """
     found: dict[tuple[str, str], tuple[File, str]] = {}
-    for path, files in zip(paths, concurrently(lambda p: _list(p, suffixes), paths), strict=True):
+    limits, account = Limits.of_environment(), Account(Patience.of_environment())
+    for path, files in zip(paths, concurrently(lambda p: _list(p, suffixes, account), paths), strict=True):
         for file in files:
             key = (file.url, file.path)
             if key in found:
                 raise SourceError(
-                    f"{file.url} is listed twice: by {redact(found[key][1])!r} and by {redact(path)!r}",
+                    f"{file.url} is listed twice: by {redact_url(found[key][1])!r} and by {redact_url(path)!r}",
                     fix="list each file once; to read a file several times, use p.repeat(n) or cedar.concat",
                 )
-            found[key] = (file, path)
+            found[key] = (file if limits == DEFAULT else replace(file, limits=limits), path)
     return Listing(tuple(found[key][0] for key in sorted(found)))
 
 
@@ -153,7 +153,7 @@ def concurrently(work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
     if len(items) < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(16, len(items)), thread_name_prefix="cedar-list") as pool:
-        futures = [pool.submit(work, item) for item in items]
+        futures = [pool.submit(copy_context().run, work, item) for item in items]
         try:
             return [future.result() for future in futures]
         finally:  # the first error ends the others too
@@ -170,22 +170,26 @@ def reading(url: str, what: str = "") -> Iterator[None]:
     except CedarError:
         raise
     except FileNotFoundError as error:
+        cause = redacted(error)
         raise SourceError(
             f"{where}: the file is not there any more; it was when the files were listed",
             fix="put it back, or build the pipeline again so that the files are listed anew",
-        ) from error
+        ) from cause
     except PermissionError as error:
-        raise SourceError(f"{where}: no permission to read it", fix="check the file's owner and mode") from error
-    except Exception as error:  # whatever a decoder or a filesystem throws
-        text = " ".join(str(error).split())[:300] or type(error).__name__
-        raise SourceError(
-            f"{where}: cannot be read: {text}", fix="check that the file is complete, or leave it out of the paths"
-        ) from error
+        cause = redacted(error)
+        raise SourceError(f"{where}: no permission to read it", fix="check the file's owner and mode") from cause
+    except Exception as error:  # noqa: BLE001 - whatever a decoder or a filesystem throws
+        cause = redacted(error)
+        text = redact(" ".join(str(error).split()))[:300] or type(error).__name__
+        fix = "check that the file is complete, or leave it out of the paths"
+        if status_of(error) in {401, 403}:
+            fix = "check the credentials, and what they allow"
+        raise SourceError(f"{where}: cannot be read: {text}", fix=fix) from cause
 
 
-def _list(path: str, suffixes: tuple[str, ...] | None) -> list[File]:
+def _list(path: str, suffixes: tuple[str, ...] | None, account: Account) -> list[File]:
     if "://" in path and not path.startswith(("file://", "local://")):
-        return _remote(path, suffixes)
+        return _remote(path, suffixes, account)
     local = os.path.abspath(os.path.expanduser(path.split("://", 1)[-1]))
     with _listing(path):
         return _local(path, local, suffixes)
@@ -198,9 +202,12 @@ def _listing(path: str) -> Iterator[None]:
     except CedarError:
         raise
     except PermissionError as error:
-        raise SourceError(f"{redact(path)!r}: no permission to list it", fix="check owner and mode") from error
-    except Exception as error:
-        raise SourceError(f"{redact(path)!r} cannot be listed: {redact(str(error))}", fix="check the URL") from error
+        cause = redacted(error)
+        raise SourceError(f"{redact_url(path)!r}: no permission to list it", fix="check owner and mode") from cause
+    except Exception as error:  # noqa: BLE001 - whatever a filesystem throws
+        cause = redacted(error)
+        fix = "check the credentials, and what they allow" if status_of(error) in {401, 403} else "check the URL"
+        raise SourceError(f"{redact_url(path)!r} cannot be listed: {redact(str(error))}", fix=fix) from cause
 
 
 # ---- local files ---------------------------------------------------------------------------------------------------
@@ -266,40 +273,43 @@ def _nearest_local(path: str) -> tuple[str, list[str]]:
 # ---- other storage -------------------------------------------------------------------------------------------------
 
 
-def _remote(path: str, suffixes: tuple[str, ...] | None) -> list[File]:
+def _remote(path: str, suffixes: tuple[str, ...] | None, account: Account) -> list[File]:
     import fsspec
 
     with _listing(path):
         fs, root = fsspec.url_to_fs(path)
+        remote = Remote(fs, account)
         pattern = root.replace("?", "") if path.startswith("http") else root
-        if _MAGIC.search(pattern) and not fs.isfile(root):
-            return _remote_glob(path, fs, root, suffixes)
+        if _MAGIC.search(pattern) and remote.call(root, lambda: kind_of(fs, root)) != "file":
+            return _remote_glob(path, remote, root, suffixes)
         try:
-            info = fs.info(root)
-        except FileNotFoundError:
-            raise _nothing(path, *_nearest_remote(fs, root)) from None
+            info = remote.call(root, lambda: fs.info(root))
+        except FileNotFoundError as error:
+            if status_of(error) in {401, 403}:  # some filesystems call every failure so
+                raise PermissionError(str(error)) from error
+            raise _nothing(path, *_nearest_remote(remote, root)) from None
         if info.get("type") != "directory":
-            return [File(root, root.rpartition("/")[2].partition("?")[0], info.get("size"), fs)]
+            return [File(root, root.rpartition("/")[2].partition("?")[0], info.get("size"), remote)]
         if suffixes is None:
             raise _directory(path)
-        files = _keep(fs.find(root, detail=True), root, suffixes)
+        files = _keep(walking.find(remote, root), root, suffixes)
         if not files:
-            raise _nothing(f"{path.rstrip('/')}/**/*{suffixes[0]}", *_nearest_remote(fs, root))
-        return [File(p, _below(p, root), size, fs) for p, size in files]
+            raise _nothing(f"{path.rstrip('/')}/**/*{suffixes[0]}", *_nearest_remote(remote, root))
+        return [File(p, _below(p, root), size, remote) for p, size in files]
 
 
-def _remote_glob(path: str, fs: Any, pattern: str, suffixes: tuple[str, ...] | None) -> list[File]:
+def _remote_glob(path: str, remote: Remote, pattern: str, suffixes: tuple[str, ...] | None) -> list[File]:
     root = _fixed_part(pattern)
-    matches = fs.glob(pattern, detail=True)
+    matches = walking.glob(remote, pattern, root)
     files = _keep(matches, root, ("",))
     if not files and suffixes:
         folders = [p for p, info in matches.items() if info.get("type") == "directory"]
-        files = [f for folder in folders for f in _keep(fs.find(folder, detail=True), root, suffixes)]
+        files = [f for folder in folders for f in _keep(walking.find(remote, folder), root, suffixes)]
     if not files:
         if matches:
             raise _directories(path, len(matches))
-        raise _nothing(path, *_nearest_remote(fs, root))
-    return [File(p, _below(p, root), size, fs) for p, size in sorted(files)]
+        raise _nothing(path, *_nearest_remote(remote, root))
+    return [File(p, _below(p, root), size, remote) for p, size in sorted(files)]
 
 
 def _keep(found: dict[str, Any], root: str, suffixes: tuple[str, ...]) -> list[tuple[str, int | None]]:
@@ -316,14 +326,15 @@ def _below(path: str, root: str) -> str:
     return path.removeprefix(root).lstrip("/")
 
 
-def _nearest_remote(fs: Any, path: str) -> tuple[str, list[str]]:
+def _nearest_remote(remote: Remote, path: str) -> tuple[str, list[str]]:
+    fs = remote.fs
     while path and not fs.isdir(path):
         path = path.rpartition("/")[0]
     try:
         names = [str(p).rstrip("/").rpartition("/")[2] for p in fs.ls(path, detail=False)]
     except (OSError, ValueError, NotImplementedError):
         return "", []
-    return redact(str(fs.unstrip_protocol(path))), sorted(names)
+    return remote.url(path), sorted(names)
 
 
 # ---- errors --------------------------------------------------------------------------------------------------------
@@ -333,18 +344,18 @@ def _nothing(path: str, nearest: str, names: Iterable[str]) -> SourceError:
     names = list(names)
     shown = ", ".join(names[:8]) + (f", ... ({len(names)} entries)" if len(names) > 8 else "")
     there = f"; {nearest!r} exists and holds {shown or 'nothing'}" if nearest else ""
-    return SourceError(f"no file matches {redact(path)!r}{there}", fix="check the path or the pattern")
+    return SourceError(f"no file matches {redact_url(path)!r}{there}", fix="check the path or the pattern")
 
 
 def _directory(path: str) -> SourceError:
     return SourceError(
-        f"{redact(path)!r} is a directory where a file is expected",
-        fix=f"list the files in it with a pattern, such as {redact(path).rstrip('/') + '/*'!r}",
+        f"{redact_url(path)!r} is a directory where a file is expected",
+        fix=f"list the files in it with a pattern, such as {redact_url(path).rstrip('/') + '/*'!r}",
     )
 
 
 def _directories(path: str, count: int) -> SourceError:
     return SourceError(
-        f"{redact(path)!r} matches {count} director{'y' if count == 1 else 'ies'} and no file",
-        fix=f"list the files in them, such as {redact(path).rstrip('/') + '/*'!r}",
+        f"{redact_url(path)!r} matches {count} director{'y' if count == 1 else 'ies'} and no file",
+        fix=f"list the files in them, such as {redact_url(path).rstrip('/') + '/*'!r}",
     )

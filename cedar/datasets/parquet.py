@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 
 from cedar.columns import Column, as_column, cut
 from cedar.datasets.base import Chunk, Split
-from cedar.datasets.files_io import check_unchanged
+from cedar.datasets.files_io import check_unchanged, open_stored
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.hive import HiveColumn, hive_columns
+from cedar.datasets.limits import too_much
 from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_bounds import Leaves, hive_bounds, leaf_bounds, leaves_of
@@ -99,6 +100,11 @@ class ParquetSource(FileSource):
         file, footer = self.listing[split.file], self._footers[split.file]
         rows = footer.row_group(split.part).num_rows
         types, leaves = self._stored
+        # By what is read: the split may be that of a source with more columns.
+        size = sum(decoded_bytes(footer.row_group(split.part).column(leaf)) for leaf in leaves[split.file])
+        if size > file.limits.row_group_bytes:
+            where = f"{file.url}, row group {split.part},"
+            raise too_much(where, f"declares {size:,} decoded bytes, more than", "row_group_bytes", file.limits)
         with reading(file.url, f"row group {split.part}"):
             columns = _read_group(file, footer, split.part, leaves[split.file], self.verify)
             for name, column in columns.items():
@@ -108,8 +114,6 @@ class ParquetSource(FileSource):
                     raise ValueError(f"column {name!r} is {column.type}, its metadata says {types.get(name)}")
         for hive in self._hive:
             columns[hive.name] = hive.column(split.file, rows)
-        # By what is read: the split may be that of a source with more columns.
-        size = sum(decoded_bytes(footer.row_group(split.part).column(leaf)) for leaf in leaves[split.file])
         step = max(_LEAST_ROWS, int(_CHUNK_BYTES * rows / max(size, 1)))
         for start in range(0, rows, step):
             stop = min(start + step, rows)
@@ -189,10 +193,10 @@ def read_parquet(paths: Paths, *, columns: Sequence[str] | None = None, verify: 
 def _read_footer(file: File) -> Any:
     with reading(file.url, "footer"):
         check_unchanged(file)
-        if file.fs is None:
+        if file.remote is None:
             footer = pq.read_metadata(file.path)
         else:
-            with file.fs.open(file.path, "rb") as stream:
+            with open_stored(file) as stream:
                 footer = pq.read_metadata(stream)
         groups = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
         if min(groups, default=0) < 0 or sum(groups) != footer.num_rows:
@@ -207,7 +211,7 @@ def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: b
     columns: dict[str, Column] = {}
     with ExitStack() as stack:
         # Opening with known metadata costs 0.05 ms, so no handle is kept that could leak.
-        source = file.path if file.fs is None else stack.enter_context(file.fs.open(file.path, "rb"))
+        source = file.path if file.remote is None else stack.enter_context(open_stored(file))
         opened = stack.enter_context(pq.ParquetFile(source, metadata=footer, page_checksum_verification=verify))
         for paths in _runs(footer, part, leaves):
             table = opened.read_row_group(part, columns=paths, use_threads=False)

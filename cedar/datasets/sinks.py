@@ -21,6 +21,7 @@ from cedar.datasets.hive import folder_of
 from cedar.datasets.storage import Storage
 from cedar.datasets.to_arrow import arrow_batch, same_schema, to_arrow_table
 from cedar.errors import CedarError, PipelineError, SourceError, missing_column, user_site
+from cedar.redact import redact, redacted
 
 __all__ = ["to_arrow_table", "write_parquet"]
 
@@ -67,7 +68,7 @@ def write_parquet(
     storage = Storage.at(url, ".parquet")
     if storage.single and names:
         raise PipelineError(
-            f"write_parquet: partition_by={names} needs a directory, not the file {storage.root!r}", site=user_site()
+            f"write_parquet: partition_by={names} needs a directory, not the file {storage.shown!r}", site=user_site()
         )
     with storage, _Writers(storage, rows_per_file) as writers:
         groups = _row_groups(_batches(blocks), row_group_rows)
@@ -186,8 +187,15 @@ def _writing(storage: Storage) -> Iterator[None]:
         yield
     except CedarError:
         raise
-    except Exception as error:  # whatever a filesystem or an encoder throws
-        raise SourceError(f"cannot write to {storage.root!r}: {error}", fix="check space and permissions") from error
+    except Exception as error:  # noqa: BLE001 - whatever a filesystem or an encoder throws
+        cause = redacted(error)
+        raise SourceError(
+            f"cannot write to {storage.shown!r}: {redact(str(error))}", fix="check space and permissions"
+        ) from cause
+
+
+def _drop(stream: Any) -> None:
+    getattr(stream, "drop", stream.close)()
 
 
 @dataclass
@@ -199,6 +207,11 @@ class _Part:
     def close(self) -> None:
         self.writer.close()
         self.stream.close()
+
+    def drop(self) -> None:
+        """Close what is not wanted any more; other storage gets nothing of it."""
+        self.writer.close()
+        _drop(self.stream)
 
 
 @dataclass
@@ -236,7 +249,7 @@ class _Writers:
         try:
             writer = pq.ParquetWriter(stream, schema, write_page_checksum=True)
         except BaseException:
-            stream.close()
+            _drop(stream)
             raise
         self._open[folder] = _Part(stream, writer)
         return self._open[folder]
@@ -253,4 +266,4 @@ class _Writers:
                     part.close()
             else:
                 with contextlib.suppress(Exception):  # the error that brought us here matters more
-                    part.close()
+                    part.drop()

@@ -15,6 +15,7 @@ from cedar.columns import Column, ColumnType
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import compression_of, open_file
 from cedar.datasets.filesource import FileSource
+from cedar.datasets.limits import too_much
 from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.datasets.once import once
 from cedar.errors import SourceError, missing_column
@@ -151,6 +152,9 @@ def _members(file: File, wanted: set[str] | None) -> Iterator[tuple[str, bytes |
                 name = _safe_name(file, member)
                 extension = name.rpartition("/")[2].partition(".")[2].lower()
                 keep = wanted is None or extension in wanted
+                if keep and member.size > file.limits.member_bytes:
+                    told = f"says it has {member.size:,} bytes, more than"
+                    raise too_much(f"{file.url}: member {name!r}", told, "member_bytes", file.limits)
                 opened = archive.extractfile(member) if keep else None
                 data = None if opened is None else opened.read()
             yield name, data, 0 if data is None else len(data)

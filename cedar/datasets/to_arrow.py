@@ -11,6 +11,7 @@ import pyarrow as pa
 from cedar.block import Block
 from cedar.columns import Column, ColumnType, TensorType, blank
 from cedar.errors import PipelineError
+from cedar.groups.column import GroupColumn, plain
 
 
 def arrow_column(name: str, column: Column) -> pa.Array:
@@ -19,8 +20,8 @@ def arrow_column(name: str, column: Column) -> pa.Array:
     Raises:
         PipelineError: Python objects, or numbers that Arrow does not have.
     """
-    if isinstance(column, pa.Array):
-        return column
+    if isinstance(column, pa.Array | GroupColumn):
+        return plain(column)
     if column.dtype == object:
         raise PipelineError(
             f"column {name!r} holds Python objects, which Arrow cannot hold",

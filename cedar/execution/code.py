@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 import sys
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cedar.errors import WorkerError
-from cedar.operators.base import Env
+from cedar.execution.unpicklable import unsendable_code
+from cedar.operators.base import Env, Instances
 
 _KEPT = 32  # loaded at a time in a process
+_loading = threading.RLock()  # a worker of a cluster may run several threads
 _loaded: OrderedDict[str, Any] = OrderedDict()
-_first: dict[str, Env] = {}
+_instances: dict[str, Instances] = {}
 
 
 class UnknownCode(Exception):
@@ -46,11 +50,7 @@ class Code:
         try:
             pickled = cloudpickle.dumps(value)
         except Exception as error:
-            raise WorkerError(
-                f"a function of the pipeline cannot be sent to another process: {error}",
-                done="nothing was run",
-                fix='make what it closes over picklable, or use executor="threads"',
-            ) from error
+            raise unsendable_code(value, error) from error
         return Code(hashlib.blake2b(pickled, digest_size=16).hexdigest(), pickled, tuple(sys.path))
 
     def known(self) -> Code:
@@ -64,15 +64,16 @@ class Code:
             UnknownCode: there is only a key, and nobody sent the rest.
             WorkerError: a module is missing here, or its version is another.
         """
-        if self.key not in _loaded:
-            if self.pickled is None:
-                raise UnknownCode(self.key)
-            while len(_loaded) >= _KEPT:
-                old, _ = _loaded.popitem(last=False)
-                _first.pop(old, None)
-            _loaded[self.key] = self._unpickled(self.pickled)
-        _loaded.move_to_end(self.key)
-        return _loaded[self.key]
+        with _loading:
+            if self.key not in _loaded:
+                if self.pickled is None:
+                    raise UnknownCode(self.key)
+                while len(_loaded) >= _KEPT:
+                    old, _ = _loaded.popitem(last=False)
+                    _instances.pop(old, None)
+                _loaded[self.key] = self._unpickled(self.pickled)
+            _loaded.move_to_end(self.key)
+            return _loaded[self.key]
 
     def _unpickled(self, pickled: bytes) -> Any:
         import cloudpickle
@@ -81,12 +82,24 @@ class Code:
         try:
             return cloudpickle.loads(pickled)
         except Exception as error:
-            raise WorkerError(
-                f"a worker cannot load the pipeline's functions: {type(error).__name__}: {error}",
-                done="nothing was run there",
-                fix="a module that they use must be one that a fresh Python can import",
-            ) from error
+            raise _unloadable(error) from error
 
     def env(self, env: Env) -> Env:
         """``env`` with the one set of instances that belongs to this code in this process, whatever the epoch."""
-        return replace(env, instances=_first.setdefault(self.key, env).instances)
+        return replace(env, instances=_instances.setdefault(self.key, env.instances))
+
+
+def _unloadable(error: Exception) -> WorkerError:
+    """The error for code that this process cannot take: mostly it has not what the code is made of."""
+    here = f"the worker ({sys.executable} on {platform.node()})"
+    what = f"a worker cannot load the pipeline's functions: {type(error).__name__}: {error}"
+    fix = "a module that they use must be one that a fresh Python can import"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        what = f"a worker cannot load the pipeline's functions: there is no module {error.name!r} at {here}"
+        fix = (
+            f"install {error.name.partition('.')[0]!r} there, or add its folder to PYTHONPATH; a module of your own "
+            f"can travel with the functions: cloudpickle.register_pickle_by_value({error.name})"
+        )
+    elif isinstance(error, (AttributeError, ImportError)):
+        fix = f"the module at {here} may be another version than yours: install the same one"
+    return WorkerError(what, done="nothing was run there", fix=fix)

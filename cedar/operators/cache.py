@@ -8,6 +8,7 @@ from typing import Any
 from cedar.block import Block
 from cedar.errors import PipelineError, user_site
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.redact import redact_url
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Cache(RowOperator):
             )
 
     def label(self) -> str:
-        return f"cache({self.where!r})"
+        return f"cache({redact_url(self.where)!r})"
 
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset())

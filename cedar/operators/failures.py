@@ -12,6 +12,7 @@ from cedar import columns
 from cedar.block import Block, Skipped
 from cedar.errors import RowError, RowRef, Site
 from cedar.operators.base import Env
+from cedar.redact import redact
 from cedar.skip import Skip
 
 T = TypeVar("T")
@@ -84,7 +85,7 @@ class Blame:
     def skipped(self, failure: Failure) -> Skipped:
         """What a dead slot says of a failed row."""
         refill = self.on_error is not None and self.on_error.refill
-        return Skipped(self.index, self.label, failure.short, refill)
+        return Skipped(self.index, self.label, redact(failure.short), refill)
 
     def settle_whole(self, block: Block, env: Env, failure: Failure, unit: str) -> Block:
         """A group of rows that failed together: every one of them becomes a dead slot.

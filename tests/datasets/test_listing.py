@@ -6,8 +6,9 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from cedar.datasets.listing import as_paths, concurrently, list_files, reading, redact
+from cedar.datasets.listing import as_paths, concurrently, list_files, reading
 from cedar.errors import PipelineError, SourceError
+from cedar.redact import redact_url
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def test_a_protocol_that_nobody_knows():
     ],
 )
 def test_credentials_are_not_shown(url: str, shown: str):
-    assert redact(url) == shown
+    assert redact_url(url) == shown
 
 
 @pytest.mark.parametrize("paths", [3, None, ["a", 3], {"a"}, b"a"])

@@ -1,0 +1,137 @@
+"""Faults of storage: which errors go away when a request is made again, and how long the storage asks to wait."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+_PASSING = {408: "timeout", 429: "too many requests", 500: "", 502: "", 503: "", 504: ""}
+_ERRNOS = frozenset(
+    getattr(errno, name)
+    for name in (
+        "ECONNRESET", "ECONNABORTED", "ECONNREFUSED", "EPIPE", "ETIMEDOUT", "EBUSY", "EAGAIN", "ENETUNREACH",
+        "EHOSTUNREACH", "ENETRESET", "ENETDOWN",
+    )
+    if hasattr(errno, name)
+)  # fmt: skip
+_CODES = {"SlowDown": 503, "Throttling": 429, "ThrottlingException": 429, "RequestTimeout": 408, "InternalError": 500}
+_CLIENTS = {  # of HTTP clients, by module: their errors for connections that broke or never came about
+    "aiohttp": ("ClientConnectionError", "ClientPayloadError", "ServerTimeoutError"),
+    "requests.exceptions": ("ConnectionError", "Timeout", "ChunkedEncodingError"),
+    "urllib3.exceptions": ("ProtocolError", "TimeoutError"),
+    "botocore.exceptions": ("ConnectionError", "HTTPClientError", "IncompleteReadError", "ResponseStreamingError"),
+    "http.client": ("IncompleteRead", "RemoteDisconnected"),
+}
+_DEPTH = 6  # causes of causes that are looked at
+
+
+class ShortRead(Exception):
+    """Fewer bytes came than the listing's size promises."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A failure that may not happen again.
+
+    Args:
+        what: one or two words, such as ``status 503``.
+        wait: seconds that the storage asks to wait, None where it says nothing.
+    """
+
+    what: str
+    wait: float | None = None
+
+
+def fault_of(error: BaseException) -> Fault | None:
+    """What failed, where it is worth another try; None for what stays: no such file, no permission, a bad request.
+
+    Statuses 408, 429, 500, 502, 503 and 504, connections that are reset or time out, and short reads pass. The causes
+    of an error are looked at too, as filesystems wrap what their client says.
+
+    Example:
+        >>> fault_of(ConnectionResetError())
+        Fault(what='connection reset', wait=None)
+        >>> fault_of(FileNotFoundError("a.parquet"))
+    """
+    chain = list(_chain(error))
+    passing = [status for status in map(_status, chain) if status is not None and status in _PASSING]
+    if passing:
+        word = f" ({_PASSING[passing[0]]})" if _PASSING[passing[0]] else ""
+        return Fault(f"status {passing[0]}{word}", next((w for w in map(_retry_after, chain) if w is not None), None))
+    return next(filter(None, map(_broken, chain)), None)
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status behind an error, where it has one."""
+    return next((s for each in _chain(error) if (s := _status(each)) is not None), None)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    for _ in range(_DEPTH):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__
+
+
+def _status(error: BaseException) -> int | None:
+    """Every client has another name for it."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):  # botocore
+        found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if found is None:
+            found = _CODES.get(response.get("Error", {}).get("Code", ""))
+        return found if isinstance(found, int) else None
+    for holder in (error, response):
+        for name in ("status", "status_code", "code"):
+            value = getattr(holder, name, None)
+            if isinstance(value, str) and value.isdigit():  # gcsfs
+                value = int(value)
+            if isinstance(value, int) and not isinstance(value, bool) and 100 <= value < 600:
+                return value
+    return None
+
+
+def _retry_after(error: BaseException) -> float | None:
+    """Seconds from a Retry-After header, which is a number or a date."""
+    response = getattr(error, "response", None)
+    headers: Any = getattr(error, "headers", None) or getattr(response, "headers", None)
+    if headers is None and isinstance(response, Mapping):
+        headers = response.get("ResponseMetadata", {}).get("HTTPHeaders")
+    try:
+        text = next((str(v) for k, v in dict(headers or {}).items() if str(k).lower() == "retry-after"), None)
+    except (TypeError, ValueError):
+        return None
+    if text is None:
+        return None
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
+    except (TypeError, ValueError):
+        return None
+
+
+def _broken(error: BaseException) -> Fault | None:
+    if isinstance(error, ShortRead):
+        return Fault(f"short read ({error})")
+    if isinstance(error, ConnectionResetError):
+        return Fault("connection reset")
+    if isinstance(error, TimeoutError):  # asyncio's and fsspec's too
+        return Fault("timeout")
+    if isinstance(error, ConnectionError):
+        return Fault(type(error).__name__)
+    if isinstance(error, OSError) and error.errno is not None and error.errno in _ERRNOS:
+        return Fault(errno.errorcode[error.errno])
+    for module, names in _CLIENTS.items():
+        kinds = tuple(filter(None, (getattr(sys.modules.get(module), name, None) for name in names)))
+        if kinds and isinstance(error, kinds):
+            return Fault(type(error).__name__)
+    return None

@@ -1,0 +1,147 @@
+"""Limits of what is read: a small file must not fill the memory, or nest until a parser's stack ends.
+
+All limits are here. An environment variable raises one; it is read when a source lists its files, and travels to the
+workers with the source.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass, fields
+from typing import Any
+
+from cedar.errors import PipelineError, SourceError, user_site
+from cedar.sizes import parse_bytes
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one file may ask for.
+
+    Args:
+        line_bytes: of a line of text, JSON or CSV without quoting, and of a CSV header.
+        decompression_ratio: decompressed bytes for each compressed one, judged once 64 MiB have come out.
+        row_group_bytes: decoded bytes of the columns read of a Parquet row group, as its metadata declare them.
+        member_bytes: of a member of a tar shard.
+        json_depth: levels of objects and lists inside each other in a line of JSON.
+    """
+
+    line_bytes: int = 256 << 20
+    decompression_ratio: int = 1000
+    row_group_bytes: int = 8 << 30
+    member_bytes: int = 2 << 30
+    json_depth: int = 100
+
+    @staticmethod
+    def of_environment() -> Limits:
+        """The defaults, and what variables such as ``CEDAR_MAX_LINE_BYTES`` say: a number, or a size like "1GiB".
+
+        Raises:
+            PipelineError: a variable holds neither.
+
+        Example:
+            >>> os.environ["CEDAR_MAX_JSON_DEPTH"] = "200"
+            >>> Limits.of_environment().json_depth
+            200
+            >>> del os.environ["CEDAR_MAX_JSON_DEPTH"]
+        """
+        given = {f.name: os.environ.get(variable(f.name)) for f in fields(Limits)}
+        return Limits(**{name: _whole(name, text) for name, text in given.items() if text is not None})
+
+
+DEFAULT = Limits()
+
+
+def variable(name: str) -> str:
+    """The environment variable that sets a limit."""
+    return f"CEDAR_MAX_{name.upper()}"
+
+
+def _whole(name: str, text: str) -> int:
+    value = int(text) if text.strip().isdigit() else None
+    if value is None and name.endswith("_bytes"):
+        value = parse_bytes(text, variable(name))
+    if not value:
+        raise PipelineError(f"{variable(name)}={text!r}: a whole number above 0 is expected", site=user_site())
+    return value
+
+
+def too_much(where: str, what: str, name: str, limits: Limits) -> SourceError:
+    """The error for a file that asks for more than a limit.
+
+    Args:
+        where: the URL, and what of it.
+        what: how much it asks for, as in "is longer than".
+        name: the limit's field.
+    """
+    most = getattr(limits, name)
+    return SourceError(
+        f"{where} {what} the limit {name}={most:,}", done="it was not read", fix=how_to_raise(name, most)
+    )
+
+
+def how_to_raise(name: str, most: int) -> str:
+    """What to do where a file is to be trusted."""
+    return f"if you trust the file, raise the limit before the pipeline is built: {variable(name)}={4 * most}"
+
+
+_JUDGED = 64 << 20  # decompressed bytes before a ratio tells something
+_BLOCK = 1 << 20
+
+
+class Inflated(io.RawIOBase):
+    """Decompressed bytes, and an error where too many come out of too few.
+
+    Args:
+        stream: of the decompressed bytes.
+        raw: of the compressed ones; its ``tell()`` says how many were used.
+        where: the URL, for the error.
+        limits: which ratio is too large.
+    """
+
+    def __init__(self, stream: Any, raw: Any, where: str, limits: Limits) -> None:
+        super().__init__()
+        self._stream, self._raw, self._where, self._limits = stream, raw, where, limits
+        self._out = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        """As many bytes as asked for, fewer at the end only.
+
+        Raises:
+            SourceError: the limit of ``decompression_ratio`` is passed.
+        """
+        if size is None or size < 0:
+            return self.readall()
+        data: bytes = self._stream.read(size)
+        self._out += len(data)
+        if self._out > _JUDGED:
+            ratio = self._out / max(1, self._raw.tell())
+            if ratio > self._limits.decompression_ratio:
+                told = f"decompresses to {ratio:,.0f} times its size, more than"
+                raise too_much(self._where, told, "decompression_ratio", self._limits)
+        return data
+
+    def readall(self) -> bytes:
+        parts = []
+        while part := self.read(_BLOCK):
+            parts.append(part)
+        return b"".join(parts)
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def tell(self) -> int:
+        return self._out
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+            self._raw.close()
+        super().close()
