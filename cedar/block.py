@@ -17,6 +17,7 @@ import pyarrow as pa
 from cedar import columns as _columns
 from cedar.columns import Column, ColumnType, Index
 from cedar.cursor import Keys, concat_keys
+from cedar.groups.column import GroupColumn, concat_each, cut_each, plain, take_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +90,14 @@ class Block:
     def take(self, slots: Index) -> Block:
         """The slots at ``slots``, in that order, dead ones included."""
         if not self.dead:
-            return Block({n: _columns.take(c, slots) for n, c in self.columns.items()}, self.keys.take(slots))
+            return Block(take_each(self.columns, slots), self.keys.take(slots))
         position = np.full(self.slots, -1, dtype=np.int64)
         live = self.live_slots()
         position[live] = np.arange(len(live))
         rows = position[slots]
         dead = {int(i): self.dead[int(slots[i])] for i in np.flatnonzero(rows < 0)}
         rows = rows[rows >= 0]
-        return Block({n: _columns.take(c, rows) for n, c in self.columns.items()}, self.keys.take(slots), dead)
+        return Block(take_each(self.columns, rows), self.keys.take(slots), dead)
 
     def slice(self, start: int, stop: int) -> Block:
         """Slots ``start`` to ``stop``, without a copy."""
@@ -104,16 +105,16 @@ class Block:
             return self
         keys = self.keys.take(slice(start, stop))
         if not self.dead:
-            return Block({n: _columns.cut(c, start, stop) for n, c in self.columns.items()}, keys)
+            return Block(cut_each(self.columns, start, stop), keys)
         live = self.live_slots()
         low, high = np.searchsorted(live, [start, stop])
         dead = {slot - start: why for slot, why in self.dead.items() if start <= slot < stop}
-        return Block({n: _columns.cut(c, int(low), int(high)) for n, c in self.columns.items()}, keys, dead)
+        return Block(cut_each(self.columns, int(low), int(high)), keys, dead)
 
     def filter(self, keep: npt.NDArray[np.bool_]) -> Block:
         """The live rows where ``keep`` (one bool per live row) holds; the slots of the others go with them."""
         rows = np.flatnonzero(keep)
-        columns = {n: _columns.take(c, rows) for n, c in self.columns.items()}
+        columns = take_each(self.columns, rows)
         return self.with_slots(columns, rows)
 
     def with_slots(self, columns: dict[str, Column], rows: Index) -> Block:
@@ -136,7 +137,7 @@ class Block:
         keep = np.ones(len(live), dtype=bool)
         keep[list(failed)] = False
         rows = np.flatnonzero(keep)
-        return Block({n: _columns.take(c, rows) for n, c in self.columns.items()}, self.keys, dead)
+        return Block(take_each(self.columns, rows), self.keys, dead)
 
     def with_columns(self, columns: Mapping[str, Column]) -> Block:
         """With some columns added or replaced."""
@@ -162,8 +163,8 @@ class Block:
 
 def python_values(column: Column) -> Sequence[Any]:
     """A column's values as Python sees them: plain values for Arrow, ndarrays or scalars for ndarrays."""
-    if isinstance(column, pa.Array):
-        return column.to_pylist()  # type: ignore[no-any-return]
+    if isinstance(column, pa.Array | GroupColumn):
+        return plain(column).to_pylist()  # type: ignore[no-any-return]
     if column.ndim == 1 and column.dtype != object:
         return column.tolist()  # type: ignore[no-any-return]
     return column  # type: ignore[no-any-return]
@@ -173,7 +174,7 @@ def concat_blocks(blocks: Sequence[Block]) -> Block:
     """Several blocks of the same columns, one after the other."""
     if len(blocks) == 1:
         return blocks[0]
-    columns = {n: _columns.concat([b.columns[n] for b in blocks]) for n in blocks[0].columns}
+    columns = concat_each([b.columns for b in blocks])
     dead: dict[int, Skipped] = {}
     offset = 0
     for block in blocks:

@@ -1,8 +1,9 @@
 """Column kinds, and the few things every kind can do.
 
-A column is an Arrow array (numbers, strings, lists, structs), a fixed-shape ndarray of shape (rows, ...), or an
-ndarray of Python objects where nothing else fits. Strings, binaries and lists have 64-bit offsets throughout, and
-dictionaries are decoded, so that a column has one type wherever it comes from.
+A column is an Arrow array (numbers, strings, lists, structs), a fixed-shape ndarray of shape (rows, ...), an ndarray of
+Python objects where nothing else fits, or one of a group whose rows repeat (``cedar.groups``). Strings, binaries and
+lists have 64-bit offsets throughout, and dictionaries are decoded, so that a column has one type wherever it comes
+from.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Column: TypeAlias = Any  # pa.Array | np.ndarray; a third kind joins with the recommendation work
+Column: TypeAlias = Any  # pa.Array | np.ndarray | GroupColumn
 Index: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -52,8 +53,8 @@ ColumnType: TypeAlias = Any  # pa.DataType | TensorType | ObjectType | UnknownTy
 
 
 def type_of(column: Column) -> ColumnType:
-    """The type of a column."""
-    if isinstance(column, pa.Array):
+    """The type of a column; of a group's, that of its values."""
+    if not isinstance(column, np.ndarray):
         return column.type
     if column.dtype == object:
         return OBJECT
@@ -81,7 +82,7 @@ def canonical_type(kind: pa.DataType) -> pa.DataType:
 
 
 def as_column(values: Any) -> Column:
-    """``values`` (Arrow, NumPy, polars, torch) as a column, without a copy where the type allows."""
+    """``values`` (Arrow, NumPy, polars, torch) as a column, without a copy where the type allows; groups go."""
     if isinstance(values, np.ndarray):
         if values.dtype == object or values.ndim != 1 or values.dtype.kind not in "biufM":
             if values.dtype.kind in "US":
@@ -127,28 +128,28 @@ def take(column: Column, index: Index) -> Column:
     """The rows at ``index``, in that order."""
     if isinstance(column, pa.Array):
         return column.take(pa.array(index))
-    return column[index]
+    return column[index] if isinstance(column, np.ndarray) else column.take(index)
 
 
 def cut(column: Column, start: int, stop: int) -> Column:
     """Rows ``start`` to ``stop``, without a copy."""
     if isinstance(column, pa.Array):
         return column.slice(start, stop - start)
-    return column[start:stop]
+    return column[start:stop] if isinstance(column, np.ndarray) else column.cut(start, stop)
 
 
 def concat(columns: Sequence[Column]) -> Column:
     """Columns of one type, one after the other."""
     if len(columns) == 1:
         return columns[0]
-    if isinstance(columns[0], pa.Array):
-        return pa.concat_arrays(columns)
-    return np.concatenate(columns)
+    if isinstance(columns[0], np.ndarray):
+        return np.concatenate(columns)
+    return pa.concat_arrays([c if isinstance(c, pa.Array) else c.plain() for c in columns])
 
 
 def nbytes(column: Column) -> int:
     """The bytes that a column's rows take, Python objects estimated."""
-    if isinstance(column, pa.Array):
+    if not isinstance(column, np.ndarray):
         return int(column.nbytes)
     if column.dtype == object:
         return sum(int(getattr(v, "nbytes", 64)) for v in column[:64]) * max(1, len(column) // 64)

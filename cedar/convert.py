@@ -17,6 +17,7 @@ import pyarrow.types as pt
 from cedar.columns import Column, as_column, canonical_type
 from cedar.cursor import Keys
 from cedar.errors import PipelineError, RowError
+from cedar.groups.column import GroupColumn, plain
 from cedar.jagged import JaggedTensor
 
 RowOf: TypeAlias = Callable[[int], int]  # the row of the batch that holds value i of a nested array
@@ -69,7 +70,7 @@ def to_numpy(column: Column, name: str, keys: Keys | None = None) -> Any:
     """
     if isinstance(column, np.ndarray):
         return column
-    return _convert(column, _Place(name, keys), _numpy_leaf, np.asarray)
+    return _convert(plain(column), _Place(name, keys), _numpy_leaf, np.asarray)
 
 
 def to_torch(column: Column, name: str, keys: Keys | None = None) -> Any:
@@ -96,7 +97,7 @@ def to_torch(column: Column, name: str, keys: Keys | None = None) -> Any:
         return list(column) if column.dtype == object else _tensor(column, name)
     from torch.utils.dlpack import from_dlpack
 
-    return _convert(column, _Place(name, keys), _torch_leaf, from_dlpack)
+    return _convert(plain(column), _Place(name, keys), _torch_leaf, from_dlpack)
 
 
 def to_arrow(column: Column, name: str) -> pa.Array:
@@ -111,8 +112,8 @@ def to_arrow(column: Column, name: str) -> pa.Array:
         >>> to_arrow(np.zeros((2, 3), dtype=np.float32), "x").type
         FixedSizeListType(fixed_size_list<item: float>[3])
     """
-    if isinstance(column, pa.Array):
-        return column
+    if isinstance(column, pa.Array | GroupColumn):
+        return plain(column)
     try:
         if column.dtype == object:
             return as_column(pa.array(column.tolist()))

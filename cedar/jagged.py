@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -66,7 +68,7 @@ class JaggedTensor:
         """True for equal offsets and values (NaN equals NaN) of one framework and dtype."""
         if not isinstance(other, JaggedTensor):
             return NotImplemented
-        return _same(self.offsets, other.offsets) and _same(self.values, other.values)
+        return same(self.offsets, other.offsets) and same(self.values, other.values)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -96,7 +98,7 @@ class JaggedTensor:
             PipelineError: the values are not one array of numbers.
         """
         offsets = np.asarray(self.offsets)
-        values = np.asarray(self.values) if _is_array(self.values) else None
+        values = np.asarray(self.values) if is_array(self.values) else None
         if values is None or values.dtype == object:
             raise PipelineError(
                 f"to_padded: the values are {type(self.values).__name__}, not an array of numbers",
@@ -121,19 +123,19 @@ class JaggedTensor:
 
     def to(self, *args: Any, **kwargs: Any) -> JaggedTensor:
         """``torch.Tensor.to`` of values and offsets; a dtype changes the values alone."""
-        values = _each(self.values, lambda v: v.to(*args, **kwargs))
+        values = each(self.values, lambda v: v.to(*args, **kwargs))
         device = _first(values).device
         return JaggedTensor(values, self.offsets.to(device=device, non_blocking=bool(kwargs.get("non_blocking"))))
 
     def pin_memory(self) -> JaggedTensor:
         """Copied to page-locked memory, from where copies to a device run in the background."""
-        return JaggedTensor(_each(self.values, lambda v: v.pin_memory()), self.offsets.pin_memory())
+        return JaggedTensor(each(self.values, lambda v: v.pin_memory()), self.offsets.pin_memory())
 
     def to_torch(self) -> JaggedTensor:
         """With tensors for arrays, sharing their memory where it is writable."""
         import torch
 
-        return JaggedTensor(_each(self.values, torch.as_tensor), torch.as_tensor(self.offsets))
+        return JaggedTensor(each(self.values, torch.as_tensor), torch.as_tensor(self.offsets))
 
     def to_arrow(self) -> pa.Array:
         """A LargeListArray, without a copy of NumPy values."""
@@ -144,17 +146,31 @@ class JaggedTensor:
         """A ``torchrec.JaggedTensor`` of the same values and offsets.
 
         Raises:
-            CedarError: torchrec is not installed.
+            CedarError: torchrec cannot be imported.
         """
-        try:
-            from torchrec.sparse.jagged_tensor import JaggedTensor as Torchrec
-        except ImportError as error:
-            raise CedarError(
-                "to_torchrec: torchrec is not installed",
-                fix="pip install torchrec, or use .values and .offsets as they are",
-            ) from error
         tensors = self.to_torch()
-        return Torchrec(values=tensors.values, offsets=tensors.offsets, lengths=tensors.lengths())
+        return torchrec_tensors().JaggedTensor(
+            values=tensors.values, offsets=tensors.offsets, lengths=tensors.lengths()
+        )
+
+
+def torchrec_tensors() -> Any:
+    """The module of torchrec that holds its tensors; what it says while it is imported is not our user's concern.
+
+    Raises:
+        CedarError: it is not installed, or cannot be imported: it needs a fbgemm-gpu that fits torch.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module("torchrec.sparse.jagged_tensor")
+    except Exception as error:  # without the fbgemm that fits, it fails in many ways
+        missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "torchrec"
+        why = "torchrec is not installed" if missing else f"torchrec cannot be imported: {error}"
+        raise CedarError(
+            f"to_torchrec: {why}",
+            fix="install torchrec and the fbgemm-gpu that fits your torch, or use .values and .offsets as they are",
+        ) from error
 
 
 def pad_values(values: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], to: int, value: Any) -> Any:
@@ -166,7 +182,8 @@ def pad_values(values: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], to: 
     return padded
 
 
-def _is_array(values: Any) -> bool:
+def is_array(values: Any) -> bool:
+    """True for an ndarray or a tensor."""
     return isinstance(values, np.ndarray) or hasattr(values, "detach")
 
 
@@ -185,15 +202,16 @@ def _plain(values: Any) -> Any:
         return [dict(zip(values, row, strict=True)) for row in zip(*columns, strict=True)]
     if isinstance(values, JaggedTensor):
         return values.to_list()
-    return values.tolist() if _is_array(values) else list(values)
+    return values.tolist() if is_array(values) else list(values)
 
 
-def _each(values: Any, fn: Any) -> Any:
+def each(values: Any, fn: Any) -> Any:
+    """The values with ``fn`` applied to each array in them; lists and objects stay."""
     if isinstance(values, dict):
-        return {name: _each(child, fn) for name, child in values.items()}
+        return {name: each(child, fn) for name, child in values.items()}
     if isinstance(values, JaggedTensor):
-        return JaggedTensor(_each(values.values, fn), fn(values.offsets))
-    return fn(values) if _is_array(values) and values.dtype != object else values
+        return JaggedTensor(each(values.values, fn), fn(values.offsets))
+    return fn(values) if is_array(values) and values.dtype != object else values
 
 
 def _first(values: Any) -> Any:
@@ -214,12 +232,13 @@ def _arrow(values: Any) -> pa.Array:
     return to_arrow(values, "values") if isinstance(values, np.ndarray) else pa.array(values)
 
 
-def _same(left: Any, right: Any) -> bool:
+def same(left: Any, right: Any) -> bool:
+    """True for equal values of one framework and dtype; NaN equals NaN."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
-        return left.keys() == right.keys() and all(_same(left[k], right[k]) for k in left)
-    if isinstance(left, JaggedTensor) or not _is_array(left):
+        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
+    if isinstance(left, JaggedTensor) or not is_array(left):
         return bool(left == right)
     if left.dtype != right.dtype or left.shape != right.shape:
         return False

@@ -12,8 +12,10 @@ from cedar.cursor import hash_ints, no_keys
 from cedar.datasets.base import Read, Split
 from cedar.errors import CedarError, PipelineError
 from cedar.execution.chain import Reader
+from cedar.execution.dedup import has_dedup, wide_sample
 from cedar.graph import Node
 from cedar.operators.base import Bound, Env, Kernel, RowOperator, StreamOperator
+from cedar.operators.dedup_kernels import for_groups
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.skip import Skip
 
@@ -39,7 +41,9 @@ class Binding:
         self.labels = _labels(self.nodes)
         self._on_error = on_error
         self.check_env = Env(env.seed, 0, env.instances, sampling=True)
+        self.marks = has_dedup(root)
         self._kernels: dict[int, Kernel] = {}
+        self._bound: dict[int, Kernel] = {}
         self._held: list[Node] = []  # of plans, so that no other node gets their ids
         self._samples: dict[tuple[int, int], Block] = {}
         self._splits: dict[int, tuple[Split, ...]] = {}
@@ -101,23 +105,40 @@ class Binding:
         if id(node) not in self._kernels:
             operator = node.operator
             assert isinstance(operator, RowOperator)
-            inserted, moved = id(logical) not in self.index, _moved_within_a_column(node)
-            below = (node if inserted or moved else logical).inputs[0]
-            bound = Bound(
-                index=self.ordinal(node),
-                label=self.label(node),
-                site=node.site,
-                draw=self._draws.get(id(logical), 0),
-                on_error=None if inserted else self.policy(node),
-                batched=not inserted and self.batched[id(logical.inputs[0])],
-                sample=lambda: self._sample(below, _FEW_ROWS) if moved else self.sample(below),
-                types=None if inserted else self.schemas[id(logical.inputs[0])],
-                env=self.check_env,
-            )
             with _prepared(node):
-                self._kernels[id(node)] = operator.bind(bound)
+                self._bound[id(node)] = kernel = operator.bind(self.place(node))
+            self._kernels[id(node)] = for_groups(kernel, operator) if self.marks else kernel
             self._held.append(node)
         return self._kernels[id(node)]
+
+    def bound(self, node: Node) -> Kernel:
+        """The kernel itself, which may run within another that knows groups of columns."""
+        self.kernel(node)
+        return self._bound[id(node)]
+
+    def place(self, node: Node) -> Bound:
+        """A row operator's place, for ``bind``."""
+        logical = node.logical
+        inserted, moved = id(logical) not in self.index, _moved_within_a_column(node)
+        below = (node if inserted or moved else logical).inputs[0]
+        return Bound(
+            index=self.ordinal(node),
+            label=self.label(node),
+            site=node.site,
+            draw=self._draws.get(id(logical), 0),
+            on_error=None if inserted else self.policy(node),
+            batched=not inserted and self.batched[id(logical.inputs[0])],
+            sample=lambda: self._sample(below, _FEW_ROWS) if moved else self.sample(below),
+            types=None if inserted else self.schemas[id(logical.inputs[0])],
+            env=self.check_env,
+            wide=lambda names, session: wide_sample(self, logical, names, session),
+        )
+
+    def rows_behind(self, node: Node, rows: int) -> Block:
+        """So many rows as they look behind a node, if there are so many; they are not kept."""
+        block = self._sample(node, rows)
+        self._samples = {key: sample for key, sample in self._samples.items() if key[1] != rows}
+        return block if block.slots <= rows or not block.aligned else block.slice(0, rows)
 
     def sample(self, node: Node) -> Block:
         """Up to 64 rows as they look behind this node; more are read where filters leave none."""

@@ -35,6 +35,7 @@ from cedar.operators.cache import Cache
 from cedar.operators.concat import Concat
 from cedar.operators.shuffle import Shuffle
 from cedar.plan.stages import Stage, Stages
+from cedar.redact import redact_url
 from cedar.stream import Stream
 
 _SPLITS_PER_WORKER = 8
@@ -257,7 +258,9 @@ class Compiler:
         place = segments[0][0].place
         here = next((i for i, n in enumerate(above) if n.place not in ("", place)), len(above))
         splits = sum(len(self.binding.splits(source)) for source, _ in segments)
-        if place == "processes" and splits >= _SPLITS_PER_WORKER * self.tasks.runner.workers:
+        tasks = self._tasks_of([source for source, _ in segments])
+        far = place == "processes" or tasks.runner.name == "dask"
+        if far and splits >= _SPLITS_PER_WORKER * tasks.runner.workers:
             return here
         return next((i for i, n in enumerate(above[:here]) if self._per_row([n])), here)
 
@@ -286,7 +289,7 @@ class Compiler:
         keeper = KeptReader(reader, below, self._store, where, fingerprint(top, self.binding.root), branches)
         last = self._last_label(source, links[:kept])
         state = f"; {keeper.describe(splits)}" if self._dry else ""
-        self.plan.notes.append(f"cache({where!r}) keeps what comes out of {last}, split by split{state}")
+        self.plan.notes.append(f"cache({redact_url(where)!r}) keeps what comes out of {last}, split by split{state}")
         return Segment(keeper, operator.source, index, program, splits)
 
     def _last_label(self, source: Node, links: Sequence[Link]) -> str:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cedar.block import Block
-from cedar.errors import PipelineError, Site
+from cedar.errors import CedarError, PipelineError, Site
+from cedar.groups.column import GroupColumn
 from cedar.operators.base import Env
+from cedar.operators.dedup import in_groups
 
 FORMATS = ("numpy", "torch", "arrow")
 
@@ -26,9 +28,15 @@ def check_format(name: str, site: Site | None) -> None:
 
 @dataclass(frozen=True)
 class Finish:
-    """The kernel that converts a batch's columns; its result is for the caller alone."""
+    """The kernel that converts a batch's columns; its result is for the caller alone.
+
+    Args:
+        format: see ``FORMATS``.
+        marked: says which columns ``dedup()`` marked; each of them leads to the tensor of its group.
+    """
 
     format: str
+    marked: Any = None
 
     def __call__(self, block: Block, env: Env) -> Block:
         from cedar.convert import to_arrow, to_numpy, to_torch
@@ -38,8 +46,34 @@ class Finish:
         else:
             convert: Callable[..., Any] = to_torch if self.format == "torch" else to_numpy
             keys = block.live_keys() if block.aligned else None
-            columns = {name: convert(column, name, keys) for name, column in block.columns.items()}
+            groups = {} if self.marked is None else group_tensors(in_groups(block, self.marked.groups), convert)
+            columns = {
+                name: groups[name] if name in groups else convert(column, name, keys)
+                for name, column in block.columns.items()
+            }
         return Block(columns, block.keys, block.dead, aligned=False)
+
+
+def group_tensors(columns: dict[str, GroupColumn], convert: Callable[..., Any]) -> dict[str, Any]:
+    """The columns of groups as tensors of their group, one object under all of its names.
+
+    A group that cannot be converted is left out: its columns, one by one, then say which row is to blame.
+    """
+    from cedar.inverse import InverseKeyedJaggedTensor
+
+    sharing: dict[int, dict[str, GroupColumn]] = {}
+    for name, column in columns.items():
+        sharing.setdefault(id(column.sharing), {})[name] = column
+    found: dict[str, Any] = {}
+    for group in sharing.values():
+        try:
+            lists = {name: convert(column.values, name) for name, column in group.items()}
+        except CedarError:
+            continue
+        inverse = convert(next(iter(group.values())).sharing.inverse, "inverse_lookup")
+        values, offsets = ({name: getattr(j, part) for name, j in lists.items()} for part in ("values", "offsets"))
+        found.update(dict.fromkeys(group, InverseKeyedJaggedTensor(tuple(group), values, offsets, inverse)))
+    return found
 
 
 def handed_over(columns: dict[str, Any], format: str, device: Any) -> Any:
@@ -50,7 +84,8 @@ def handed_over(columns: dict[str, Any], format: str, device: Any) -> Any:
         return pa.table(columns)
     if device is None:
         return columns
-    return {name: _moved(value, device) for name, value in columns.items()}
+    moved = {id(value): _moved(value, device) for value in columns.values()}  # a group has several names
+    return {name: moved[id(value)] for name, value in columns.items()}
 
 
 def _moved(value: Any, device: Any) -> Any:

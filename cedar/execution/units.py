@@ -58,4 +58,5 @@ class Units:
         if not runner.local:
             for step in self.finish:
                 block = step.kernel(block, Env())
+        self.account.grouped(block.columns)
         return handed_over(block.columns, self.options.format, self.options.device)

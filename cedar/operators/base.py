@@ -15,8 +15,9 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from cedar.block import Block
 from cedar.columns import ColumnType
-from cedar.cursor import hash_ints
+from cedar.cursor import hash_ints, no_keys
 from cedar.errors import Site
+from cedar.operators.marks import Marks
 from cedar.skip import Skip
 from cedar.stream import Stream
 
@@ -87,6 +88,7 @@ class Env:
     instances: Instances = field(default_factory=Instances)
     sampling: bool = False  # types are being inferred: failing rows are passed over without a word
     watch: Literal["", "detail", "audit"] = ""  # of the task, not of kernels: measure operators, or check the plan
+    marks: Marks | None = None  # of the task: where it says what it is at, should its process die
 
     def draw_seed(self, operator_seed: int) -> int:
         """The 64-bit word that a random operator's draws are keyed by, before the row key joins."""
@@ -114,6 +116,7 @@ class Bound:
             a type or a check needs it.
         types: the column types of the input where they are known without running.
         env: for calls on the sample; its instances are kept for the run where it is the run's.
+        wide: returns some thousand rows with the named columns, for estimates (``dedup``), and what becomes of them.
     """
 
     index: int
@@ -125,6 +128,11 @@ class Bound:
     sample: Callable[[], Block]
     types: Schema
     env: Env = field(default_factory=lambda: Env(sampling=True))
+    wide: Callable[[tuple[str, ...], str | None], tuple[Block, Any]] = lambda _names, _session: (_no_rows(), None)
+
+
+def _no_rows() -> Block:
+    return Block({}, no_keys())
 
 
 class Operator(ABC):

@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.block import Block
-from cedar.columns import ColumnType, blank, concat
+from cedar.columns import ColumnType, blank
 from cedar.errors import PipelineError, user_site
+from cedar.groups.column import concat_each
 from cedar.operators.base import Effects, Env, Schema, StreamContext, StreamOperator
 from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
@@ -180,7 +181,7 @@ class PadBatch:
         columns = block.columns or {name: blank(kind, 0) for name, kind in self.types.items() if name != "valid"}
         missing = self.size - have
         if missing > 0:
-            columns = {n: concat([c, blank(self.types[n], missing)]) for n, c in columns.items()}
+            columns = concat_each([columns, {n: blank(self.types[n], missing) for n in columns}])
         valid = np.zeros(have + max(missing, 0), dtype=bool)
         valid[:have] = True
         return Block({**columns, "valid": pa.array(valid)}, block.keys, block.dead, aligned=False)

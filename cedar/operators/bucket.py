@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from cedar.block import Block
 from cedar.columns import UNKNOWN, Column, ColumnType, Index, TensorType
 from cedar.errors import PipelineError, RowError, Site, missing_column, user_site
+from cedar.groups.column import plain
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Ahead, narrow, over
 from cedar.operators.take import whole
@@ -125,7 +126,7 @@ def _is_list(kind: pa.DataType) -> bool:
 def row_lengths(rows: Rows, name: str, site: Site | None) -> Index:
     """The length of each slot's value, int64; -1 where the slot is dead."""
     block = rows.gather()
-    column = block.columns[name]
+    column = plain(block.columns[name])
     _check_type(name, block.types[name], site)
     lengths = np.full(block.slots, -1, dtype=np.int64)
     lengths[block.live_slots()] = _lengths(block, name, column, site)

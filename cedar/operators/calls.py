@@ -61,12 +61,20 @@ class Call:
         seed = env.draw_seed(self.draw)
         with self._borrow(env) as held:
             if is_async(self.fn):
+                if env.marks is not None and n == 1 and (bad := env.marks.known()) is not None:
+                    return [None], {0: self.blame.failure(bad.error())}
                 rows = InFlight(self.blame, keyed, seed, self.timeout, self.items, self.blame.stops(env))
                 return held.run_async(rows, arguments, n)
-            with _Patient(self, held) if self.timeout is not None else nullcontext(self.callable(held)) as fn:
+            marks = env.marks
+            patient = self.timeout is not None and not (marks is not None and marks.watched)
+            with _Patient(self, held) if patient else nullcontext(self.callable(held)) as fn:
                 if keyed is not None:
-                    fn, arguments = seeded(fn, seed, fresh=self.timeout is not None), [keyed, *arguments]
-                return self._each(fn, arguments, n, self.blame.stops(env))
+                    fn, arguments = seeded(fn, seed, fresh=patient), [keyed, *arguments]
+                if marks is None:
+                    return self._each(fn, arguments, n, self.blame.stops(env))
+                with marks.calls():
+                    limit = None if patient else self.timeout
+                    return self._each(marks.guard(fn, n, limit), arguments, n, self.blame.stops(env))
 
     def callable(self, held: _Held) -> Callable[..., Any]:
         return functools.partial(_collected, held.fn) if self.items else held.fn
@@ -155,8 +163,20 @@ def _collected(fn: Callable[..., Any], *args: Any, **named: Any) -> list[Any]:
     return as_items(fn(*args, **named))
 
 
+_stuck: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_MOST_LEFT = 64
+
+
+def left_behind() -> int:
+    """How many threads are still in a call that was given up."""
+    return sum(thread.is_alive() for thread in list(_stuck))
+
+
 class _Patient:
-    """Calls in a helper thread, and gives up waiting after the timeout; the thread ends when its call does."""
+    """Calls in a helper thread, and gives up waiting after the timeout; the thread ends when its call does.
+
+    For executors whose workers cannot be ended: threads, and processes of another machine.
+    """
 
     def __init__(self, call: Call, held: _Held) -> None:
         assert call.timeout is not None
@@ -184,9 +204,18 @@ class _Patient:
             value, error = self._done.get(timeout=self._timeout)
         except queue.Empty:
             self._jobs.put(None)
+            _stuck.add(self._thread)
             self._held.renew()  # the stuck call still uses the old instance
             self._fn = self._call.callable(self._held)
             self._start()
+            if (left := left_behind()) > _MOST_LEFT:
+                blame = self._call.blame
+                raise PipelineError(
+                    f"{blame.label}: {left} calls go on beyond timeout={self._timeout:g} s, each in its own thread",
+                    site=blame.site,
+                    done="the run was stopped, before they take all of the machine",
+                    fix='use executor="processes", which ends a call that hangs, or give the function a limit inside',
+                ) from None
             raise too_long(self._timeout) from None
         if error is not None:
             raise error

@@ -15,6 +15,7 @@ from cedar.block import Block, Skipped
 from cedar.columns import UNKNOWN, Column, ColumnType, Index, TensorType
 from cedar.cursor import Keys, concat_keys
 from cedar.errors import PipelineError, RowError, Site
+from cedar.groups.column import plain
 from cedar.stream import Rows
 
 ADDED = ("segment_ids", "positions")
@@ -125,7 +126,7 @@ def documents_of(block: Block, columns: Sequence[str], site: Site | None) -> Doc
     lengths: Index | None = None
     values = {}
     for name in columns:
-        values[name], found = _flat(block, name, block.columns[name], site)
+        values[name], found = _flat(block, name, plain(block.columns[name]), site)
         if lengths is not None and not np.array_equal(lengths, found):
             row = int(np.flatnonzero(lengths - found)[0])
             raise RowError(

@@ -13,6 +13,7 @@ from cedar import columns as _columns
 from cedar.block import Block
 from cedar.columns import Column, Index, as_column
 from cedar.errors import CedarError, PipelineError
+from cedar.groups.column import plain, take_each
 from cedar.operators.base import Env, Kernel
 from cedar.operators.expression_steps import (
     ROW,
@@ -41,18 +42,29 @@ class ExpressionKernel:
 
     steps: tuple[Step, ...]
     programs: dict[Types, Program] = field(default_factory=dict, repr=False)  # compiled, by the types of the block
+    empties: dict[Types, dict[str, Column]] = field(default_factory=dict, repr=False)  # what comes of no rows
     pooled: ClassVar[bool] = True  # the work is done in polars' threads
+    row_wise: ClassVar[bool] = True  # a block may be cut
 
     def __call__(self, block: Block, env: Env) -> Block:
         types: Types = tuple((name, _columns.type_of(column)) for name, column in block.columns.items())
         program = self.programs.get(types)
         if program is None:
             program = self.programs[types] = compile_steps(self.steps, types)
+        if not block.slots and block.aligned:  # of splits whose rows were all left out
+            if types not in self.empties:
+                self.empties[types] = dict(run(program, block).columns)
+            return block.only_columns(self.empties[types])
         try:
             return run(program, block)
         except _polars_errors() as error:
             failures = _failing_rows(self.steps, program, block, env, error)
             return run(program, _settle(block, env, failures))
+
+    def settle(self, row: Block, env: Env, error: Exception) -> Block:
+        """What becomes of a row that is not to be tried: the error ends the run, or the row is dropped."""
+        blame = self.steps[-1].blame
+        return self(blame.settle(row, env, {0: blame.failure(error)}), env)
 
     def fuse(self, other: Kernel) -> ExpressionKernel | None:
         """This kernel and the next as one query, where both are of the kind."""
@@ -91,7 +103,7 @@ def run(program: Program, block: Block) -> Block:
     rows: Index | None = None
     wanted = program.wanted
     if wanted:
-        series = [pl.Series(name, block.columns[name]) for name in program.enters]
+        series = [pl.Series(name, plain(block.columns[name])) for name in program.enters]
         if program.numbered:
             series.append(pl.Series(ROW, np.arange(len(block), dtype=np.uint32)))
         frame = pl.DataFrame(series).lazy()
@@ -101,14 +113,10 @@ def run(program: Program, block: Block) -> Block:
         if program.filters:
             rows = done[ROW].to_numpy().astype(np.int64)
         computed = {name: _to_column(done[name]) for name in wanted if name in program.output}
-    columns = {}
-    for name in program.output:
-        origin = program.passed.get(name)
-        if origin is None:
-            columns[name] = computed[name]
-        else:
-            passed = block.columns[origin]
-            columns[name] = passed if rows is None or len(rows) == len(block) else _columns.take(passed, rows)
+    passed = {name: block.columns[origin] for name, origin in program.passed.items() if name in program.output}
+    if rows is not None and len(rows) < len(block):
+        passed = take_each(passed, rows)
+    columns = {name: passed[name] if name in passed else computed[name] for name in program.output}
     return block.only_columns(columns) if rows is None else block.with_slots(columns, rows)
 
 

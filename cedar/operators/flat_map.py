@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from cedar.block import Block
-from cedar.columns import UNKNOWN, Column, Index, take
+from cedar.columns import UNKNOWN, Column, Index
 from cedar.errors import PipelineError, RowRef
+from cedar.groups.column import take_each
 from cedar.operators.arguments import key_hashes, row_arguments
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.calls import Call, call_of, fn_name
@@ -137,6 +138,7 @@ class FlatMapRows:
     call: Call
     columns: tuple[str, ...]
     outputs: Outputs
+    row_wise: ClassVar[bool] = True  # a block may be cut
 
     def __call__(self, block: Block, env: Env) -> Block:
         blame = self.call.blame
@@ -147,7 +149,8 @@ class FlatMapRows:
         counts = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
         if self.outputs.form != "dict":
             rows = np.repeat(np.arange(len(counts)), counts)
-            columns = {n: columns[n] if n in columns else take(c, rows) for n, c in block.columns.items()} | columns
+            kept = take_each({n: c for n, c in block.columns.items() if n not in columns}, rows)
+            columns = {n: columns[n] if n in columns else kept[n] for n in block.columns} | columns
         return _expanded(block, counts, columns)
 
     def _columns(self, results: list[Any], failures: dict[int, Failure]) -> tuple[dict[str, Column], list[list[Any]]]:

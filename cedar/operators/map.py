@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from cedar.block import Block
 from cedar.columns import UNKNOWN
@@ -17,6 +17,7 @@ from cedar.operators.calls import Call, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import Blame, without
 from cedar.operators.outputs import Form, Outputs, Sampled, declared_types, fix_outputs
+from cedar.operators.transform import Transform, TransformRows, check_transform
 from cedar.skip import Skip
 
 
@@ -28,7 +29,7 @@ class Map(RowOperator):
         fn: with ``columns``, a function of their values that returns the value of ``into``, a tuple where ``into``
             names several; without, of the row as a dict that returns a row. A class whose instances can be called is
             made once per worker. ``async def`` works on many rows at a time. Below a ``batch`` it is called once per
-            batch, with arrays.
+            batch, with arrays. A ``Transform`` of cedar.operators works on whole columns.
         columns: the columns read.
         into: the columns written; by default the first of ``columns``.
         random: pass ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
@@ -58,6 +59,8 @@ class Map(RowOperator):
 
     def __post_init__(self) -> None:
         check_columns("map", self.columns)
+        if isinstance(self.fn, Transform):
+            check_transform(self.fn, self.columns, self.written, self.random, self.dtype, self.timeout)
         check_fn("map", self.fn, len(self.columns) or 1, random=self.random)
         check_policy(self.label(), self.on_error, self.timeout)
         declared_types(self.fn, self.form, self.written, self.dtype)
@@ -82,7 +85,7 @@ class Map(RowOperator):
             writes=frozenset(self.written) or None,
             random=self.random,
             rows="1:0..1" if self.on_error is not None and self.on_error.refill else "1:1",
-            per_row=True,
+            per_row=not isinstance(self.fn, Transform),
             algebra=algebra_of(self.fn) if len(self.columns) == 1 and self.written == self.columns else None,
         )
 
@@ -91,6 +94,9 @@ class Map(RowOperator):
         check_known(self.label(), self.columns, known)
         if self.form == "dict" or known is None:
             return None
+        if isinstance(self.fn, Transform):
+            types = [known[name] for name in self.columns]
+            return known | {self.written[0]: UNKNOWN if UNKNOWN in types else self.fn.result(*types)}
         declared = declared_types(self.fn, self.form, self.written, self.dtype)
         return known | {name: declared.get(name, (UNKNOWN,))[0] for name in self.written}
 
@@ -101,6 +107,9 @@ class Map(RowOperator):
         return self.on_error
 
     def bind(self, bound: Bound) -> Kernel:
+        if isinstance(self.fn, Transform):
+            blame = Blame(bound.index, bound.label, bound.site, bound.on_error)
+            return TransformRows(self.fn, self.columns, self.written[0], blame)
         call = call_of(self.fn, bound, random=self.random, timeout=self.timeout)
         declared = declared_types(self.fn, self.form, self.written, self.dtype)
         if bound.batched:
@@ -130,6 +139,7 @@ class MapRows:
     call: Call
     columns: tuple[str, ...]
     outputs: Outputs
+    row_wise: ClassVar[bool] = True  # a block may be cut
 
     def __call__(self, block: Block, env: Env) -> Block:
         blame: Blame = self.call.blame

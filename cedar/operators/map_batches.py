@@ -139,6 +139,11 @@ class MapBlock:
     single: bool
     outputs: Arrays | None = None
 
+    @property
+    def row_wise(self) -> bool:
+        """A block may be cut."""
+        return self.single
+
     def fixed(self, block: Block, size: int | None, env: Env) -> MapBlock:
         """With the types that the sample shows; tested to be row-wise where it has to be.
 

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cedar import columns as _columns
 from cedar.block import Block, Skipped
-from cedar.columns import ColumnType
+from cedar.columns import Column, ColumnType
 from cedar.cursor import concat_keys
 from cedar.errors import PipelineError, Site
+from cedar.groups.column import take_each
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Ahead, Buffer
 from cedar.operators.concat import same_units
@@ -113,11 +113,10 @@ def _merge_slots(blocks: Sequence[Block]) -> Block:
         dead.update(block.dead)
     alive = np.ones(blocks[0].slots, dtype=bool)
     alive[list(dead)] = False
-    columns = {}
+    columns: dict[str, Column] = {}
     for block in blocks:
         kept = None if len(block.dead) == len(dead) else np.flatnonzero(alive[block.live_slots()])
-        for name, column in block.columns.items():
-            columns[name] = column if kept is None else _columns.take(column, kept)
+        columns.update(block.columns if kept is None else take_each(block.columns, kept))
     return Block(columns, blocks[0].keys, dict(sorted(dead.items())))
 
 

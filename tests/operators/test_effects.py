@@ -21,6 +21,7 @@ from cedar.operators.bucket import BucketByLength
 from cedar.operators.cache import Cache
 from cedar.operators.columns_ops import Drop, rename
 from cedar.operators.concat import Concat
+from cedar.operators.dedup import Dedup
 from cedar.operators.expressions import FilterExpression, select, with_columns
 from cedar.operators.filter_function import FilterFunction
 from cedar.operators.flat_map import FlatMap
@@ -29,6 +30,7 @@ from cedar.operators.map_batches import MapBatches
 from cedar.operators.mix import Mix
 from cedar.operators.pack import Pack
 from cedar.operators.pad import Pad
+from cedar.operators.recsys import FirstX, NGram, Sampling
 from cedar.operators.repeat import Repeat
 from cedar.operators.sample import Sample
 from cedar.operators.shuffle import Shuffle
@@ -79,6 +81,12 @@ CASES = [
     (Pad(("a",), 3), effects("a", "a")),
     (Pad(to=3), effects(None, None)),
     (Cache("memory"), effects("", "")),
+    (Sampling(0.5), effects("", "", "1:0..1", random=True)),
+    (Sampling(0.5, by="a", keep="b"), effects("a b", "", "1:0..1", random=True)),
+    (Map(FirstX(2), ("a",)), effects("a", "a", algebra="length")),
+    (Map(NGram(2), ("a", "b"), "c"), effects("a b", "c")),
+    (Dedup((("a", "b"),), "c"), effects("", "")),
+    (Dedup(), effects("", "")),
     (Shuffle(), effects("", "", "stream")),
     (Shuffle(by="a"), effects("a", "", "stream")),
     (Batch(2), effects("", "", "stream")),

@@ -1,8 +1,9 @@
 """An entry: the blocks of one split as bytes, checked before anything in them is believed.
 
-Layout: for each block an Arrow IPC stream of its columns and one of its keys, each beginning at a multiple of 64; then
-JSON that says where they are and what Arrow cannot; then the length and CRC-32 of that JSON, and a magic number. The
-JSON holds the CRC-32 of all that lies before it.
+Layout: for each block an Arrow IPC stream of its columns, one of its keys, and two for each group of columns whose rows
+repeat (the held rows, and the inverse), each beginning at a multiple of 64; then JSON that says where they are and what
+Arrow cannot; then the length and CRC-32 of that JSON, and a magic number. The JSON holds the CRC-32 of all that lies
+before it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import pyarrow as pa
 from cedar.block import Block, Skipped
 from cedar.columns import TensorType, type_of
 from cedar.cursor import Keys
+from cedar.execution.keeping.grouped import read_groups, write_groups
 from cedar.references import version_of
 
-FORMAT = 2
+FORMAT = 3
 _MAGIC = b"CEDARKEP"
 _TAIL = struct.Struct("<QI8s")
 _PAGE = 64
@@ -53,7 +55,7 @@ def storable(blocks: Sequence[Block]) -> str:
         if not block.aligned:
             return "its batches have no row keys"
         for name, column in block.columns.items():
-            if not isinstance(column, pa.Array) and (column.dtype.hasobject or column.dtype.kind == "V"):
+            if isinstance(column, np.ndarray) and (column.dtype.hasobject or column.dtype.kind == "V"):
                 return f"column {name!r} holds Python objects"
     return ""
 
@@ -78,6 +80,7 @@ def write_body(blocks: Sequence[Block], sink: Any, ordinals: Sequence[int]) -> d
         described.append({
             "rows": len(block), "slots": block.slots, "names": list(block.columns), "tensors": tensors,
             "constant": constant, "dead": dead, "columns": _write(sink, arrays), "keys": _write(sink, keys),
+            "groups": write_groups(block.columns, lambda arrays: _write(sink, arrays)),
         })  # fmt: skip
     return {"blocks": described, "size": sink.tell()}
 
@@ -103,8 +106,8 @@ def _as_arrays(block: Block) -> tuple[dict[str, pa.Array], dict[str, Any]]:
     arrays: dict[str, pa.Array] = {}
     tensors: dict[str, Any] = {}
     for number, (name, column) in enumerate(block.columns.items()):
-        if isinstance(column, pa.Array):
-            arrays[str(number)] = column
+        if not isinstance(column, np.ndarray):  # of a group, which is written apart, only its place
+            arrays[str(number)] = column if isinstance(column, pa.Array) else pa.nulls(len(column))
             continue
         kind = type_of(column)
         assert isinstance(kind, TensorType)
@@ -184,6 +187,7 @@ def _block(buffer: pa.Buffer, view: memoryview, one: dict[str, Any], ordinals: S
         name: _tensor(arrays[i], buffer.address, view, *one["tensors"][name]) if name in one["tensors"] else arrays[i]
         for i, name in enumerate(one["names"])
     }
+    columns |= read_groups(one["groups"], lambda place: _read(buffer, place, names=True))
     parts = _read(buffer, one["keys"], names=True)
     keys = Keys(**{name: part.to_numpy() for name, part in parts.items()}, **one["constant"])
     dead = {

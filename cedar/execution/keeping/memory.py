@@ -13,6 +13,7 @@ import pyarrow as pa
 from cedar.block import Block
 from cedar.columns import Column
 from cedar.execution.keeping.evicting import Held, Passes, leaving
+from cedar.groups.column import own_each
 
 
 class Memory:
@@ -67,7 +68,7 @@ class Memory:
 
 
 def _copied(blocks: list[Block]) -> list[Block]:
-    return [b.only_columns({n: _own(c) for n, c in b.columns.items()}) for b in blocks]
+    return [b.only_columns(own_each(b.columns, _own)) for b in blocks]
 
 
 def _own(column: Column) -> Column:

@@ -20,6 +20,7 @@ from cedar.execution.keeping.manifest import recall, remember
 from cedar.execution.keeping.memory import Memory
 from cedar.execution.keeping.prints import Describer
 from cedar.execution.places import find_place
+from cedar.redact import redact
 
 _log = logging.getLogger("cedar")
 MEMORY_BYTES = 2 << 30  # that a loader keeps
@@ -75,6 +76,11 @@ class Store:
         self.stored_bytes = 0
         self.rejected = 0  # damaged entries, and those of other versions
         self._evicted = 0
+
+    @staticmethod
+    def within(most: int | None) -> Store:
+        """A store that keeps at most so many bytes in each place; None leaves it to the defaults."""
+        return Store() if most is None else Store(min(most, MEMORY_BYTES), most)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self._budget, self._disk)  # another process keeps its own
@@ -245,6 +251,7 @@ class Store:
 
     def _note(self, text: str, once: str = "") -> None:
         """Say something once in the log, and keep it for reports; ``once`` is what makes it another message."""
+        text = redact(text)
         with self._lock:
             if text in self.notes or (once and any(once in note for note in self.notes)):
                 return

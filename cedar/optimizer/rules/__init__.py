@@ -3,8 +3,7 @@
 ``MOVES`` change where operators stand, and come before the search for an order; ``TRIMS`` change what is computed and
 carried, and come after it, since they depend on the order. Where a rule needs figures, it does nothing without.
 
-A rule for deduplication joins with the recommendation work: it groups columns at a scan, so it stands between
-``scan_filter``, which decides the rows, and the rules that drop columns, which then see its groups.
+``dedup_place`` stands behind ``scan_filter``, which decides the rows that are grouped.
 """
 
 from cedar.optimizer.facts import Rule
@@ -12,6 +11,7 @@ from cedar.optimizer.rules.cache_place import cache_place
 from cedar.optimizer.rules.common import common
 from cedar.optimizer.rules.dead_columns import dead_columns
 from cedar.optimizer.rules.dead_results import dead_results
+from cedar.optimizer.rules.dedup_place import dedup_place
 from cedar.optimizer.rules.group_expressions import group_expressions
 from cedar.optimizer.rules.late import late
 from cedar.optimizer.rules.limit import limit
@@ -20,10 +20,10 @@ from cedar.optimizer.rules.scan_columns import scan_columns
 from cedar.optimizer.rules.scan_filter import scan_filter
 
 __all__ = [
-    "MOVES", "RULES", "TRIMS", "cache_place", "common", "dead_columns", "dead_results", "group_expressions", "late",
-    "limit", "push_filter", "scan_columns", "scan_filter",
+    "MOVES", "RULES", "TRIMS", "cache_place", "common", "dead_columns", "dead_results", "dedup_place",
+    "group_expressions", "late", "limit", "push_filter", "scan_columns", "scan_filter",
 ]  # fmt: skip
 
-MOVES: tuple[Rule, ...] = (push_filter, scan_filter, limit, late, common)
+MOVES: tuple[Rule, ...] = (push_filter, scan_filter, dedup_place, limit, late, common)
 TRIMS: tuple[Rule, ...] = (group_expressions, cache_place, dead_results, scan_columns, dead_columns)
 RULES: tuple[Rule, ...] = (*MOVES, *TRIMS)

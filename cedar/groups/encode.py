@@ -1,0 +1,137 @@
+"""Encode: number the distinct rows of columns, in the order in which they first occur.
+
+Two rows are the same where their bits are: a NaN equals the NaN of the same bits, 0.0 and -0.0 differ, a null list is
+not an empty one. A list of numbers is looked at as one binary value over the same memory, which Arrow's
+``dictionary_encode`` numbers without a copy, without a sort and without collisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from cedar.columns import canonical_type
+
+Codes = npt.NDArray[np.int64]
+
+_MOST = 1 << 62  # numbers of two columns are combined into one below this
+
+
+def distinct(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes]:
+    """The number of each row's tuple of values, and the row where each number first occurs.
+
+    Args:
+        columns: Arrow arrays of equal length, at least one.
+
+    Returns:
+        (inverse int32[rows], first int64[distinct rows]): ``first`` ascends.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> inverse, first = distinct([pa.array([[1, 2], [1, 2], [], None])])
+        >>> inverse.tolist(), first.tolist()
+        ([0, 0, 1, 2], [0, 2, 3])
+    """
+    codes, count = _codes(columns[0])
+    for column in columns[1:]:
+        more, others = _codes(column)
+        if count * others >= _MOST:
+            codes, count = _numbered(pa.array(codes))
+        codes, count = codes * others + more, count * others  # numbers with gaps, until they are numbered again
+    if len(columns) > 1:
+        codes, count = _numbered(pa.array(codes))
+    first = np.zeros(count, dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return codes.astype(np.int32), first
+
+
+def renumber(inverse: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """(numbers in the order in which they first occur, what each of them was): none is left out."""
+    encoded = pa.array(inverse).dictionary_encode()
+    return as_ints(encoded.indices, np.int32), as_ints(encoded.dictionary, np.int32)
+
+
+def _codes(array: pa.Array) -> tuple[Codes, int]:
+    """A number per row, equal for equal rows, in order of first occurrence; and how many there are."""
+    return _numbered(_flat(array))
+
+
+def _numbered(array: pa.Array) -> tuple[Codes, int]:
+    encoded = array.dictionary_encode(null_encoding="encode")
+    return as_ints(encoded.indices, np.int32).astype(np.int64), len(encoded.dictionary)
+
+
+def _flat(array: pa.Array) -> pa.Array:
+    """An array that ``dictionary_encode`` takes, equal where ``array`` has the same bits."""
+    kind = array.type
+    if pt.is_large_list(kind) or pt.is_list(kind):
+        offsets = list_offsets(array)
+        start, stop = (int(offsets[0]), int(offsets[-1])) if len(array) else (0, 0)
+        return _as_binary(array, offsets - start, array.values.slice(start, stop - start))
+    if pt.is_fixed_size_list(kind):
+        size = kind.list_size
+        offsets = np.arange(len(array) + 1, dtype=np.int64) * size
+        return _as_binary(array, offsets, array.values.slice(array.offset * size, len(array) * size))
+    if pt.is_struct(kind):
+        return _struct(array)
+    if pt.is_floating(kind):
+        return array.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[kind.bit_width])
+    if pt.is_null(kind):
+        return pa.array(np.zeros(len(array), dtype=np.int8))
+    plain = canonical_type(kind)
+    return array if plain == kind else array.cast(plain)
+
+
+def _as_binary(array: pa.Array, offsets: Codes, items: pa.Array) -> pa.Array:
+    """Lists as binary values over the memory of their items."""
+    width, data = _memory(items)
+    valid = None
+    if array.null_count:
+        valid = pa.array(array.is_valid().to_numpy(zero_copy_only=False)).buffers()[1]
+    return pa.Array.from_buffers(pa.large_binary(), len(array), [valid, pa.py_buffer(offsets * width), data])
+
+
+def _memory(items: pa.Array) -> tuple[int, pa.Buffer]:
+    """Bytes per item, and the items one after the other; what has no fixed width stands as its number."""
+    kind = items.type
+    fixed = pt.is_integer(kind) or pt.is_floating(kind) or (pt.is_temporal(kind) and not pt.is_interval(kind))
+    if fixed and not items.null_count:
+        width = kind.bit_width // 8
+        data = items.buffers()[1]
+        return width, pa.py_buffer(b"") if data is None else data.slice(items.offset * width, len(items) * width)
+    return 8, pa.py_buffer(_codes(items)[0])
+
+
+def _struct(array: pa.Array) -> pa.Array:
+    fields = array.flatten()
+    codes = distinct(fields)[0] if fields else np.zeros(len(array), dtype=np.int32)
+    missing = ~array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
+    return pa.array(codes, mask=missing)
+
+
+def list_offsets(array: pa.Array) -> Codes:
+    """int64[rows + 1]: where the lists of a column begin and end in its values."""
+    if not len(array):
+        return np.zeros(1, dtype=np.int64)
+    width = 8 if pt.is_large_list(array.type) else 4
+    kind = np.int64 if width == 8 else np.int32
+    found = np.frombuffer(array.buffers()[1], dtype=kind, count=len(array) + 1, offset=array.offset * width)
+    return found.astype(np.int64, copy=False)
+
+
+def numbers_in(array: pa.Array) -> npt.NDArray[Any]:
+    """Numbers as they lie in memory; what is in the place of a null is not told."""
+    return as_ints(array, np.dtype(array.type.to_pandas_dtype()))
+
+
+def as_ints(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:
+    """The same of one dtype."""
+    data = array.buffers()[1]
+    if data is None or not len(array):
+        return np.empty(0, dtype=dtype)
+    return np.frombuffer(data, dtype=dtype, count=len(array), offset=array.offset * np.dtype(dtype).itemsize)

@@ -1,0 +1,189 @@
+"""dedup: marks features that repeat. Batches hold them once, and per-value work is done once.
+
+Marking changes no value and no order. It says two things: what comes out of a ``batch`` holds these columns as groups,
+whatever was done to them in between; and a function of one value may be called once for rows that are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from cedar.block import Block
+from cedar.columns import UNKNOWN, ColumnType
+from cedar.errors import PipelineError, missing_column, user_site
+from cedar.groups.column import grouped
+from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.dedup_estimate import Found, Sampled, find_groups
+
+Groups = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Dedup(RowOperator):
+    """Columns of lists as groups.
+
+    Args:
+        groups: the names of each group's columns; None finds those that pay in a sample of the rows.
+        session: the column that tells sessions apart, for estimates; by default a session begins where no list repeats.
+
+    Raises:
+        PipelineError: a column in two groups, or an empty group.
+
+    Example:
+        >>> Dedup((("items", "actions"),)).label()
+        'dedup(items+actions)'
+    """
+
+    groups: Groups | None = None
+    session: str | None = None
+    name: ClassVar[str] = "dedup"
+
+    def __post_init__(self) -> None:
+        named = [name for group in self.groups or () for name in group]
+        for name in named:
+            if not isinstance(name, str):
+                raise PipelineError(f"dedup: {name!r} is no column name", site=user_site(), fix="name list columns")
+            if named.count(name) > 1:
+                raise PipelineError(
+                    f"dedup: column {name!r} is in two groups", site=user_site(), fix="put each column into one group"
+                )
+        if self.groups is not None and (not self.groups or not all(self.groups)):
+            raise PipelineError("dedup: a group without columns", site=user_site(), fix='name columns, or say "auto"')
+
+    def label(self) -> str:
+        return f"dedup({'auto' if self.groups is None else ', '.join(map('+'.join, self.groups))})"
+
+    def effects(self) -> Effects:
+        """It touches no value: every row operator may run on either side of it."""
+        return Effects(frozenset(), frozenset())
+
+    def schema(self, *inputs: Schema) -> Schema:
+        """As below. That its columns are there is checked by ``bind``: a plan may drop those that nobody reads."""
+        return inputs[0]
+
+    def bind(self, bound: Bound) -> Kernel:
+        """The kernel; raises PipelineError for columns that are not there, or hold no lists."""
+        if self.groups is None:
+            return DedupRows(tuple(estimate.names for estimate in self.found(bound).groups))
+        self._names(bound)
+        return DedupRows(self.groups)
+
+    def found(self, bound: Bound) -> Found:
+        """The groups, with what a sample says of each; nothing is read where no column can be in one."""
+        names = self._names(bound)
+        if not names:
+            return Found(note="no column of lists")
+        sampled = self.sampled(bound)
+        if sampled is None:
+            return Found(note="the sample has no rows")
+        if self.groups is not None:
+            return Found(tuple(sampled.estimate(group) for group in self.groups))
+        return find_groups(sampled, names)
+
+    def sampled(self, bound: Bound, *, mixed: bool = True) -> Sampled | None:
+        """A sample of the columns that may be in groups, None where there are no rows.
+
+        ``mixed``: as the rows will lie in batches; else as they are read.
+        """
+        names = self._names(bound)
+        if not names:
+            return None
+        block, reach = bound.wide(tuple(names), self.session)
+        columns = {name: block.columns[name] for name in names if name in block.columns}
+        if set(columns) < set(names) or not len(block):
+            return None
+        session = block.columns.get(self.session) if self.session is not None else None
+        _check_session(session, self.session, block, bound)
+        if not mixed:
+            return Sampled(columns, session)
+        return Sampled(columns, session, reach, block.columns.get(reach.by) if reach.by else None)
+
+    def _names(self, bound: Bound) -> list[str]:
+        """The columns that may be in groups.
+
+        Raises:
+            PipelineError: a column that is not there, or that holds no lists.
+        """
+        known = bound.types
+        types = bound.sample().types if known is None or UNKNOWN in known.values() else known
+        chosen = [name for group in self.groups or () for name in group]
+        for name in [*chosen, *([self.session] if self.session is not None else [])]:
+            if name not in types:
+                raise missing_column(name, list(types), bound.label, bound.site)
+        check_lists(bound, chosen, types)
+        return chosen or [name for name, kind in types.items() if is_lists(kind)]
+
+
+def dedup(groups: Any = "auto", session: str | None = None) -> Dedup:
+    """The operator that ``p.dedup(...)`` adds.
+
+    Raises:
+        PipelineError: groups that are neither "auto" nor lists of column names.
+    """
+    if isinstance(groups, str) and groups == "auto":
+        return Dedup(None, session)
+    if (
+        isinstance(groups, str)
+        or not isinstance(groups, Sequence)
+        or any(isinstance(group, str) or not isinstance(group, Sequence) for group in groups)
+    ):
+        raise PipelineError(
+            f"dedup({groups!r:.80}): groups are lists of column names",
+            site=user_site(),
+            fix='say "auto", or name the groups: dedup([["items", "actions"], ["tags"]])',
+        )
+    return Dedup(tuple(map(tuple, groups)), session)
+
+
+def is_lists(kind: ColumnType) -> bool:
+    """Whether a column of this type can be in a group."""
+    return isinstance(kind, pa.DataType) and pa.types.is_large_list(kind)
+
+
+def check_lists(bound: Bound, names: Sequence[str], types: Mapping[str, ColumnType]) -> None:
+    """Refuse columns that hold no lists."""
+    for name in names:
+        if not is_lists(types[name]):
+            raise PipelineError(
+                f"{bound.label}: column {name!r} of {types[name]} holds no lists of different lengths",
+                site=bound.site,
+                fix=f"make lists of it: with_columns({name}=polars.concat_list({name!r}))",
+            )
+
+
+def _check_session(column: Any, name: str | None, block: Block, bound: Bound) -> None:
+    if isinstance(column, pa.Array) and column.null_count:
+        row = int(column.is_null().to_numpy(zero_copy_only=False).argmax())
+        raise PipelineError(
+            f"{bound.label}: the session column {name!r} is null in a row",
+            site=bound.site,
+            row=block.live_keys().ref(row),
+            fix="fill or filter those rows first",
+        )
+
+
+@dataclass(frozen=True)
+class DedupRows:
+    """The kernel: each group's distinct rows are found in the block; columns that are no lists any more stay."""
+
+    groups: Groups
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        if env.sampling:
+            return block  # types are the same, and whoever looks at samples sees plain rows
+        return block.with_columns(in_groups(block, self.groups))
+
+
+def in_groups(block: Block, groups: Groups) -> dict[str, Any]:
+    """The columns of a block that are in groups, as such: each distinct row once, in order of first occurrence."""
+    found: dict[str, Any] = {}
+    for group in groups:
+        lists = {name: block.columns[name] for name in group if name in block.columns}
+        lists = {name: column for name, column in lists.items() if is_lists(getattr(column, "type", None))}
+        if lists:
+            found.update(grouped(lists))
+    return found

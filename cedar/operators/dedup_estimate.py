@@ -1,0 +1,213 @@
+"""What deduplication would give: samples per session, repetition per feature, and the groups that pay.
+
+The model is that of RecD (Zhao et al., 2022, arXiv 2211.05239): with S rows of a session in a batch, and a feature that
+repeats the row before it with probability d, a batch holds each of its lists S / (1 + (S - 1)(1 - d)) times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cedar.groups.encode import distinct
+
+SAMPLED_ROWS = 8192
+PAYS = 1.5  # a factor below this is not worth its index
+_LONG = 2.0  # values per list: shorter ones are as large as the index that would replace them
+_JOINED = 0.94  # of what separate groups save, two may save together: one index and one look-up serve both
+
+Codes = npt.NDArray[np.int32]
+
+
+def factor(samples: float, repeats: float) -> float:
+    """How many times over a batch holds a list.
+
+    Args:
+        samples: rows of one session in a batch, S.
+        repeats: the share of rows that equal the row before them in their session, d.
+
+    Example:
+        >>> round(factor(16, 0.95), 2), factor(16, 1.0), factor(16, 0.0)
+        (9.14, 16.0, 1.0)
+    """
+    return samples / (1 + (samples - 1) * (1 - repeats))
+
+
+def sliding_factor(samples: float, length: float, shift: float) -> float:
+    """The same for histories of ``length`` that slide by ``shift`` values from row to row, held as slices.
+
+    Example:
+        >>> round(sliding_factor(16, 50, 1), 1)
+        12.3
+    """
+    return samples * length / (length + (samples - 1) * shift)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What becomes of rows until they are in a batch.
+
+    Args:
+        batch: rows in it; None where there are no batches.
+        window: rows that a shuffle mixes; None without one.
+        by: the column whose equal values a shuffle keeps together.
+        interleave: so many of those at a time.
+    """
+
+    batch: int | None = None
+    window: float | None = None
+    by: str | None = None
+    interleave: int = 1
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a sample says of a group of features.
+
+    Args:
+        names: its features.
+        samples: rows of a session in a batch, S.
+        repeats: the share of rows equal to the one before them in their session, d.
+        length: values per row, of all features.
+        rows: rows sampled.
+    """
+
+    names: tuple[str, ...]
+    samples: float
+    repeats: float
+    length: float
+    rows: int
+
+    @property
+    def factor(self) -> float:
+        """How many times over a batch should hold each list."""
+        return factor(self.samples, self.repeats)
+
+    @property
+    def saved(self) -> float:
+        """Values per row that need not be held."""
+        return self.length * (1 - 1 / self.factor)
+
+    def __str__(self) -> str:
+        return (
+            f"{'+'.join(self.names)}: S {self.samples:.3g} rows of a session in a batch, d {self.repeats:.3g}, "
+            f"{self.length:.3g} values a row; predicted factor {self.factor:.3g}"
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """The groups, and what was looked at and left out, with the reason."""
+
+    groups: tuple[Estimate, ...] = ()
+    refused: tuple[tuple[Estimate, str], ...] = ()
+    note: str = ""
+
+
+class Sampled:
+    """A sample of rows, ordered and cut as they will lie in batches.
+
+    Args:
+        columns: the features: Arrow arrays of equal length.
+        session: the values that tell sessions apart; None: a session begins where no feature repeats.
+        reach: what becomes of the rows.
+        kept: the column of ``reach.by``.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, pa.Array], session: Any = None, reach: Reach | None = None, kept: Any = None
+    ) -> None:
+        self._reach = reach = reach or Reach()
+        self.rows = rows = len(next(iter(columns.values()))) if columns else 0
+        self._lengths = {name: _mean_length(column) for name, column in columns.items()}
+        mixed = reach.window is not None and reach.by is None
+        window = max(1, int(min(reach.window or rows, rows) if mixed else reach.batch or rows))
+        order = np.arange(rows) if kept is None else np.argsort(_codes(kept), kind="stable")
+        cut = np.arange(rows) // window
+        keys = _codes(session if session is not None else kept) if session is not None or kept is not None else None
+        if keys is not None:
+            keys = keys[order]
+            inner = np.lexsort((keys, cut))
+            order, keys = order[inner], keys[inner]
+        self._codes = {name: _codes(column)[order] for name, column in columns.items()}
+        self._begins = np.ones(rows, dtype=bool)  # of a session in a window
+        if rows:
+            self._begins[1:] = (np.diff(cut) != 0) | (np.diff(keys) != 0 if keys is not None else self._all_change())
+
+    def _all_change(self) -> npt.NDArray[np.bool_]:
+        varied = [codes for codes in self._codes.values() if codes.max(initial=0) > 0]
+        return np.logical_and.reduce([np.diff(codes) != 0 for codes in varied]) if varied else np.zeros(1, dtype=bool)
+
+    def estimate(self, names: Sequence[str]) -> Estimate:
+        """What a group of these features would have."""
+        inside = ~self._begins
+        samples = self.rows / max(int(self._begins.sum()), 1)
+        same = np.ones(max(self.rows - 1, 0), dtype=bool)
+        for name in names:
+            same &= np.diff(self._codes[name]) == 0
+        repeats = float(same[inside[1:]].mean()) if inside.any() else 0.0
+        samples, repeats = self._mixed(samples, repeats)
+        return Estimate(tuple(names), samples, repeats, sum(self._lengths[name] for name in names), self.rows)
+
+    def _mixed(self, samples: float, repeats: float) -> tuple[float, float]:
+        """As a shuffle leaves it: a batch gets a few of a session's rows, or k sessions are cut at its ends."""
+        reach = self._reach
+        if reach.batch is None:
+            return samples, repeats
+        if reach.by is not None:
+            cut = (reach.interleave - 1) / reach.batch  # sessions more per row
+            return 1 / (1 / samples + cut), repeats
+        if reach.window is None or reach.window <= reach.batch:
+            return samples, repeats
+        share = reach.batch / reach.window
+        there = -np.expm1(samples * np.log1p(-share))  # the chance that a session is in the batch at all
+        return max(1.0, samples * share / float(there)), share * repeats / (1 - (1 - share) * repeats)
+
+
+def find_groups(sampled: Sampled, names: Sequence[str]) -> Found:
+    """The groups of features that pay: greedily, the features that repeat most first.
+
+    A feature joins the group with which it saves most, unless that saves clearly less than the two apart.
+    """
+    alone = sorted((sampled.estimate([name]) for name in names), key=lambda e: (-e.repeats, e.names))
+    groups: list[Estimate] = []
+    refused: list[tuple[Estimate, str]] = []
+    for one in alone:
+        why = _why_not(one)
+        if why:
+            refused.append((one, why))
+            continue
+        together = [sorted([*group.names, *one.names], key=names.index) for group in groups]
+        joined = [(sampled.estimate(group), place) for place, group in enumerate(together)]
+        best = max(joined, key=lambda pair: pair[0].saved, default=None)
+        if best is not None and best[0].saved >= _JOINED * (groups[best[1]].saved + one.saved):
+            groups[best[1]] = best[0]
+        else:
+            groups.append(one)
+    return Found(tuple(groups), tuple(refused))
+
+
+def _why_not(estimate: Estimate) -> str:
+    if estimate.length < _LONG:
+        return f"{estimate.length:.3g} values a row are hardly more than the index in their place"
+    if estimate.factor < PAYS:
+        figures = f"S {estimate.samples:.3g}, d {estimate.repeats:.3g}"
+        return f"predicted factor {estimate.factor:.3g} ({figures}), below {PAYS:g}"
+    return ""
+
+
+def _codes(column: Any) -> Codes:
+    if not len(column):
+        return np.empty(0, dtype=np.int32)
+    return distinct([column if isinstance(column, pa.Array) else pa.array(column)])[0]
+
+
+def _mean_length(column: pa.Array) -> float:
+    mean = pc.mean(pc.list_value_length(column)).as_py() if len(column) else None
+    return float(mean or 0.0)

@@ -1,0 +1,113 @@
+"""How kernels work on groups: those of one value on the unique rows alone, those that know no groups on plain rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cedar.block import Block
+from cedar.columns import take, type_of
+from cedar.groups.column import GroupColumn, Sharing, plain
+from cedar.operators.base import Env, Kernel, Operator, RowOperator
+from cedar.operators.columns_ops import Drop, Rename
+from cedar.operators.dedup import Dedup, is_lists
+from cedar.operators.expressions import FilterExpression, Select, WithColumns
+from cedar.operators.filter_function import FilterFunction
+from cedar.operators.flat_map import FlatMap
+from cedar.operators.map import Map
+from cedar.operators.transform import Transform
+
+_KNOW_GROUPS = (Dedup, Drop, Rename, FilterExpression, Select, WithColumns, FilterFunction, FlatMap, Map)
+
+
+def for_groups(kernel: Kernel, operator: RowOperator) -> Kernel:
+    """The kernel as it runs where columns may be of groups."""
+    if not isinstance(operator, _KNOW_GROUPS):
+        effects = operator.effects()
+        known = effects.reads is not None and effects.writes is not None
+        return PlainRows(kernel, (effects.reads or frozenset()) | (effects.writes or frozenset()) if known else None)
+    reads = unique_reads(operator)
+    return UniqueRows(kernel, reads, operator.written) if reads is not None and isinstance(operator, Map) else kernel
+
+
+def unique_reads(operator: Operator) -> tuple[str, ...] | None:
+    """The columns that an operator's result depends on alone, alike for equal rows; None where there is no telling.
+
+    So it is of transforms, which are functions of their row, and of functions of one column that say what they do to
+    each of its values (see ``algebra``).
+    """
+    if not isinstance(operator, Map) or operator.random:
+        return None
+    if isinstance(operator.fn, Transform) or operator.effects().algebra is not None:
+        return operator.columns
+    return None
+
+
+class _Around:
+    """A kernel in another's clothes: what is asked of it beside its work is answered by the one within."""
+
+    kernel: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("row_wise", "pooled", "settle"):
+            return getattr(self.kernel, name)
+        raise AttributeError(name)
+
+
+@dataclass(frozen=True)
+class PlainRows(_Around):
+    """A kernel that sees no groups among the columns that it touches; None is all."""
+
+    kernel: Any
+    names: frozenset[str] | None = None
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        touched = [name for name in block.columns if self.names is None or name in self.names]
+        return self.kernel(block.with_columns({name: plain(block.columns[name]) for name in touched}), env)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class UniqueRows(_Around):
+    """A kernel of some columns, run once for rows that are equal in them: where all are of one group.
+
+    Where it fails on one of them it runs again on all rows as they are: then the right row is blamed, and the right
+    rows are skipped. Lists that it makes are in the group; other results are given to each row.
+    """
+
+    kernel: Any
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        columns = [block.columns.get(name) for name in self.reads]
+        one = columns[0].sharing if isinstance(columns[0], GroupColumn) else None
+        together = all(isinstance(c, GroupColumn) and c.sharing is one for c in columns)
+        if one is None or not together or block.dead:
+            return self.kernel(block, env)  # type: ignore[no-any-return]
+        narrow = one.narrow[0]
+        group = {n: c.narrow() for n, c in block.columns.items() if isinstance(c, GroupColumn) and c.sharing is one}
+        made = self._unique(block, {name: group[name].values for name in self.reads}, narrow, env)
+        if made is None:
+            return self.kernel(block, env)  # type: ignore[no-any-return]
+        return block.with_columns(group | {name: _for_rows(values, narrow) for name, values in made.items()})
+
+    def _unique(self, block: Block, held: dict[str, Any], sharing: Sharing, env: Env) -> dict[str, Any] | None:
+        """The results for the held rows; None where they cannot be had so."""
+        first = np.zeros(sharing.held, dtype=np.int64)
+        first[sharing.inverse[::-1]] = np.arange(len(sharing) - 1, -1, -1)
+        few = Block(held, block.live_keys().take(first) if block.aligned else block.keys, aligned=block.aligned)
+        try:
+            done = self.kernel(few, env)
+        except Exception:  # noqa: BLE001 - raised again, with its row, where it runs on all rows
+            return None
+        made = {name: done.columns[name] for name in self.writes}
+        whole = not done.dead and all(len(values) == sharing.held for values in made.values())
+        return made if whole else None
+
+
+def _for_rows(values: Any, sharing: Sharing) -> Any:
+    if is_lists(type_of(values)):
+        return GroupColumn(values, sharing, fresh=False)
+    return take(values, sharing.inverse.astype(np.int64))

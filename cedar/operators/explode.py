@@ -1,0 +1,151 @@
+"""explode: a row of lists becomes a row for each of their items. Whole columns at a time; no Python per row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from cedar.block import Block
+from cedar.columns import UNKNOWN, ColumnType
+from cedar.errors import PipelineError, missing_column, user_site
+from cedar.groups.column import plain, take_each
+from cedar.groups.encode import list_offsets
+from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.failures import Blame, Failure
+
+
+@dataclass(frozen=True)
+class Explode(RowOperator):
+    """A row for each item of lists, which stand side by side; other columns are repeated: ``p.apply(Explode("items"))``.
+
+    Columns that ``dedup`` below it has made a group of stay one: which rows are equal follows from how often each row is
+    repeated, and nothing is compared. A row whose list is empty or null is left out.
+
+    Args:
+        *names: columns of lists, of equal lengths in each row.
+        fields: a list of structs becomes a column for each of its fields.
+
+    Raises:
+        PipelineError: no columns, columns that hold no lists, or fields whose names are taken.
+        RowError: while running, lists of different lengths in a row.
+
+    Example:
+        >>> import cedar
+        >>> rows = cedar.from_items([{"user": 1, "shown": [7, 8], "click": [0, 1]}])
+        >>> list(rows.apply(Explode("shown", "click")))
+        [{'user': 1, 'shown': 7, 'click': 0}, {'user': 1, 'shown': 8, 'click': 1}]
+    """
+
+    names: tuple[str, ...]
+    fields: bool = False
+    name: ClassVar[str] = "explode"
+
+    def __init__(self, *names: str, fields: bool = False) -> None:
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "fields", fields)
+        if not names or not all(isinstance(name, str) for name in names):
+            raise PipelineError(f"Explode{names!r}: names of columns, at least one", site=user_site())
+
+    def label(self) -> str:
+        return f"explode({', '.join(self.names)})"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset(self.names), None if self.fields else frozenset(self.names), rows="1:n")
+
+    def parameters(self) -> dict[str, Any]:
+        return {"names": list(self.names), "fields": self.fields}
+
+    def schema(self, *inputs: Schema) -> Schema:
+        (known,) = inputs
+        if known is None:
+            return None
+        found: dict[str, ColumnType] = {}
+        for name in self.names:
+            if name not in known:
+                raise missing_column(name, list(known), self.label())
+        for name, kind in known.items():
+            if name not in self.names:
+                _add(found, name, kind, self.label())
+            elif kind is UNKNOWN:
+                return None
+            else:
+                for made, inner in self._made(name, kind):
+                    _add(found, made, inner, self.label())
+        return found
+
+    def _made(self, name: str, kind: ColumnType) -> list[tuple[str, ColumnType]]:
+        if not isinstance(kind, pa.DataType) or not (pt.is_large_list(kind) or pt.is_fixed_size_list(kind)):
+            raise PipelineError(f"{self.label()}: column {name!r} of {kind} holds no lists", site=user_site())
+        if self.fields and pt.is_struct(kind.value_type):
+            return [(field.name, field.type) for field in kind.value_type]
+        return [(name, kind.value_type)]
+
+    def bind(self, bound: Bound) -> Kernel:
+        if bound.batched:
+            raise PipelineError(
+                f"{bound.label}: below a batch the rows are fixed", site=bound.site, fix="move it before batch"
+            )
+        self.schema(bound.types or bound.sample().types)
+        return ExplodeRows(self, Blame(bound.index, bound.label, bound.site, bound.on_error))
+
+
+@dataclass(frozen=True)
+class ExplodeRows:
+    """The kernel: every item becomes a row whose key is its row's, told apart by the item's index."""
+
+    operator: Explode
+    blame: Blame
+    row_wise: ClassVar[bool] = True  # a block may be cut
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        lists = {name: plain(block.columns[name]) for name in self.operator.names}
+        offsets = {name: _offsets(column) for name, column in lists.items()}
+        first, *others = (np.diff(each) for each in offsets.values())
+        uneven = np.flatnonzero(np.logical_or.reduce([first != other for other in others])) if others else []
+        if len(uneven):
+            what = f"{self.blame.label}: lists of different lengths in a row"
+            failures = {int(row): Failure(what, what, "make them equal first") for row in uneven}
+            return self(self.blame.settle(block, env, failures), env)
+        repeated = np.repeat(np.arange(len(first)), first)
+        kept = take_each({n: c for n, c in block.columns.items() if n not in lists}, repeated)
+        columns: dict[str, Any] = {}
+        for name in block.columns:
+            if name in kept:
+                columns[name] = kept[name]
+                continue
+            items = _items(lists[name], offsets[name])
+            if self.operator.fields and pt.is_struct(items.type):
+                columns.update(zip((f.name for f in items.type), items.flatten(), strict=True))
+            else:
+                columns[name] = items
+        slots = np.ones(block.slots, dtype=np.int64)
+        slots[block.live_slots()] = first
+        starts = np.cumsum(slots) - slots
+        return Block(columns, block.keys.expand(slots), {int(starts[slot]): why for slot, why in block.dead.items()})
+
+
+def _offsets(column: Any) -> Any:
+    """Where each row's items end, counted without those that null lists hide."""
+    if pt.is_fixed_size_list(column.type):
+        lengths = np.full(len(column), column.type.list_size)
+    else:
+        lengths = np.diff(list_offsets(column))
+    if column.null_count:
+        lengths = np.where(column.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _items(column: Any, offsets: Any) -> Any:
+    items = column.flatten()  # without what null lists hide
+    assert len(items) == offsets[-1]
+    return items
+
+
+def _add(found: dict[str, ColumnType], name: str, kind: ColumnType, label: str) -> None:
+    if name in found:
+        raise PipelineError(f"{label}: two columns {name!r}", site=user_site(), fix="rename one of them first")
+    found[name] = kind

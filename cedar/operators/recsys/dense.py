@@ -1,0 +1,231 @@
+"""Transforms of dense features, each number by itself: buckets, limits, and what makes distributions even."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from cedar.columns import Column, ColumnType, TensorType
+from cedar.errors import PipelineError, user_site
+from cedar.operators.algebra import per_value
+from cedar.operators.recsys.lists import Array, Items, Mask, is_numbers, values_of
+from cedar.operators.transform import BadValues, Transform
+
+
+@per_value
+@dataclass(frozen=True)
+class Bucketize(Items):
+    """Numbers to the number of their bucket, 0 .. len(borders): how many borders are less than the value.
+
+    A border belongs to the bucket below it. One that stands twice makes a bucket for itself alone: with (1, 5, 5, 9) a
+    5 is in bucket 2, a 4 in 1 and a 6 in 3. NaN is in the last bucket. Nulls and empty lists stay.
+
+    Args:
+        borders: numbers that do not descend, at least one, none more than twice.
+
+    Raises:
+        PipelineError: other borders.
+
+    Example:
+        >>> Bucketize((1.0, 5.0, 5.0, 9.0))([0.0, 1.0, 4.0, 5.0, 6.0, 10.0])
+        [0, 0, 1, 2, 3, 4]
+    """
+
+    borders: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "borders", checked_borders("Bucketize", self.borders))
+
+    def item(self, kind: Any) -> pa.DataType:
+        if not is_numbers(kind):
+            raise self.unfit(kind, "numbers or lists of them")
+        return pa.int64()
+
+    def change(self, values: Array) -> Array:
+        return buckets(self.borders, values)
+
+
+@per_value
+@dataclass(frozen=True)
+class Clamp(Items):
+    """Numbers below ``low`` become ``low``, those above ``high`` become ``high``; NaN, nulls and empty lists stay.
+
+    Raises:
+        PipelineError: ``low`` above ``high``, or limits that the column's type does not hold.
+
+    Example:
+        >>> Clamp(0, 5)([-3, 2, 9])
+        [0, 2, 5]
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high:
+            raise PipelineError(f"Clamp({self.low!r}, {self.high!r}): low is above high", site=user_site())
+
+    def item(self, kind: Any) -> pa.DataType:
+        if not is_numbers(kind):
+            raise self.unfit(kind, "numbers or lists of them")
+        if pt.is_integer(kind):
+            limits = np.iinfo(kind.to_pandas_dtype())
+            for limit in (self.low, self.high):
+                if not (float(limit).is_integer() and limits.min <= limit <= limits.max):
+                    raise PipelineError(
+                        f"Clamp({self.low!r}, {self.high!r}): {kind} does not hold {limit!r}",
+                        fix=f"give whole numbers from {limits.min} to {limits.max}, or cast the column to floats",
+                    )
+        return kind
+
+    def change(self, values: Array) -> Array:
+        return np.clip(values, values.dtype.type(self.low), values.dtype.type(self.high))
+
+
+@per_value
+@dataclass(frozen=True)
+class BoxCox(Items):
+    """The power transform of Box and Cox (1964): ln x for ``lam`` 0, else (x ** lam - 1) / lam.
+
+    float32 and float16 stay as they are, whole numbers become float64. NaN, nulls and empty lists stay; a value that is
+    not above 0 has no result: its row fails.
+
+    Example:
+        >>> BoxCox(2.0)(3.0), BoxCox(0.0)(1.0)
+        (4.0, 0.0)
+    """
+
+    lam: float
+
+    def __post_init__(self) -> None:
+        check_finite("BoxCox", "lam", self.lam)
+
+    def item(self, kind: Any) -> pa.DataType:
+        return float_type(self, kind)
+
+    def change(self, values: Array) -> Array:
+        x = values.astype(np.float64, copy=False)
+        with np.errstate(all="ignore"):  # of the places of nulls
+            power = self.lam * np.log(x)
+            small = np.abs(power) < 0.5  # where the power less 1 would lose digits
+            found = np.log(x) if self.lam == 0 else np.where(small, np.expm1(power), x**self.lam - 1) / self.lam
+        return found if pt.is_integer(pa.from_numpy_dtype(values.dtype)) else found.astype(values.dtype)
+
+    def bad(self, values: Array) -> Mask | None:
+        return values <= 0
+
+
+@per_value
+@dataclass(frozen=True)
+class Logit(Items):
+    """ln(p / (1 - p)), after ``p`` was moved into [eps, 1 - eps].
+
+    float32 and float16 stay as they are, whole numbers become float64. NaN, nulls and empty lists stay. With ``eps`` 0
+    nothing is moved: 0 and 1 become infinite, and a row with a value outside 0 .. 1 fails.
+
+    Example:
+        >>> Logit()(0.5), round(Logit(eps=0.01)(0.0), 3)
+        (0.0, -4.595)
+    """
+
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_finite("Logit", "eps", self.eps)
+        if not 0 <= self.eps <= 0.5:
+            raise PipelineError(f"Logit(eps={self.eps!r}): it lies between 0 and 0.5", site=user_site())
+
+    def item(self, kind: Any) -> pa.DataType:
+        return float_type(self, kind)
+
+    def change(self, values: Array) -> Array:
+        p = values.astype(np.float64, copy=False)
+        p = np.clip(p, self.eps, 1 - self.eps) if self.eps else p
+        with np.errstate(all="ignore"):
+            found = np.log(p) - np.log1p(-p)
+        return found if pt.is_integer(pa.from_numpy_dtype(values.dtype)) else found.astype(values.dtype)
+
+    def bad(self, values: Array) -> Mask | None:
+        return None if self.eps else (values < 0) | (values > 1)
+
+
+@dataclass(frozen=True)
+class Onehot(Transform):
+    """Numbers to a vector with a 1 at the number of their bucket, as ``Bucketize`` gives it: (rows, len(borders) + 1).
+
+    A null has no bucket: its row fails. NaN is in the last one. The numbers are a column of their own, no lists.
+
+    Args:
+        borders: see ``Bucketize``.
+        dtype: of the vectors.
+
+    Example:
+        >>> Onehot((0.0, 1.0))(0.5).tolist()
+        [0.0, 1.0, 0.0]
+    """
+
+    borders: tuple[float, ...]
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "borders", checked_borders("Onehot", self.borders))
+        if np.dtype(self.dtype).kind not in "biuf":
+            raise PipelineError(f"Onehot: {self.dtype!r} holds no numbers", site=user_site())
+
+    def result(self, *types: Any) -> ColumnType:
+        (kind,) = types
+        if not is_numbers(kind):
+            raise self.unfit(kind, "a column of numbers")
+        return TensorType((len(self.borders) + 1,), np.dtype(self.dtype).name)
+
+    def columns(self, *columns: Column) -> Column:
+        (array,) = columns
+        if array.null_count:
+            rows = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+            raise BadValues({int(row): "Onehot of a null" for row in rows}, "fill nulls first")
+        found = np.zeros((len(array), len(self.borders) + 1), dtype=self.dtype)
+        found[np.arange(len(array)), buckets(self.borders, values_of(array))] = 1
+        return found
+
+
+# ---- what they share -------------------------------------------------------------------------------------------------
+
+
+def buckets(borders: Sequence[float], values: Array) -> Array:
+    """int64: the bucket of each value; see ``Bucketize``."""
+    edges = np.asarray(borders)
+    low = np.searchsorted(edges, values, side="left").astype(np.int64)
+    after = np.minimum(low + 1, len(edges) - 1)
+    doubled = (low + 1 < len(edges)) & (values >= edges[after])
+    return low + doubled
+
+
+def checked_borders(name: str, borders: Sequence[float]) -> tuple[float, ...]:
+    """Borders as a tuple, if they are some."""
+    found = tuple(borders)
+    if not found or any(isinstance(b, bool) or not isinstance(b, int | float) or np.isnan(b) for b in found):
+        raise PipelineError(f"{name}: the borders {found!r:.60} are no numbers", site=user_site(), fix="give some")
+    for before, after in pairwise(found):
+        if after < before:
+            raise PipelineError(f"{name}: the borders descend from {before!r} to {after!r}", site=user_site())
+    for border in found:
+        if found.count(border) > 2:
+            raise PipelineError(f"{name}: the border {border!r} stands more than twice", site=user_site())
+    return found
+
+
+def float_type(transform: Transform, kind: Any) -> pa.DataType:
+    if not is_numbers(kind):
+        raise transform.unfit(kind, "numbers or lists of them")
+    return kind if pt.is_floating(kind) else pa.float64()
+
+
+def check_finite(name: str, what: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+        raise PipelineError(f"{name}({what}={value!r}): a finite number", site=user_site())

@@ -1,0 +1,93 @@
+"""GetLocalHour: the hour of the day where something happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from cedar.columns import Column, ColumnType
+from cedar.errors import PipelineError, user_site
+from cedar.operators.recsys.lists import is_ids
+from cedar.operators.transform import BadValues, Transform
+
+
+@dataclass(frozen=True)
+class GetLocalHour(Transform):
+    """The hour, 0 .. 23 (int64), of a time in a time zone; of a null it is null.
+
+    Reads one column, the time: a timestamp (one without a zone is UTC) or a whole number of ``unit`` since 1970 in UTC.
+    With ``zone`` None it reads a second one, of the names of zones: a row's own, which must be known ones.
+
+    Args:
+        zone: a name such as "Europe/Berlin", with its summer times.
+        unit: of whole numbers: "s", "ms", "us" or "ns".
+
+    Raises:
+        PipelineError: no such zone or unit.
+
+    Example:
+        >>> GetLocalHour("Asia/Tokyo")(0), GetLocalHour(None)(0, "America/New_York")
+        (9, 19)
+    """
+
+    zone: str | None = "UTC"
+    unit: Literal["s", "ms", "us", "ns"] = "s"
+    _most: ClassVar[int] = 10_000  # zones in the world are some hundred
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("s", "ms", "us", "ns"):
+            raise PipelineError(f"GetLocalHour(unit={self.unit!r})", site=user_site(), fix='"s", "ms", "us" or "ns"')
+        if self.zone is not None and not _known(self.zone):
+            raise PipelineError(
+                f"GetLocalHour({self.zone!r}): there is no such time zone", site=user_site(), fix="e.g. Europe/Berlin"
+            )
+
+    @property
+    def arity(self) -> int:  # type: ignore[override]
+        return 1 if self.zone is not None else 2
+
+    def result(self, *types: Any) -> ColumnType:
+        if not (isinstance(types[0], pa.DataType) and (pt.is_timestamp(types[0]) or is_ids(types[0]))):
+            raise self.unfit(types[0], "timestamps or whole numbers")
+        if len(types) > 1 and types[1] != pa.large_string():
+            raise self.unfit(types[1], "names of time zones")
+        return pa.int64()
+
+    def columns(self, *columns: Column) -> Column:
+        times = columns[0]
+        if is_ids(times.type):
+            times = times.cast(pa.int64()).cast(pa.timestamp(self.unit))
+        utc = times.cast(pa.timestamp(times.type.unit, "UTC"))
+        if self.zone is not None:
+            return _hours(utc, self.zone)
+        zones = columns[1].dictionary_encode()
+        names = zones.dictionary.to_pylist()
+        strange = {name for name in names if not _known(name)}
+        if strange:
+            rows = {
+                i: f"GetLocalHour: no time zone {z!r}" for i, z in enumerate(columns[1].to_pylist()) if z in strange
+            }
+            raise BadValues(rows, "map such names to known ones first, e.g. Europe/Berlin")
+        found = pa.nulls(len(utc), pa.int64())
+        for number, name in enumerate(names):
+            here = pc.fill_null(pc.equal(zones.indices, number), False)
+            found = pc.replace_with_mask(found, here, _hours(utc.filter(here), name))
+        return found
+
+
+def _hours(utc: pa.Array, zone: str) -> pa.Array:
+    return pc.hour(utc.cast(pa.timestamp(utc.type.unit, zone)))
+
+
+def _known(zone: Any) -> bool:
+    if not isinstance(zone, str) or not zone:
+        return False
+    try:
+        _hours(pa.array([0], pa.timestamp("s", "UTC")), zone)
+    except pa.ArrowException:
+        return False
+    return True

@@ -1,0 +1,170 @@
+"""Transforms of each id by itself: hash, remainder, table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from cedar.columns import Column, ColumnType
+from cedar.errors import PipelineError, user_site
+from cedar.operators.algebra import per_value
+from cedar.operators.recsys.hashing import hash_combine, twang_mix64
+from cedar.operators.recsys.lists import Array, Items, Lists, Mask, as_int64, check_whole, is_ids, is_lists, lists_from
+from cedar.operators.transform import BadValues, Transform
+
+
+@per_value
+@dataclass(frozen=True)
+class SigridHash(Items):
+    """Ids to 0 .. ``max_value`` - 1 by a hash: h = hash_combine(salt, twang_mix64(id)) as int64, modulo ``max_value``.
+
+    The hashes are those of Folly's ``hash/Hash.h``, the rule is that of ``sigrid_hash`` in torcharrow; the remainder is
+    never negative. Different ids may meet. With ``max_value`` 1 everything is 0. Each id is hashed by itself: order
+    and length of a list stay, an empty list stays empty, nulls stay null.
+
+    Args:
+        salt: a whole number of 64 bits; other salts give other hashes.
+        max_value: rows of the table, at least 1.
+
+    Raises:
+        PipelineError: numbers out of range, or a column of anything but whole numbers or lists of them. uint64 ids
+            count by their bits.
+
+    Example:
+        >>> SigridHash(salt=0, max_value=100)([1, 2, 3])
+        [60, 54, 54]
+    """
+
+    salt: int
+    max_value: int
+
+    def __post_init__(self) -> None:
+        check_whole("SigridHash", "salt", self.salt, -(1 << 63), (1 << 63) - 1)
+        check_whole("SigridHash", "max_value", self.max_value, 1, (1 << 63) - 1)
+
+    def item(self, kind: Any) -> pa.DataType:
+        if not is_ids(kind):
+            raise self.unfit(kind, "whole numbers or lists of them")
+        return pa.int64()
+
+    def change(self, values: Array) -> Array:
+        if self.max_value == 1:
+            return np.zeros(len(values), dtype=np.int64)
+        salt = np.int64(self.salt).view(np.uint64)
+        return np.mod(hash_combine(salt, twang_mix64(as_int64(values))).view(np.int64), np.int64(self.max_value))
+
+
+@per_value
+@dataclass(frozen=True)
+class PositiveModulus(Items):
+    """((x % m) + m) % m: the remainder of a division by ``m``, never negative. Nulls and empty lists stay.
+
+    Example:
+        >>> PositiveModulus(7)([-1, 7, 8])
+        [6, 0, 1]
+    """
+
+    m: int
+
+    def __post_init__(self) -> None:
+        check_whole("PositiveModulus", "m", self.m, 1, (1 << 63) - 1)
+
+    def item(self, kind: Any) -> pa.DataType:
+        if not is_ids(kind):
+            raise self.unfit(kind, "whole numbers or lists of them")
+        return kind
+
+    def change(self, values: Array) -> Array:
+        if self.m > np.iinfo(values.dtype).max:  # no value is as large, and a negative one may not fit any more
+            return values
+        remainders: Array = np.mod(values, values.dtype.type(self.m))
+        return remainders
+
+    def bad(self, values: Array) -> Mask | None:
+        return values < 0 if self.m > np.iinfo(values.dtype).max else None
+
+    def why(self, value: Any) -> str:
+        return f"PositiveModulus({self.m}) of {value} does not fit into {value.dtype}"
+
+
+@per_value
+@dataclass(frozen=True)
+class MapId(Transform):
+    """Ids, or strings, to whole numbers by a table.
+
+    Each id by itself: order and length of a list stay, an empty list stays empty, nulls stay null.
+
+    Args:
+        table: from what to what (int64).
+        default: of what is not in the table; None: its row fails.
+
+    Raises:
+        PipelineError: keys that are not all whole numbers or all strings, or a column of another type.
+
+    Example:
+        >>> MapId({7: 0, 9: 1}, default=-1)([9, 8, 7])
+        [1, -1, 0]
+    """
+
+    table: Mapping[Any, int] = field(hash=False)
+    default: int | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            wide = pa.uint64() if any(isinstance(key, int) and key >= 1 << 63 for key in self.table) else None
+            keys, values = pa.array(list(self.table), wide), pa.array(list(self.table.values()), pa.int64())
+        except (pa.ArrowException, TypeError, OverflowError) as error:
+            raise PipelineError(f"MapId: the table cannot be used: {error}", site=user_site()) from error
+        if not (is_ids(keys.type) or pt.is_string(keys.type)) or values.null_count:
+            raise PipelineError(
+                f"MapId: the table leads from {keys.type}", site=user_site(), fix="from whole numbers, or from strings"
+            )
+        keys = keys.cast(pa.large_string()) if pt.is_string(keys.type) else keys
+        object.__setattr__(self, "table", dict(self.table))
+        object.__setattr__(self, "_arrays", (keys, values))
+
+    def result(self, *types: Any) -> ColumnType:
+        (kind,) = types
+        inner = kind.value_type if is_lists(kind) else kind
+        keys = self._arrays[0].type  # type: ignore[attr-defined]
+        if not (is_ids(inner) and is_ids(keys)) and inner != keys:
+            raise self.unfit(kind, f"{keys} or lists of it, as in its table")
+        return pa.large_list(pa.int64()) if is_lists(kind) else pa.int64()
+
+    def columns(self, *columns: Column) -> Column:
+        (array,) = columns
+        if not is_lists(array.type):
+            return self._mapped(array, None)
+        lists = Lists.of(array)
+        return lists_from(self._mapped(lists.items, lists), lists.offsets, lists.missing)
+
+    def _mapped(self, array: pa.Array, lists: Lists | None) -> pa.Array:
+        keys, values = self._arrays  # type: ignore[attr-defined]
+        if is_ids(array.type) and array.type != keys.type:
+            wide = pa.uint64() if array.type == pa.uint64() else pa.int64()
+            keys, values = _fitting(keys, values, wide)
+            array = array.cast(wide)
+        found = values.take(pc.index_in(array, value_set=keys))
+        if found.null_count > array.null_count:
+            unknown = pc.and_(found.is_null(), array.is_valid()).to_numpy(zero_copy_only=False)
+            if self.default is None:
+                rows = np.flatnonzero(unknown) if lists is None else lists.rows()[unknown]
+                names = array.filter(pa.array(unknown)).to_pylist()
+                firsts = dict(zip(rows[::-1].tolist(), names[::-1], strict=True))
+                whys = {row: f"MapId: {name!r} is not in the table" for row, name in sorted(firsts.items())}
+                raise BadValues(whys, "give default=, or a table with all of them")
+            found = pc.if_else(pa.array(unknown), pa.scalar(self.default, pa.int64()), found)
+        return found
+
+
+def _fitting(keys: pa.Array, values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array]:
+    """The part of a table whose keys a type can hold."""
+    low, high = (0, (1 << 64) - 1) if kind == pa.uint64() else (-(1 << 63), (1 << 63) - 1)
+    fits = pa.array([low <= key <= high for key in keys.to_pylist()], pa.bool_())
+    return keys.filter(fits).cast(kind), values.filter(fits)

@@ -1,0 +1,145 @@
+"""Sampling: keeps a random part of the rows, or of the sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cedar.block import Block
+from cedar.columns import UNKNOWN, Column
+from cedar.cursor import hash_array, mix64
+from cedar.errors import PipelineError, missing_column, user_site
+from cedar.groups.column import plain
+from cedar.operators.arguments import pick
+from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.failures import Blame
+from cedar.operators.recsys.lists import as_int64, is_ids, values_of
+
+_TWO_53 = float(1 << 53)
+
+
+@dataclass(frozen=True)
+class Sampling(RowOperator):
+    """Keeps each row with probability ``rate``: ``p.apply(Sampling(0.1))``.
+
+    The draw of a row is fixed by seed, epoch and row key, whatever the plan; another epoch keeps other rows. With
+    ``by``, rows of equal values of that column (a session) stay or go together: so a log that is thinned out keeps its
+    repetition. ``keep`` names a column of booleans (or whole numbers): rows where it is true (not 0) always stay, such
+    as clicks where only other rows are to be thinned out; with both, a session stays with all rows if it is drawn.
+
+    Args:
+        rate: 0 .. 1.
+        by: a column of whole numbers or strings; null is a value like any other.
+        keep: see above; a null counts as false.
+        named: keys the draws instead of the operator's place in the pipeline.
+
+    Raises:
+        PipelineError: a rate outside 0 .. 1, or columns of other types.
+
+    Example:
+        >>> import cedar
+        >>> rows = cedar.from_items([{"x": i} for i in range(100)])
+        >>> rows.apply(Sampling(1.0)).count(), rows.apply(Sampling(0.0)).count()
+        (100, 0)
+    """
+
+    rate: float
+    by: str | None = None
+    keep: str | None = None
+    named: str | None = None
+    name: ClassVar[str] = "sampling"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rate, bool) or not isinstance(self.rate, int | float) or not 0 <= self.rate <= 1:
+            raise PipelineError(f"Sampling({self.rate!r}): a rate lies between 0 and 1", site=user_site())
+
+    def label(self) -> str:
+        return f"sampling({self.rate:g}{f', by={self.by!r}' if self.by else ''})"
+
+    def effects(self) -> Effects:
+        reads = frozenset(name for name in (self.by, self.keep) if name is not None)
+        return Effects(reads, frozenset(), random=True, rows="1:0..1")
+
+    def parameters(self) -> dict[str, Any]:
+        return {"rate": self.rate, "by": self.by, "keep": self.keep}
+
+    def schema(self, *inputs: Schema) -> Schema:
+        (known,) = inputs
+        for name in (self.by, self.keep):
+            if known is not None and name is not None and name not in known:
+                raise missing_column(name, list(known), self.label(), None)
+        for name, fits, wants in ((self.by, _hashed, "whole numbers or strings"), (self.keep, _is_flag, "booleans")):
+            kind = UNKNOWN if known is None or name is None else known[name]
+            if kind is not UNKNOWN and not fits(kind):
+                raise PipelineError(f"{self.label()}: column {name!r} of {kind}, not {wants}", fix="cast it first")
+        return known
+
+    def bind(self, bound: Bound) -> Kernel:
+        if bound.batched:
+            raise PipelineError(
+                f"{bound.label}: batches are not sampled by row", site=bound.site, fix="put it below batch()"
+            )
+        blame = Blame(bound.index, bound.label, bound.site, bound.on_error)
+        return SampleRows(float(self.rate), self.by, self.keep, bound.draw, blame)
+
+
+@dataclass(frozen=True)
+class SampleRows:
+    """The kernel of ``Sampling``."""
+
+    rate: float
+    by: str | None
+    keep: str | None
+    draw: int
+    blame: Blame
+    row_wise: ClassVar[bool] = True  # a block may be cut
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        seed = env.draw_seed(self.draw)
+        if self.by is None:
+            words = block.live_keys().hash(seed)
+        else:
+            words = np.asarray(
+                hash_array(mix64(seed), _words(plain(pick(block, self.by, self.blame)))), dtype=np.uint64
+            )
+        stays = (words >> np.uint64(11)).astype(np.float64) / _TWO_53 < self.rate
+        if self.keep is not None:
+            stays |= _flags(pick(block, self.keep, self.blame))
+        return block.filter(stays)
+
+
+def _hashed(kind: Any) -> bool:
+    return is_ids(kind) or kind in (pa.large_string(), pa.large_binary())
+
+
+def _is_flag(kind: Any) -> bool:
+    return kind == pa.bool_() or is_ids(kind)
+
+
+def _flags(column: Column) -> npt.NDArray[np.bool_]:
+    filled = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
+    return filled.to_numpy(zero_copy_only=False).astype(bool)  # type: ignore[no-any-return]
+
+
+def _words(column: Column) -> npt.NDArray[np.int64]:
+    """An int64 for each value, equal for equal ones, in every block and on every machine."""
+    if is_ids(column.type):
+        words = as_int64(values_of(column))
+    else:
+        encoded = column.dictionary_encode()
+        levels = np.array([_word(value) for value in encoded.dictionary.to_pylist()] or [0], dtype=np.int64)
+        words = levels[encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+    if column.null_count:
+        words = np.where(column.is_null().to_numpy(zero_copy_only=False), np.int64(-(1 << 63)), words)
+    return words
+
+
+def _word(value: str | bytes) -> int:
+    from hashlib import blake2b
+
+    data = value.encode() if isinstance(value, str) else value
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little", signed=True)
