@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cedar.errors import SourceError as SourceError
     from cedar.errors import WorkerError as WorkerError
     from cedar.execution.loader import Loader as Loader
+    from cedar.execution.service import Service as Service
+    from cedar.inverse import InverseKeyedJaggedTensor as InverseKeyedJaggedTensor
     from cedar.jagged import JaggedTensor as JaggedTensor
     from cedar.optimizer.budget import Budget as Budget
     from cedar.pipeline.core import Pipeline as Pipeline
@@ -49,6 +51,8 @@ _HOMES = {
         "CedarError", "PipelineError", "PlanError", "ResumeError", "RowError", "SourceError", "WorkerError",
     ),
     "cedar.execution.loader": ("Loader",),
+    "cedar.execution.service": ("Service",),
+    "cedar.inverse": ("InverseKeyedJaggedTensor",),
     "cedar.jagged": ("JaggedTensor",),
     "cedar.lazy": ("col",),
     "cedar.optimizer.budget": ("Budget",),

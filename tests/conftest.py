@@ -24,8 +24,11 @@ settings.register_profile("long", deadline=None, max_examples=1000, suppress_hea
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 ROOT = Path(__file__).resolve().parents[1]
-# Kept by their libraries; "worker-keeper" by warm pools of processes.
-_OTHERS_THREADS = ("fsspecIO", "pytest_timeout", "ThreadPoolExecutor-asyncio", "execnet", "worker-keeper")
+# Kept by their libraries; "worker-keeper" by warm pools of processes, "IO loop" and what follows by clients of Dask.
+_OTHERS_THREADS = (
+    "fsspecIO", "pytest_timeout", "ThreadPoolExecutor-asyncio", "execnet", "worker-keeper",
+    "IO loop", "Dask-", "TCP-Executor", "asyncio_",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")

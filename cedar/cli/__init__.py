@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from cedar.cli import commands, train
+from cedar.cli import commands, service, train
 from cedar.cli.target import TARGET, load_pipeline
 from cedar.errors import CedarError
 
@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(adder)
     _add_data(adder)
     train.add(adder)
+    service.add(adder)
     for name, what in _LATER.items():
         later = adder.add_parser(name, help=f"{what} (not there yet)")
         later.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

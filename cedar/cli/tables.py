@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cedar.profile import Profile
 
 
-def show(found: Any, as_table: Callable[[Any], Table]) -> None:
+def show(found: Any, as_table: Callable[[Any], Any]) -> None:
     """Print a profile or a report: as a table where somebody looks, as its own text elsewhere."""
     if not sys.stdout.isatty():
         print(found)

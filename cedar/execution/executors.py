@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -10,6 +9,8 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 from typing import Any
 
 from cedar.errors import PlanError, user_site
+from cedar.execution.dask import names_cluster, open_cluster
+from cedar.profile.quota import cores
 
 
 class InlineExecutor(Executor):
@@ -25,8 +26,8 @@ class InlineExecutor(Executor):
 
 
 def available_cpus() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The cores this process may use, by its affinity and the quotas of its control groups."""
+    return cores()
 
 
 def _inline(_workers: int) -> Executor:
@@ -43,24 +44,42 @@ def _processes(workers: int) -> Executor:
     return Lease(workers)
 
 
-EXECUTORS: dict[str, Callable[[int], Executor]] = {"inline": _inline, "threads": _threads, "processes": _processes}
+def _dask(workers: int) -> Executor:
+    return open_cluster("dask", workers)
+
+
+EXECUTORS: dict[str, Callable[[int], Executor]] = {
+    "inline": _inline, "threads": _threads, "processes": _processes, "dask": _dask,
+}  # fmt: skip
 """Name to factory: a new executor is one entry."""
 
-PLANNED = ("dask",)
+
+def open_executor(executor: Any, workers: int | None) -> Executor:
+    """The executor of a name, of a Dask client, or of a scheduler's address; one that is an executor is itself.
+
+    Args:
+        workers: tasks at once; None takes the cores there are, or the threads of the cluster.
+
+    Raises:
+        WorkerError: a cluster that does not answer, or has other versions.
+    """
+    if names_cluster(executor):
+        return open_cluster(executor, workers)
+    return EXECUTORS[executor](workers or available_cpus()) if isinstance(executor, str) else executor
 
 
 def check_executor(executor: Any) -> None:
     """Raises PlanError for an executor that is not there, or that would hang."""
     if isinstance(executor, ProcessPoolExecutor):
         _check_start_method(executor)
-    if isinstance(executor, Executor) or (isinstance(executor, str) and executor in ("auto", *EXECUTORS)):
+    known = isinstance(executor, str) and executor in ("auto", *EXECUTORS)
+    if known or isinstance(executor, Executor) or names_cluster(executor):
         return
     there = ", ".join(repr(name) for name in ("auto", *EXECUTORS))
-    missing = "not there yet" if executor in PLANNED else "unknown"
     raise PlanError(
-        f"executor={executor!r} is {missing}",
+        f"executor={executor!r} is unknown",
         site=user_site(),
-        fix=f"there are {there}, or any concurrent.futures.Executor",
+        fix=f"there are {there}, a Dask client or scheduler address, or any concurrent.futures.Executor",
     )
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from cedar.execution.chain import Program
+from cedar.execution.dask import names_cluster
 from cedar.execution.metrics import Metrics
 from cedar.execution.runner import Runner, Runners
 from cedar.execution.watcher import Watcher
 from cedar.operators.base import Env
 
-REMOTE = ("processes", "dask")
+
+def is_remote(place: str) -> bool:
+    """Whether a place is in other processes, here or on a cluster."""
+    return place in ("processes", "dask") or names_cluster(place)
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Tasks:
 
     def on(self, place: str) -> Tasks:
         """The same on another executor; threads and the caller's own are the run's."""
-        if self.others is None or place == self.runner.name or place not in REMOTE:
+        if self.others is None or place == self.runner.name or not is_remote(place):
             return self
         return replace(self, runner=self.others.of(place))
 

@@ -17,7 +17,8 @@ class Budget:
         cpus: cores, a whole number above 0.
         memory: for rows on their way, bytes or text such as "2GiB".
         cache: for what ``cache()`` keeps, bytes or text.
-        cluster: the address of a scheduler, or its client.
+        cluster: a Dask cluster that stages may run on, too: the address of its scheduler, or a client. What it costs to
+            work there is measured once. A saved plan names the address.
 
     Raises:
         PipelineError: a figure that is none, at the user's line.
@@ -41,6 +42,12 @@ class Budget:
             )
         _size(self.memory, "memory", least=1)
         _size(self.cache, "cache", least=0)
+        if self.cluster is not None and not _names_cluster(self.cluster):
+            raise PipelineError(
+                f"Budget(cluster={self.cluster!r:.80}): neither the address of a Dask scheduler nor a Dask client",
+                site=user_site(),
+                fix='such as cluster="tcp://10.0.0.1:8786"',
+            )
 
     @property
     def memory_bytes(self) -> int | None:
@@ -51,6 +58,27 @@ class Budget:
     def cache_bytes(self) -> int | None:
         """Bytes for what ``cache()`` keeps; 0 keeps nothing."""
         return _size(self.cache, "cache", least=0)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Machines that stages may run on, and what it costs to work there.
+
+    Args:
+        address: of the scheduler; it names the place.
+        threads: tasks at once.
+        ship_seconds: to send a task there and its result back, without the bytes.
+        ship_bytes: bytes per second there and back.
+    """
+
+    address: str
+    threads: int
+    ship_seconds: float
+    ship_bytes: float
+
+
+def _names_cluster(value: Any) -> bool:
+    return "://" in value if isinstance(value, str) else hasattr(value, "scheduler")
 
 
 def _whole(value: Any, least: int) -> bool:

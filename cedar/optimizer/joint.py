@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from cedar.optimizer.beam import beam_paths
-from cedar.optimizer.cost import NOTHING, REMOTE, ChainCost, Use, add, total
+from cedar.optimizer.cost import NOTHING, ChainCost, Use, add, total
 from cedar.optimizer.exact import MOST_SETS, MOST_STATES, Effort, exact_paths
 from cedar.optimizer.ordering import NEAR, Path, Precedence, as_written, count_sets, keep_best, settle
 from cedar.optimizer.predict import Model
@@ -33,9 +33,9 @@ class Candidate:
 
     @property
     def remote(self) -> bool:
-        """Some of it runs in processes."""
+        """Some of it runs in other processes, here or on a cluster."""
         return any(
-            at >= 0 and cost.places[at] == REMOTE
+            at >= 0 and cost.remote[at]
             for cost, path in zip(self.model.costs, self.paths, strict=True)
             for at in (path.start, *path.places)
         )

@@ -123,9 +123,10 @@ def _runs(cost: ChainCost, path: Path, facts: Facts, gain: float) -> Iterator[De
             share = sum(cost.loads[j].cpu * cost.loads[j].gil for j in run) / work if work else 0.0
             names = ", ".join(facts.label(cost.chain.nodes[j]) for j in run)
             verb = "holds" if len(run) == 1 else "hold"
-            yield Decision(
-                "place", f"{names} in processes", True, f"{verb} the GIL {share:.0%} of the time; {gain:.2g}x"
-            )
+            where = cost.capacity.cluster and f"on {cost.capacity.cluster}"
+            why = f"{_time(work)} of CPU per row, on {cost.capacity.threads} core(s) there"
+            why = why if where else f"{verb} the GIL {share:.0%} of the time"
+            yield Decision("place", f"{names} {where or 'in processes'}", True, f"{why}; {gain:.2g}x")
         run = []
 
 

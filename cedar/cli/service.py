@@ -1,0 +1,70 @@
+"""``cedar service``: workers that several trainers share."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import cedar
+from cedar.cli import tables
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_LOOK = 1.0  # seconds
+
+
+def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    service = adder.add_parser("service", help="workers that several trainers share", description=__doc__)
+    actions = service.add_subparsers(title="actions", metavar="ACTION", required=True)
+    start = actions.add_parser("start", help="run a service on this machine until Ctrl-C")
+    start.add_argument("--workers", type=int, default=1, metavar="N", help="the least number of workers (default: 1)")
+    start.add_argument("--max-workers", type=int, metavar="N", help="the most, while trainers wait (default: N)")
+    start.add_argument("--host", default="127.0.0.1", help="address to listen at; beyond loopback by TLS alone")
+    start.add_argument("--port", type=int, default=8786, help="of the scheduler; 0 takes a free one (default: 8786)")
+    start.add_argument("--keep", default="1GiB", metavar="SIZE", help="for results that jobs share (default: 1GiB)")
+    start.set_defaults(call=run_service)
+    status = actions.add_parser("status", help="show jobs, buffers, workers and stalls")
+    status.add_argument("address", metavar="ADDRESS", help="of the scheduler, such as tcp://127.0.0.1:8786")
+    status.add_argument("--follow", action="store_true", help="show it every second, until Ctrl-C")
+    status.set_defaults(call=show_status)
+
+
+def run_service(chosen: argparse.Namespace) -> None:
+    """``cedar service start``."""
+    with cedar.Service(
+        chosen.workers, chosen.max_workers, host=chosen.host, port=chosen.port, keep=chosen.keep
+    ) as service:
+        print(f"listening at {service.address}", flush=True)
+        print(f'trainers: loader(executor="{service.address}"); look: cedar service status {service.address}')
+        with contextlib.suppress(KeyboardInterrupt):
+            while service.alive:
+                time.sleep(_LOOK)
+
+
+def show_status(chosen: argparse.Namespace) -> None:
+    """``cedar service status``."""
+    tables.show(cedar.Service.at(chosen.address), _tables)
+    while chosen.follow:
+        time.sleep(_LOOK)
+        tables.show(cedar.Service.at(chosen.address), _tables)
+
+
+def _tables(status: Any) -> RenderableType:
+    """Jobs, workers, and the rest; jobs that stall in red."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    made: list[RenderableType] = []
+    for header, *rows in (status.job_cells(), status.worker_cells()):
+        table = Table()
+        for number, name in enumerate(header):
+            table.add_column(Text(name), justify="left" if number == 0 else "right")
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row), style="red" if row[-1] == "stalls" else None)
+        made.append(table)
+    return Group(*made, Text(status.summary()))

@@ -1,0 +1,97 @@
+"""Host: the process that holds a cluster of this machine, so that its scheduler takes no time of the trainer's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+LOOPBACK = "127.0.0.1"
+_LAST = 1.0  # seconds for the workers to end by themselves
+_LOOK = 1.0  # seconds between two looks at whether the parent lives
+_CONFIG: dict[str, Any] = {
+    "distributed.scheduler.allowed-failures": 0,  # a task whose worker died is told at once; recovery is the run's
+    # No pickled block on disk: blocks are taken by the run as they finish, and its look-ahead bounds them.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    "distributed.nanny.http.routes": [],
+}
+
+
+def main(text: str, parent: int, begun: Callable[[Any, dict[str, Any]], None] | None = None) -> None:
+    """Hold a cluster until standard input ends; its address and folder are a line of JSON on standard output.
+
+    Args:
+        text: JSON: ``workers``, ``dashboard`` (an address, or None), and where given ``host`` and ``port``. Another
+            host than a loopback one is to be reached by TLS alone.
+        parent: the process to end with.
+        begun: called with the cluster and what ``text`` says.
+    """
+    asked = json.loads(text)
+    folder = tempfile.mkdtemp(prefix="cedar-dask-")
+    threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
+    warnings.simplefilter("ignore")
+    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # which unlinks what is left when this process is killed
+    cluster = _cluster(asked, folder)
+    if begun is not None:
+        begun(cluster, asked)
+    print(json.dumps({"address": cluster.scheduler_address, "folder": folder}), flush=True)  # noqa: T201 - the parent reads it
+    sys.stdin.buffer.read()
+    threading.Timer(_LAST, _end, (folder,)).start()
+    with contextlib.suppress(Exception):
+        cluster.close(timeout=_LAST)
+    _end(folder)
+
+
+def _cluster(asked: dict[str, Any], folder: str) -> Any:
+    import dask
+    from distributed import LocalCluster
+
+    config = dict(_CONFIG)
+    if asked["dashboard"]:
+        config = {name: value for name, value in config.items() if "http" not in name}
+    dask.config.set(config)
+    return LocalCluster(  # type: ignore[no-untyped-call]
+        n_workers=asked["workers"],
+        threads_per_worker=1,
+        processes=True,
+        host=asked.get("host", LOOPBACK),
+        scheduler_port=asked.get("port", 0),
+        **_security(asked.get("host", LOOPBACK)),
+        dashboard_address=asked["dashboard"] or f"{LOOPBACK}:0",  # HTTP servers run in any case
+        worker_dashboard_address=f"{LOOPBACK}:0",
+        silence_logs=logging.CRITICAL,
+        local_directory=folder,
+    )
+
+
+def _security(where: str) -> dict[str, Any]:
+    """Beyond loopback only what is encrypted listens, with the certificates of Dask's configuration."""
+    from distributed.security import Security
+
+    if where == LOOPBACK:
+        return {}
+    return {"protocol": "tls://", "security": Security(require_encryption=True)}  # type: ignore[no-untyped-call]
+
+
+def _end_with(parent: int, folder: str) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK)
+    _end(folder)
+
+
+def _end(folder: str) -> None:
+    """At once, whatever hangs: the workers end with this process."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
