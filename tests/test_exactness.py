@@ -22,6 +22,7 @@ from tests.toy_runs import batches_of, rows_of, run, saved, values
 CASES = int(os.environ.get("CEDAR_CASES", "200"))
 SEED = int(os.environ.get("CEDAR_SEED", "0"))
 GROUP = max(5, CASES // 40)
+EVERY = 12  # of so many loaders on threads, one runs on processes
 
 
 class Case:
@@ -31,12 +32,17 @@ class Case:
         self.seed = seed
         self.draw = random.Random(seed)
         self.toy: Toy = toy_pipelines.build(self.draw)
+        self.loaders = seed  # so that not every pipeline has its processes at the same place
         self.options: dict[str, Any] = {"seed": self.draw.randint(0, 3), "epoch": self.draw.randint(0, 2)}
         self.full, _ = run(self.loader(executor="inline"))
 
     def loader(self, **options: Any) -> cedar.Loader:
         executor = options.pop("executor", None) or self.draw.choice(["inline", "threads"])
-        return self.toy.pipeline.loader(executor=executor, workers=self.draw.randint(1, 3), **(self.options | options))
+        workers = self.draw.randint(1, 3)
+        self.loaders += 1
+        if executor == "threads" and self.loaders % EVERY == 0:
+            executor, workers = "processes", 1 + workers % 2
+        return self.toy.pipeline.loader(executor=executor, workers=workers, **(self.options | options))
 
 
 def same_on_every_executor_however_cut(case: Case) -> None:

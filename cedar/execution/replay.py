@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from cedar.errors import PipelineError, Site
 from cedar.execution.epoch import DataEpoch, Job
 from cedar.execution.metrics import Metrics
 from cedar.execution.nodes import last_mode
+from cedar.execution.options import Options
 from cedar.execution.planning import Plans
 from cedar.execution.runner import Runner
 from cedar.execution.state import copied
@@ -29,12 +31,15 @@ class Replay:
         begun: where its steps count from: {"step", "data", "open"}.
         steps: the epoch's fixed length, or None.
         site: for errors.
+        runner: to run it on; closed with it.
     """
 
-    def __init__(self, job: Job, epoch: int, begun: dict[str, Any], steps: int | None, site: Site | None) -> None:
+    def __init__(
+        self, job: Job, epoch: int, begun: dict[str, Any], steps: int | None, site: Site | None, runner: Runner
+    ) -> None:
         self.epoch = epoch
         self.begun = begun
-        self.runner = Runner("inline", 1)
+        self.runner = runner
         self._job = job
         self._steps = steps
         self.site = site
@@ -157,14 +162,15 @@ class Replays:
 
     Args:
         job: of the loader; batches are made again as the pipeline was written, whatever the plan.
-        steps: the epoch's fixed length, or None.
+        options: of the loader: batches are made where it makes them, as a row that ends processes must not meet ours,
+            but in the caller's thread where that is in this process.
         site: for errors.
     """
 
-    def __init__(self, job: Job, steps: int | None, site: Site | None) -> None:
+    def __init__(self, job: Job, options: Options, site: Site | None) -> None:
         written = Plans(None, Plan.as_written(job.binding.root), job.binding, Metrics())
         self._job = replace(job, plans=written)
-        self._steps = steps
+        self._options = options
         self._site = site
         self._current: Replay | None = None
 
@@ -173,8 +179,14 @@ class Replays:
         current = self._current
         if current is None or current.epoch != epoch or current.begun != begun:
             self.close()
-            current = self._current = Replay(self._job, epoch, copied(begun), self._steps, self._site)
+            steps, runner = self._options.steps, self._runner()
+            current = self._current = Replay(self._job, epoch, copied(begun), steps, self._site, runner)
         return current
+
+    def _runner(self) -> Runner:
+        executor = self._options.executor
+        here = executor in ("auto", "inline", "threads") or isinstance(executor, ThreadPoolExecutor)
+        return Runner("inline", 1) if here else Runner(executor, self._options.workers, self._job.metrics.deaths)
 
     def close(self) -> None:
         """Let go of what is open."""

@@ -5,20 +5,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from cedar.block import Block
 from cedar.datasets.base import Split
+from cedar.datasets.requests import Stop, until
 from cedar.errors import WorkerError
 from cedar.execution.chain import Program, Result, read_split, run_block
 from cedar.execution.code import Code
-from cedar.execution.executors import EXECUTORS, InlineExecutor, available_cpus, check_executor
+from cedar.execution.dask import names_cluster
+from cedar.execution.executors import EXECUTORS, InlineExecutor, available_cpus, check_executor, open_executor
+from cedar.execution.recovery import Deaths, Recovery, Submit, Work, limits_of, refused, rest_at_exit
 from cedar.operators.base import Env
+from cedar.operators.marks import Marks
 from cedar.stream import Rows
 
 _log = logging.getLogger("cedar")
 _PATIENCE = 60  # seconds
+_MOST_HERE = 32  # threads beside a cluster
+_AT_ONCE = InlineExecutor()
 T = TypeVar("T")
 
 
@@ -28,23 +35,32 @@ class Runner:
     Args:
         executor: a name, or any ``concurrent.futures.Executor``, which is then not shut down here.
         workers: how many tasks run at once; None takes the cores there are.
+        deaths: where the deaths of workers are written down.
     """
 
-    def __init__(self, executor: str | Executor, workers: int | None) -> None:
-        self.owned = isinstance(executor, str)
+    def __init__(self, executor: str | Executor, workers: int | None, deaths: Deaths | None = None) -> None:
+        self._cluster = names_cluster(executor)  # of others: it is as large as it is
+        self.owned = isinstance(executor, str) or self._cluster
         name = "threads" if executor == "auto" else executor
-        self.name = name if isinstance(name, str) else type(executor).__name__
-        given = getattr(executor, "_max_workers", None)
+        self.name = "dask" if self._cluster else name if isinstance(name, str) else type(executor).__name__
+        self.executor = open_executor(name, workers)
+        given = getattr(self.executor, "_max_workers", None)
         self.workers = 1 if name == "inline" else workers or given or available_cpus()
-        self.executor = EXECUTORS[name](self.workers) if isinstance(name, str) else name
         self.inline = isinstance(self.executor, InlineExecutor)
         # Threads share our memory; anything else gets pickled code and gathered blocks.
         self.local = self.inline or isinstance(self.executor, ThreadPoolExecutor)
-        self.ahead = 1 if self.inline else 2 * self.workers
+        self._ahead = 1 if self.inline else 2 * self.workers
         self.others: Runners | None = None  # of other places, where a plan may want some
         # For work on what stays here; a pool of threads starts none before it is asked to.
-        self._here = self.executor if self.local else ThreadPoolExecutor(self.workers, thread_name_prefix="cedar")
+        self._here = (
+            self.executor
+            if self.local
+            else ThreadPoolExecutor(min(self.workers, _MOST_HERE), thread_name_prefix="cedar")
+        )
         self._former: list[Executor] = []  # of other sizes; they finish what they have
+        self.deaths = deaths or Deaths()
+        self._recovery = Recovery(lambda: self.executor, self.deaths, self.name == "processes")
+        self._stop = Stop()
         self._shipped: dict[tuple[int, ...], Code] = {}
         self._kept: list[Any] = []  # what was shipped, so that no other code gets its id
 
@@ -57,15 +73,20 @@ class Runner:
 
         To be called by the thread that submits.
         """
-        if not self.owned or self.inline:
+        if not self.owned or self.inline or self._cluster:
             return False
         if workers != self.workers:
             self._former.append(self.executor)
             self.workers, self.executor = workers, EXECUTORS[self.name](workers)
             self._former[-1].shutdown(wait=False)
         self._here = self.executor if self.local else self._here
-        self.ahead = ahead or 2 * workers
+        self._ahead = ahead or 2 * workers
         return True
+
+    @property
+    def ahead(self) -> int:
+        """Tasks to keep in flight; they grow with a cluster."""
+        return getattr(self.executor, "ahead", 0) or self._ahead
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> Future[Any]:
         """Work on rows that are already here."""
@@ -73,15 +94,30 @@ class Runner:
 
     def run(self, program: Program, rows: Rows, env: Env) -> Future[Result]:
         """Gather the rows and run the program."""
-        if self.local:
-            return self._guard(self.executor, _gather_and_run, program, rows, env)
-        return self._guard(self.executor, _run_shipped, self._ship((program,)), env, Gathering(rows))
+        stays = not any(step.operators for step in program.steps)  # it only puts batches together
+        if self.local or stays:
+            cut = not self.local and rows.part is None and isinstance(rows.row, range)  # no copy: no task's worth
+            return self._guard(_AT_ONCE if cut else self._here, _gather_and_run, program, rows, env)
+        code, gathering = self._ship((program,)), Gathering(rows)
+
+        def send(submit: Submit, marks: Marks | None) -> Future[Result]:
+            return submit(_run_shipped, code, replace(env, marks=marks), gathering)
+
+        return self._recovery.submit(Work(program, send, limits=limits_of(program)))
 
     def read(self, program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0) -> Future[Result]:
         """Read a split, from row number ``first`` on, and run the program."""
         if self.local:
             return self._guard(self.executor, read_split, program, reader, split, lap, env, first)
-        return self._guard(self.executor, _read_shipped, self._ship((program, reader)), env, split, lap, first)
+        code = self._ship((program, reader))
+
+        def send(submit: Submit, marks: Marks | None) -> Future[Result]:
+            own = replace(env, marks=marks)
+            keeper: Any = getattr(submit, "__self__", None)  # a cluster, on which jobs may share what cache() keeps
+            kept = keeper.read_kept(code, own, split, lap, first, reader) if hasattr(keeper, "read_kept") else None
+            return kept or submit(_read_shipped, code, own, split, lap, first)
+
+        return self._recovery.submit(Work(program, send, _url(reader, split), limits_of(program, reader)))
 
     def result(self, future: Future[T], what: str) -> T:
         """A task's result; says so in the log when it lets itself be waited for.
@@ -89,6 +125,10 @@ class Runner:
         Raises:
             WorkerError: the worker died, or the executor was shut down.
         """
+        meter = getattr(self.executor, "meter", None)  # a cluster's, which follows how its trainers wait
+        if meter is not None:
+            with meter.waited():
+                wait_for([future], _PATIENCE)
         while True:
             try:
                 return future.result(_PATIENCE)
@@ -97,21 +137,18 @@ class Runner:
                     return future.result()
                 _log.warning("no result for %d s from %s; timeout= of map ends a call that hangs", _PATIENCE, what)
             except (BrokenExecutor, CancelledError) as error:
+                rest_at_exit()
                 raise WorkerError(
-                    f"a worker died, or its executor was shut down, while at work on {what}: {error}",
+                    f"the executor was shut down while at work on {what}: {error}",
                     done="the epoch was stopped; the state is that of the last batch received",
-                    fix="look for a crash or too little memory in the worker, then resume from a checkpoint",
+                    fix="give an executor that stays, or leave executor= out; then resume from a checkpoint",
                 ) from error
 
     def _guard(self, executor: Executor, fn: Callable[..., Any], *args: Any) -> Future[Any]:
         try:
-            return executor.submit(fn, *args)
+            return executor.submit(_stoppable, self._stop, fn, *args)
         except (RuntimeError, BrokenExecutor) as error:
-            raise WorkerError(
-                f"the executor takes no more tasks: {error}",
-                done="the epoch was stopped",
-                fix="give an executor that is running, or leave executor= out",
-            ) from error
+            raise refused(error) from error
 
     def _ship(self, code: tuple[Any, ...]) -> Code:
         """Code travels by value, pickled once; workers keep it under its key."""
@@ -123,6 +160,8 @@ class Runner:
 
     def close(self) -> None:
         """Drop what has not started; threads end with the tasks they are in, and worker processes stay warm."""
+        self._recovery.close()
+        self._stop.set()
         if not self.local:
             self._here.shutdown(wait=False, cancel_futures=True)
         for executor in [self.executor, *self._former] if self.owned else []:
@@ -152,7 +191,7 @@ class Runners:
             return self.default
         if place not in self._others:
             check_executor(place)
-            self._others[place] = Runner(place, self._workers)
+            self._others[place] = Runner(place, None if names_cluster(place) else self._workers, self.default.deaths)
         return self._others[place]
 
     def __iter__(self) -> Iterator[Runner]:
@@ -180,6 +219,20 @@ class Gathering:
 
 def _itself(block: Block) -> Block:
     return block
+
+
+def _url(reader: Any, split: Split) -> str:
+    """What a split is of, for people."""
+    try:
+        return str(reader.source.url(getattr(split, "file", 0)))
+    except Exception:  # noqa: BLE001 - a source of the user's; this is for a message only
+        return "a split"
+
+
+def _stoppable(stop: Stop, fn: Callable[..., T], *args: Any) -> T:
+    """A task of this process, whose waits for storage end with the run."""
+    with until(stop):
+        return fn(*args)
 
 
 def _gather_and_run(program: Program, rows: Rows, env: Env) -> Result:

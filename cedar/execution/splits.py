@@ -107,12 +107,15 @@ class SplitStream(Stream):
         self.count = sum(rows or 0 for rows in self._rows) if known else None
         self.layout = lru_cache(maxsize=4)(self._layout)
 
-    @cached_property
+    @property
     def ahead(self) -> int:
-        """Splits in flight: two for each worker, fewer where they are large, one inline."""
-        runner = self.tasks.runner
-        large = self.entries and sum(self._bytes()) / len(self.entries) > _LARGE
-        return min(runner.ahead, runner.workers + 1) if large else runner.ahead
+        """Splits in flight: two for each worker, fewer where they are large, one inline; more as a cluster grows."""
+        most = self.tasks.runner.ahead
+        return min(most, most // 2 + 1) if self._large else most
+
+    @cached_property
+    def _large(self) -> bool:
+        return bool(self.entries) and sum(self._bytes()) / len(self.entries) > _LARGE
 
     def row_bytes(self, segment: Segment) -> float:
         """Estimated decoded bytes of a source's row."""

@@ -14,6 +14,7 @@ from cedar.execution.tasks import Tasks
 from cedar.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
 _TARGET_SECONDS = 0.02  # of work in a task whose kernels run Python once per row
+_TARGET_BYTES = 4 << 20  # of such a task's result, so that it stays in caches, and little waits to be taken
 _FIRST_ROWS = 16
 _MOST_ROWS = 1 << 16
 _EMPTY = Block({}, no_keys())
@@ -121,17 +122,17 @@ class _StageFlow(Flow):
             return Piece(Rows.of(_EMPTY), at, skip, False, task.ends)
         result = self._runner.result(task.future, stream.program.label or "a batch")
         stream.tasks.metrics.add(stream.program.steps, result.timing)
-        if stream.per_row and not task.batch:
-            self._adapt(task.units, sum(result.timing.seconds))
         block = result.blocks[0]
+        if stream.per_row and not task.batch:
+            self._adapt(task.units, sum(result.timing.seconds), block.nbytes)
         # A filter of whole batches leaves none, or the batch.
         batch = task.batch and (block.slots > 0 or not block.aligned)
         done = Piece(Rows.of(block), at, skip, batch, task.ends, task.key)
         self._next = [at, skip + done.units]
         return done
 
-    def _adapt(self, units: int, seconds: float) -> None:
-        ideal = units * _TARGET_SECONDS / max(seconds, 1e-6)
+    def _adapt(self, units: int, seconds: float, size: int) -> None:
+        ideal = units * min(_TARGET_SECONDS / max(seconds, 1e-6), _TARGET_BYTES / max(size, 1))
         self._rows = int(min(max(ideal, self._rows / 4, 1), self._rows * 4, _MOST_ROWS))
 
     def _top_up(self, wait: bool) -> None:

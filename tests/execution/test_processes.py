@@ -308,12 +308,14 @@ def test_a_failing_row_is_named(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("end", [lambda: os._exit(3), lambda: os.kill(os.getpid(), signal.SIGKILL)])
-def test_a_death_names_what_was_at_work(end: Any, pool: Pool) -> None:
+def test_a_row_that_ends_its_worker_is_named(end: Any, pool: Pool) -> None:
     def dies(x: int) -> int:
         return end() if x == 50 else x
 
-    with pytest.raises(cedar.WorkerError, match=r"at work on map\(dies\).*(exit code 3|SIGKILL)"):
+    with pytest.raises(cedar.RowError, match=r"map\(dies\) failed.*(exit code 3|SIGKILL)") as caught:
         taken(numbers().map(dies, "x", dtype=int).batch(10))
+    assert caught.value.row is not None
+    assert caught.value.row.row == 50
     assert sum(map(len, taken(numbers().map(abs, "x", dtype=int).batch(10)))) == 200
 
 
@@ -511,7 +513,7 @@ def test_runners_are_made_once_and_closed_together(pool: Pool) -> None:
     assert (other.name, other.workers) == ("processes", WORKERS)
     assert runners.of("inline").inline
     with pytest.raises(cedar.PlanError):
-        runners.of("dask")
+        runners.of("nowhere")
     assert {runner.name for runner in runners} == {"threads", "processes", "inline"}
     runners.close()
     for runner in (runners.default, other):

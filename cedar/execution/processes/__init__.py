@@ -28,22 +28,33 @@ class Lease(Executor):
         self.workers = workers
         self._pool = warm(workers)
         self._futures: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
+        self._adding = threading.Lock()
         self._shut = False
-        _leases.add(self)
+        with _lock:
+            _leases.add(self)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See ``concurrent.futures.Executor``."""
+        return self._kept(self._pool.submit, fn, *args, **kwargs)
+
+    def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        """The same, before all that wait."""
+        return self._kept(self._pool.submit_first, fn, *args)
+
+    def _kept(self, submit: Callable[..., Future[Any]], *args: Any, **kwargs: Any) -> Future[Any]:
         if self._shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        future = self._pool.submit(fn, *args, **kwargs)
-        self._futures.add(future)
+        future = submit(*args, **kwargs)
+        with self._adding:
+            self._futures.add(future)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """The run is over."""
         self._shut = True
         _used[self.workers] = time.monotonic()
-        futures = list(self._futures)
+        with self._adding:
+            futures = list(self._futures)
         for future in futures if cancel_futures else []:
             future.cancel()
         for future in futures if wait else []:
@@ -53,6 +64,11 @@ class Lease(Executor):
     @property
     def shut(self) -> bool:
         return self._shut
+
+    @property
+    def ended(self) -> bool:
+        """The workers themselves were ended, and take no more tasks."""
+        return self._pool.closed
 
 
 def warm(workers: int) -> Pool:
@@ -64,6 +80,12 @@ def warm(workers: int) -> Pool:
             _pools[workers] = Pool(workers)
         _used[workers] = now
         return _pools[workers]
+
+
+def pools() -> list[Pool]:
+    """Those that there are."""
+    with _lock:
+        return list(_pools.values())
 
 
 def ready(workers: int) -> bool:

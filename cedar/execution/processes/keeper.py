@@ -66,6 +66,12 @@ class Queue(Protocol):
     def give_back(self, works: list[Work]) -> None:
         """Work that was not begun."""
 
+    def spare(self) -> WorkerProcess | None:
+        """A worker that is ready, if one stands by."""
+
+    def warm(self) -> None:
+        """A worker has done its first task."""
+
 
 class Keeper(threading.Thread):
     """Keeps one worker until the queue is closed."""
@@ -78,6 +84,7 @@ class Keeper(threading.Thread):
         self._sent: deque[Work] = deque()  # the first is being worked on
         self._answered = 0.0
         self._short = False  # so was the last task
+        self._fresh = True  # the worker has done nothing yet
         self._starting = threading.Lock()
 
     def run(self) -> None:
@@ -110,17 +117,18 @@ class Keeper(threading.Thread):
         with self._starting:
             gone, self.worker = self.worker, None
         how = gone.end() if gone is not None else why
-        self._bury([*self._sent, *first], how if started else f"it could not be started ({how})")
+        self._bury([*self._sent, *first], WorkerDied(how, started))
         return started
 
     def _start(self) -> WorkerProcess:
         with self._starting:
             if self._queue.closed:
                 raise EOFError
-            worker = self.worker = WorkerProcess()
-        while not isinstance(decode(worker.wire.receive()), Ready):
+            spare = self._queue.spare()
+            worker = self.worker = spare or WorkerProcess()
+        while spare is None and not isinstance(decode(worker.wire.receive()), Ready):
             pass  # a line for the log from an import
-        self.ready = True
+        self.ready = self._fresh = True
         return worker
 
     def _serve(self, worker: WorkerProcess, first: list[Work]) -> None:
@@ -165,6 +173,9 @@ class Keeper(threading.Thread):
         work = self._sent.popleft()
         now = time.perf_counter()
         self._short, self._answered = now - self._answered < _SHORT, now
+        if self._fresh:
+            self._fresh = False
+            self._queue.warm()
         if isinstance(answer, Wanted):
             worker.known -= work.keys()
             self._send(worker, work)
@@ -173,9 +184,9 @@ class Keeper(threading.Thread):
         else:
             work.future.set_result(answer.value)
 
-    def _bury(self, works: list[Work], how: str) -> None:
+    def _bury(self, works: list[Work], death: WorkerDied) -> None:
         """The work at hand fails; what waited behind it goes to another worker."""
         self._sent.clear()
         if works:
-            works[0].future.set_exception(WorkerDied(how))
             self._queue.give_back(works[1:])
+            works[0].future.set_exception(death)

@@ -14,7 +14,8 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from cedar.execution.processes.keeper import Keeper, Work
-from cedar.execution.processes.process import WorkerDied
+from cedar.execution.processes.process import WorkerDied, WorkerProcess
+from cedar.execution.processes.spare import Spare
 
 _REAP = 2.0  # seconds to wait for the threads at the end
 
@@ -32,17 +33,24 @@ class Pool(Executor):
         self._changed = threading.Condition()
         self._waiting: deque[Work] = deque()
         self._idle = 0
+        self._spare = Spare()
         self._keepers = [Keeper(self, number) for number in range(workers)]
         for keeper in self._keepers:
             keeper.start()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See ``concurrent.futures.Executor``; ``Code`` among the arguments is sent once to each worker."""
-        work = Work(Future(), fn, args, kwargs)
+        return self._submitted(Work(Future(), fn, args, kwargs), first=False)
+
+    def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        """The same, before all that wait: for a call that was lost, and that somebody may wait for."""
+        return self._submitted(Work(Future(), fn, args, {}), first=True)
+
+    def _submitted(self, work: Work, first: bool) -> Future[Any]:
         if not self._closed:  # asked before the lock: after a fork, nobody is there to release it
             with self._changed:
                 if not self._closed:
-                    self._waiting.append(work)
+                    (self._waiting.appendleft if first else self._waiting.append)(work)
                     self._changed.notify()
                     return work.future
         raise RuntimeError("cannot schedule new futures after shutdown")
@@ -52,7 +60,7 @@ class Pool(Executor):
         return sum(keeper.ready for keeper in self._keepers)
 
     def pids(self) -> list[int]:
-        """The process ids of the workers that there are."""
+        """The process ids of the workers that there are, without the one that stands by."""
         return [keeper.worker.pid for keeper in self._keepers if keeper.worker is not None]
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -65,9 +73,11 @@ class Pool(Executor):
             work.future.cancel()
         for keeper in self._keepers:
             keeper.stop()
+        self._spare.close()
         deadline = time.monotonic() + _REAP
-        for keeper in self._keepers if wait else []:
-            keeper.join(max(0.0, deadline - time.monotonic()))
+        threads = [*self._keepers, *([self._spare] if self._spare.ident is not None else [])]
+        for thread in threads if wait else []:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def abandon(self) -> None:
         """In a process that was forked from the one whose pool this is: the workers are not ours."""
@@ -75,6 +85,16 @@ class Pool(Executor):
         for keeper in self._keepers:
             if keeper.worker is not None:
                 keeper.worker.wire.close()
+        self._spare.abandon()
+
+    def spare(self) -> WorkerProcess | None:
+        """A worker that is ready, if one stands by."""
+        return self._spare.take()
+
+    def warm(self) -> None:
+        """A worker has done its first task: once all are there, another one gets ready to stand by."""
+        if not self._closed and self.ready() == self._max_workers:
+            self._spare.want()
 
     def take(self, wait: bool) -> Work | None:
         """The next call; None where there is none and ``wait`` is False, or once the pool is shut down."""

@@ -12,6 +12,7 @@ from concurrent.futures import BrokenExecutor
 from multiprocessing import spawn
 
 import cedar
+from cedar.execution.processes import memory
 from cedar.execution.processes.wire import Wire
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(cedar.__file__)))
@@ -19,40 +20,64 @@ _CODE = """\
 import sys
 sys.path[:] = {path!r}
 sys.path.append({home!r})
+{idle}
 from cedar.execution.processes.worker import main
 main({end}, {parent}, {level})
 """
-_THREADS = (
+# What takes time is done by a thread that gives way to all others; on Linux each thread has a priority of its own.
+_IDLE = """
+def load():
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+    import cedar.execution.processes.worker, cedar.execution.runner, pyarrow.compute, pyarrow.parquet, polars
+
+import os, threading
+loading = threading.Thread(target=load)
+loading.start()
+loading.join()
+"""
+_VARIABLES = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS",
     "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OPENCV_FOR_THREADS_NUM",
 )  # fmt: skip
+THREAD_LIMITS = dict.fromkeys(_VARIABLES, "1") | {"TOKENIZERS_PARALLELISM": "false"}  # of a worker's environment
 
 
 class WorkerDied(BrokenExecutor):
-    """A worker process ended while it had a task, or did not start."""
+    """A worker process ended while it had a task, or did not start (``started``)."""
+
+    def __init__(self, how: str, started: bool = True) -> None:
+        super().__init__(how if started else f"it could not be started ({how})")
+        self.started = started
 
 
 class WorkerProcess:
     """One worker. Python runs anew in it (it is not forked), without the user's ``__main__``.
 
+    Args:
+        idle: it starts at the lowest priority.
+
     Raises:
         OSError: no process can be started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, idle: bool = False) -> None:
         here, there = socket.socketpair()
         with there:
             self.wire = Wire(here)
             self.known: set[str] = set()  # keys of the code that it has
             level = logging.getLogger("cedar").getEffectiveLevel()
-            code = _CODE.format(path=sys.path, home=_HOME, end=there.fileno(), parent=os.getpid(), level=level)
-            limits = dict.fromkeys(_THREADS, "1") | {"TOKENIZERS_PARALLELISM": "false"}
+            self._kills = memory.kills()
+            code = _CODE.format(
+                path=sys.path, home=_HOME, end=there.fileno(), parent=os.getpid(), level=level,
+                idle=_IDLE if idle else "",
+            )  # fmt: skip
             try:
                 self._process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - Python itself
                     [os.fsdecode(spawn.get_executable()), "-P", "-c", code],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[there.fileno()],
-                    env=os.environ | limits,
+                    env=THREAD_LIMITS | os.environ,
                     process_group=0,  # a Ctrl-C that comes before the worker ignores it does not reach it
                 )
             except OSError:
@@ -78,6 +103,12 @@ class WorkerProcess:
             code = self._process.wait()
         if code >= 0:
             return f"exit code {code}"
+        if code == -signal.SIGKILL:
+            if memory.was_killed(self._kills):
+                return "killed by SIGKILL: out of memory, says the kernel"
+            return (
+                "killed by SIGKILL" if self._kills is not None else "killed by SIGKILL (by the kernel, out of memory?)"
+            )
         try:
             return f"killed by {signal.Signals(-code).name}"
         except ValueError:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import array
 import io
 import pickle
 import socket
 import struct
+import sys
 import threading
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
 import pyarrow as pa
 
+from cedar.execution.processes.arena import Inbox, Outbox, warn
+
 _APART = 1 << 14  # bytes; smaller buffers stay in the pickle
 _SLACK = 1 << 12  # bytes beyond its own that an Arrow array may bring along before it is copied out of them
 _BUFFER = 1 << 20  # bytes that may lie in the socket
 _MOST = 512  # buffers in one system call, below every system's limit
-_HEAD = struct.Struct("<IQ")
+_SHARED = 1 << 16  # bytes; smaller buffers go through the socket
+_INLINE = -1  # the place of such a buffer
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+# Bytes of the pickle, buffers, freed slots, number of the arena written to, number and size of the arena read from.
+_HEAD = struct.Struct("<QIIIIQ")
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -63,6 +72,9 @@ def decode(parts: Sequence[Any]) -> Any:
 class Wire:
     """One end of a pair of connected sockets; any thread may send, one receives.
 
+    Large buffers go through an arena of the receiver, and lie there until nothing refers to them any more. What finds
+    no room there goes through the socket: nobody waits for room.
+
     Example:
         >>> import socket
         >>> here, there = (Wire(end) for end in socket.socketpair())
@@ -76,25 +88,82 @@ class Wire:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._sending = threading.Lock()
+        self._shares = sys.platform == "linux"
+        self._trouble: Exception | None = None  # there is too little memory to share
+        self._inbox: Inbox | None = None
+        self._inboxes: dict[int, Inbox] = {}  # by number: the other end may still write to an earlier one
+        self._outbox: Outbox | None = None
+        self._heard: deque[Outbox | tuple[int, Sequence[int]]] = deque()  # an arena to write to, or what is free in it
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             end.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
 
     def send(self, parts: Sequence[memoryview]) -> None:
-        """All parts, as one message.
+        """All parts, as one message, which is sent when what is shared has been written.
 
         Raises:
             OSError: the other end is gone.
         """
-        sizes = [part.nbytes for part in parts]
-        head = _HEAD.pack(len(parts), sizes[0]) + struct.pack(f"<{len(parts) - 1}Q", *sizes[1:])
-        left = [memoryview(head), *parts]
         with self._sending:
-            while left:
-                sent = self._socket.sendmsg(left[:_MOST])
-                while left and sent >= left[0].nbytes:
-                    sent -= left.pop(0).nbytes
-                if sent:
-                    left[0] = left[0][sent:]
+            self._heed()
+            places = [self._place(part) for part in parts[1:]]
+            inbox = self._inbox = self._usable(self._inbox)
+            file = -1 if inbox is None else inbox.file
+            freed = [] if inbox is None else [inbox.released.popleft() for _ in range(len(inbox.released))]
+            head = _HEAD.pack(
+                parts[0].nbytes, len(places), len(freed), 0 if self._outbox is None else self._outbox.number,
+                0 if inbox is None else inbox.number, 0 if inbox is None or file < 0 else inbox.capacity,
+            )  # fmt: skip
+            numbers = struct.pack(f"<{2 * len(places) + len(freed)}q", *(p.nbytes for p in parts[1:]), *places, *freed)
+            inline = [part for part, place in zip(parts[1:], places, strict=True) if place == _INLINE]
+            self._send_all([memoryview(head + numbers), parts[0], *inline], file)
+            if inbox is not None:
+                inbox.close()
+            trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            warn(trouble)
+
+    def _send_all(self, left: list[memoryview], file: int) -> None:
+        """The bytes, and with the first of them a descriptor, if it is not negative."""
+        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))] if file >= 0 else []
+        while left:
+            sent = self._socket.sendmsg(left[:_MOST], beside)
+            beside = []
+            while left and sent >= left[0].nbytes:
+                sent -= left.pop(0).nbytes
+            if sent:
+                left[0] = left[0][sent:]
+
+    def _heed(self) -> None:
+        """What the other end said of the arena that is written to."""
+        while self._heard:
+            word = self._heard.popleft()
+            if isinstance(word, Outbox):
+                self._drop_outbox()
+                self._outbox = word
+            elif self._outbox is not None and word[0] == self._outbox.number:
+                self._outbox.free(word[1])
+
+    def _place(self, part: memoryview) -> int:
+        """Where in the arena the part lies now."""
+        if self._outbox is None or part.nbytes < _SHARED:
+            return _INLINE
+        try:
+            place = self._outbox.put(part)
+        except OSError as error:
+            place, self._trouble = None, error
+        return _INLINE if place is None else place
+
+    def _usable(self, inbox: Inbox | None) -> Inbox | None:
+        """The arena that the other end is to write to."""
+        if not self._shares or (inbox is not None and not inbox.retired):
+            return inbox
+        try:
+            new = Inbox(1 if inbox is None else inbox.number + 1)
+        except (OSError, ValueError, MemoryError) as error:
+            self._shares, self._trouble = False, error
+            return inbox
+        self._inboxes[new.number] = new
+        return new
 
     def receive(self) -> list[Any]:
         """The parts of the next message.
@@ -103,11 +172,37 @@ class Wire:
             EOFError: the other end is gone.
             OSError: this one is.
         """
-        count, first = _HEAD.unpack(self._exactly(memoryview(bytearray(_HEAD.size))))
-        body = self._exactly(memoryview(bytearray(8 * (count - 1) + first)))
-        sizes = struct.unpack_from(f"<{count - 1}Q", body)
-        # Arrow's allocator aligns, does not fill with zeros, and uses pages again.
-        return [body[8 * (count - 1) :], *(self._exactly(memoryview(pa.allocate_buffer(size))) for size in sizes)]
+        head, files = self._head()
+        first, count, free, written, number, capacity = _HEAD.unpack(head)
+        if files:
+            self._heard.append(Outbox(number, files[0], capacity))
+        body = self._exactly(memoryview(bytearray(16 * count + 8 * free + first)))
+        numbers = struct.unpack_from(f"<{2 * count + free}q", body)
+        if free:
+            self._heard.append((number, numbers[2 * count :]))
+        for old in [n for n in list(self._inboxes) if n < written]:
+            self._inboxes.pop(old, None)
+        parts: list[Any] = [body[16 * count + 8 * free :]]
+        for size, place in zip(numbers[:count], numbers[count : 2 * count], strict=True):
+            if place == _INLINE:
+                # Arrow's allocator aligns, does not fill with zeros, and uses pages again.
+                parts.append(self._exactly(memoryview(pa.allocate_buffer(size))))
+            else:
+                parts.append(self._inboxes[written].view(place, size))
+        return parts
+
+    def _head(self) -> tuple[memoryview, array.array[int]]:
+        """A message's head, and the descriptor that came with it."""
+        space = memoryview(bytearray(_HEAD.size))
+        files = array.array("i")
+        got, beside, _, _ = self._socket.recvmsg_into([space], socket.CMSG_SPACE(files.itemsize), _CLOSE_ON_EXEC)
+        for level, kind, data in beside:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                files.frombytes(data[: files.itemsize])
+        if not got:
+            raise EOFError("the other process is gone")
+        self._exactly(space[got:])
+        return space, files
 
     def _exactly(self, space: memoryview) -> memoryview:
         filled = 0
@@ -131,5 +226,15 @@ class Wire:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """The other end reads the end of file."""
+        """The other end reads the end of file. What was received stays."""
         self._socket.close()
+        self._drop_outbox()
+        for word in self._heard:
+            if isinstance(word, Outbox):
+                word.close()
+        self._heard.clear()
+
+    def _drop_outbox(self) -> None:
+        if self._outbox is not None:
+            self._outbox.close()
+            self._outbox = None

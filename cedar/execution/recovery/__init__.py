@@ -1,0 +1,11 @@
+"""Recovery: tasks whose worker died are submitted again, and the row that kills workers is found.
+
+Kernels are pure and draws are keyed by the row, so a task may run any number of times; its caller gets one answer.
+"""
+
+from cedar.execution.recovery.deaths import Death, Deaths
+from cedar.execution.recovery.lost import is_lost, rest_at_exit
+from cedar.execution.recovery.recovery import Recovery, refused
+from cedar.execution.recovery.task import Submit, Work, limits_of
+
+__all__ = ["Death", "Deaths", "Recovery", "Submit", "Work", "is_lost", "limits_of", "refused", "rest_at_exit"]

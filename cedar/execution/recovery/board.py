@@ -1,0 +1,84 @@
+"""Board: the page where the tasks in flight of this process say what they are at.
+
+One page, and one file descriptor, whatever the number of workers and runs; no name of it is left in a file system, so
+nothing is left when all are killed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import tempfile
+import threading
+from collections import deque
+
+from cedar.operators.marks import SLOT, TOKEN, Place, Written, written
+
+_SLOTS = 1024
+
+
+class Board:
+    """Slots, taken for the time of a task's attempt.
+
+    Example:
+        >>> board = Board()
+        >>> place = board.take()
+        >>> board.read(place) is None
+        True
+        >>> board.give(place)
+    """
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._token = secrets.token_bytes(TOKEN)
+        self._lock = threading.Lock()
+        self._free = deque(range(1, _SLOTS))
+        size = _SLOTS * SLOT
+        if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+            self._fd = os.memfd_create("cedar-marks")
+            os.ftruncate(self._fd, size)
+            self._path = f"/proc/{self._owner}/fd/{self._fd}"
+        else:
+            self._file = tempfile.NamedTemporaryFile(prefix="cedar-marks-")  # noqa: SIM115 - as long as this lives
+            self._file.truncate(size)
+            self._fd, self._path = self._file.fileno(), self._file.name
+        self._page = mmap.mmap(self._fd, size)
+        self._page[:TOKEN] = self._token
+
+    def take(self) -> Place | None:
+        """An empty slot; None where all are taken, and a task then goes without."""
+        with self._lock:
+            if not self._free:
+                return None
+            number = self._free.popleft()
+        self._page[number * SLOT : (number + 1) * SLOT] = bytes(SLOT)
+        return Place(self._path, self._token, number, self._owner)
+
+    def give(self, place: Place) -> None:
+        """Nobody writes to the slot any more."""
+        with self._lock:
+            self._free.append(place.number)  # the one that rested longest is taken next
+
+    def read(self, place: Place) -> Written | None:
+        """What is written there."""
+        return written(self._page, place.number)
+
+
+def the_board() -> Board:
+    """This process's own; a forked child makes another."""
+    with _lock:
+        if not _boards:
+            _boards.append(Board())
+        return _boards[0]
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603 - another thread may have held it
+    _lock = threading.Lock()
+    _boards.clear()
+
+
+_boards: list[Board] = []
+_lock = threading.Lock()
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,73 @@
+"""Deaths: the worker processes that a loader lost, what each was at, and what became of its task."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+from cedar.errors import RowRef
+from cedar.operators.marks import Mark
+
+_KEPT = 1000
+
+
+@dataclass(frozen=True)
+class Death:
+    """One worker process that ended while it had a task.
+
+    Args:
+        how: exit code or signal, and out of memory where the kernel says so.
+        what: the task's operators, or what of them was at work.
+        row: the row at hand, the first of several (``rows``), or None where nobody knows.
+        rows: how many rows it may have been.
+        then: the task was run again; or the row was found to be what kills workers, and is a bad row; or the task was
+            given up.
+    """
+
+    how: str
+    what: str
+    row: RowRef | None = None
+    rows: int = 0
+    then: Literal["run again", "bad row", "given up"] = "run again"
+
+    def told(self, row: RowRef | None) -> str:
+        """In words; ``row`` is the one at hand, named for people."""
+        where = "" if row is None else f", {row}" if self.rows <= 1 else f", {row} ({self.rows:,} rows)"
+        then = {
+            "run again": "its task was run again", "bad row": "the row is a bad row", "given up": "the run was stopped",
+        }[self.then]  # fmt: skip
+        return f"{self.how}, at {self.what}{where}; {then}"
+
+    def __str__(self) -> str:
+        return self.told(self.row)
+
+
+class Deaths:
+    """Those of one loader; ``count`` counts all, ``latest`` holds the last thousand.
+
+    ``recoveries`` are the seconds from when a task was found lost until it was done, of the last thousand.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.count = 0
+        self.latest: deque[Death] = deque(maxlen=_KEPT)
+        self.recoveries: deque[float] = deque(maxlen=_KEPT)
+        self.in_a_row = 0  # since a task was done
+        self.known: set[Mark] = set()  # bad rows: the next time, one death at them is enough
+
+    def add(self, death: Death) -> None:
+        """One more."""
+        with self._lock:
+            self.count += 1
+            self.in_a_row += 1
+            self.latest.append(death)
+
+    def done(self, lost: float) -> None:
+        """A task was done, which was lost at this time (``time.monotonic``), or never: 0."""
+        self.in_a_row = 0
+        if lost:
+            self.recoveries.append(time.monotonic() - lost)

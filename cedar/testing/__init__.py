@@ -1,0 +1,35 @@
+"""What users need to test their own pipelines: two checks of what they give, faults to put in, and slow, flaky storage.
+
+The checks raise AssertionError, and say what differs first.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cedar.testing.deterministic import assert_deterministic as assert_deterministic
+    from cedar.testing.killing import Kills as Kills
+    from cedar.testing.killing import kill_workers as kill_workers
+    from cedar.testing.resumable import assert_resumable as assert_resumable
+    from cedar.testing.storage import FlakyFileSystem as FlakyFileSystem
+    from cedar.testing.storage import StorageFault as StorageFault
+    from cedar.testing.storage import flaky as flaky
+    from cedar.testing.trouble import crash as crash
+    from cedar.testing.trouble import hang as hang
+
+_HOMES = {
+    "assert_deterministic": "deterministic", "assert_resumable": "resumable", "kill_workers": "killing",
+    "Kills": "killing", "crash": "trouble", "hang": "trouble", "flaky": "storage", "FlakyFileSystem": "storage",
+    "StorageFault": "storage",
+}  # fmt: skip
+
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll] # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'cedar.testing' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"cedar.testing.{home}"), name)
+    globals()[name] = value
+    return value

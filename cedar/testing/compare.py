@@ -1,0 +1,120 @@
+"""Compare: what a loader gave, bit by bit, and in words where two of them differ first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+import cedar
+
+
+def taken(loader: cedar.Loader, most: int | None = None) -> list[Any]:
+    """The deliveries of one epoch, or the first ``most`` of them."""
+    if most == 0:
+        return []
+    return list(islice(loader, most))
+
+
+def plain(value: Any) -> Any:
+    """A value as something that is equal where it is the same bit by bit: type, shape and bytes.
+
+    Example:
+        >>> import numpy as np
+        >>> plain(np.array([np.nan])) == plain(np.array([np.nan]))
+        True
+        >>> plain(np.array([1])) == plain(np.array([1.0]))
+        False
+    """
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        body = tuple(map(plain, value.ravel().tolist())) if value.dtype == object else value.tobytes()
+        return (str(value.dtype), value.shape, body)
+    if isinstance(value, dict):
+        return tuple((name, plain(inner)) for name, inner in value.items())
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, tuple(map(plain, value)))
+    parts = _parts(value)
+    if parts is not None:
+        return (type(value).__name__, plain(parts))
+    if getattr(type(value), "__eq__", None) is object.__eq__:  # compares by identity, which says nothing here
+        return type(value).__name__
+    return (type(value).__name__, repr(value))
+
+
+def _parts(value: Any) -> dict[str, Any] | None:
+    """What jagged columns and Arrow arrays are made of."""
+    if hasattr(value, "to_list") and hasattr(value, "offsets"):
+        return {"values": value.values, "offsets": value.offsets}
+    if hasattr(value, "inverse_lookup"):
+        return {"keys": value.keys, "values": value.values, "offsets": value.offsets, "inverse": value.inverse_lookup}
+    if hasattr(value, "to_pylist"):
+        return {"type": str(value.type), "values": value.to_pylist()}
+    return None
+
+
+def first_difference(expected: Sequence[Any], got: Iterable[Any], unit: str = "batch") -> str | None:
+    """Where two runs differ first: batch, column and row, or their number; None where they are the same.
+
+    Example:
+        >>> first_difference([{"x": np.array([1, 2])}], [{"x": np.array([1, 3])}])
+        "batch 0, column 'x', row 1: 3, not 2"
+    """
+    number = 0
+    for number, value in enumerate(got, 1):
+        if number > len(expected):
+            return f"{unit} {number - 1}: there are more of them, not {len(expected)}"
+        difference = _difference(expected[number - 1], value)
+        if difference is not None:
+            return f"{unit} {number - 1}, {difference}"
+    if number < len(expected):
+        return f"{unit} {number}: there are no more of them, not {len(expected)}"
+    return None
+
+
+def _difference(expected: Any, got: Any) -> str | None:
+    if plain(expected) == plain(got):
+        return None
+    if not isinstance(expected, dict) or not isinstance(got, dict):
+        return _of_column(expected, got)
+    if list(expected) != list(got):
+        return f"columns {list(got)}, not {list(expected)}"
+    for name in expected:
+        difference = _of_column(expected[name], got[name])
+        if difference is not None:
+            return f"column {name!r}{difference}"
+    return "the columns are of another kind"
+
+
+def _of_column(expected: Any, got: Any) -> str | None:
+    if plain(expected) == plain(got):
+        return None
+    mine, other = _rows(expected), _rows(got)
+    if mine is None or other is None:
+        return f": {_short(got)}, not {_short(expected)}"
+    if len(mine) != len(other):
+        return f": {len(other)} rows, not {len(mine)}"
+    for row, (a, b) in enumerate(zip(mine, other, strict=True)):
+        if plain(a) != plain(b):
+            return f", row {row}: {_short(b)}, not {_short(a)}"
+    return f": of type {_kind(got)}, not {_kind(expected)}"
+
+
+def _rows(value: Any) -> list[Any] | None:
+    for name in ("to_list", "to_pylist", "tolist"):
+        if hasattr(value, name):
+            rows = getattr(value, name)()
+            return rows if isinstance(rows, list) else None
+    return value if isinstance(value, list) else None
+
+
+def _kind(value: Any) -> str:
+    return str(getattr(value, "dtype", type(value).__name__))
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,80 @@
+"""assert_deterministic: the same rows in the same order, however a pipeline is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import cedar
+from cedar.errors import user_site
+from cedar.testing.blocks import blocks_of
+from cedar.testing.compare import first_difference, taken
+
+_BLOCKS = (1, 7)
+
+
+def assert_deterministic(
+    pipeline: cedar.Pipeline,
+    *,
+    executors: Sequence[Any] = ("inline", "threads", "processes"),
+    workers: int = 2,
+    batches: int | None = None,
+    **options: Any,
+) -> None:
+    """Run a pipeline in several ways, and compare what they give bit by bit.
+
+    It is run twice in this thread; then in blocks of 7 rows, and of one; then on each executor.
+
+    Args:
+        pipeline: what to run.
+        executors: as ``loader`` takes them.
+        workers: of the executors that have some.
+        batches: only the first so many, for pipelines that are long or have no end.
+        options: more arguments of ``loader``, such as ``seed`` and ``epoch``.
+
+    Raises:
+        AssertionError: two ways differ; it names the first batch, column and row.
+
+    Example:
+        >>> import cedar, cedar.testing
+        >>> numbers = cedar.from_items([{"x": i} for i in range(20)]).shuffle(seed=1)
+        >>> cedar.testing.assert_deterministic(numbers.batch(4), executors=["threads"])
+        >>> seen = []
+        >>> counted = numbers.map(lambda x: seen.append(x) or len(seen), "x", dtype=int)
+        >>> cedar.testing.assert_deterministic(counted.batch(4), executors=["threads"])
+        Traceback (most recent call last):
+        ...
+        AssertionError: a second run differs from the first: batch 0, column 'x', row 0: 21, not 1
+        ...
+    """
+    site = user_site()
+    with pipeline.loader(**({"executor": "inline", "plan": "off"} | options)) as loader:
+        expected = taken(loader, batches)
+        unit = "batch" if loader._batched else "row"
+    ways: list[tuple[str, AbstractContextManager[None], dict[str, Any]]] = [
+        ("a second run", nullcontext(), {"executor": "inline", "plan": "off"}),
+        *((f"a run in blocks of {rows} row(s)", blocks_of(rows), {"executor": "inline"}) for rows in reversed(_BLOCKS)),
+        *((f"executor={_name(one)}", nullcontext(), {"executor": one, "workers": workers}) for one in executors),
+    ]
+    for name, around, how in ways:
+        with around:
+            got = _run(pipeline, batches, how | options)
+        difference = first_difference(expected, got, unit)
+        if difference is not None:
+            raise AssertionError(f"{name} differs from the first: {difference}\n{_hint(name)}\n  checked at {site}")
+
+
+def _run(pipeline: cedar.Pipeline, batches: int | None, options: dict[str, Any]) -> list[Any]:
+    with pipeline.loader(**options) as loader:
+        return taken(loader, batches)
+
+
+def _name(executor: Any) -> str:
+    return repr(executor) if isinstance(executor, str) else type(executor).__name__
+
+
+def _hint(name: str) -> str:
+    if "blocks" in name:
+        return "  a row's result depends on other rows: give map_batches size=, or work on each row alone"
+    return "  a function keeps state, reads the clock, or draws: draw from map(..., random=True), and keep no state"

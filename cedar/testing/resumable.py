@@ -1,0 +1,118 @@
+"""assert_resumable: stopped anywhere and gone on with, a pipeline gives what it gives in one run."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+import cedar
+from cedar.errors import user_site
+from cedar.execution.nodes import last_mode
+from cedar.testing.compare import first_difference, plain, taken
+
+
+def assert_resumable(
+    pipeline: cedar.Pipeline,
+    *,
+    stops: int | Sequence[int] = 4,
+    executors: Sequence[Any] = ("inline", "threads", "processes"),
+    workers: int = 2,
+    worlds: Sequence[int] = (1, 2, 3),
+    batches: int | None = None,
+    **options: Any,
+) -> None:
+    """Stop a pipeline, save its state as JSON, and go on in another loader, on another executor, again and again.
+
+    Then stop all ranks of a job, and go on with another number of them: every batch comes once.
+
+    Args:
+        pipeline: what to run.
+        stops: after which deliveries, or how many random places beside the beginning and the end.
+        executors: that take turns, as ``loader`` takes them.
+        workers: of the executors that have some.
+        worlds: numbers of ranks that follow one another; fewer than two leave that part out.
+        batches: only the first so many, for pipelines that are long or have no end; then ranks are left out.
+        options: more arguments of ``loader``, such as ``seed`` and ``epoch``.
+
+    Raises:
+        AssertionError: something was lost, repeated, or in another order; it names the first difference.
+
+    Example:
+        >>> import cedar, cedar.testing
+        >>> numbers = cedar.from_items([{"x": i} for i in range(50)]).shuffle(seed=1).batch(4, last="keep")
+        >>> cedar.testing.assert_resumable(numbers, executors=["inline", "threads"])
+    """
+    where = f"\n  checked at {user_site()}"
+    ways = [{"workers": workers} | options | {"executor": one} for one in executors]
+    with pipeline.loader(**({"executor": "inline", "plan": "off"} | options)) as loader:
+        whole = taken(loader, batches)
+    draw = random.Random(len(whole))
+    if isinstance(stops, int):
+        stops = [0, *sorted(draw.randint(0, len(whole)) for _ in range(stops)), len(whole)]
+    _check_stops(pipeline, sorted(stops), ways, whole, where, batches)
+    if batches is None and len(worlds) > 1:
+        _check_worlds(pipeline, worlds, ways, whole, where, draw)
+
+
+def _check_stops(
+    pipeline: cedar.Pipeline, stops: Sequence[int], ways: Sequence[dict[str, Any]], whole: list[Any], where: str,
+    batches: int | None,
+) -> None:  # fmt: skip
+    got: list[Any] = []
+    state: Any = None
+    told = "from the beginning"
+    for stop, how in zip([*stops, None], cycle(ways), strict=False):
+        with pipeline.loader(**how) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            most = batches if stop is None else stop
+            got += taken(loader, None if most is None else max(0, most - len(got)))
+            state = json.loads(json.dumps(loader.state_dict()))
+        difference = first_difference(whole[: len(got)] if stop is not None else whole, got)
+        if difference is not None:
+            raise AssertionError(f"run {told} on {_name(how)}, it differs from one run: {difference}{where}")
+        told = f"on from delivery {len(got)}"
+
+
+def _check_worlds(
+    pipeline: cedar.Pipeline, worlds: Sequence[int], ways: Sequence[dict[str, Any]], whole: list[Any], where: str,
+    draw: random.Random,
+) -> None:  # fmt: skip
+    parts: list[Any] = []
+    states: list[Any] = []
+    drops = False
+    turns = cycle(ways)
+    for number, world in enumerate(worlds):
+        stop = None if number == len(worlds) - 1 else draw.randint(0, 1 + len(whole) // (world * len(worlds)))
+        after = []
+        for rank in range(world):
+            with pipeline.loader(**(next(turns) | {"rank": rank, "world": world})) as loader:
+                drops = last_mode(loader._binding.root) == "drop"
+                if states:
+                    loader.load_state_dict(states)
+                parts += taken(loader, stop)
+                after.append(json.loads(json.dumps(loader.state_dict())))
+        states = after
+    told = f"with {', then '.join(map(str, worlds))} rank(s)"
+    expected, got = _counted(whole), _counted(parts)
+    repeated, lost = got - expected, expected - got
+    if repeated:
+        raise AssertionError(f"{told}: {repeated.total()} of {got.total()} deliveries came twice, or are others{where}")
+    if lost.total() > (worlds[-1] - 1 if drops else 0):
+        raise AssertionError(f"{told}: {lost.total()} of {expected.total()} deliveries never came{where}")
+
+
+def _counted(deliveries: Sequence[Any]) -> Counter[Any]:
+    """How often each is there; batches of nothing but padding are left out."""
+    return Counter(plain(one) for one in deliveries if "valid" not in one or np.any(np.asarray(one["valid"])))
+
+
+def _name(how: dict[str, Any]) -> str:
+    executor = how["executor"]
+    return repr(executor) if isinstance(executor, str) else type(executor).__name__

@@ -1,0 +1,35 @@
+"""The benchmark of the transport in its shortest form: what it runs is right, whatever it takes."""
+
+import json
+
+import pytest
+
+from benchmarks import harness, transport, transport_runs
+
+
+def test_its_runs_count_what_is_delivered():
+    assert transport_runs.blocks(5, "processes")()["rows"] == 5 << 20
+    assert transport_runs.cheap_cedar(300)()["rows"] == 300
+    pytest.importorskip("torch")
+    assert transport_runs.Items(4)[3] == {"x": 10}
+
+
+def test_a_killed_parent_leaves_no_worker():
+    pids, took = transport._killed()
+    assert pids == []
+    assert took >= 0
+
+
+def test_abandoned_loaders_are_counted_before_and_after():
+    child = transport._child(transport_runs.ABANDON, "4")
+    out, errors = child.communicate(timeout=100)
+    before, after, _ = json.loads(out)
+    assert errors == ""
+    assert before[:4] == after[:4]
+
+
+def test_a_part_is_a_table_and_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(harness, "OUT", tmp_path)
+    monkeypatch.setitem(transport.PARTS, "first", lambda quick: [harness.reported("first", [float(quick)], "s")])
+    assert transport.main(["--quick", "--only", "first"]) == 0
+    assert json.loads((tmp_path / "transport.json").read_text())[0]["measured"] == 1.0
