@@ -94,12 +94,16 @@ def first(scale: Scale) -> list[Figure]:
 
 
 def predicted(scale: Scale) -> list[Figure]:
-    """What the plan promises against what its last epoch of three gives: rows read a second, nobody pausing."""
+    """What a plan promises for the last epoch of three, before it begins, against what that gives: rows read a second.
+
+    Nobody pauses. Where rows are kept for later epochs, predictions are of the first, and so is what is measured.
+    """
     within: list[bool] = []
 
     def measure(case: Case) -> list[Figure]:
-        result = fresh("epochs", case, case.short, "auto", "auto", 3).result
-        rate = (result["read"][-1] or case.short) / result["epochs"][-1]  # what is kept is not read again
+        result = fresh("epochs", case, scale.rows(case), "auto", "auto", 2 if case.kept else 3).result
+        epoch = 0 if case.kept else -1
+        rate = result["read"][epoch] / result["epochs"][epoch]
         what = f"prediction: {case.name}, predicted / measured"
         if result["predicted"] is None:
             return [reported(what, [rate], "rows/s", note="predicted: none")]

@@ -19,6 +19,7 @@ import pytest
 
 import cedar
 from cedar import CedarError, PipelineError, PlanError, SourceError, col
+from cedar.execution import planning
 from cedar.execution.binding import Binding
 from cedar.execution.chain import Program, Reader, Step, read_split
 from cedar.operators.algebra import pointwise, spatial
@@ -42,6 +43,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> str:
         table = pa.table({"id": ids, "x": [i % 97 for i in ids], "u": pa.array(words, pa.string())})
         pq.write_table(table, folder / f"{number:02}.parquet", row_group_size=50)
     return str(folder / "*.parquet")
+
+
+@pytest.fixture(autouse=True)
+def worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are made for runs of any length, so that a test sees them."""
+    monkeypatch.setattr(planning, "_WORTH", 0.0)
 
 
 @pytest.fixture
@@ -536,8 +543,6 @@ def test_a_search_that_raises(
 
 
 def test_a_check_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from cedar.execution import planning
-
     monkeypatch.setattr(planning, "check_plan", broken)
     monkeypatch.setattr(optimizer, "_GAIN", 0.0)
     with caplog.at_level(logging.WARNING, "cedar"):
@@ -578,7 +583,6 @@ def planning_threads() -> list[threading.Thread]:
 def checking(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Set once a plan is being checked; checks take a while."""
     from cedar.execution import checking as checking_module
-    from cedar.execution import planning
 
     begun, check = threading.Event(), checking_module.check_plan
 

@@ -26,7 +26,7 @@ from tests.toy_wide import Builder
 @pytest.fixture(autouse=True)
 def other_places_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a plan places in other processes is a stage of its own, in the place that a test can afford."""
-    monkeypatch.setattr(tasks, "REMOTE", ())
+    monkeypatch.setattr(tasks, "is_remote", lambda place: False)
     monkeypatch.setattr(splits, "_LEAST_WINDOW", 256)  # many windows, so that plans change often
 
 

@@ -118,7 +118,7 @@ def changed(tmp_path, change):
     [
         (lambda d: [1, 2], "it does not begin with"),
         (lambda d: d.update(format="yaml"), "it does not begin with"),
-        (lambda d: d.update(version=99), "it is of version 99, and this is version 1"),
+        (lambda d: d.update(version=99), "it is of version 99, and this is version 2"),
         (lambda d: d.pop("machine") and None, "machine is not there"),
         (lambda d: d["machine"].update(cores="two"), "machine: cores is 'two'"),
         (lambda d: d["machine"].update(memory=-1), "machine: memory is -1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,37 @@ from cedar.errors import CedarError, RowRef, Site
 from cedar.execution.binding import Binding
 from cedar.execution.metrics import Metrics
 from cedar.execution.quarantine import Budgets
+from cedar.execution.recovery.deaths import Death
+from cedar.inverse import InverseKeyedJaggedTensor
+from cedar.operators.calls import left_behind
 from cedar.skip import Skip
+
+ROWS_PER_LOOK = 61  # of rows that are delivered one by one, one in so many is timed: looking costs as much as a row
+
+
+class OwnTime:
+    """Adds up the CPU seconds of the loader's thread, from when it is asked for a delivery until it has one.
+
+    Args:
+        metrics: of the loader.
+        every: one delivery in so many is timed, and counts for all of them.
+    """
+
+    def __init__(self, metrics: Metrics, every: int) -> None:
+        self._metrics, self._every, self._left = metrics, every, every
+        self._since: float | None = None
+
+    def enter(self) -> None:
+        """Somebody asks."""
+        self._left -= 1
+        if not self._left:
+            self._left, self._since = self._every, time.thread_time()
+
+    def leave(self) -> None:
+        """It is there."""
+        if self._since is not None:
+            self._metrics.own += (time.thread_time() - self._since) * self._every
+            self._since = None
 
 
 class Account:
@@ -55,6 +86,12 @@ class Account:
         if self._observe is not None:
             self._observe(metrics)
 
+    def grouped(self, columns: dict[str, Any]) -> None:
+        """The groups of a batch are about to be handed over."""
+        if self._binding.marks:
+            for group in {id(v): v for v in columns.values() if isinstance(v, InverseKeyedJaggedTensor)}.values():
+                self._metrics.grouped(group.keys, len(group), group.unique)
+
     def end(self) -> None:
         """The epoch's rows are counted."""
         self.budgets.end(self.policies)
@@ -65,6 +102,15 @@ class Account:
         find = getattr(source, "url_of", None)
         url = find(row.file, row.row) if find is not None else source.url(row.file)
         return replace(row, url=url, epoch=self.epoch if row.epoch is None else row.epoch)
+
+    def left_behind(self) -> list[str]:
+        """A note of the calls that go on though they were given up."""
+        left = left_behind()
+        return [f"{left} call(s) beyond their timeout= still run, in threads of this process"] if left else []
+
+    def told(self, death: Death) -> str:
+        """A worker's death, its row named."""
+        return death.told(None if death.row is None else self.named(death.row))
 
     def locate(self, error: CedarError) -> None:
         """Give an error from a task what only the coordinator knows."""

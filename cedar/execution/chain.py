@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from cedar.block import Block, Skipped
+from cedar.block import Block, Skipped, concat_blocks
 from cedar.columns import as_column, nbytes
 from cedar.cursor import Keys
 from cedar.datasets.base import Chunk, Split, offsets_of
+from cedar.datasets.requests import Use, counting
 from cedar.errors import CedarError, RowError, Site, SourceError
 from cedar.execution import clocks
 from cedar.execution.comparing import difference
 from cedar.execution.copying import own_copy
 from cedar.operators.base import Env, Kernel
+from cedar.operators.marks import Marks, reading
 from cedar.profile import Observation
 from cedar.skip import Skip
 
@@ -59,6 +61,7 @@ class Timing:
 
     Args:
         seconds: wall time per step.
+        cpu: CPU seconds of the steps that do an operator's work.
         read, read_cpu: seconds of reading, wall and CPU.
         rows_read, rows_left: rows decoded, and what the filters of a scan left of them.
         read_columns: decoded bytes of the rows left.
@@ -66,9 +69,11 @@ class Timing:
         fell_back: blocks that were run again in the order as written.
         audited: blocks that were run both ways.
         difference: what the audit found.
+        storage: requests to storage other than local files.
     """
 
     seconds: list[float] = field(default_factory=list)
+    cpu: float = 0.0
     read: float = 0.0
     read_cpu: float = 0.0
     rows_read: int = 0
@@ -78,6 +83,7 @@ class Timing:
     fell_back: int = 0
     audited: int = 0
     difference: str = ""
+    storage: Use = field(default_factory=Use)
 
 
 @dataclass
@@ -95,15 +101,38 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
     for i, step in enumerate(steps):
         if not block.slots and block.aligned and not block.columns:
             return block
-        start = time.perf_counter()
+        start, worked = time.perf_counter(), time.thread_time()
         try:
-            block = _run_parts(step, block, env, timing) if env.watch == "detail" else step.kernel(block, env)
+            if env.marks is not None and env.marks.enter(_ordinal(step), block, _row_wise(step)):
+                block = _row_by_row(step, block, env, env.marks)
+            else:
+                block = _run_parts(step, block, env, timing) if env.watch == "detail" else step.kernel(block, env)
         except CedarError:
             raise
         except Exception as error:
             raise _failed(step, block, error) from error
         timing.seconds[i] += time.perf_counter() - start
+        timing.cpu += time.thread_time() - worked if step.operators else 0.0
     return block
+
+
+def _ordinal(step: Step) -> int:
+    return step.operators[0] if step.operators else -1
+
+
+def _row_wise(step: Step) -> bool:
+    return bool(getattr(step.kernel, "row_wise", False))
+
+
+def _row_by_row(step: Step, block: Block, env: Env, marks: Marks) -> Block:
+    """The same, a row at a time: one of them ended the process when they went together."""
+    done = []
+    for slot in range(block.slots):
+        row = block.slice(slot, slot + 1)
+        marks.enter(_ordinal(step), row, True)
+        bad = marks.known() if len(row) and hasattr(step.kernel, "settle") else None
+        done.append(step.kernel(row, env) if bad is None else step.kernel.settle(row, env, bad.error()))  # type: ignore[attr-defined]
+    return concat_blocks(done)
 
 
 def _run_parts(step: Step, block: Block, env: Env, timing: Timing) -> Block:
@@ -225,6 +254,11 @@ class Reader:
 def read_split(program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0) -> Result:
     """One task of a stage that reads: a whole split through the chain, from row number ``first`` on."""
     timing = Timing()
+    with counting(timing.storage):
+        return _read_split(program, reader, split, lap, env, first, timing)
+
+
+def _read_split(program: Program, reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing) -> Result:
     if program.written is None:
         return Result(_read(program.steps, reader, split, lap, env, first, timing), timing)
     try:
@@ -250,7 +284,7 @@ def _read(
     scans = not isinstance(reader, Reader)
     blocks = []
     inside = clocks.Reading(0.0, 0.0)  # of the steps
-    for block in _blocks_of(reader, split, lap, env, scanning):
+    for block in _marked(_blocks_of(reader, split, lap, env, scanning), reader, split, first, env):
         timing.rows_left += block.slots
         if env.watch == "detail":
             for name, column in block.columns.items():
@@ -270,6 +304,21 @@ def _read(
     took = clocks.now().since(start)
     timing.read, timing.read_cpu = max(took.wall - inside.wall, 0.0), max(took.cpu - inside.cpu, 0.0)
     return blocks
+
+
+def _marked(blocks: Iterator[Block], reader: Any, split: Split, first: int, env: Env) -> Iterator[Block]:
+    """The blocks, read while the marks say so."""
+    plain = getattr(reader, "plain", getattr(reader, "_plain", reader))
+    if env.marks is None:
+        yield from blocks
+        return
+    at = max(first, int(getattr(split, "start", 0)))
+    while True:
+        with reading(env.marks, plain.ordinal, int(getattr(split, "file", 0)), at):
+            block = next(blocks, None)
+        if block is None:
+            return
+        yield block
 
 
 def _blocks_of(reader: Any, split: Split, lap: int, env: Env, scanning: Timing) -> Iterator[Block]:

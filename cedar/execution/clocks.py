@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -35,6 +36,16 @@ class Reading:
 def now() -> Reading:
     """Of the calling thread."""
     return Reading(time.perf_counter() - _crowded(), time.thread_time())
+
+
+def spent_by(threads: Iterable[threading.Thread]) -> tuple[float, float]:
+    """Seconds that other threads had a core, and that they waited for one; (0, 0) where the system does not tell."""
+    cpu = crowded = 0.0
+    for thread in threads:
+        with suppress(OSError, ValueError, IndexError), open(f"/proc/self/task/{thread.native_id}/schedstat") as file:
+            had, waited, *_ = map(int, file.read().split())
+            cpu, crowded = cpu + had * _NANO, crowded + waited * _NANO
+    return cpu, crowded
 
 
 def _crowded() -> float:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from cedar.block import Block, concat_blocks
 from cedar.columns import Column
 from cedar.cursor import Keys
+from cedar.groups.column import plain
 
 
 def difference(done: Sequence[Block], written: Sequence[Block]) -> str | None:
@@ -56,6 +57,7 @@ def _same_keys(ours: Keys, theirs: Keys) -> bool:
 
 
 def _differs(ours: Column, theirs: Column) -> str | None:
+    ours, theirs = plain(ours), plain(theirs)
     if isinstance(ours, pa.Array) != isinstance(theirs, pa.Array):
         return f"{type(ours).__name__} in the plan, {type(theirs).__name__} as written"
     if isinstance(ours, pa.Array):

@@ -154,8 +154,10 @@ class DataEpoch:
         if lane is not None:
             assert self._lanes is not None
             top, dealt = self._job.streams(self._runner, self.epoch, [], lane)
+            self._job.plans.reads(1 / lane[1])
             return top.open(self._lanes[self._lane][2] or [dealt.start(), 0])
         top, dealt = self._job.streams(self._runner, self.epoch, self._history)
+        self._job.plans.reads(1.0 if dealt.count is None else 1 / dealt.share.world)
         if dealt.count == 0 and dealt.source.count and not self._history:
             _log.warning(
                 'epoch %d has %d unit(s) for %d ranks: with last="drop" none is delivered; use smaller batches, '

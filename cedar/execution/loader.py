@@ -7,12 +7,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
+from cedar.datasets.base import Read
+from cedar.datasets.filesource import asked_outside_tasks
 from cedar.errors import CedarError, PipelineError, ResumeError, user_site
-from cedar.execution.account import Account
+from cedar.execution.account import ROWS_PER_LOOK, Account, OwnTime
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
 from cedar.execution.chain import Step
 from cedar.execution.compile import Compiler
+from cedar.execution.dedup import Marked
 from cedar.execution.epoch import DataEpoch, Job
 from cedar.execution.executors import check_executor
 from cedar.execution.formats import Finish, check_format
@@ -26,7 +29,7 @@ from cedar.execution.runner import Runner, Runners
 from cedar.execution.state import VERSION, Identity, choose, copied, seal, validated
 from cedar.execution.tasks import Tasks
 from cedar.execution.units import NOTHING, Units
-from cedar.graph import Node
+from cedar.graph import Node, sources
 from cedar.operators.base import Env, Instances
 from cedar.plan.data import Plan
 
@@ -63,22 +66,26 @@ class Loader:
         binding = self._binding
         self._metrics = Metrics(labels={binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes})
         finish = (
-            (Step(Finish(options.format), (), f"format={options.format!r}"),)
+            (
+                Step(
+                    Finish(options.format, Marked(binding) if binding.marks else None), (), f"format={options.format!r}"
+                ),
+            )
             if self._batched and not options.as_blocks
             else ()
         )
         plan = options.plan or (options.planner.begin() if options.planner else Plan.as_written(root))
         self._plans = Plans(options.planner, plan, binding, self._metrics)
         self._job = Job(
-            binding, self.rank, options.seed, options.split_batches, finish, instances, Store(), self._metrics,
-            self._plans,
+            binding, self.rank, options.seed, options.split_batches, finish, instances, Store.within(plan.cache_bytes),
+            self._metrics, self._plans,
         )  # fmt: skip
         self._identity_of: Identity | None = None
         self._account = Account(binding, self._metrics, self.rank.rank, options.observe, site)
         self._units = Units(self._account, options, self._batched, finish)
         self._generation = 0
         self._ran_on, self._workers = "none yet", 0
-        self._replays = Replays(self._job, options.steps, site)
+        self._replays = Replays(self._job, options, site)
         self._runner: Runner | None = None
         self._begin_epoch(options.epoch)
 
@@ -116,15 +123,18 @@ class Loader:
         mine = self._generation
         self._restart()
         self._stop()
-        runner = self._runner = Runner(self._options.executor, self._options.workers)
+        runner = self._runner = Runner(self._options.executor, self._options.workers, self._metrics.deaths)
         runner.others = Runners(runner)
         self._ran_on, self._workers = runner.name, runner.workers
         self._plans.start(runner)
         metrics, began = self._metrics, time.perf_counter()
+        own = OwnTime(metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_LOOK)
         before, entered = metrics.elapsed, began
         try:
+            own.enter()
             self._place(runner)
             for value in self._deliveries(runner):
+                own.leave()
                 left = time.perf_counter()
                 metrics.waited += left - entered
                 metrics.elapsed = before + left - began
@@ -136,6 +146,8 @@ class Loader:
                         fix="one loader is one iteration at a time; make another loader",
                     )
                 entered = time.perf_counter()
+                own.enter()
+            own.leave()
             left = time.perf_counter()
             metrics.waited += left - entered
             metrics.elapsed = before + left - began
@@ -352,6 +364,7 @@ class Loader:
         """What was done so far: rows/s, stall share, per-operator time, bottleneck, skipped rows."""
         return make_report(
             self._metrics,
+            asked_outside_tasks(n.operator.source for n in sources(self._binding.root) if isinstance(n.operator, Read)),
             rank=self.rank.rank,
             world=self.rank.world,
             rank_from=self.rank.origin,
@@ -359,13 +372,14 @@ class Loader:
             workers=self._workers,
             epoch=self.epoch,
             plan=self._plans.current.method,
-            notes=(*self._plans.notes(), *self._job.store.told()),
+            notes=(*self._plans.notes(), *self._job.store.told(), *self._account.left_behind()),
+            deaths=tuple(map(self._account.told, list(self._metrics.deaths.latest))),
         )
 
     @property
     def plan(self) -> Plan:
         """The plan that runs, or will; ``plan.save(path)`` keeps it."""
-        return self._plans.current
+        return self._plans.told()
 
     def explain(self) -> str:
         """The plan that runs and why, with what was measured so far."""

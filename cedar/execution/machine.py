@@ -9,22 +9,22 @@ import math
 import os
 import platform
 import stat
-import sys
 import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor
 from typing import Any
 
 import cedar
-from cedar.execution.executors import available_cpus
-from cedar.execution.shipping import ship_costs
+from cedar.execution import processes
 from cedar.profile import Machine
+from cedar.profile.quota import cores, memory
 
-_VERSION = 1
+_VERSION = 2
 _MEASURED = ("ship_seconds", "ship_bytes", "start_seconds", "speed")
 _ROUND = 20_000
+_PATIENCE = 60.0  # seconds until a worker that does not answer is given up
 _log = logging.getLogger("cedar")
 _lock = threading.Lock()
 _known: dict[str, dict[str, float]] = {}  # what this process measured or read, by machine
@@ -57,12 +57,27 @@ def _measured(key: str) -> dict[str, float]:
     figures = {"speed": _speed()}
     try:
         ship_seconds, ship_bytes, start_seconds = ship_costs()
-    except OSError as error:
+    except (OSError, BrokenExecutor, TimeoutError) as error:
         _log.info("what a process costs cannot be measured here (%s); defaults are taken", error)
         return figures
     figures |= {"ship_seconds": ship_seconds, "ship_bytes": ship_bytes, "start_seconds": start_seconds}
     _keep(key, figures)
     return figures
+
+
+def ship_costs() -> tuple[float, float, float]:
+    """What other processes cost: seconds a task beside its work, bytes per second, seconds until a worker is ready.
+
+    Measured on the pool that runs use, with one worker; where that is warm already, nobody can tell any more how long
+    it took to start, and the default stands.
+
+    Raises:
+        OSError, BrokenExecutor, TimeoutError: no worker can be started, or it does not answer.
+    """
+    cold, began = not processes.ready(1), time.perf_counter()
+    processes.warm(1).submit(os.getpid).result(_PATIENCE)
+    start = time.perf_counter() - began if cold else Machine.start_seconds
+    return (*processes.ship_costs(), start)
 
 
 def _speed() -> float:
@@ -76,60 +91,6 @@ def _speed() -> float:
             state = zlib.crc32(data, state) ^ i
         best = min(best, time.perf_counter() - start)
     return 1 / best
-
-
-# ---- what this process may use ---------------------------------------------------------------------------------------
-
-
-def cores(root: str = "/") -> int:
-    """The cores this process may use: its affinity, and the quota of its control groups rounded up."""
-    quota = min((share for share in _cpu_quotas(root)), default=math.inf)
-    return max(1, min(available_cpus(), math.ceil(quota) if quota < math.inf else sys.maxsize))
-
-
-def memory(root: str = "/") -> int:
-    """Bytes this process may use: those of the machine, or the least limit of its control groups."""
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [*_numbers(root, "memory", "memory.max"), *_numbers(root, "memory", "memory.limit_in_bytes")]
-    return int(min([installed, *(limit for limit, *_ in limits if limit > 0)]))
-
-
-def _cpu_quotas(root: str) -> Iterator[float]:
-    for quota, period in _numbers(root, "cpu", "cpu.max"):
-        yield quota / period
-    periods = _numbers(root, "cpu", "cpu.cfs_period_us")
-    for (quota,), (period,) in zip(_numbers(root, "cpu", "cpu.cfs_quota_us"), periods, strict=False):
-        if quota > 0:
-            yield quota / period
-
-
-def _numbers(root: str, controller: str, name: str) -> Iterator[list[float]]:
-    """The numbers in a file of this process's control groups, nearest first; those without a limit are left out."""
-    for folder in _groups(root, controller):
-        with contextlib.suppress(OSError, ValueError):
-            with open(os.path.join(folder, name), encoding="ascii") as file:
-                words = file.read().split()
-            if words and words[0] != "max":
-                yield [float(word) for word in words]
-
-
-def _groups(root: str, controller: str) -> Iterator[str]:
-    """The folders of the control groups that this process is in, and those above them."""
-    mounted = os.path.join(root, "sys/fs/cgroup")
-    try:
-        with open(os.path.join(root, "proc/self/cgroup"), encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        tops = [os.path.join(mounted, name) for name in {controllers, controller}] if controllers else [mounted]
-        parts = [part for part in path.split("/") if part and part != ".."]
-        for top in filter(os.path.isdir, tops):
-            for depth in range(len(parts), -1, -1):
-                yield os.path.join(top, *parts[:depth])
 
 
 # ---- what is kept ----------------------------------------------------------------------------------------------------

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cedar.datasets.requests import Use
 from cedar.execution.chain import Step, Timing
+from cedar.execution.recovery.deaths import Deaths
 from cedar.profile import Machine, Observation, OperatorProfile, Profile, Subject
 
-_RECENT = 64  # calls of an operator that its figures come from: they follow a run whose rows change
+_RECENT = 32  # calls of an operator that its figures come from: they follow a run whose rows change
+_DEATHS = 20  # lines of a report, one for a worker that died
+_FEW = 2  # calls of which the first may have loaded something: what was known before still counts
 
 
 class Seen:
-    """The calls of one operator: the first by itself, the recent ones, and how many there were."""
+    """The calls of one operator: the first by itself, the recent ones, and how many there were.
 
-    def __init__(self) -> None:
+    Args:
+        former: figures that hold until there are calls enough.
+    """
+
+    def __init__(self, former: OperatorProfile | None = None) -> None:
+        self.former = former
         self.first: Observation | None = None
         self.recent: deque[Observation] = deque(maxlen=_RECENT)
         self.calls = self.rows_in = self.rows_out = 0
@@ -35,6 +45,8 @@ class Seen:
 
     def figures(self, label: str) -> OperatorProfile:
         """Medians of the recent calls; rows and what is kept of them over all calls."""
+        if self.former is not None and self.calls <= _FEW:
+            return self.former
         figures = OperatorProfile.of(label, [*([self.first] if self.first else []), *self.recent])
         keep = self.rows_out / self.rows_in if self.rows_in else 1.0
         return replace(figures, calls=self.calls, rows=self.rows_in, keep=keep)
@@ -51,24 +63,41 @@ class Metrics:
     batches: int = 0
     waited: float = 0.0
     elapsed: float = 0.0
+    own: float = 0.0  # CPU seconds of the loader's thread, while somebody waits for a delivery
+    work: float = 0.0  # CPU seconds of operators and of reading, in tasks that have ended
     skipped: dict[str, int] = field(default_factory=dict)
     labels: dict[int, str] = field(default_factory=dict)  # operator ordinal to label
     seen: dict[int, Seen] = field(default_factory=dict, repr=False)  # by ordinal; from tasks asked for details
+    storage: Use = field(default_factory=Use)
     fell_back: int = 0  # blocks that were run again in the order as written
     audited: int = 0
     differences: list[str] = field(default_factory=list)  # that audits found
+    deaths: Deaths = field(default_factory=Deaths)  # of workers
+    groups: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # rows handed over, and held, of each
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def grouped(self, names: tuple[str, ...], rows: int, held: int) -> None:
+        """A batch of a group of columns is handed over."""
+        before = self.groups.get(names, (0, 0))
+        self.groups[names] = before[0] + rows, before[1] + held
+
+    @property
+    def factors(self) -> dict[tuple[str, ...], float]:
+        """Rows per row held, of each group."""
+        return {names: rows / max(held, 1) for names, (rows, held) in self.groups.items()}
 
     def add(self, steps: tuple[Step, ...], timing: Timing, source: int | None = None) -> None:
         """The seconds of one finished task."""
         with self._lock:
             self.tasks += 1
+            self.work += timing.cpu + timing.read_cpu
             for step, seconds in zip(steps, timing.seconds, strict=False):
                 share = seconds / max(1, len(step.operators))
                 for operator in step.operators:
                     self.seconds[operator] = self.seconds.get(operator, 0.0) + share
             for operator, observation in timing.seen.items():
                 self.observe(operator, observation)
+            self.storage.add(timing.storage)
             self.fell_back += timing.fell_back
             self.audited += timing.audited
             if timing.difference:
@@ -82,6 +111,11 @@ class Metrics:
     def observe(self, operator: int, observation: Observation) -> None:
         """One call of an operator."""
         self.seen.setdefault(operator, Seen()).add(observation)
+
+    def renew(self) -> None:
+        """What was measured so far counts until there is something newer: a plan, or a function's cost, changed."""
+        with self._lock:
+            self.seen = {i: Seen(seen.figures(self.labels.get(i, ""))) for i, seen in self.seen.items()}
 
     def profile(
         self,
@@ -97,7 +131,7 @@ class Metrics:
         ``seconds`` is the wall time that they come from, that of the run by default.
         """
         with self._lock:
-            ran = [(i, seen) for i, seen in sorted(self.seen.items()) if seen.calls]
+            ran = [(i, seen) for i, seen in sorted(self.seen.items()) if seen.calls or seen.former]
             return Profile(
                 pipeline=subject.digest,
                 operators={i: seen.figures(subject.labels[i]) for i, seen in ran},
@@ -125,7 +159,12 @@ class Report:
     ``stall`` is the share of the wall time between the first and the last ``next()`` in which the caller waited for
     data, 0 to 1. ``operators`` maps labels to seconds of work, summed over workers. ``rows_read`` counts rows decoded
     from the sources by this rank. ``plan`` says how the last plan was found, ``notes`` what became of others, of audits
-    and of the cache.
+    and of the cache. ``restarts`` counts workers that died, ``deaths`` says of each how, at which operator and row, and
+    ``recovery`` is the median of the seconds from the loss of a task until it was done.
+    ``requests`` counts what was asked of storage other than local files, ``retries`` what was asked again after a
+    fault, ``retry_wait`` the seconds waited before that: listings and footers of the sources, whenever they were read,
+    and all that this loader's tasks asked, in any process.
+    ``dedup`` maps the groups of columns that ``dedup()`` made to rows per row held, in the batches handed over.
     """
 
     rows: int
@@ -146,6 +185,12 @@ class Report:
     epoch: int
     plan: str = "as written"
     notes: tuple[str, ...] = ()
+    dedup: dict[str, float] = field(default_factory=dict)
+    deaths: tuple[str, ...] = ()
+    recovery: float | None = None
+    requests: int = 0
+    retries: int = 0
+    retry_wait: float = 0.0
 
     def __str__(self) -> str:
         lines = [
@@ -161,11 +206,19 @@ class Report:
         ]
         total = sum(self.operators.values()) or 1.0
         lines += [f"  {s:8.3f} s {s / total:5.0%}  {label}" for label, s in self.operators.items()]
+        lines += [f"  dedup {names}: each row held once for {factor:.3g}" for names, factor in self.dedup.items()]
         if self.skipped:
             lines += [f"  skipped {count:,} row(s) in {label}" for label, count in self.skipped.items()]
+        if self.requests:
+            again = f"{self.retries:,} of them made again after {self.retry_wait:.2f} s of waiting"
+            lines.append(f"storage: {self.requests:,} requests, {again}")
         lines.append(f"plan: {self.plan}")
         lines += [f"note: {note}" for note in self.notes]
-        lines.append(f"restarts: {self.restarts}")
+        recovery = "" if self.recovery is None else f"; a lost task was done after {self.recovery:.2f} s (median)"
+        lines.append(f"restarts: {self.restarts}{recovery}")
+        lines += [f"  {death}" for death in self.deaths[:_DEATHS]]
+        if len(self.deaths) > _DEATHS:
+            lines.append(f"  and {len(self.deaths) - _DEATHS:,} more")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -174,8 +227,8 @@ class Report:
         return f"<pre>{escape(str(self))}</pre>"
 
 
-def make_report(metrics: Metrics, **facts: Any) -> Report:
-    """The counters as a report."""
+def make_report(metrics: Metrics, metadata: Use, **facts: Any) -> Report:
+    """The counters as a report; ``metadata`` are the requests that no task made."""
     operators = {
         f"{metrics.labels.get(i, i)}": seconds for i, seconds in sorted(metrics.seconds.items(), key=lambda kv: -kv[1])
     }
@@ -190,7 +243,12 @@ def make_report(metrics: Metrics, **facts: Any) -> Report:
         operators=operators,
         bottleneck=busiest if stall > 0.1 else "the consumer",
         skipped=dict(metrics.skipped),
-        restarts=0,
+        dedup={"+".join(names): factor for names, factor in metrics.factors.items()},
+        restarts=metrics.deaths.count,
+        recovery=statistics.median(list(metrics.deaths.recoveries)) if metrics.deaths.recoveries else None,
         rows_read=metrics.rows_read,
+        requests=metrics.storage.requests + metadata.requests,
+        retries=metrics.storage.retries + metadata.retries,
+        retry_wait=metrics.storage.waited + metadata.waited,
         **facts,
     )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from cedar import graph
@@ -15,16 +14,16 @@ from cedar.execution import processes
 from cedar.execution.binding import Binding
 from cedar.execution.calling import Calls, Over, beside
 from cedar.execution.checking import check_plan
-from cedar.execution.machine import machine
-from cedar.execution.measure import subject
+from cedar.execution.known import Known
+from cedar.execution.looks import Looks, alike, missed
 from cedar.execution.metrics import Metrics
-from cedar.execution.probing import with_gil
 from cedar.execution.runner import Runner
 from cedar.execution.watcher import Watcher
 from cedar.graph import Node
 from cedar.operators.base import RowOperator
+from cedar.plan.alike import signature
 from cedar.plan.data import Decision, Plan
-from cedar.plan.planner import Planner
+from cedar.plan.planner import Difference, Planner
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
@@ -34,23 +33,13 @@ _DETAILS = 6  # tasks of each stage that measure each operator by itself
 _EVERY = 64  # later, one task in so many does
 _AUDITS = 100  # of the tasks with an order of their own, one in so many is run both ways
 _CHECK_SECONDS = 0.05  # of work on sample rows, before a plan takes over
+_CHECK_SHARE = 0.05  # of what is left of a job, at most
 _MISSED = 0.7  # of the speed of the plan before: less, and that comes back
-_TRIAL = 1.0  # seconds before a plan's speed is judged
-_LOOKS = (0.0, 0.5, 3.0)  # seconds after which a plan is looked for, with what is known by then
-_UNSURE = (0.4, 0.9)  # a share of the GIL between these is asked for again
-_HELD = 0.4  # of an operator's time
+_ENOUGH = 1.5  # times as fast: a plan that takes over before anybody asks who holds the GIL
+_TRIAL = 0.25  # seconds before a plan's speed says something
 _START_SECONDS = 20  # for processes to start; then the run waits for them
-_LONG = 1.5  # times as long as the start of processes
 _STALLED = 0.1  # of the time: where the trainer waits less than this, nothing is to be gained
-
-
-@dataclass
-class _Span:
-    """What was read, and waited for, since a plan took over."""
-
-    rows: int
-    elapsed: float
-    waited: float
+_WORTH = 0.25  # seconds of waiting that are left: less does not pay for the making of a plan
 
 
 class Plans:
@@ -67,25 +56,31 @@ class Plans:
         self.planner = planner
         self.current = first
         self.history: list[str] = []  # what was changed while running, and why
-        self.workers, self.executor = 1, "threads"
+        self._known = Known(binding, metrics)
         self._binding = binding
         self._metrics = metrics
         self._written = Plan.as_written(binding.root)
         self._watcher = Watcher()
         self._next: Plan | None = None
         self._before: tuple[Plan, float] | None = None  # the plan before this one, and its rows per second
+        self._left: list[tuple[Plan, Profile]] = []  # plans of this epoch that were given up, and what was known then
+        self._promised: float | None = None  # rows per second, by the current plan's prediction
         self._thread: threading.Thread | None = None
-        self._asked = 0
-        self._asked_at = 0.0
+        self._looks = Looks()
+        self._fresh: int | None = None  # after so many tasks, new figures were waited for: the old ones do not hold
+        self._runner: Runner | None = None
         self._calls: Calls | None = None  # of the run under way
         self._one_pass = any(getattr(_source(node), "one_pass", False) for node in binding.sources)
         self._settled = False  # an error, or an audit, decided: no other plan is taken
         self._broken = False  # the optimizer failed: it is not asked again
+        self._returns = False  # the next plan is the one before
         self._found = 0
-        self._gil: dict[int, float] = {}  # by ordinal, once somebody asked
-        self._before_epoch = 0  # rows read in earlier epochs
-        self._began: _Span | None = None
         self._lock = threading.Lock()
+
+    @property
+    def factors(self) -> dict[tuple[str, ...], float]:
+        """Rows per row held, of each group of columns in the batches handed over."""
+        return self._metrics.factors
 
     @property
     def rewrites(self) -> bool:
@@ -97,12 +92,12 @@ class Plans:
         with self._lock:
             if self._next is not None:
                 self._take(self._next)
-            wanted = self.current.workers
-            if self.planner is not None and wanted is not None and wanted > self.workers and runner.resize(wanted):
-                self.workers = wanted
+            self._runner = runner
+            self._resize()
             live = self.planner is not None
+            fresh = live and (not self._looks.taken or not self._known.pace.seconds)
             self._watcher = Watcher(
-                details=_DETAILS if live and not self._asked else 0,
+                details=_DETAILS if fresh else 0,
                 every=_EVERY if live else 0,
                 audits=_AUDITS if self.rewrites else 0,
             )
@@ -110,124 +105,185 @@ class Plans:
 
     def _take(self, plan: Plan) -> None:
         speed = self._speed()
-        self._before = (self.current, speed) if speed is not None else None
-        self.current, self._next, self._began = plan, None, None
+        self._before = (self.current, speed) if speed is not None and not self._returns else None
+        self._left.append((self.current, self.profile()))
+        self.current, self._next, self._returns = plan, None, False
+        self._promise()
+        self._known.renew()
 
-    def _span(self) -> _Span:
-        m = self._metrics
-        return _Span(m.rows_read, m.elapsed, m.waited)
+    def _resize(self) -> None:
+        """As many tasks at once as the plan wants; to be called by the thread that submits."""
+        wanted, known = self.current.workers, self._known
+        if self.planner is None or self._runner is None or wanted is None or wanted <= known.workers:
+            return
+        if self._runner.resize(wanted):
+            known.workers = wanted
+            known.pace.renew()
+
+    def _promise(self) -> None:
+        prediction = self.current.prediction
+        self._promised = None if prediction is None else prediction.rows_per_second
 
     def _speed(self) -> float | None:
-        """Rows read per second under the current plan; None in its first moments, or where the trainer is slower."""
-        began = self._began
-        if began is None:
-            return None
-        now = self._span()
-        seconds = now.elapsed - began.elapsed
-        if seconds < _TRIAL / 4 or now.waited - began.waited < _STALLED * seconds:
-            return None
-        return (now.rows - began.rows) / seconds
+        """Rows read per second of late; None in a plan's first moments, or where the trainer is slower."""
+        pace = self._known.pace
+        return None if pace.seconds < _TRIAL or self._content() else pace.speed
 
     # ---- while running -----------------------------------------------------------------------------------------------
 
     def start(self, runner: Runner) -> None:
         """An iteration begins, with an executor of its own: there is an epoch to read, and a look worth taking."""
-        self.executor, self.workers = runner.name, runner.workers
-        self._before_epoch, self._asked_at = self._metrics.rows_read, self._metrics.elapsed
-        self._asked = min(self._asked, len(_LOOKS) - 1)
+        self._runner, self._fresh = runner, None
+        self._looks.begin(self._metrics.elapsed)
+        self._left.clear()
+        self._known.start(runner)
+
+    def reads(self, share: float) -> None:
+        """The share of the rows that this rank reads, 0 to 1."""
+        self._known.share = share
 
     def poll(self) -> None:
         """Called now and then by the run: plans when enough was seen; cheap."""
-        if self._began is None:
-            self._began = self._span()
         if self._calls is not None:
             self._calls.serve()
         if self._metrics.differences[self._found :]:
             self._refuse()
-        if self.planner is None or self._settled or self._broken or self._thread is not None or self._next is not None:
+        if self.planner is None:
             return
-        if not self._asked:
-            if self._enough():
+        self._resize()
+        news = self._known.pace.look() or not self._looks.taken
+        busy = self._next is not None or (self._thread is not None and self._thread.is_alive())
+        if news and not (self._settled or self._broken or busy):
+            self._consider()
+
+    def _consider(self) -> None:
+        """Look for another plan, where it is time to and worth it."""
+        looks, elapsed = self._looks, self._metrics.elapsed
+        if not looks.taken or self._fresh is not None:
+            if self._enough() and self._worth():
                 self._ask()
-        elif self._asked < len(_LOOKS):
-            self._judge()
+        elif looks.due(elapsed) and not self._back():
+            if looks.early:
+                if not self._content() and self._worth():
+                    self._ask()
+            elif self._missed():
+                self._closely()
+            else:
+                looks.checked(elapsed)
 
     def _enough(self) -> bool:
+        """Each operator was seen often enough; those that no row reaches are sought for a while."""
         seen = self._metrics.seen
         wanted = [
             self._binding.index[id(n)] for n in self._binding.nodes if isinstance(n.operator, (RowOperator, Read))
         ]
         calls = [seen[i].calls if i in seen else 0 for i in wanted]
-        return bool(calls) and (min(calls) >= _CALLS or self._metrics.tasks >= _TASKS * 2)
+        self._watcher.seeking = min(calls, default=_CALLS) < _CALLS
+        tasks = self._metrics.tasks - (self._fresh or 0)
+        return bool(calls) and (min(calls) >= _CALLS or (max(calls) > 0 and tasks >= _TASKS * 2))
 
-    def _judge(self) -> None:
-        """Go back from a plan that is slower than the one before it; look again when more is known."""
-        began = self._began
-        if began is None or self._metrics.elapsed - self._asked_at < _LOOKS[self._asked]:
-            return
-        speed = self._speed()
-        if self._before is not None and speed is not None and speed < _MISSED * self._before[1]:
-            plan, there = self._before
-            self._asked = len(_LOOKS)
-            self._change(plan, f"{speed:,.0f} rows/s, {there:,.0f} under the plan before: back to that")
-        elif not self._content():
-            self._ask()
+    def _worth(self) -> bool:
+        """Enough waiting is left for a plan to pay for its making."""
+        return self._known.rest() >= _WORTH
 
     def _content(self) -> bool:
         """The trainer is what limits the run: no plan makes it faster."""
-        m, began = self._metrics, self._began
-        assert began is not None
-        return m.waited - began.waited < _STALLED * (m.elapsed - began.elapsed)
+        return self._known.pace.waiting < _STALLED
+
+    def _back(self) -> bool:
+        """Go back from a plan that is slower than the one before it."""
+        speed = self._speed()
+        if self._before is None or speed is None or speed >= _MISSED * self._before[1]:
+            return False
+        plan, there = self._before
+        self._looks.end(self._metrics.elapsed)
+        self._returns = True
+        if self.planner is not None:
+            self.planner.keep(plan)
+        self._change(plan, f"{speed:,.0f} rows/s, {there:,.0f} under the plan before: back to that")
+        return True
+
+    def _missed(self) -> bool:
+        """The plan is not as fast as was predicted, or faster."""
+        speed, promised = self._speed(), self._promised
+        return speed is not None and promised is not None and missed(speed, promised) and self._worth()
+
+    def _closely(self) -> None:
+        """Figures that led to a wrong prediction are measured anew; a look follows."""
+        self._metrics.renew()
+        self._fresh = self._metrics.tasks
+        self._before = None  # its speed was that of other costs
+        self._watcher.closely(_DETAILS)
 
     def _ask(self) -> None:
-        self._asked += 1
-        self._asked_at = self._metrics.elapsed
-        profile = self.profile()
-        remaining = self._remaining()
+        known = self._known
+        self._looks.took(self._metrics.elapsed)
+        self._fresh, self._watcher.seeking = None, False
+        remaining, rest = known.remaining(), known.rest()
         if self._calls is None:
-            self._calls = Calls(inline=self.executor == "inline")
-        self._thread = beside(self._improve, self._calls, profile, remaining)
+            self._calls = Calls(inline=known.executor == "inline")
+        self._thread = beside(self._improve, self._calls, remaining, rest)
 
-    def _improve(self, calls: Calls, profile: Profile, remaining: float | None) -> None:
+    def _improve(self, calls: Calls, remaining: float | None, rest: float) -> None:
         assert self.planner is not None
         try:
-            if self.workers > 1 and not self._one_pass and self._long(profile, remaining):
-                if not self._gil or any(_UNSURE[0] < gil < _UNSURE[1] for gil in self._gil.values()):
-                    probed = calls.make(partial(with_gil, profile, self._binding, self.workers))
-                    for i, figures in probed.operators.items():  # a run that was not busy holds nobody up
-                        self._gil[i] = max(self._gil.get(i) or 0.0, figures.gil or 0.0)
-                profile = _with(profile, self._gil)
-            per_row = sum(f.wall for f in profile.operators.values()) or 1e-6
-            rows = int(min(max(_CHECK_SECONDS / per_row / 3, 8), 1024))  # as written twice, and as planned
-            plan = self.planner.improve(
-                profile, remaining, lambda plan: calls.make(partial(check_plan, self._binding, plan, rows))
-            )
+            raw = self._known.figures()
+            profile = self._known.completed(raw, self._local)
+            plan = self._better(calls, profile, remaining, rest)
+            little = plan is None or self._gain(plan, profile) < _ENOUGH
+            if little and not self._one_pass and self._known.asks(raw, remaining):
+                calls.make(partial(self._known.ask, raw))
+                profile = self._known.completed(raw, self._local)
+                plan = self._better(calls, profile, remaining, rest)
             if plan is not None and plan.root is self.current.root:
-                self.current = plan  # with more to tell
+                self.current = plan  # with more to tell, or more threads
+                self._promise()
+            elif plan is not None and self._given_up(plan, profile):
+                self.planner.keep(self.current)
             elif plan is not None:
                 self._warm(plan, calls)
                 self._change(plan, "chosen from what was measured")
         except Over:
-            self._asked -= 1  # the next epoch may see the end of it
+            self._looks.untaken()  # the next epoch may see the end of it
         except Exception:  # noqa: BLE001 - a plan is never worth a run
             self._broken = True
             _log.warning("the optimizer failed: the run goes on with the plan that it has", exc_info=True)
-        finally:
-            self._thread = None
+
+    def _better(self, calls: Calls, profile: Profile, remaining: float | None, rest: float) -> Plan | None:
+        """What the planner makes of the figures, compared on as many sample rows as the rest of the job is worth."""
+        assert self.planner is not None
+        per_row = sum(f.wall for f in profile.operators.values()) or 1e-6
+        seconds = min(_CHECK_SECONDS, _CHECK_SHARE * rest)
+        rows = int(min(max(seconds / per_row / 3, 8), 1024))  # as written twice, and as planned
+
+        def check(plan: Plan) -> Difference | None:
+            return calls.make(partial(check_plan, self._binding, plan, rows))
+
+        return self.planner.improve(profile, remaining, check)
+
+    def _gain(self, plan: Plan, profile: Profile) -> float:
+        """How many times as fast as the current plan another one should be."""
+        assert self.planner is not None
+        there = self.planner.foretell(self.current, profile).prediction
+        if plan.root is self.current.root or plan.prediction is None or there is None:
+            return 1.0
+        return plan.prediction.rows_per_second / max(there.rows_per_second, 1e-9)
+
+    def _given_up(self, plan: Plan, profile: Profile) -> bool:
+        """The plan was left in this epoch, and nothing that is known of it has changed."""
+        logical = self._binding.root
+        wanted = signature(logical, plan.root)
+        return any(signature(logical, left.root) == wanted and alike(known, profile) for left, known in self._left)
 
     def _warm(self, plan: Plan, calls: Calls) -> None:
         """The run goes on as it is until the processes of the next plan are there."""
         if not any(node.place == "processes" for node in graph.walk(plan.root)):
             return
-        processes.warm(self.workers)
+        workers = self._known.workers
+        processes.warm(workers)
         end = time.perf_counter() + _START_SECONDS
-        while not processes.ready(self.workers) and time.perf_counter() < end and not calls.over:
+        while not processes.ready(workers) and time.perf_counter() < end and not calls.over:
             time.sleep(0.01)
-
-    def _long(self, profile: Profile, remaining: float | None) -> bool:
-        """Enough is left to do for other processes to be worth their start."""
-        per_row = sum(figures.cpu for figures in profile.operators.values())
-        return remaining is None or remaining * per_row > _LONG * profile.machine.start_seconds
 
     def _change(self, plan: Plan, why: str, last: bool = False) -> None:
         with self._lock:
@@ -249,14 +305,13 @@ class Plans:
         )
         plan = self.planner.refuse(self.current, what) if self.planner is not None else self._written
         self._change(plan, f"an audit found a difference: {what}", last=True)
-        self._asked = len(_LOOKS)
 
     def failed(self, error: Exception) -> bool:
         """Go on with the pipeline as written, where the error is raised again if it is one; False if that runs."""
         if not self.rewrites:
             return False
         with self._lock:
-            self._next, self._asked, self._settled = None, len(_LOOKS), True
+            self._next, self._settled = None, True
             self.history.append(f"as written after an error: {type(error).__name__}")
             decision = Decision("plan", "all of it", applied=False, why=f"an error: {str(error).splitlines()[0]}")
             self.current = replace(self._written, decisions=(*self.current.decisions, decision))
@@ -270,6 +325,17 @@ class Plans:
 
     # ---- what is known -----------------------------------------------------------------------------------------------
 
+    def told(self) -> Plan:
+        """The current plan, with what the latest figures say of it."""
+        current, planner = self.current, self.planner
+        if planner is None or self._broken or self._settled or current.prediction is None:
+            return current
+        try:
+            return planner.foretell(current, self.profile())
+        except Exception:  # noqa: BLE001 - it was asked for news, not for trouble
+            _log.warning("the optimizer failed to predict what the plan does", exc_info=True)
+            return current
+
     def notes(self) -> list[str]:
         """What a report says of plans: changes, and what checks found."""
         m = self._metrics
@@ -282,30 +348,12 @@ class Plans:
         return self._speed()
 
     def profile(self) -> Profile:
-        """What was measured so far."""
-        return self._metrics.profile(
-            subject(self._binding.root, self._binding),
-            machine(measure=False),
-            workers=self.workers,
-            executor=self.executor,
-        )
+        """What was measured so far, and what follows from it."""
+        return self._known.profile(self._local)
 
-    def _remaining(self) -> float | None:
-        """Rows of this epoch that are still to be read, where metadata tells."""
-        rows = [split.rows for source in self._binding.sources for split in self._binding.splits(source)]
-        if any(r is None for r in rows):
-            return None
-        total = sum(r or 0 for r in rows)
-        return max(0.0, total - self._metrics.rows_read + self._before_epoch) if total else math.inf
-
-
-def _with(profile: Profile, gil: dict[int, float]) -> Profile:
-    """With what is known of who holds the GIL; who does waits for it, not for anything else."""
-    operators = {
-        i: replace(f, gil=gil.get(i), wall=f.cpu if gil.get(i, 0.0) > _HELD else f.wall)
-        for i, f in profile.operators.items()
-    }
-    return replace(profile, operators=operators)
+    @property
+    def _local(self) -> bool:
+        return not any(node.place == "processes" for node in graph.walk(self.current.root))
 
 
 def _source(node: Node) -> object:

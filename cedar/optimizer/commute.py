@@ -10,6 +10,8 @@ from cedar.operators.base import Algebra, Effects, RowOperator
 from cedar.operators.batch import Batch
 from cedar.operators.cache import Cache
 from cedar.operators.columns_ops import Drop, Rename
+from cedar.operators.dedup import Dedup
+from cedar.operators.dedup_kernels import unique_reads
 from cedar.operators.expressions import Select
 from cedar.optimizer.facts import Facts, Refusal
 
@@ -39,7 +41,9 @@ def is_row_operator(node: Node) -> bool:
 def may_skip(node: Node, facts: Facts) -> bool:
     """Whether rows may go missing here because the operator fails on them."""
     operator = node.operator
-    never = isinstance(operator, Drop | Rename | Cache) or (isinstance(operator, Select) and not operator.code())
+    never = isinstance(operator, Drop | Rename | Cache | Dedup) or (
+        isinstance(operator, Select) and not operator.code()
+    )
     return not never and facts.skips(node)
 
 
@@ -69,6 +73,16 @@ def _walls(below: Node, above: Node, facts: Facts) -> str | None:
         if mine.reads is None and (theirs.writes is None or theirs.writes or theirs.keeps is not None):
             return f"{facts.label(node)} may read any column"
     return None
+
+
+def _once(below: Node, above: Node, facts: Facts) -> str | None:
+    """What is done once for equal rows stays above the ``dedup`` that finds them."""
+    if not isinstance(below.operator, Dedup):
+        return None
+    reads, groups = unique_reads(above.operator), below.operator.groups
+    if reads is None or (groups is not None and not any(set(reads) <= set(group) for group in groups)):
+        return None
+    return f"it runs once for equal rows above {facts.label(below)}"
 
 
 def _columns(below: Node, above: Node, facts: Facts) -> str | None:
@@ -154,5 +168,5 @@ def _named(names: frozenset[str]) -> str:
 
 
 _CHECKS: tuple[Callable[[Node, Node, Facts], str | None], ...] = (
-    _kinds, _walls, _columns, _survivors, _order, _rows, _skipped,
+    _kinds, _walls, _once, _columns, _survivors, _order, _rows, _skipped,
 )  # fmt: skip

@@ -38,6 +38,7 @@ class Capacity:
         ship_bytes: bytes per second to and from a process.
         ship_seconds: to send a task to a process and its result back, without the bytes.
         storage: how much faster than measured it answers.
+        cluster, threads: a place on other machines, to which rows are shipped instead of to processes, and its cores.
     """
 
     cores: int
@@ -45,6 +46,8 @@ class Capacity:
     ship_bytes: float
     ship_seconds: float
     storage: float = 1.0
+    cluster: str = ""
+    threads: int = 1
 
 
 def add(a: Use, b: Use) -> Use:
@@ -77,7 +80,8 @@ class ChainCost:
         self.effects = [node.operator.effects() for node in chain.nodes]
         self.size = len(self.loads)
         self.full = (1 << self.size) - 1
-        self.remote = [place == REMOTE for place in self.places]
+        self.far = [place == capacity.cluster for place in self.places]
+        self.remote = [place == REMOTE or far for place, far in zip(self.places, self.far, strict=True)]
         self.units = [[self._unit(load, p, i) for p in range(len(self.places))] for i, load in enumerate(self.loads)]
         self._rates = {0: flow.rate[id(chain.base)]}
         self._per_row = sum(1 << i for i, effects in enumerate(self.effects) if effects.per_row)
@@ -203,11 +207,12 @@ class ChainCost:
         """Work of so many seconds of a worker, and its shipping, which takes somebody's core too."""
         inline = place == _HERE or self.places[place] == INLINE
         remote = not inline and self.remote[place]
+        far = remote and self.far[place]
         return (
-            (load.cpu + shipping) / self.capacity.cores,
+            ((0.0 if far else load.cpu) + shipping) / self.capacity.cores,
             0.0 if remote else load.cpu * load.gil,
             shipping,
-            0.0 if inline else busy / self.capacity.workers,
+            0.0 if inline else busy / (self.capacity.threads if far else self.capacity.workers),
             busy if inline else 0.0,
         )
 

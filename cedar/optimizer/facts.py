@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from cedar.graph import Node
 from cedar.operators.base import Schema
 from cedar.profile import OperatorProfile, Profile
+
+Factors: TypeAlias = Callable[[Node], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Facts:
         batched: whether a node's unit is the batch, by id.
         streams: whether a source has splits that can only be read from their beginning.
         keeping: None where nothing is kept.
+        factors: of a ``dedup()``: how often rows of each of its columns repeat where they are read, from a sample.
     """
 
     logical: Node
@@ -84,6 +87,7 @@ class Facts:
     batched: dict[int, bool] = field(default_factory=dict)
     streams: Callable[[Node], bool] = lambda _: True
     keeping: Keeping | None = None
+    factors: Factors | None = None
 
     def label(self, node: Node) -> str:
         """What messages call the node of the pipeline that ``node`` stands for."""

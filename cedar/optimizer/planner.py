@@ -12,14 +12,16 @@ from cedar import graph
 from cedar.graph import Node
 from cedar.operators.base import Schema
 from cedar.operators.cache import Cache
-from cedar.optimizer.budget import Budget
+from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.commute import is_row_operator, may_swap
-from cedar.optimizer.facts import Facts, Keeping, Refusal, Rule
+from cedar.optimizer.cost import REMOTE
+from cedar.optimizer.facts import Factors, Facts, Keeping, Refusal, Rule
 from cedar.optimizer.ordering import Swap
 from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.optimizer.rules.cache_place import cache_place
-from cedar.optimizer.search import Found, search
+from cedar.optimizer.search import Found, foresee, search
+from cedar.plan.alike import signature
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.planner import Check
 from cedar.plan.scan import Scan
@@ -27,6 +29,7 @@ from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
 _GAIN = 1.05  # of the predicted speed: less is not worth a change of plans
+_DEAR = 0.1  # of the operators' time: less does not decide where an operator runs
 _CHECKING = 1.0  # seconds for plans to be checked, each without the rule that made the one before it differ
 ORDER = "order"  # what decisions of the search are called
 _MOVING = frozenset({ORDER, cache_place.__name__, *(rule.__name__ for rule in MOVES)})
@@ -47,6 +50,8 @@ class AutoPlanner:
         most_workers: how many there may be where waiting limits a plan.
         exact: False allows rewrites within an operator's tolerance.
         keeping: what it costs to keep rows between epochs; None keeps caches where they are.
+        factors: how often rows repeat, of the columns of a ``dedup()``; None leaves each where it is.
+        cluster: of other machines, where a plan may use one, and what it costs to work there.
     """
 
     root: Node
@@ -60,6 +65,8 @@ class AutoPlanner:
     refused: frozenset[str] = frozenset()
     current: Plan | None = None
     keeping: Keeping | None = None
+    factors: Factors | None = None
+    cluster: Cluster | None = None
     _known: dict[int, tuple[Node, Schema]] = field(default_factory=dict, repr=False)
     _refusals: list[Decision] = field(default_factory=list, repr=False)
     _broken: bool = field(default=False, repr=False)
@@ -85,12 +92,12 @@ class AutoPlanner:
         if moves(plan) or saves:  # what is kept must be the same in every epoch
             plan = self._checked(plan, profile, remaining, check)
         current = self.current
-        if current is not None and not (plan.workers is not None and plan.workers > self.workers):
+        if current is not None:
+            more = plan.workers is not None and plan.workers > self.workers
             there = self._predicted(current, profile)
-            same = signature(self.root, plan.root) == signature(self.root, current.root)
-            if same:
-                plan = replace(plan, root=current.root, prediction=there)
-            elif not saves and not self._refusals and _gain(plan.prediction, there) < _GAIN:
+            if signature(self.root, plan.root) == signature(self.root, current.root):
+                plan = replace(plan, root=current.root, prediction=plan.prediction if more else there)
+            elif not more and not saves and not self._refusals and _gain(plan.prediction, there) < _GAIN:
                 news = tuple(self._refusals[told:])
                 plan = replace(current, prediction=there, profile=profile, decisions=(*current.decisions, *news))
         self.current, self.workers = plan, max(self.workers, plan.workers or 0)
@@ -103,9 +110,18 @@ class AutoPlanner:
 
     def _predicted(self, current: Plan, profile: Profile) -> Prediction:
         """What a plan should do, by a new profile."""
-        places = {node.place for node in graph.walk(current.root) if node.place} or {self.executors[0]}
-        here = replace(self, executors=tuple(sorted(places)))
-        return here._search(current.root, profile, None, _never).written
+        places = {node.place for node in graph.walk(current.root) if node.place}
+        executors = (*(place for place in self.executors if place not in places), *sorted(places))
+        workers = max(self.workers, current.workers or 0)
+        return foresee(current.root, self._facts(current.root, profile), self.budget, executors, workers)
+
+    def foretell(self, plan: Plan, profile: Profile) -> Plan:
+        """The same plan with what a new profile says of it."""
+        return plan if self._broken else replace(plan, prediction=self._predicted(plan, profile), profile=profile)
+
+    def keep(self, plan: Plan) -> None:
+        """The run goes on with this plan, whatever was chosen last."""
+        self.current = plan
 
     def best(self, profile: Profile, remaining: float | None = None) -> Plan:
         """The best plan for a profile, unchecked."""
@@ -121,6 +137,7 @@ class AutoPlanner:
             found.executor,
             found.workers,
             profile,
+            self.budget.cache_bytes,
         )
 
     def refuse(self, current: Plan, what: str) -> Plan:
@@ -192,12 +209,24 @@ class AutoPlanner:
             root,
             facts,
             self.budget,
-            self.executors,
+            self._places(root, facts, profile),
             self.workers,
             remaining,
             most_workers=self.most_workers,
             swap=_never if ORDER in self.refused else swap,
+            cluster=self.cluster,
         )
+
+    def _places(self, root: Node, facts: Facts, profile: Profile) -> Sequence[str]:
+        """Without processes, until it is known of what takes the time whether it holds the GIL."""
+        here = tuple(place for place in self.executors if place != REMOTE)
+        shares = profile.shares
+        for node in graph.walk(root):
+            figures, ordinal = facts.figures(node), facts.ordinal(node)
+            known = figures is None or figures.gil is not None or not node.operator.effects().per_row
+            if not known and shares.get(ordinal or 0, 0.0) > _DEAR:
+                return here or self.executors
+        return self.executors
 
     def _rewritten(self, root: Node, rules: Sequence[Rule], profile: Profile | None) -> tuple[Node, list[Decision]]:
         return rewrite(root, rules, lambda changed: self._facts(changed, profile))
@@ -213,6 +242,7 @@ class AutoPlanner:
             streams=self.streams,
             known=self._known,
             keeping=self.keeping,
+            factors=self.factors,
         )
 
 
@@ -237,21 +267,6 @@ def moves(plan: Plan) -> bool:
         inside = [numbers.get(id(each.logical), -1) for each in _filters(node)]
         first[id(node)] = max([own, passed, *inside])
     return False
-
-
-def signature(logical: Node, root: Node) -> list[tuple[object, ...]]:
-    """Equal for graphs that do the same in the same order and places."""
-    own = {id(node) for node in graph.walk(logical)}
-    numbers: dict[int, int] = {}
-    rows: list[tuple[object, ...]] = []
-    for node in graph.walk(root):
-        numbers[id(node)] = len(numbers)
-        operator = node.operator
-        scan = (getattr(operator, "columns", None), tuple(id(w.logical) for w in _filters(node)))
-        stands_for = id(node.logical) if id(node.logical) in own else 0
-        place = "" if node.place == "threads" else node.place
-        rows.append((stands_for, operator.label(), scan, place, *(numbers[id(child)] for child in node.inputs)))
-    return rows
 
 
 def _filters(node: Node) -> tuple[Node, ...]:

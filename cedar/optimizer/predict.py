@@ -10,6 +10,7 @@ from cedar.optimizer.flow import Flow
 from cedar.optimizer.loads import Load
 from cedar.optimizer.ordering import Path
 from cedar.plan.data import Prediction
+from cedar.profile.queueing import cores_kept
 
 _LEAST_GAIN = 0.005  # what more hardware buys at least to be worth a word
 _TWICE = 2.0
@@ -60,8 +61,11 @@ class Model:
 def predict(model: Model, paths: Sequence[Path]) -> Prediction:
     """What is expected of a plan."""
     use = model.use(paths)
-    named = {_name(model, k): seconds for k, seconds in enumerate(use) if seconds > 0}
-    slowest = max(use)
+    named: dict[str, float] = {}
+    for k, seconds in enumerate(use):
+        if seconds > 0:
+            named[_name(model, k)] = max(seconds, named.get(_name(model, k), 0.0))
+    slowest = expected_seconds(model, use)
     return Prediction(
         rows_per_second=1 / slowest if slowest else float("inf"),
         bottleneck=max(named, key=lambda name: named[name]) if named else "",
@@ -69,6 +73,15 @@ def predict(model: Model, paths: Sequence[Path]) -> Prediction:
         operators=_operators(model, paths),
         more=_more(model, paths, slowest),
     )
+
+
+def expected_seconds(model: Model, use: Use) -> float:
+    """Per row: what the scarcest resource takes, or more where workers wait for one another to let go of the GIL."""
+    work = use[0] * model.capacity.cores
+    if not work:
+        return max(use)
+    at_once = max(1, min(model.capacity.workers, model.capacity.cores))
+    return max(*use, work / cores_kept(min(use[1] / work, 1.0), at_once))
 
 
 def _name(model: Model, k: int) -> str:
@@ -115,7 +128,7 @@ def _more(model: Model, paths: Sequence[Path], slowest: float) -> dict[str, floa
     gains = {}
     for what, capacity in larger.items():
         there = model.on(capacity)
-        time = max(there.use(there.again(paths)))
+        time = expected_seconds(there, there.use(there.again(paths)))
         gains[what] = slowest / time - 1 if time else 0.0
     worth = sorted(gains.items(), key=lambda item: -item[1])
     return {what: gain for what, gain in worth if gain >= _LEAST_GAIN}

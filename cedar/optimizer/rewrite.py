@@ -13,7 +13,7 @@ from cedar.errors import CedarError
 from cedar.graph import Node
 from cedar.operators.base import Schema
 from cedar.optimizer.edit import fit, substitute, tidy
-from cedar.optimizer.facts import Change, Facts, Keeping, Refusal, Rule
+from cedar.optimizer.facts import Change, Factors, Facts, Keeping, Refusal, Rule
 from cedar.optimizer.live import live_columns
 from cedar.optimizer.order import restore_order
 from cedar.plan.data import Decision
@@ -109,6 +109,7 @@ def facts_of(
     streams: Callable[[Node], bool] | None = None,
     known: dict[int, tuple[Node, Schema]] | None = None,
     keeping: Keeping | None = None,
+    factors: Factors | None = None,
 ) -> Facts:
     """The facts of a graph under rewriting.
 
@@ -122,6 +123,7 @@ def facts_of(
         streams: whether a source is read from its beginning only; by default its splits tell, which are listed here.
         known: schemas of earlier graphs, kept from one call to the next: hand in one dict for all of them.
         keeping: what it costs to keep rows between epochs; None where nothing is kept.
+        factors: how often rows repeat, of the columns of a ``dedup()``; None where that is not to be found out.
     """
     nodes = list(graph.walk(root))
     schemas = _schemas(nodes, {} if known is None else known)
@@ -140,6 +142,7 @@ def facts_of(
         batched=graph.batched(root),
         streams=streams or _reads_from_the_beginning,
         keeping=keeping,
+        factors=factors,
     )
 
 

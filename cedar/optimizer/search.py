@@ -11,7 +11,7 @@ from cedar import graph
 from cedar.graph import Node
 from cedar.operators.base import StreamOperator
 from cedar.optimizer import joint
-from cedar.optimizer.budget import Budget
+from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.chains import Arranged, find_chains, rebuild
 from cedar.optimizer.commute import may_swap
 from cedar.optimizer.cost import INLINE, REMOTE, RESOURCES, Capacity, ChainCost
@@ -19,14 +19,16 @@ from cedar.optimizer.facts import Facts
 from cedar.optimizer.flow import Flow, find_flow
 from cedar.optimizer.joint import Candidate, Method
 from cedar.optimizer.loads import Load, find_loads
-from cedar.optimizer.ordering import Precedence, Swap, find_precedence
-from cedar.optimizer.predict import Model, predict
+from cedar.optimizer.ordering import Path, Precedence, Swap, find_precedence
+from cedar.optimizer.predict import Model, expected_seconds, predict
 from cedar.optimizer.reasons import Choice, tell
 from cedar.plan.data import Decision, Prediction
+from cedar.profile import Profile
 
 LEAST_GAIN = 0.03  # the order as written is left for more than this
 _SETTLED = 0.03  # moves that gain less than this, all together, are undone: two measurements choose the same plan
 _AHEAD = 2  # tasks in flight for each worker
+_GATHERING = 0.5  # the share of gathering and converting that holds the GIL: large copies do not
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ def search(
     *,
     most_workers: int | None = None,
     swap: Swap = may_swap,
+    cluster: Cluster | None = None,
 ) -> Found:
     """The best order and places for a graph that rules have rewritten.
 
@@ -71,24 +74,39 @@ def search(
         workers: tasks at once; up to ``most_workers`` where waiting limits the run.
         remaining: rows still to be read, which must pay for the start of processes; None where unknown.
         swap: whether two operators may change places.
+        cluster: another place allowed, and what it costs to work there.
     """
     model = _model(root, facts, budget, executors, workers)
     precedences = [find_precedence(cost.chain, facts, swap) for cost in model.costs]
-    choice = _choose(model, precedences, facts, remaining)
+    choice = _choose(model, precedences, facts, remaining, cluster)
     wanted = _wanted_workers(choice.plan, most_workers)
     if wanted > choice.plan.model.capacity.workers:
         model = model.on(dataclasses.replace(model.capacity, workers=wanted))
-        choice = _choose(model, precedences, facts, remaining)
+        choice = _choose(model, precedences, facts, remaining, cluster)
     choice = _within_memory(choice, facts, budget)
     return Found(
         root=rebuild(root, facts, _arranged(choice.plan)),
-        executor=_executor(choice.plan),
+        executor=_executor(choice.plan, model),
         workers=choice.plan.model.capacity.workers,
         method=choice.method,
         prediction=predict(choice.plan.model, choice.plan.paths),
         written=predict(choice.written.model, choice.written.paths),
         decisions=tell(choice, facts, precedences),
     )
+
+
+def foresee(root: Node, facts: Facts, budget: Budget, executors: Sequence[str], workers: int) -> Prediction:
+    """What is expected of a graph as it is: its orders, and the places of its nodes."""
+    model = _model(root, facts, budget, executors, workers)
+    paths = []
+    for cost in model.costs:
+        nodes = (cost.chain.base, *cost.chain.nodes)
+        places = [cost.places.index(node.place) if node.place in cost.places else 0 for node in nodes]
+        starts = [at for at, _ in cost.starts()]
+        start = places[0] if places[0] in starts else starts[0]
+        order = tuple(range(cost.size))
+        paths.append(Path(cost.evaluate(order, places[1:], start), order, tuple(places[1:]), start))
+    return predict(model, paths)
 
 
 # ---- the model -------------------------------------------------------------------------------------------------------
@@ -108,7 +126,7 @@ def _model(root: Node, facts: Facts, budget: Budget, executors: Sequence[str], w
     )
     ordinals = {id(node): facts.ordinal(node) for node in graph.walk(root)}
     costs = tuple(ChainCost(chain, loads, flow, capacity, places) for chain in find_chains(root, facts))
-    return Model(capacity, costs, loads, flow, _fixed(root, loads, flow), ordinals.get)
+    return Model(capacity, costs, loads, flow, _fixed(root, facts.profile, loads, flow), ordinals.get)
 
 
 def _places(executors: Sequence[str]) -> tuple[str, ...]:
@@ -117,9 +135,9 @@ def _places(executors: Sequence[str]) -> tuple[str, ...]:
     return tuple(place for place in (local, REMOTE if REMOTE in executors else None) if place) or ("threads",)
 
 
-def _fixed(root: Node, loads: dict[int, Load], flow: Flow) -> tuple[float, float, float]:
-    """What the stream operators take, per row read."""
-    cores = gil = coordinator = 0.0
+def _fixed(root: Node, profile: Profile, loads: dict[int, Load], flow: Flow) -> tuple[float, float, float]:
+    """What the stream operators take per row read, and what cuts, gathers, converts and hands over batches."""
+    cores, gil, coordinator = profile.own + profile.around, profile.own + _GATHERING * profile.around, profile.own
     for node in graph.walk(root):
         if isinstance(node.operator, StreamOperator):
             load, rate = loads[id(node)], sum(flow.rate[id(child)] for child in node.inputs)
@@ -132,21 +150,30 @@ def _fixed(root: Node, loads: dict[int, Load], flow: Flow) -> tuple[float, float
 # ---- choosing --------------------------------------------------------------------------------------------------------
 
 
-def _choose(model: Model, precedences: Sequence[Precedence], facts: Facts, remaining: float | None) -> Choice:
-    """The best plan with processes or without, unless the order as written is as good."""
+def _choose(
+    model: Model,
+    precedences: Sequence[Precedence],
+    facts: Facts,
+    remaining: float | None,
+    cluster: Cluster | None = None,
+) -> Choice:
+    """The best plan with processes, with a cluster or with neither, unless the order as written is as good."""
     assert facts.profile is not None
     start = facts.profile.machine.start_seconds
 
     def seconds(plan: Candidate) -> float:
         """For the rows that are left, the start of processes included; for one row where nobody knows how many."""
+        each = expected_seconds(plan.model, plan.model.use(plan.paths))
         if remaining is None:
-            return plan.slowest
-        return plan.slowest * remaining + (start if plan.remote else 0.0)
+            return each
+        return each * remaining + (start if plan.remote and not plan.model.capacity.cluster else 0.0)
 
     places = model.costs[0].places if model.costs else ("threads",)
     written = min((joint.written(model.on(model.capacity, (place,))) for place in places), key=seconds)
     local = tuple(place for place in places if place != REMOTE)
     found = [joint.best(model.on(model.capacity, allowed), precedences) for allowed in {local: 0, places: 0} if allowed]
+    if cluster is not None:
+        found.append(joint.best(_with_cluster(model, local, cluster), precedences))
     method: Method = "beam" if any(by == "beam" for _, by in found) else "exact"
     plan = min((plan for plan, _ in found), key=seconds)
     if seconds(plan) > seconds(written) * (1 - LEAST_GAIN):
@@ -155,6 +182,15 @@ def _choose(model: Model, precedences: Sequence[Precedence], facts: Facts, remai
         settled = plan.settled(_SETTLED)
         plan = settled if seconds(settled) < seconds(written) else plan
     return Choice(plan, written, found[0][0], method, processes=REMOTE in places)
+
+
+def _with_cluster(model: Model, local: tuple[str, ...], cluster: Cluster) -> Model:
+    """The same graph, with a cluster to work on beside this process."""
+    capacity = dataclasses.replace(
+        model.capacity, cluster=cluster.address, threads=cluster.threads, ship_bytes=cluster.ship_bytes,
+        ship_seconds=cluster.ship_seconds,
+    )  # fmt: skip
+    return model.on(capacity, (*local, cluster.address))
 
 
 def _wanted_workers(plan: Candidate, most: int | None) -> int:
@@ -197,8 +233,8 @@ def _arranged(plan: Candidate) -> list[Arranged]:
     return found
 
 
-def _executor(plan: Candidate) -> str:
-    """The place in the coordinator's process where anything runs there, else the one that all have."""
+def _executor(plan: Candidate, model: Model) -> str:
+    """The place in the coordinator's process where anything runs there, else the one where what has no place runs."""
     if not plan.model.costs:
         return "threads"
     local = {
@@ -207,4 +243,4 @@ def _executor(plan: Candidate) -> str:
         for at in (path.start, *path.places)
         if at >= 0 and not cost.remote[at]
     }
-    return min(local, default=plan.model.costs[0].places[0])
+    return min(local, default=model.costs[0].places[0])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from cedar.errors import PipelineError, user_site
 from cedar.operators.batch import Batch
 from cedar.operators.bucket import BucketByLength
+from cedar.operators.dedup import dedup
 from cedar.operators.pack import Pack
 from cedar.operators.repeat import Repeat
 from cedar.operators.sample import Sample
@@ -130,6 +130,27 @@ class OrderMethods:
         """
         return self._on(Repeat(n))
 
-    def dedup(self, groups: Any = "auto", *, session: str | None = None) -> NoReturn:
-        """Not there yet: deduplication comes with the recommendation work."""
-        raise PipelineError("dedup() is not there yet", site=user_site(), fix="leave it out; batches hold plain lists")
+    def dedup(self, groups: Any = "auto", *, session: str | None = None) -> Pipeline:
+        """Mark columns of lists that repeat from row to row: batches hold each distinct row of a group once.
+
+        No value and no order changes. A batch (format "torch" or "numpy") has the ``InverseKeyedJaggedTensor`` of a
+        group under the name of each of its columns; format "arrow", rows and sinks have plain lists. Functions marked
+        as changing one value by itself (``cedar.operators.algebra``, ``cedar.operators.recsys``) are called once for
+        rows that are equal.
+
+        Args:
+            groups: lists of column names, each a group whose rows are the same where all its lists are; "auto" finds
+                the groups that pay in a sample of the rows, and may find none.
+            session: the column that tells sessions apart, for the estimates that ``explain()`` prints.
+
+        Raises:
+            PipelineError: no such column, one that holds no lists, or one in two groups.
+
+        Example:
+            >>> import cedar
+            >>> p = cedar.from_items([{"ids": [1, 2]}, {"ids": [1, 2]}, {"ids": [3]}]).dedup([["ids"]]).batch(3)
+            >>> group = next(iter(p))["ids"]
+            >>> group["ids"].to_list(), group.inverse_lookup.tolist()
+            ([[1, 2], [3]], [0, 0, 1])
+        """
+        return self._on(dedup(groups, session))

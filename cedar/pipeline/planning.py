@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cedar.errors import PlanError, user_site
+from cedar.errors import CedarError, PlanError, user_site
+from cedar.execution.binding import Binding
 from cedar.execution.checking import check_plan
+from cedar.execution.dask import cluster_figures
+from cedar.execution.dedup import factors_where_read, has_dedup
 from cedar.execution.executors import EXECUTORS, available_cpus
 from cedar.execution.keeping.cost import load_seconds_per_byte
 from cedar.execution.keeping.store import MEMORY_BYTES
@@ -17,8 +20,8 @@ from cedar.execution.machine import machine
 from cedar.execution.measure import profile as measured
 from cedar.execution.planning import Plans
 from cedar.operators.base import Env, RowOperator
-from cedar.optimizer.budget import Budget
-from cedar.optimizer.facts import Keeping
+from cedar.optimizer.budget import Budget, Cluster
+from cedar.optimizer.facts import Factors, Keeping
 from cedar.optimizer.planner import AutoPlanner
 from cedar.plan.data import Decision, Plan
 from cedar.plan.planner import Planner
@@ -71,7 +74,25 @@ def planner_for(
         most_workers=_MOST_WORKERS if workers is None and executor == "auto" else None,
         exact=exact,
         keeping=Keeping(load_seconds_per_byte, _room(budget), wanted=bool(budget.cache_bytes)),
+        factors=_factors(node, on_error) if has_dedup(node) else None,
+        cluster=None if budget.cluster is None else Cluster(*cluster_figures(budget.cluster)),
     )
+
+
+def _factors(root: Node, on_error: Skip | None) -> Factors:
+    """How often rows repeat, from a sample that is read when it is first asked for."""
+    known: dict[int, Mapping[str, float]] = {}
+
+    def factors(node: Node) -> Mapping[str, float]:
+        logical = node.logical
+        if id(logical) not in known:
+            try:
+                known[id(logical)] = factors_where_read(Binding(root, on_error, Env(sampling=True)), logical)
+            except CedarError:  # the run meets it too, and says what is wrong
+                known[id(logical)] = {}
+        return known[id(logical)]
+
+    return factors
 
 
 def _room(budget: Budget) -> int:
@@ -81,8 +102,6 @@ def _room(budget: Budget) -> int:
 
 def best_plan(pipeline: Pipeline, budget: Budget | None, profile: Profile | None) -> Plan:
     """The best plan for a profile; measured where none is given, and checked on sample rows."""
-    from cedar.execution.binding import Binding
-
     node = pipeline.node
     _check("budget", budget, Budget, "cedar.Budget(cpus=..., memory=...)")
     _check("profile", profile, Profile, "p.profile(), or Profile.load(path, p)")
@@ -123,7 +142,13 @@ def why_illegal(plan: Plan) -> str | None:
 def explain_run(root: Node, plans: Plans) -> str:
     """The text of ``loader.explain()``."""
     profile = plans.profile()
-    return explain(root, plans.current, profile=profile if profile.operators else None, measured=plans.measured())
+    return explain(
+        root,
+        plans.told(),
+        profile=profile if profile.operators else None,
+        measured=plans.measured(),
+        achieved=plans.factors,
+    )
 
 
 def _places(executor: str | Executor) -> tuple[str, ...]:

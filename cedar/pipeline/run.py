@@ -54,8 +54,8 @@ class RunMethods:
             plan: "auto" rewrites the pipeline by what operators declare, measures it while it runs, and changes to the
                 plan that is best on this machine; "off" runs it as written; or a ``Plan``. The rows, their order and
                 the states are the same.
-            executor: "auto" leaves it to the plan; "inline", "threads", "processes", or any
-                ``concurrent.futures.Executor``.
+            executor: "auto" leaves it to the plan; "inline", "threads", "processes", "dask" (a cluster of this
+                machine), the address of a Dask scheduler, a Dask client, or any ``concurrent.futures.Executor``.
             workers: tasks at once; the cores of the machine by default.
             seed: of the run; operators' own seeds are mixed into it.
             epoch: the first epoch.

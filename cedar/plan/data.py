@@ -60,6 +60,7 @@ class Plan:
         executor: of what has no place of its own; "" leaves it to the run.
         workers: tasks at once; None leaves it to the run.
         profile: the figures it was chosen from.
+        cache_bytes: what ``cache()`` may keep; None leaves it to the run.
     """
 
     logical: Node
@@ -70,6 +71,7 @@ class Plan:
     executor: str = ""
     workers: int | None = None
     profile: Profile | None = None
+    cache_bytes: int | None = None
 
     @staticmethod
     def as_written(root: Node) -> Plan:

@@ -21,6 +21,8 @@ from cedar.graph import Node, walk
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.entries import entries_of, graph_of
 from cedar.plan.fits import check_graph, check_pipeline, operator_entries
+from cedar.profile import quota
+from cedar.redact import redacted
 
 VERSION = 1
 _log = logging.getLogger("cedar")
@@ -55,6 +57,7 @@ def text_of(plan: Plan) -> str:
         "method": plan.method,
         "executor": plan.executor,
         "workers": plan.workers,
+        **({} if plan.cache_bytes is None else {"cache_bytes": plan.cache_bytes}),
         "operators": operator_entries(logical),
         "nodes": entries_of(plan.root, logical),
         "decisions": [_decision(d) for d in plan.decisions],
@@ -124,13 +127,14 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> None:
                 if local:
                     fs.rm_file(fresh)
             raise
-    except Exception as error:  # whatever a filesystem throws
+    except Exception as error:  # noqa: BLE001 - whatever a filesystem throws
+        cause = redacted(error)
         raise PlanError(
             f"the plan cannot be written to {where!r}: {error}",
             site=user_site(),
             done="what was there before is as it was",
             fix="give a path or URL that can be written",
-        ) from error
+        ) from cause
 
 
 def shown(plan: Plan) -> str:
@@ -191,10 +195,11 @@ def read(path: str | os.PathLike[str], pipeline: HasNode, verify: Verify | None 
     try:
         with fsspec.open(os.path.expanduser(where), "rb") as file:
             text = file.read().decode("utf-8")
-    except Exception as error:  # whatever a filesystem throws
+    except Exception as error:  # noqa: BLE001 - whatever a filesystem throws
+        cause = redacted(error)
         raise PlanError(
             f"the plan {where!r} cannot be read: {error}", site=user_site(), fix="check the path"
-        ) from error
+        ) from cause
     return plan_from(text, pipeline, verify, where)
 
 
@@ -257,6 +262,7 @@ def _plan(found: dict[str, Any], root: Node, verify: Verify | None) -> Plan:
         method="loaded",
         executor=_value(found, "executor", str, ""),
         workers=_workers(found),
+        cache_bytes=_cache_bytes(found),
     )
     why = verify(plan) if verify is not None else None
     if why:
@@ -273,7 +279,7 @@ def _news(found: Mapping[str, Any], changed: list[str]) -> list[Decision]:
         news.append(Decision("load", ", ".join(changed), applied=True, why=why))
     machine = found.get("machine")
     cores = machine.get("cores") if isinstance(machine, dict) else None
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    here = quota.cores()
     if isinstance(cores, int) and cores != here:
         why = f"the plan was made on {cores} core(s), here are {here}"
         news.append(Decision("load", "machine", applied=True, why=why))
@@ -323,6 +329,15 @@ def _workers(found: Mapping[str, Any]) -> int | None:
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
         raise PlanError(f"the plan has workers {workers!r}", fix="give a whole number from 1, or null")
     return workers
+
+
+def _cache_bytes(found: Mapping[str, Any]) -> int | None:
+    size = found.get("cache_bytes")
+    if size is None:
+        return None
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        raise PlanError(f"the plan has cache_bytes {size!r}", fix="give a whole number of bytes, or leave it out")
+    return size
 
 
 def _value(entry: Mapping[str, Any], key: str, kind: type, default: Any = None) -> Any:

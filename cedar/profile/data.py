@@ -34,6 +34,8 @@ class Profile:
         seconds: wall time of the measurement.
         workers: tasks at once.
         executor: where it ran.
+        own: CPU seconds per row read of the loader's thread: it cuts batches, and hands them over.
+        around: CPU seconds per row read of workers around operators: they gather rows, and convert batches.
     """
 
     pipeline: str
@@ -43,6 +45,8 @@ class Profile:
     seconds: float = 0.0
     workers: int = 1
     executor: str = "threads"
+    own: float = 0.0
+    around: float = 0.0
 
     # ---- to read -----------------------------------------------------------------------------------------------------
 

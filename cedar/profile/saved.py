@@ -10,7 +10,7 @@ from typing import Any
 
 from cedar.profile.figures import Machine, OperatorProfile
 
-VERSION = 1
+VERSION = 2
 _FORMAT = "cedar profile"
 _DIGITS = 5  # significant ones in a file: what differs beyond them is noise
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
+from cedar.errors import CedarError
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
 from cedar.execution.compile import Compiler
 from cedar.execution.dealt import DealtStream, Share
+from cedar.execution.dedup import found_groups
 from cedar.execution.metrics import Metrics
 from cedar.execution.runner import Runner
 from cedar.execution.tasks import Tasks
@@ -34,8 +36,11 @@ def explain(
     profile: Profile | None = None,
     cache: Sequence[str] = (),
     measured: float | None = None,
+    achieved: Mapping[tuple[str, ...], float] | None = None,
 ) -> str:
-    """The text of ``Pipeline.explain()`` and ``Loader.explain()``. Storage is listed; nothing is run.
+    """The text of ``Pipeline.explain()`` and ``Loader.explain()``.
+
+    Storage is listed; nothing is run, but that a sample of rows is read where there is a ``dedup()``.
 
     Args:
         root: the pipeline as written.
@@ -43,6 +48,7 @@ def explain(
         profile: what was measured; by default what the plan was chosen from.
         cache: a line per ``cache()``: hit or miss, and why.
         measured: rows per second that the plan gives, where it runs.
+        achieved: rows per row held, of each group of columns in the batches handed over.
     """
     shown = plan if plan is not None else Plan.as_written(root)
     profile = profile if profile is not None else shown.profile
@@ -57,6 +63,7 @@ def explain(
         lines += _rules(plan.decisions)
     if shown.prediction is not None:
         lines += headed("PREDICTION", [_predicted(shown.prediction, measured)])
+    lines += headed("DEDUP", _groups(binding, achieved or {}))
     lines += headed("CACHE", cache, _CACHES)
     lines += headed("UNITS", [f"{_units(dealt.count)} {unit} in an epoch"])
     lines += headed("RANKS", [_ranks(dealt.source.count, compiler)])
@@ -80,6 +87,21 @@ def _rules(decisions: Sequence[Decision]) -> list[str]:
     """What was applied, then what was refused."""
     ordered = sorted(decisions, key=lambda d: not d.applied)
     return headed("RULES", [str(d) for d in ordered] or ["none applied, none refused"], _RULES, ": print(plan)")
+
+
+def _groups(binding: Binding, achieved: Mapping[tuple[str, ...], float]) -> list[str]:
+    """What a sample says of each group of columns, and what came of it."""
+    lines: list[str] = []
+    try:
+        for _, found in found_groups(binding):
+            for group in found.groups:
+                came = f"; achieved {achieved[group.names]:.3g}" if group.names in achieved else ""
+                lines.append(f"{group}{came}")
+            lines += [f"{'+'.join(one.names)} left out: {why}" for one, why in found.refused]
+            lines += [found.note] if found.note else []
+    except CedarError as error:
+        lines.append(f"no sample: {error.what}")
+    return lines
 
 
 def _predicted(prediction: Prediction, measured: float | None) -> str:

@@ -7,8 +7,10 @@ import stat
 import pytest
 
 from cedar.execution import machine as module
-from cedar.execution.machine import cores, machine, memory
-from cedar.execution.shipping import ship_costs
+from cedar.execution.executors import available_cpus
+from cedar.execution.machine import machine, ship_costs
+from cedar.profile import quota
+from cedar.profile.quota import cores, memory
 
 COSTS = (2e-4, 1e9, 0.5)
 
@@ -51,7 +53,7 @@ def test_without_measuring_it_takes_what_is_kept_or_the_defaults(home, monkeypat
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"version": 1}', '{"version": 9, "machines": {}}', '{"version": 1, "machines": []}']
+    "text", ["", "{", "[]", '{"version": 2}', '{"version": 9, "machines": {}}', '{"version": 2, "machines": []}']
 )
 def test_a_damaged_file_is_measured_anew_and_replaced(home, monkeypatch, text):
     folder, calls = home
@@ -61,7 +63,7 @@ def test_a_damaged_file_is_measured_anew_and_replaced(home, monkeypatch, text):
     forget(monkeypatch)
     machine()
     assert len(calls) == 1
-    assert json.loads((folder / "machine.json").read_text())["version"] == 1
+    assert json.loads((folder / "machine.json").read_text())["version"] == 2
 
 
 @pytest.mark.parametrize("wrong", [-1.0, 0.0, float("nan"), "fast", None])
@@ -80,7 +82,7 @@ def test_figures_that_make_no_sense_are_not_taken(home, monkeypatch, wrong):
 def test_figures_of_other_machines_stay_in_the_file(home):
     folder, _ = home
     folder.mkdir(parents=True, mode=0o700)
-    (folder / "machine.json").write_text('{"version": 1, "machines": {"another": {"speed": 1.0}}}')
+    (folder / "machine.json").write_text('{"version": 2, "machines": {"another": {"speed": 1.0}}}')
     machine()
     machines = json.loads((folder / "machine.json").read_text())["machines"]
     assert machines["another"] == {"speed": 1.0}
@@ -140,19 +142,25 @@ def root_with(tmp_path, cgroup, **files):
 
 
 def test_a_quota_of_version_2_counts_also_from_above(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "available_cpus", lambda: 16)
+    monkeypatch.setattr(quota, "allowed", lambda: 16)
     files = {"job__cpu_dot_max": "350000 100000\n", "job__task__cpu_dot_max": "max 100000\n"}
     assert cores(root_with(tmp_path, "0::/job/task\n", **files)) == 4
 
 
 def test_a_quota_of_version_1_counts(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "available_cpus", lambda: 16)
+    monkeypatch.setattr(quota, "allowed", lambda: 16)
     files = {"cpu__job__cpu_dot_cfs_quota_us": "200000\n", "cpu__job__cpu_dot_cfs_period_us": "100000\n"}
     assert cores(root_with(tmp_path, "3:cpu,cpuacct:/job\n", **files)) == 2
 
 
+def test_a_run_has_as_many_workers_as_the_quota_allows(monkeypatch):
+    monkeypatch.setattr(quota, "allowed", lambda: 16)
+    monkeypatch.setattr(quota, "_cpu_quotas", lambda root: iter([2.5]))
+    assert available_cpus() == machine(measure=False).cores == 3
+
+
 def test_no_quota_leaves_the_affinity(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "available_cpus", lambda: 3)
+    monkeypatch.setattr(quota, "allowed", lambda: 3)
     files = {"cpu__cpu_dot_cfs_quota_us": "-1\n", "cpu__cpu_dot_cfs_period_us": "100000\n"}
     assert cores(root_with(tmp_path, "3:cpu:/\n", **files)) == 3
     assert cores(str(tmp_path / "nowhere")) == 3

@@ -1,0 +1,65 @@
+"""What this process may use of the machine: its affinity, and the limits of its control groups."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+from collections.abc import Iterator
+
+
+def allowed() -> int:
+    """The cores that the system lets this process run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cores(root: str = "/") -> int:
+    """The cores this process may use: its affinity, and the quota of its control groups rounded up."""
+    quota = min((share for share in _cpu_quotas(root)), default=math.inf)
+    return max(1, min(allowed(), math.ceil(quota) if quota < math.inf else sys.maxsize))
+
+
+def memory(root: str = "/") -> int:
+    """Bytes this process may use: those of the machine, or the least limit of its control groups."""
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [*_numbers(root, "memory", "memory.max"), *_numbers(root, "memory", "memory.limit_in_bytes")]
+    return int(min([installed, *(limit for limit, *_ in limits if limit > 0)]))
+
+
+def _cpu_quotas(root: str) -> Iterator[float]:
+    for quota, period in _numbers(root, "cpu", "cpu.max"):
+        yield quota / period
+    periods = _numbers(root, "cpu", "cpu.cfs_period_us")
+    for (quota,), (period,) in zip(_numbers(root, "cpu", "cpu.cfs_quota_us"), periods, strict=False):
+        if quota > 0:
+            yield quota / period
+
+
+def _numbers(root: str, controller: str, name: str) -> Iterator[list[float]]:
+    """The numbers in a file of this process's control groups, nearest first; those without a limit are left out."""
+    for folder in _groups(root, controller):
+        with contextlib.suppress(OSError, ValueError):
+            with open(os.path.join(folder, name), encoding="ascii") as file:
+                words = file.read().split()
+            if words and words[0] != "max":
+                yield [float(word) for word in words]
+
+
+def _groups(root: str, controller: str) -> Iterator[str]:
+    """The folders of the control groups that this process is in, and those above them."""
+    mounted = os.path.join(root, "sys/fs/cgroup")
+    try:
+        with open(os.path.join(root, "proc/self/cgroup"), encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        tops = [os.path.join(mounted, name) for name in {controllers, controller}] if controllers else [mounted]
+        parts = [part for part in path.split("/") if part and part != ".."]
+        for top in filter(os.path.isdir, tops):
+            for depth in range(len(parts), -1, -1):
+                yield os.path.join(top, *parts[:depth])

@@ -1,0 +1,113 @@
+"""How fast a run goes, what it takes around its operators, and which tasks are measured."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from cedar.execution import clocks
+from cedar.execution.account import OwnTime
+from cedar.execution.metrics import Metrics
+from cedar.execution.pace import Pace
+from cedar.execution.runner import Runner
+from cedar.execution.watcher import Watcher
+from cedar.profile import Observation
+
+
+def test_what_is_around_operators_is_what_threads_did_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics, spent = Metrics(), [0.0, 0.0]
+    monkeypatch.setattr(clocks, "spent_by", lambda _: tuple(spent))
+    pace, runner = Pace(metrics), Runner("threads", 2)
+    pace.start(runner)
+    metrics.work, spent[0] = 5.0, 9.0  # before the first reading: not of this plan
+    assert pace.look()
+    for _ in range(10):
+        metrics.elapsed += 0.1
+        metrics.waited += 0.05
+        metrics.rows_read += 100
+        metrics.own += 0.01
+        metrics.work += 0.06
+        spent[0] += 0.08
+        spent[1] += 0.02
+        assert pace.look()
+        assert not pace.look(), "not at once again"
+    assert pace.own == pytest.approx(1e-4)
+    assert pace.around == pytest.approx(2e-4)
+    assert pace.waiting == pytest.approx(0.5)
+    assert pace.cores == pytest.approx(1.1)
+    assert pace.speed == pytest.approx(1000 / 0.8), "seconds in which others had the cores do not count"
+    pace.renew()
+    assert (pace.seconds, pace.own, pace.cores) == (0.0, 0.0, 0.0)
+    runner.close()
+
+
+def test_it_follows_a_run_that_slows_down() -> None:
+    metrics = Metrics()
+    pace = Pace(metrics)
+    for rows in [1000] * 100 + [100] * 80:
+        metrics.elapsed += 0.1
+        metrics.rows_read += rows
+        pace.look()
+    assert 1000 <= pace.speed < 2000
+
+
+def test_the_time_of_other_threads_is_told_while_they_live() -> None:
+    go = threading.Event()
+
+    def works() -> None:
+        sum(range(200_000))
+        go.wait(30)
+
+    thread = threading.Thread(target=works)
+    thread.start()
+    before = clocks.spent_by([thread])
+    go.set()
+    thread.join()
+    assert before[0] >= 0.0
+    assert clocks.spent_by([thread]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_the_time_of_the_loaders_thread_is_counted_between_asking_and_having(every: int) -> None:
+    metrics = Metrics()
+    own = OwnTime(metrics, every)
+    for _ in range(20):
+        own.enter()
+        sum(range(20_000))
+        own.leave()
+    counted = metrics.own
+    assert counted > 0
+    sum(range(20_000))
+    own.leave()
+    assert metrics.own == counted, "what the trainer does is not the loader's"
+
+
+def test_tasks_are_measured_early_while_they_grow_and_now_and_then() -> None:
+    watcher = Watcher(details=2, every=64)
+    assert [n for n in range(1, 130) if watcher.next(0, False) == "detail"] == [2, 3, 12, 16, 24, 32, 48, 64, 128]
+    watcher.closely(2)
+    assert [n for n in range(130, 140) if watcher.next(0, False) == "detail"] == [130, 131]
+    assert [n for n in range(1, 5) if watcher.next(1, False) == "detail"] == [2, 3], "a stage that begins later"
+
+
+def test_operators_that_were_not_seen_are_sought() -> None:
+    watcher = Watcher(details=1, every=0, seeking=True)
+    assert sum(watcher.next(0, False) == "detail" for _ in range(1000)) == 255
+    watcher.seeking = False
+    assert watcher.next(1, False) == ""
+
+
+def test_newer_figures_count_as_soon_as_there_are_enough() -> None:
+    metrics = Metrics(labels={0: "f"})
+
+    def calls(number: int, seconds: float) -> None:
+        for _ in range(number):
+            metrics.observe(0, Observation(100, 100, 0, 0, seconds * 100, seconds * 100))
+
+    calls(40, 1e-3)
+    metrics.renew()
+    calls(2, 5e-3)
+    assert metrics.seen[0].figures("f").cpu == pytest.approx(1e-3)
+    calls(1, 5e-3)
+    assert metrics.seen[0].figures("f").cpu == pytest.approx(5e-3)

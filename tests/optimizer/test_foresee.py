@@ -1,0 +1,91 @@
+"""What is predicted of a graph as it stands, and what the loader itself takes."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+import cedar
+from cedar import graph
+from cedar.execution.cached import Store
+from cedar.execution.loader import Loader
+from cedar.execution.options import Options
+from cedar.optimizer.budget import Budget
+from cedar.optimizer.search import foresee, search
+from cedar.pipeline.planning import planner_for
+from cedar.plan.saved import plan_from, text_of
+from tests.optimizer.test_search import BOTH, pipelines, work
+from tests.optimizer.toy_profiles import facts_of, figures
+from tests.toy_plans_random import profile
+
+ROWS = [{"a": 1.0, "b": 2.0}]
+
+
+@settings(max_examples=40)
+@given(pipelines())
+def test_the_plan_that_was_found_is_foreseen_as_it_was_predicted(made):
+    root, found = made
+    facts = facts_of(root, found)
+    plan = search(root, facts, Budget(), BOTH, 4, None)
+    again = foresee(plan.root, replace(facts, root=plan.root), Budget(), BOTH, plan.workers)
+    assert again.rows_per_second == pytest.approx(plan.prediction.rows_per_second)
+    assert again.use == pytest.approx(plan.prediction.use)
+
+
+def test_a_graph_is_foreseen_in_the_places_of_its_nodes():
+    root = cedar.from_items(ROWS).map(work, "a").node
+    facts = facts_of(root, {0: figures(1e-9), 1: figures(1e-3, gil=1.0)})
+    there = replace(root, place="processes", origin=root)
+    alone = foresee(root, facts, Budget(), BOTH, 4)
+    assert alone.bottleneck == "GIL"
+    assert foresee(there, facts, Budget(), BOTH, 4).rows_per_second > 2 * alone.rows_per_second
+
+
+def test_what_has_no_place_stays_here_where_all_else_runs_in_processes():
+    root = cedar.from_items(ROWS).map(work, "a").batch(2).node
+    found = search(root, facts_of(root, {0: figures(1e-9), 1: figures(1e-3, gil=1.0)}), Budget(), BOTH, 4, None)
+    assert "processes" in {node.place for node in graph.walk(found.root)}
+    assert found.executor == "threads", "batches are gathered on threads"
+
+
+def test_the_loaders_own_work_is_part_of_a_prediction():
+    root = cedar.from_items(ROWS).map(work, "a").node
+    facts = facts_of(root, {0: figures(1e-9), 1: figures(1e-6)})
+    assert facts.profile is not None
+    slow = replace(facts, profile=replace(facts.profile, own=1e-4, around=2e-5))
+    found = search(root, slow, Budget(), ("threads",), 4, None).prediction
+    assert found.rows_per_second == pytest.approx(1 / 1.1e-4, rel=1e-3)  # half of what is around holds the GIL
+    assert found.use["one task at a time"] == pytest.approx(1e-4)
+
+
+def test_nothing_moves_to_processes_before_it_is_known_who_holds_the_gil():
+    pipeline = cedar.from_items(ROWS).map(work, "a").batch(2)
+    made = planner_for(pipeline.node, Budget(), "auto", 4, None, exact=True)
+    drawn = profile(made.root, random.Random(1))
+    dear = replace(drawn.operators[1], wall=1e-3, cpu=1e-3, keep=1.0)
+
+    def places(gil):
+        known = replace(drawn, operators={0: drawn.operators[0], 1: replace(dear, gil=gil)})
+        return {node.place for node in graph.walk(made.best(known, None).root)}
+
+    assert "processes" not in places(None)
+    assert "processes" in places(1.0)
+
+
+def test_the_bytes_of_a_budget_reach_what_a_loader_keeps():
+    pipeline = cedar.from_items(ROWS).map(work, "a").cache().batch(2)
+    made = planner_for(pipeline.node, Budget(cache="1MiB"), "auto", 2, None, exact=True)
+    plan = made.best(profile(made.root, random.Random(1)))
+    assert plan.cache_bytes == 1 << 20
+    assert plan_from(text_of(plan), pipeline).cache_bytes == 1 << 20
+    with Loader(pipeline.node, Options(plan=plan)) as loader:
+        assert loader._job.store.memory._budget == 1 << 20
+    assert Store.within(None).memory._budget > 1 << 20
+
+
+def test_a_plan_with_no_number_of_bytes_is_refused():
+    pipeline = cedar.from_items(ROWS).batch(2)
+    text = text_of(replace(cedar.Plan.as_written(pipeline.node), cache_bytes=5))
+    with pytest.raises(cedar.PlanError, match="cache_bytes -5"):
+        plan_from(text.replace('"cache_bytes": 5', '"cache_bytes": -5'), pipeline)
