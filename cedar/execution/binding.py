@@ -11,6 +11,7 @@ from cedar.columns import UNKNOWN, ColumnType, blank
 from cedar.cursor import hash_ints, no_keys
 from cedar.datasets.base import Read, Split
 from cedar.errors import CedarError, PipelineError
+from cedar.execution.apart import Apart
 from cedar.execution.chain import Reader
 from cedar.execution.dedup import has_dedup, wide_sample
 from cedar.graph import Node
@@ -31,16 +32,18 @@ class Binding:
         on_error: the loader's default policy.
         seed: the run's seed, for what is random in a sample.
         instances: kept for the run, so that a model loaded for the sample serves the run too.
+        apart: where functions are called on samples, if not here.
     """
 
-    def __init__(self, root: Node, on_error: Skip | None, env: Env) -> None:
+    def __init__(self, root: Node, on_error: Skip | None, env: Env, apart: Apart | None = None) -> None:
         self.root = root
         self.nodes = list(graph.walk(root))
         self.index = {id(node): i for i, node in enumerate(self.nodes)}
         self.sources = graph.sources(root)
         self.labels = _labels(self.nodes)
         self._on_error = on_error
-        self.check_env = Env(env.seed, 0, env.instances, sampling=True)
+        self._apart = apart
+        self.check_env = Env(env.seed, 0, env.instances, sampling=True, apart=apart)
         self.marks = has_dedup(root)
         self._kernels: dict[int, Kernel] = {}
         self._bound: dict[int, Kernel] = {}
@@ -128,7 +131,7 @@ class Binding:
             draw=self._draws.get(id(logical), 0),
             on_error=None if inserted else self.policy(node),
             batched=not inserted and self.batched[id(logical.inputs[0])],
-            sample=lambda: self._sample(below, _FEW_ROWS) if moved else self.sample(below),
+            sample=lambda: self._for_calls(self._sample(below, _FEW_ROWS) if moved else self.sample(below)),
             types=None if inserted else self.schemas[id(logical.inputs[0])],
             env=self.check_env,
             wide=lambda names, session: wide_sample(self, logical, names, session),
@@ -148,6 +151,12 @@ class Binding:
                 break
             block = self._sample(node, rows)
         return block if block.slots <= SAMPLE_ROWS or not block.aligned else block.slice(0, SAMPLE_ROWS)
+
+    def _for_calls(self, block: Block) -> Block:
+        """The block, whose rows functions are called with next."""
+        if self._apart is not None:
+            self._apart.enter(block)
+        return block
 
     def types(self, node: Node) -> dict[str, ColumnType]:
         """The column types behind a node."""
@@ -169,7 +178,8 @@ class Binding:
         below = [self._sample(child, rows) for child in node.inputs]
         with _prepared(node):
             if isinstance(operator, RowOperator):
-                return self.kernel(node)(below[0], self.check_env)
+                kernel = self.kernel(node)
+                return kernel(self._for_calls(below[0]), self.check_env)
             assert isinstance(operator, StreamOperator)
             return operator.sample(*below)
 

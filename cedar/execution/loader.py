@@ -11,6 +11,7 @@ from cedar.datasets.base import Read
 from cedar.datasets.filesource import asked_outside_tasks
 from cedar.errors import CedarError, PipelineError, ResumeError, user_site
 from cedar.execution.account import ROWS_PER_LOOK, Account, OwnTime
+from cedar.execution.apart import apart_for
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
 from cedar.execution.chain import Step
@@ -59,21 +60,17 @@ class Loader:
         self._site = site
         self.rank = find_rank(options.rank, options.world, options.subgroup, site)
         instances = Instances()
-        self._binding = Binding(root, options.on_error, Env(options.seed, options.epoch, instances))
+        self._metrics = Metrics()
+        apart = apart_for(options.executor, options.workers, self._metrics.deaths)
+        self._binding = Binding(root, options.on_error, Env(options.seed, options.epoch, instances), apart)
         self._batched = self._binding.batched[id(root)]
         if options.split_batches:
             check_slices(self._binding, self._batched, self.rank.world, site)
         binding = self._binding
-        self._metrics = Metrics(labels={binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes})
-        finish = (
-            (
-                Step(
-                    Finish(options.format, Marked(binding) if binding.marks else None), (), f"format={options.format!r}"
-                ),
-            )
-            if self._batched and not options.as_blocks
-            else ()
-        )
+        self._metrics.labels = {binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes}
+        last = Finish(options.format, Marked(binding) if binding.marks else None)
+        whole = self._batched and not options.as_blocks
+        finish = (Step(last, (), f"format={options.format!r}"),) if whole else ()
         plan = options.plan or (options.planner.begin() if options.planner else Plan.as_written(root))
         self._plans = Plans(options.planner, plan, binding, self._metrics)
         self._job = Job(

@@ -89,6 +89,7 @@ class Env:
     sampling: bool = False  # types are being inferred: failing rows are passed over without a word
     watch: Literal["", "detail", "audit"] = ""  # of the task, not of kernels: measure operators, or check the plan
     marks: Marks | None = None  # of the task: where it says what it is at, should its process die
+    apart: Callable[..., Any] | None = None  # of samples: makes calls where their process may die (see Call.run)
 
     def draw_seed(self, operator_seed: int) -> int:
         """The 64-bit word that a random operator's draws are keyed by, before the row key joins."""

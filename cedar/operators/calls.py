@@ -57,6 +57,8 @@ class Call:
             n: the number of calls.
             hashes: the hash of each row's key, for ``random``.
         """
+        if env.apart is not None:
+            return env.apart(self, env, arguments, n, hashes)  # type: ignore[no-any-return]
         keyed = hashes.tolist() if hashes is not None and self.random else None
         seed = env.draw_seed(self.draw)
         with self._borrow(env) as held:
