@@ -13,7 +13,7 @@ CODE := cedar tests examples benchmarks conftest.py
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test test-long chaos lint format types layers check bench-core bench-optimizer bench-resilient-plans bench-storage bench-chaos clean
+.PHONY: help venv demo test test-long chaos lint format types layers check bench-core bench-optimizer bench-resilient-plans bench-storage bench-chaos bench-moe clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,9 @@ bench-chaos: $(STAMP)  ## killed workers, poison rows, resumes, soak; QUICK=1 fo
 
 bench-storage: $(STAMP)  ## a store that fails 5 and 30% of its requests; QUICK=1 for a minute
 	@$(BIN)/python -m benchmarks.storage $(if $(QUICK),--quick)
+
+bench-moe: $(STAMP)  ## the figures of the mixture-of-experts trainer; QUICK=1 for minutes, ARGS='--jobs 2'
+	@$(BIN)/python -m benchmarks.moe $(if $(QUICK),--quick) $(ARGS)
 
 bench-resilient-plans: $(STAMP)  ## schedules of the resilient trainer; QUICK=1 for two minutes
 	@$(BIN)/python -m benchmarks.resilient_plans $(if $(QUICK),--quick) $(ARGS)

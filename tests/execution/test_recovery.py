@@ -166,6 +166,7 @@ def test_a_task_that_always_dies_elsewhere_ends_the_run(tmp_path: Path, monkeypa
 
 
 def test_workers_that_do_not_start_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes.close()  # a warm worker of another test would do the work
     monkeypatch.setattr(process, "_CODE", "import os; os._exit(7)")
     bad = numbers().map(abs, "x", dtype=int).batch(10).loader(executor="processes", workers=1, plan="off")
     with pytest.raises(cedar.WorkerError, match=r"do not start: it could not be started \(exit code 7\)"):

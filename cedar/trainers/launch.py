@@ -1,0 +1,123 @@
+"""Ranks as processes of this machine, and how a process finds the others: by the environment that torchrun sets, too.
+
+The process that starts ranks holds the store they meet at, so the store outlives each of them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from cedar.errors import CedarError
+
+_GRACE = 20.0  # seconds for ranks to see that one is gone, and to say so
+_LOOK = 0.05
+
+
+def run_ranks(command: Sequence[str], ranks: int, environment: Mapping[str, str] | None = None) -> None:
+    """Run a command once for each rank, and wait for all; for the main thread.
+
+    Args:
+        command: program and arguments; it calls ``connected``.
+        ranks: how many.
+        environment: of the processes; default: this one's.
+
+    Raises:
+        CedarError: a rank ended with an error or was killed; the others are ended then, too.
+    """
+    from torch._C._distributed_c10d import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    base = dict(os.environ if environment is None else environment) | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    started: list[subprocess.Popen[bytes]] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the ranks end, too
+    try:
+        for rank in range(ranks):
+            own = base | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            started.append(subprocess.Popen(list(command), env=own))  # noqa: S603 - what the caller asked for
+        _watch(started)
+    finally:
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _watch(started: Sequence[subprocess.Popen[bytes]]) -> None:
+    while True:
+        codes = [process.poll() for process in started]
+        failed = [(rank, code) for rank, code in enumerate(codes) if code]
+        if failed:
+            break
+        if None not in codes:
+            return
+        time.sleep(_LOOK)
+    end = time.monotonic() + _GRACE
+    while any(process.poll() is None for process in started) and time.monotonic() < end:
+        time.sleep(_LOOK)
+    rank, code = failed[0]
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    raise CedarError(
+        f"rank {rank} of {len(started)} {how}",
+        done="the other ranks were stopped; checkpoints are as they were",
+        fix="see what it said above; start again with --resume, on as many ranks or on fewer",
+    )
+
+
+@contextmanager
+def connected(device: str = "cpu", *, timeout: float = 600.0) -> Iterator[int]:
+    """torch.distributed among the ranks that the environment tells of; alone, where it tells of none.
+
+    Where torchrun starts ranks again in place, each attempt meets under names of its own, so that no rank finds the
+    addresses of dead ones.
+
+    Args:
+        device: ``cuda`` uses NCCL for tensors there, and gloo for those on the CPU.
+        timeout: seconds that a rank waits for the others before it gives up.
+
+    Yields:
+        How many ranks there are on this machine.
+    """
+    if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield 1
+        return
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    limit = dt.timedelta(seconds=timeout)
+    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size=None if hosted else world,
+        is_master=rank == 0 and not hosted, timeout=limit, wait_for_workers=False,
+    )  # fmt: skip
+    attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, store=attempt, rank=rank, world_size=world, timeout=limit)
+    try:
+        yield int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
+    finally:
+        dist.destroy_process_group()
+
+
+def this_command(*arguments: str) -> list[str]:
+    """The command line of ``cedar`` with these arguments, by this interpreter.
+
+    Example:
+        >>> this_command("train", "moe")[1:]
+        ['-m', 'cedar.cli', 'train', 'moe']
+    """
+    return [sys.executable, "-m", "cedar.cli", *arguments]

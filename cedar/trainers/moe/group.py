@@ -1,0 +1,117 @@
+"""The ranks that train together: the few collectives that are used, with their bytes and seconds per phase.
+
+One process without torch.distributed is a group of one: the same calls, nothing sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from cedar.errors import CedarError
+
+
+@dataclass
+class Meter:
+    """What went from this rank to others, and how long each phase took, since the last ``take``."""
+
+    sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    @contextmanager
+    def timing(self, phase: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += time.perf_counter() - began
+
+    def take(self) -> tuple[dict[str, int], dict[str, float]]:
+        """Bytes and seconds by phase; counting begins anew."""
+        found = dict(self.sent), dict(self.seconds)
+        self.sent.clear()
+        self.seconds.clear()
+        return found
+
+
+class Group:
+    """This process among those that train together.
+
+    Args:
+        ranks: a torch process group; None for all of torch.distributed if that is initialised, else this process alone.
+        side: another process group of the same ranks on the CPU, for what threads send beside the training; None: made
+            when it is needed, for which ``ranks`` must be all of torch.distributed.
+    """
+
+    def __init__(self, ranks: Any = None, side: Any = None) -> None:
+        if ranks is None and dist.is_available() and dist.is_initialized():
+            ranks = dist.group.WORLD
+        self.ranks = ranks
+        self.rank: int = 0 if ranks is None else dist.get_rank(ranks)
+        self.size: int = 1 if ranks is None else dist.get_world_size(ranks)
+        self.meter = Meter()
+        self._side = side
+
+    @property
+    def side(self) -> Any:
+        """The process group for threads; None where there is one rank. All ranks must ask for it at the same place."""
+        if self.size == 1:
+            return None
+        if self._side is None:
+            self._side = dist.new_group(dist.get_process_group_ranks(self.ranks), backend="gloo")
+        return self._side
+
+    def gather(self, row: torch.Tensor, phase: str) -> torch.Tensor:
+        """The row of every rank, ``[ranks, len(row)]``."""
+        if self.size == 1:
+            return row[None]
+        rows = torch.empty((self.size, *row.shape), dtype=row.dtype, device=row.device)
+        with self._talking(phase):
+            dist.all_gather(list(rows.unbind()), row.contiguous(), group=self.ranks)
+        self.meter.sent[phase] += (self.size - 1) * row.nbytes
+        return rows
+
+    def add(self, values: torch.Tensor, phase: str) -> torch.Tensor:
+        """The sum over ranks, the same bits on all of them: rows are gathered and added in the order of ranks."""
+        rows = self.gather(values, phase)
+        total = rows[0].clone()
+        for row in rows[1:]:
+            total += row
+        return total
+
+    def exchange(self, rows: torch.Tensor, send: Sequence[int], receive: Sequence[int], phase: str) -> torch.Tensor:
+        """Rows for each rank out, rows from each rank in, both in the order of ranks.
+
+        Args:
+            rows: ``[sum(send), ...]``.
+            send: rows that go to each rank.
+            receive: rows that come from each rank.
+            phase: what the bytes are counted under.
+        """
+        if self.size == 1:
+            return rows
+        found = torch.empty((sum(receive), *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
+        with self._talking(phase):
+            dist.all_to_all_single(found, rows.contiguous(), list(receive), list(send), group=self.ranks)
+        away = sum(send) - send[self.rank]
+        self.meter.sent[phase] += away * rows[:1].numel() * rows.element_size()
+        return found
+
+    @contextmanager
+    def _talking(self, phase: str) -> Iterator[None]:
+        with self.meter.timing(phase):
+            try:
+                yield
+            except RuntimeError as error:
+                raise CedarError(
+                    f"rank {self.rank} of {self.size} lost the others while it exchanged {phase}: {error}",
+                    done="this rank stopped; what the last checkpoint holds is safe",
+                    fix="start again with --resume, on as many ranks or on fewer",
+                ) from error

@@ -1,0 +1,109 @@
+"""A GPT-style model: attention, then a mixture of experts, in every block."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from cedar.trainers.moe.group import Group
+from cedar.trainers.moe.layer import MoELayer
+from cedar.trainers.moe.options import ExpertOptions, ModelOptions
+from cedar.trainers.moe.parts import keyed
+
+
+class Dropout(nn.Module):
+    """Dropout whose draws depend on seed, step and row of the global batch alone, so that a step can be run again on
+    any number of ranks.
+
+    Args:
+        share: of values that are dropped while training.
+        name: of the place in the model.
+    """
+
+    def __init__(self, share: float, name: str) -> None:
+        super().__init__()
+        self.share, self.name = share, name
+        self.seed = self.step = 0
+        self.rows = range(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Drop values of ``x``, ``[rows, ...]``."""
+        if not self.training or not self.share:
+            return x
+        masks = [
+            torch.rand(x.shape[1:], generator=keyed(self.seed, self.step, self.name, row)) >= self.share
+            for row in self.rows
+        ]
+        if not masks:
+            return x
+        return x * torch.stack(masks).to(x) / (1 - self.share)
+
+
+class Block(nn.Module):
+    """Attention over the tokens so far, then experts; each is added to what came in."""
+
+    def __init__(self, model: ModelOptions, experts: ExpertOptions, group: Group, name: str) -> None:
+        super().__init__()
+        width = model.width
+        self.heads = model.heads
+        self.before, self.between = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
+        self.mixed = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.experts = MoELayer(width, experts, group, name)
+        self.drops = nn.ModuleList(Dropout(model.dropout, f"{name}.{what}") for what in ("attention", "experts"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[rows, length, width]`` to the same."""
+        rows, length, width = x.shape
+        queries, keys, values = (
+            part.view(rows, length, self.heads, width // self.heads).transpose(1, 2)
+            for part in self.mixed(self.before(x)).split(width, dim=-1)
+        )
+        seen = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        x = x + self.drops[0](self.out(seen.transpose(1, 2).reshape(rows, length, width)))
+        answer: torch.Tensor = self.drops[1](self.experts(self.between(x)))
+        return x + answer
+
+
+class Model(nn.Module):
+    """Tokens in, logits of the next token out.
+
+    Args:
+        model: sizes.
+        experts: of every block.
+        group: the ranks that share the experts.
+        length: the longest row.
+        vocabulary: how many tokens there are.
+    """
+
+    def __init__(
+        self, model: ModelOptions, experts: ExpertOptions, group: Group, *, length: int, vocabulary: int = 256
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, model.width)
+        self.places = nn.Parameter(torch.randn(length, model.width) * 0.02)
+        self.blocks = nn.ModuleList(Block(model, experts, group, f"block{at}") for at in range(model.layers))
+        self.after = nn.LayerNorm(model.width, bias=False)
+        self.logits = nn.Linear(model.width, vocabulary, bias=False)
+        for layer in self.layers:
+            nn.init.uniform_(layer.router.weight, -(model.width**-0.5), model.width**-0.5)
+
+    @property
+    def layers(self) -> list[MoELayer]:
+        """The mixtures, first to last."""
+        return [layer for layer in self.modules() if isinstance(layer, MoELayer)]
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens int64 ``[rows, length]`` to logits ``[rows, length, vocabulary]``."""
+        x = self.tokens(tokens) + self.places[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        logits: torch.Tensor = self.logits(self.after(x))
+        return logits
+
+    def at(self, seed: int, step: int, rows: range) -> None:
+        """Say which draws dropout makes next: those of these rows of this step."""
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.seed, module.step, module.rows = seed, step, rows

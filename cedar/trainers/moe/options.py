@@ -1,0 +1,206 @@
+"""The settings of a run: what a configuration file may say, with its defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cedar.trainers.moe.policies import Kind, Policy
+
+
+@dataclass(frozen=True)
+class ExpertOptions:
+    """The mixture of experts in each block.
+
+    Args:
+        experts: how many.
+        slots: on each rank; a slot holds one replica of an expert.
+        hidden: units between the two products of an expert.
+        top_k: experts per token.
+        score: of the router.
+        renormalise_gates: divide the gates of a token by their sum.
+        shared: experts that every token goes to; they are not placed.
+        capacity: of a slot, in even shares of the copies of a step; 0 for no limit.
+        drop: which copies a full expert drops: those of the last ``position``, or of the least ``probability``.
+        aux_loss: weight of the balancing loss.
+        z_loss: weight of the loss on large logits.
+        bias_rate: by which loss-free balancing moves a router's bias at each step; 0 leaves it out.
+        policy: when replicas follow popularity.
+        every: steps between two changes of the policy ``periodic``.
+        decay: of the policy ``ema``.
+        rule: that turns popularity into replicas, ``paper`` or ``minmax``.
+        rates: a factor on the learning rate of each expert; empty for 1.
+        decays: a factor on the weight decay of each expert; empty for 1.
+    """
+
+    experts: int = 8
+    slots: int = 8
+    hidden: int = 256
+    top_k: int = 1
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    renormalise_gates: bool = False
+    shared: int = 0
+    capacity: float = 1.0
+    drop: Literal["position", "probability"] = "position"
+    aux_loss: float = 1e-2
+    z_loss: float = 0.0
+    bias_rate: float = 0.0
+    policy: Kind = "symi"
+    every: int = 10
+    decay: float = 0.9
+    rule: Literal["paper", "minmax"] = "paper"
+    rates: tuple[float, ...] = ()
+    decays: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _positive(self, "experts", "slots", "hidden", "top_k")
+        if self.top_k > self.experts:
+            raise ValueError(f"top_k is {self.top_k}: there are {self.experts} experts")
+        if self.capacity < 0:
+            raise ValueError(f"capacity is {self.capacity}: give 0 (no limit) or more")
+        for name in ("rates", "decays"):
+            if getattr(self, name) and len(getattr(self, name)) != self.experts:
+                raise ValueError(f"{name} has {len(getattr(self, name))} values for {self.experts} experts")
+        self.follow  # noqa: B018 - a bad policy is refused here
+
+    @property
+    def follow(self) -> Policy:
+        """The policy."""
+        return Policy(self.policy, self.every, self.decay)
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where tokens come from: text, byte by byte, packed into rows.
+
+    Args:
+        paths: text files: a path, a glob or a URL.
+        length: tokens that a row trains on.
+        batch: rows of a step, over all ranks.
+        accumulate: micro-batches that a step is cut into.
+        held_out: rows at the start of the text that only evaluation sees.
+        shuffle: rows within windows of the text; False keeps the order of the text.
+    """
+
+    paths: str | tuple[str, ...]
+    length: int = 128
+    batch: int = 32
+    accumulate: int = 1
+    held_out: int = 64
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        _positive(self, "length", "batch", "accumulate")
+        if self.batch < self.accumulate:
+            raise ValueError(f"a batch of {self.batch} rows cannot be cut into {self.accumulate} micro-batches")
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """A GPT-style model.
+
+    Args:
+        layers: blocks of attention and experts.
+        width: of a token inside the model.
+        heads: of attention.
+        dropout: share of values that a block's output loses while training.
+    """
+
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _positive(self, "layers", "width", "heads")
+        if self.width % self.heads:
+            raise ValueError(f"a width of {self.width} cannot be cut into {self.heads} heads")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}: give 0 or more, and less than 1")
+
+
+@dataclass(frozen=True)
+class OptimizerOptions:
+    """AdamW on static shards.
+
+    Args:
+        rate: the highest learning rate.
+        least: the last learning rate of the cosine.
+        warmup: steps of linear growth.
+        schedule: ``cosine`` or ``constant``.
+        betas: of the two moments.
+        eps: added to the root of the second moment.
+        decay: of weights with two or more dimensions.
+        clip: the largest norm of all gradients together; 0 for no limit.
+        gradients: dtype in which they travel to the shards; float64 runs send float64.
+        skip_inactive: leave experts alone, moments included, that no token reached in a step.
+        most_skips: steps in a row that may be skipped for gradients that are not finite.
+    """
+
+    rate: float = 1e-3
+    least: float = 1e-4
+    warmup: int = 0
+    schedule: Literal["cosine", "constant"] = "cosine"
+    betas: tuple[float, ...] = (0.9, 0.95)
+    eps: float = 1e-8
+    decay: float = 0.01
+    clip: float = 1.0
+    gradients: Literal["float32", "bfloat16"] = "float32"
+    skip_inactive: bool = False
+    most_skips: int = 10
+
+    def __post_init__(self) -> None:
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas are {self.betas}: give two numbers of 0 or more, less than 1")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """One run.
+
+    Args:
+        folder: checkpoints, metrics and plots go here; empty: nowhere.
+        steps: how many.
+        seed: of weights, data and dropout.
+        dtype: of weights and activations; master weights are float32 (float64 beside float64).
+        device: ``cpu``, ``cuda`` or ``auto``.
+        evaluate_every: steps; 0: only at the end.
+        save_every: steps between checkpoints; 0: only at the end.
+        keep: checkpoints to keep.
+        save_async: write checkpoints beside the training.
+        sparse_window: steps of a sparse checkpoint; 0 for none.
+        threads: of torch on each rank; 0: the cores of the machine over its ranks. Runs are bitwise alike only with as
+            many threads.
+    """
+
+    folder: str = "runs/moe"
+    steps: int = 200
+    seed: int = 0
+    dtype: Literal["bfloat16", "float32", "float64"] = "bfloat16"
+    device: str = "auto"
+    evaluate_every: int = 100
+    save_every: int = 100
+    keep: int = 2
+    save_async: bool = True
+    sparse_window: int = 0
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        _positive(self, "steps", "keep")
+
+
+@dataclass(frozen=True)
+class Options:
+    """All of it: one table of the file each."""
+
+    data: DataOptions
+    model: ModelOptions = field(default_factory=ModelOptions)
+    experts: ExpertOptions = field(default_factory=ExpertOptions)
+    optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
+    run: RunOptions = field(default_factory=RunOptions)
+
+
+def _positive(options: object, *names: str) -> None:
+    for name in names:
+        if getattr(options, name) < 1:
+            raise ValueError(f"{name} is {getattr(options, name)}: give 1 or more")

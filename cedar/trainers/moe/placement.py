@@ -1,0 +1,173 @@
+"""How many replicas each expert gets, and where: exact integers, so that every rank finds the same answer by itself.
+
+The rule ``paper`` is Algorithm 1 of SYMI (arXiv 2504.19925). The rule ``minmax`` gives the next slot to the expert with
+the most tokens per replica (Adams' method of apportionment), which makes the largest load per replica as small as
+any placement can.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from cedar.errors import CedarError
+
+
+def paper(popularity: Sequence[int], slots: int) -> tuple[int, ...]:
+    """Replicas of each expert in proportion to its popularity, at least one each; ties go to the lowest index.
+
+    The published loop also lowers the surplus of experts that are left with one replica, only to look at others; here
+    they are left out, which gives the same answer in at most as many turns as there are experts.
+
+    Args:
+        popularity: tokens of each expert, not negative; all zero counts as all equal.
+        slots: of all ranks together.
+
+    Raises:
+        CedarError: there are fewer slots than experts.
+
+    Example:
+        >>> paper([6, 1, 1], 8)
+        (6, 1, 1)
+        >>> paper([98, 1, 1], 8)
+        (6, 1, 1)
+    """
+    wanted = _checked(popularity, slots)
+    total = sum(wanted)
+    counts = [max(1, count * slots // total) for count in wanted]
+    surplus = [counts[e] * total - count * slots for e, count in enumerate(wanted)]  # in units of 1 / total
+    over = sum(counts) - slots
+    if over > 0:
+        most = [(-extra, e) for e, extra in enumerate(surplus) if counts[e] > 1]
+        heapq.heapify(most)
+        for _ in range(over):
+            extra, e = heapq.heappop(most)
+            counts[e] -= 1
+            if counts[e] > 1:
+                heapq.heappush(most, (extra + total, e))
+    else:
+        least = [(extra, e) for e, extra in enumerate(surplus)]
+        heapq.heapify(least)
+        for _ in range(-over):
+            extra, e = least[0]
+            counts[e] += 1
+            heapq.heapreplace(least, (extra + total, e))
+    return tuple(counts)
+
+
+def minmax(popularity: Sequence[int], slots: int) -> tuple[int, ...]:
+    """The replicas that make the largest load per replica smallest, at least one each; ties go to the lowest index.
+
+    Giving slots one by one takes as many turns as there are slots. No expert gets more than its share rounded up, so
+    this starts there and takes back what is too much: at most as many turns as there are experts.
+
+    Args:
+        popularity: tokens of each expert, not negative; all zero counts as all equal.
+        slots: of all ranks together.
+
+    Raises:
+        CedarError: there are fewer slots than experts.
+
+    Example:
+        >>> minmax([60, 25, 15], 8)
+        (5, 2, 1)
+    """
+    wanted = _checked(popularity, slots)
+    total = sum(wanted)
+    counts = [max(1, -(-count * slots // total)) for count in wanted]
+    last = [(Fraction(count, counts[e] - 1), -e) for e, count in enumerate(wanted) if counts[e] > 1]
+    heapq.heapify(last)  # the load that would be there without an expert's last replica
+    for _ in range(sum(counts) - slots):
+        _, e = heapq.heappop(last)
+        counts[-e] -= 1
+        if counts[-e] > 1:
+            heapq.heappush(last, (Fraction(wanted[-e], counts[-e] - 1), e))
+    return tuple(counts)
+
+
+RULES: dict[str, Callable[[Sequence[int], int], tuple[int, ...]]] = {"paper": paper, "minmax": minmax}
+
+
+def _checked(popularity: Sequence[int], slots: int) -> list[int]:
+    counts = [int(count) for count in popularity]
+    if slots < len(counts):
+        raise CedarError(
+            f"{len(counts)} experts do not fit into {slots} slots: each needs one at least",
+            fix="give more slots per rank, more ranks, or fewer experts",
+        )
+    if any(count < 0 for count in counts):
+        raise CedarError(f"popularity must not be negative: {counts}", fix="give the number of tokens of each expert")
+    return counts if any(counts) else [1] * len(counts)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which expert each slot holds: replicas stand side by side, filling one rank after the other.
+
+    Args:
+        replicas: of each expert; they add up to ranks * slots.
+        ranks: how many.
+        slots: on each rank.
+
+    Example:
+        >>> Placement((3, 1, 2), ranks=2, slots=3).hosts
+        ((0,), (1, 2))
+    """
+
+    replicas: tuple[int, ...]
+    ranks: int
+    slots: int
+
+    def __post_init__(self) -> None:
+        if min(self.replicas) < 1 or sum(self.replicas) != self.ranks * self.slots:
+            raise CedarError(
+                f"replicas {self.replicas} do not fill {self.ranks} ranks of {self.slots} slots",
+                fix="every expert needs one replica at least, and every slot an expert",
+            )
+
+    @cached_property
+    def experts(self) -> tuple[int, ...]:
+        """The expert in each slot of all ranks."""
+        return tuple(expert for expert, count in enumerate(self.replicas) for _ in range(count))
+
+    @cached_property
+    def hosts(self) -> tuple[tuple[int, ...], ...]:
+        """The experts that each rank holds, ascending, each once."""
+        cut = (self.experts[rank * self.slots : (rank + 1) * self.slots] for rank in range(self.ranks))
+        return tuple(tuple(sorted(set(slots))) for slots in cut)
+
+    @cached_property
+    def spread(self) -> tuple[int, ...]:
+        """How many ranks hold each expert."""
+        held = [0] * len(self.replicas)
+        for experts in self.hosts:
+            for expert in experts:
+                held[expert] += 1
+        return tuple(held)
+
+    @cached_property
+    def digest(self) -> int:
+        """63 bits that two placements share only if they are equal."""
+        text = repr((self.replicas, self.ranks, self.slots)).encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
+
+    def moved(self, other: Placement) -> int:
+        """How many replicas another placement gives to other experts."""
+        return sum(abs(a - b) for a, b in zip(self.replicas, other.replicas, strict=True)) // 2
+
+
+def place(popularity: Sequence[int], ranks: int, slots: int, rule: str = "paper") -> Placement:
+    """The placement of a popularity.
+
+    Raises:
+        CedarError: there are fewer slots than experts.
+
+    Example:
+        >>> place([5, 1, 1, 1], ranks=2, slots=4).replicas
+        (5, 1, 1, 1)
+    """
+    return Placement(RULES[rule](popularity, ranks * slots), ranks, slots)

@@ -1,0 +1,79 @@
+"""A whole run: train, evaluate, save, tell."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from importlib.util import find_spec
+
+from cedar.trainers.moe.checkpoint import Checkpoints
+from cedar.trainers.moe.group import Group
+from cedar.trainers.moe.metrics import MetricsFile, read_lines
+from cedar.trainers.moe.options import Options
+from cedar.trainers.moe.plot import plot
+from cedar.trainers.moe.sparse import SparseCheckpoints
+from cedar.trainers.moe.trainer import Trainer
+from cedar.trainers.progress import progress
+
+METRICS, PLOT = "metrics.jsonl", "replicas.png"
+
+
+def run(options: Options, group: Group | None = None, *, resume: bool = False, quiet: bool = False) -> str:
+    """Train as the options say; every rank calls it.
+
+    ``run.folder`` holds metrics.jsonl (a line per step), checkpoints, and, with matplotlib, replicas.png afterwards.
+
+    Args:
+        options: of the run.
+        group: the ranks; None for all of torch.distributed, or this process alone.
+        resume: go on from what the folder holds: the newest checkpoint, or the sparse one where that reaches further
+            and was saved by as many ranks; from the start where there is none.
+        quiet: show no progress.
+
+    Returns:
+        The path of the metrics.
+
+    Raises:
+        CedarError: see ``Trainer.train_step`` and ``Checkpoints``.
+    """
+    group = group or Group()
+    folder, run = options.run.folder, options.run
+    os.makedirs(folder, exist_ok=True)
+    with ExitStack() as stack:
+        trainer = stack.enter_context(closing(Trainer(options, group)))
+        files = Checkpoints(os.path.join(folder, "checkpoints"), group, keep=run.keep, beside=run.save_async)
+        stack.callback(files.wait)
+        sparse = None
+        if run.sparse_window:
+            sparse = stack.enter_context(SparseCheckpoints(os.path.join(folder, "sparse"), trainer, run.sparse_window))
+        if resume:
+            _resume(trainer, files, sparse)
+        path = os.path.join(folder, METRICS)
+        metrics = MetricsFile(path, trainer.step) if group.rank == 0 else None
+        say = stack.enter_context(progress("training", run.steps, trainer.step, quiet=quiet or group.rank > 0))
+        while trainer.step < run.steps:
+            if sparse is not None:
+                sparse.before_step()
+            record = trainer.train_step()
+            if trainer.step == run.steps or (run.evaluate_every and trainer.step % run.evaluate_every == 0):
+                record = replace(record, held_out=trainer.evaluate())
+            if metrics is not None:
+                metrics.write(record)
+            if trainer.step == run.steps or (run.save_every and trainer.step % run.save_every == 0):
+                files.save(trainer)
+            survival = sum(layer.survival for layer in record.layers) / len(record.layers)
+            say(trainer.step, f"loss {record.loss:.4f}, survival {survival:.3f}")
+        files.wait()
+    if group.rank == 0 and find_spec("matplotlib") is not None and (lines := read_lines(path)):
+        plot(lines, os.path.join(folder, PLOT))
+    return path
+
+
+def _resume(trainer: Trainer, files: Checkpoints, sparse: SparseCheckpoints | None) -> None:
+    dense = files.latest()
+    reached = sparse.end() if sparse is not None else None
+    if sparse is not None and reached is not None and (dense is None or reached > int(dense.rpartition("-")[2])):
+        sparse.recover()
+    elif dense is not None:
+        files.load(trainer, dense)

@@ -1,0 +1,119 @@
+"""Optimizer state that never moves: every rank holds an equal slice of every row, for good.
+
+A row is an expert, or a piece of the part of the model that all ranks hold. Gradients come to the slices and new
+weights leave from them, one exchange each; where a row's weights lived before is never asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch.nn import functional
+
+from cedar.trainers.moe.group import Group
+
+Hosts = Sequence[Sequence[int]]
+
+
+class Shards:
+    """Master weights and the two moments of AdamW, ``[rows, width]`` on every rank.
+
+    Args:
+        name: what bytes and seconds are counted under.
+        rows: how many.
+        size: values of a row; cut into slices of ``width = ceil(size / ranks)``, the last one filled up with zeros.
+        group: the ranks.
+        weights: dtype of the weights that are computed with.
+        gradients: dtype in which gradients travel; None: that of the master weights.
+        device: where the state is.
+
+    ``rate`` and ``decay`` are factors of the learning rate and the weight decay, ``[rows, 1]`` or ``[rows, width]``.
+    ``frozen`` maps rows to weights, ``[width]``, that stand for the master's: such rows are not updated.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rows: int,
+        size: int,
+        group: Group,
+        *,
+        weights: torch.dtype,
+        gradients: torch.dtype | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.name, self.rows, self.size, self.group = name, rows, size, group
+        self.width = -(-size // group.size)
+        self.dtype = weights
+        kind = torch.promote_types(weights, torch.float32)
+        self.wire = gradients or kind
+        self.master, self.first, self.second = (torch.zeros(rows, self.width, dtype=kind, device=device) for _ in "mfs")
+        self.rate = torch.ones(rows, 1, dtype=kind, device=device)
+        self.decay = torch.ones(rows, 1, dtype=kind, device=device)
+        self.frozen: dict[int, torch.Tensor] = {}
+
+    def own(self, row: torch.Tensor) -> torch.Tensor:
+        """This rank's slice of whole rows, ``[..., size]`` to ``[..., width]``."""
+        padded = functional.pad(row, (0, self.width * self.group.size - self.size))
+        return padded[..., self.group.rank * self.width : (self.group.rank + 1) * self.width]
+
+    def fill(self, row: Callable[[int], torch.Tensor]) -> None:
+        """Set the master weights from whole rows, each ``[size]``."""
+        for at in range(self.rows):
+            self.master[at] = self.own(row(at).to(self.master))
+
+    def collect(self, sums: torch.Tensor, hosts: Hosts) -> torch.Tensor:
+        """This rank's slice of the gradients, added up over the ranks in their order.
+
+        Args:
+            sums: ``[held, size]``: of the rows that this rank holds, in the order of its ``hosts``.
+            hosts: the rows that each rank holds.
+
+        Returns:
+            ``[rows, width]``; zeros for rows that nobody holds.
+        """
+        group, width = self.group, self.width
+        padded = functional.pad(sums.to(self.wire), (0, width * group.size - self.size))
+        out = padded.view(len(sums), group.size, width).transpose(0, 1).reshape(-1, width)
+        found = group.exchange(out, [len(sums)] * group.size, [len(held) for held in hosts], f"gradients {self.name}")
+        total = torch.zeros_like(self.master)
+        for held, part in zip(hosts, torch.split(found, [len(held) for held in hosts]), strict=True):
+            total[list(held)] += part.to(total)
+        return total
+
+    def update(
+        self,
+        gradients: torch.Tensor,
+        *,
+        rate: float,
+        decay: float,
+        betas: Sequence[float],
+        eps: float,
+        step: int,
+        still: Iterable[int] = (),
+    ) -> None:
+        """A step of AdamW (arXiv 1711.05101), the ``step``-th from 1; ``still`` and frozen rows stay as they are."""
+        kept = sorted({*still, *self.frozen})
+        state = (self.master, self.first, self.second)
+        before = [values[kept] for values in state]
+        (one, two), rates = betas, self.rate * rate
+        self.first.mul_(one).add_(gradients, alpha=1 - one)
+        self.second.mul_(two).addcmul_(gradients, gradients, value=1 - two)
+        size = (self.second / (1 - two**step)).sqrt_().add_(eps)
+        self.master.mul_(1 - rates * self.decay * decay)
+        self.master.sub_((self.first / (1 - one**step)).div_(size).mul_(rates))
+        for values, old in zip(state, before, strict=True):
+            values[kept] = old
+
+    def publish(self, hosts: Hosts) -> torch.Tensor:
+        """The new weights of the rows that this rank holds from now on, ``[held, size]``."""
+        group = self.group
+        weights = self.master.to(self.dtype)
+        for row, frozen in self.frozen.items():
+            weights[row] = frozen
+        mine = len(hosts[group.rank])
+        out = weights[[row for held in hosts for row in held]]
+        found = group.exchange(out, [len(held) for held in hosts], [mine] * group.size, f"weights {self.name}")
+        whole = found.view(group.size, mine, self.width).transpose(0, 1).reshape(mine, -1)
+        return whole[:, : self.size].contiguous()

@@ -1,0 +1,270 @@
+"""Sparse checkpoints: each step of a window saves a part of the model, so that no step pays for all of it.
+
+A window alone is no state of any one step. Replaying its steps makes it one: operators whose state was saved are
+trained, the others compute with the weights that were saved of them. No gradient of a frozen expert is worked out, so
+the norm of all gradients is not known: clip scales, votes, rates, counts and biases come from a log of all steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Self
+
+import torch
+
+from cedar.errors import CedarError
+from cedar.trainers.moe.checkpoint import check_shapes, load_state, saved_state
+from cedar.trainers.moe.group import Group
+from cedar.trainers.moe.metrics import read_lines
+from cedar.trainers.moe.optimizer import Outcome
+from cedar.trainers.moe.trainer import Logged, Trainer
+from cedar.trainers.moe.windows import plan_window
+
+_WINDOW = re.compile(r"window-(\d{8})\.(\d+)x(\d+)")  # first step, ranks, steps
+Operator = tuple[int, int]  # part, row
+
+
+class SparseCheckpoints:
+    """The windows of a run, one after the other, in a folder that all ranks see.
+
+    Call ``before_step`` ahead of every step. Each rank saves its own slices; a thread writes them.
+
+    Args:
+        folder: its parents must exist.
+        trainer: whose state is saved.
+        window: steps of a window.
+        keep: whole windows to keep.
+    """
+
+    def __init__(self, folder: str, trainer: Trainer, window: int, *, keep: int = 1) -> None:
+        self.folder, self.trainer, self.window, self.keep = folder, trainer, window, keep
+        self.group: Group = trainer.group
+        rows = sum(part.shards.rows for part in trainer.optimizer.parts)
+        if not 1 <= window <= rows:
+            raise CedarError(
+                f"a sparse window of {window} steps cannot be cut from {rows} operators",
+                fix=f"set run.sparse_window to 1 to {rows}",
+            )
+        os.makedirs(folder, exist_ok=True)
+        self.bytes: list[int] = []  # that this rank saved, by step
+        self._plan: list[list[Operator]] = []
+        self._start = -1
+        self._thread = ThreadPoolExecutor(1, "sparse-checkpoint")
+        self._writing: list[Future[None]] = []
+        self._log = os.path.join(folder, "log.jsonl")
+        trainer.log = self._write_log
+
+    # ---- saving ------------------------------------------------------------------------------------------------------
+
+    def before_step(self) -> None:
+        """Save what this step of the window saves.
+
+        Raises:
+            CedarError: what an earlier step saved could not be written.
+        """
+        self._check()
+        if self._start < 0:
+            self._forget()
+        at = self.trainer.step - self._start
+        if self._start < 0 or at >= self.window:
+            self._start, at = self.trainer.step, 0
+            self._plan = self._cut()
+            self._tidy()
+        own, later = self._plan[at], [op for slot in self._plan[at + 1 :] for op in slot]
+        parts = self.trainer.optimizer.parts
+        saved: dict[str, Any] = {
+            "active": {
+                _name(op): torch.stack([values[op[1]] for values in _state(parts[op[0]].shards)]).cpu() for op in own
+            },
+            "later": {
+                _name(op): parts[op[0]].shards.master[op[1]].to(parts[op[0]].shards.dtype).cpu().clone() for op in later
+            },
+        }
+        self.bytes.append(sum(t.nbytes for kind in saved.values() for t in kind.values()))
+        if at == 0:
+            saved["about"] = json.dumps(saved_state(self.trainer))
+        self._writing.append(self._thread.submit(self._write, self._path(self._start, at, self.group.rank), saved))
+
+    def _cut(self) -> list[list[Operator]]:
+        """The operators of each step: experts from the least popular on, then what all ranks hold."""
+        parts = self.trainer.optimizer.parts
+        experts = [
+            (layer.basis[row], at, row)
+            for at, layer in enumerate(self.trainer.layers, 1)
+            for row in range(parts[at].shards.rows)
+        ]
+        order = [(at, row) for _, at, row in sorted(experts)] + [(0, row) for row in range(parts[0].shards.rows)]
+        sizes = [parts[at].shards.width for at, _ in order]
+        shards = parts[0].shards
+        state, weights = 3 * shards.master.element_size(), shards.dtype.itemsize
+        return [[order[at] for at in run] for run in plan_window(sizes, self.window, state=state, weights=weights)]
+
+    def _path(self, start: int, at: int, rank: int) -> str:
+        name = f"window-{start:08d}.{self.group.size}x{self.window}"
+        return os.path.join(self.folder, name, f"slot-{at}.rank-{rank}.pt")
+
+    @staticmethod
+    def _write(path: str, saved: dict[str, Any]) -> None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        torch.save(saved, path + ".part")
+        os.replace(path + ".part", path)
+
+    def _write_log(self, logged: Logged) -> None:
+        if self.group.rank == 0:
+            with open(self._log, "a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(logged)) + "\n")
+
+    def _check(self) -> None:
+        done = [future for future in self._writing if future.done()]
+        self._writing = [future for future in self._writing if not future.done()]
+        for future in done:
+            if (error := future.exception()) is not None:
+                raise CedarError(
+                    f"a part of a sparse checkpoint could not be written into {self.folder}: {error}",
+                    done="windows that are whole are as they were",
+                    fix="look for space and rights there",
+                ) from error
+
+    def _tidy(self) -> None:
+        """Remove the windows that newer whole ones have replaced, and the log before the oldest that is kept."""
+        whole = list(self._whole()) if self.group.rank == 0 else []
+        if len(whole) > self.keep:
+            self._keep(range(whole[-self.keep], sys.maxsize))
+
+    def _forget(self) -> None:
+        """Remove what an earlier run has saved of the steps to come: this one may take another way."""
+        if self.group.rank == 0:
+            self._keep(range(self.trainer.step))
+        self.group.add(torch.zeros(1, device=self.trainer.device), "metrics")  # nobody writes before that
+
+    def _keep(self, steps: range) -> None:
+        """Remove the windows that begin in other steps, and the log of other steps."""
+        for name in os.listdir(self.folder):
+            if (match := _WINDOW.fullmatch(name)) and int(match[1]) not in steps:
+                shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+        kept = [line for line in read_lines(self._log) if line["step"] in steps]
+        with open(self._log + ".part", "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in kept)
+        os.replace(self._log + ".part", self._log)
+
+    def wait(self) -> None:
+        """Until all is written that was saved so far.
+
+        Raises:
+            CedarError: it could not be written.
+        """
+        wait(self._writing)
+        self._check()
+
+    def close(self) -> None:
+        """Until all is written; nothing can be saved from then on."""
+        self._thread.shutdown(wait=True)
+        self._check()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._thread.shutdown(wait=True)
+
+    # ---- recovering --------------------------------------------------------------------------------------------------
+
+    def _whole(self) -> Iterator[int]:
+        """The first steps of the windows that every rank has saved wholly."""
+        for name in sorted(os.listdir(self.folder)):
+            match = _WINDOW.fullmatch(name)
+            if match and (int(match[2]), int(match[3])) == (self.group.size, self.window):
+                paths = [
+                    self._path(int(match[1]), at, rank) for at in range(self.window) for rank in range(self.group.size)
+                ]
+                if all(map(os.path.exists, paths)):
+                    yield int(match[1])
+
+    def end(self) -> int | None:
+        """The number of steps that ``recover`` would reach; None where there is no whole window."""
+        steps = [line["step"] for line in read_lines(self._log)]
+        whole = [start for start in self._whole() if steps and start + self.window - 1 <= steps[-1]]
+        return steps[-1] + 1 if whole else None
+
+    def recover(self, until: int | None = None) -> None:
+        """Bring the trainer, bit for bit, to where it was after ``until`` steps; None: after the last one logged.
+
+        Raises:
+            CedarError: no window is whole; it was saved by another number of ranks or another model; a step that is
+                replayed differs from what the log says.
+        """
+        log = {line["step"]: _logged(line) for line in read_lines(self._log)}
+        until = until if until is not None else max(log, default=-1) + 1
+        whole = [start for start in self._whole() if start + self.window <= until and start in log]
+        if not whole:
+            raise CedarError(
+                f"{self.folder} holds no window of {self.window} steps by {self.group.size} ranks before step {until}",
+                done="nothing was loaded",
+                fix="recover on as many ranks, with the same run.sparse_window, or take a dense checkpoint",
+            )
+        start = whole[-1]
+        self._begin(start)
+        for at in range(self.window):
+            last = at + 1 == self.window
+            self.trainer.train_step(log[start + at], None if last else partial(self._load, start, at + 1))
+        while self.trainer.step < until:
+            self.trainer.train_step(log[self.trainer.step])
+        self._start = -1  # the next window begins with the next step
+
+    def _begin(self, start: int) -> None:
+        path = self._path(start, 0, self.group.rank)
+        state = json.loads(self._read(start, 0)["about"])
+        check_shapes(self.trainer, state, path)
+        load_state(self.trainer, state, path)
+        self._load(start, 0)
+        self.trainer.optimizer.publish()
+
+    def _read(self, start: int, at: int) -> dict[str, Any]:
+        found: dict[str, Any] = torch.load(self._path(start, at, self.group.rank), weights_only=True)
+        return found
+
+    def _load(self, start: int, at: int) -> None:
+        """Thaw what a step of the window saved the state of; all that comes later keeps the weights saved with it."""
+        saved, parts = self._read(start, at), self.trainer.optimizer.parts
+        for part in parts:
+            part.shards.frozen = {}
+        for name, found in saved["later"].items():
+            at_part, row = _operator(name)
+            parts[at_part].shards.frozen[row] = found.to(parts[at_part].shards.master.device)
+        for name, found in saved["active"].items():
+            at_part, row = _operator(name)
+            for values, own in zip(_state(parts[at_part].shards), found, strict=True):
+                values[row] = own
+
+
+def _state(shards: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return shards.master, shards.first, shards.second
+
+
+def _name(operator: Operator) -> str:
+    return f"{operator[0]}/{operator[1]}"
+
+
+def _operator(name: str) -> Operator:
+    part, row = name.split("/")
+    return int(part), int(row)
+
+
+def _logged(line: dict[str, Any]) -> Logged:
+    outcome = line["outcome"]
+    return Logged(
+        line["step"],
+        tuple(map(tuple, line["counts"])),
+        Outcome(outcome["norm"], outcome["scale"], outcome["skipped"], tuple(outcome["ranks"])),
+        line["rate"],
+        tuple(map(tuple, line["bias"])),
+        (line["key"][0], line["key"][1]),
+    )

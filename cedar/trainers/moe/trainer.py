@@ -1,0 +1,218 @@
+"""The training loop: one global batch a step, the same on any number of ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from cedar.errors import CedarError
+from cedar.trainers.moe.data import Batches, micro_batches, slice_of
+from cedar.trainers.moe.group import Group
+from cedar.trainers.moe.layer import MoELayer
+from cedar.trainers.moe.metrics import BYTES, SECONDS, LayerRecord, StepRecord, by_phase, popularity
+from cedar.trainers.moe.model import Model
+from cedar.trainers.moe.optimizer import Optimizer, Outcome
+from cedar.trainers.moe.options import Options
+from cedar.trainers.moe.parts import DensePart, ExpertPart, Part
+from cedar.trainers.schedules import constant, cosine
+from cedar.trainers.text import VOCABULARY
+
+
+@dataclass(frozen=True)
+class Logged:
+    """What a step needs to be run again, bit for bit, by ranks that do not hold all gradients.
+
+    Args:
+        step: from 0.
+        counts: of each layer.
+        outcome: the norm, the clip scale and the vote.
+        rate: the learning rate.
+        bias: of each layer's router, before the step.
+        key: what its random numbers follow from: seed and step.
+    """
+
+    step: int
+    counts: tuple[tuple[int, ...], ...]
+    outcome: Outcome
+    rate: float
+    bias: tuple[tuple[float, ...], ...]
+    key: tuple[int, int]
+
+
+class Trainer:
+    """A model, its optimizer and its data on one rank.
+
+    Args:
+        options: of the run.
+        group: the ranks that train together; None for all of torch.distributed, or this process alone.
+
+    Raises:
+        CedarError: there are fewer slots than experts.
+
+    ``step`` is the number of steps done.
+    """
+
+    def __init__(self, options: Options, group: Group | None = None) -> None:
+        self.options = options
+        self.group = group = group or Group()
+        run = options.run
+        self.device = torch.device(
+            ("cuda" if torch.cuda.is_available() else "cpu") if run.device == "auto" else run.device
+        )
+        self.dtype: torch.dtype = getattr(torch, run.dtype)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(run.seed)
+            self.model = Model(
+                options.model, options.experts, group, length=options.data.length, vocabulary=VOCABULARY
+            ).to(self.device)
+        self.layers: list[MoELayer] = self.model.layers
+        self.optimizer = Optimizer(self._parts(), group, options.optimizer)
+        self.optimizer.publish()
+        group.meter.take()
+        self.batches = Batches(options.data, run.seed)
+        self.step = 0
+        self.log: Callable[[Logged], None] | None = None
+
+    def _parts(self) -> list[Part]:
+        gradients = None if self.dtype == torch.float64 else getattr(torch, self.options.optimizer.gradients)
+        experts = [
+            ExpertPart(layer, dtype=self.dtype, gradients=gradients, device=self.device, seed=self.options.run.seed)
+            for layer in self.layers
+        ]
+        dense = DensePart(self.model, self.group, row=self.layers[0].size, dtype=self.dtype, gradients=gradients)
+        return [dense, *experts]
+
+    def train_step(self, logged: Logged | None = None, before_publish: Callable[[], None] | None = None) -> StepRecord:
+        """One step on the next global batch.
+
+        Args:
+            logged: what the log says of this step, when it is run again.
+            before_publish: called when the optimizer is done and weights are about to be sent.
+
+        Raises:
+            CedarError: ranks are lost or disagree; too many steps were skipped; a step that is run again sees other
+                tokens than before.
+        """
+        began = time.perf_counter()
+        bias = tuple(tuple(layer.router.bias.tolist()) for layer in self.layers)
+        loss = self._accumulate(next(self.batches))
+        counts = tuple(tuple(layer.counts.tolist()) for layer in self.layers)
+        if logged is not None and (logged.counts != counts or logged.bias != bias or logged.step != self.step):
+            raise CedarError(
+                f"step {self.step} sends tokens to other experts than it did before",
+                done="the replay was stopped",
+                fix="replay with the same data, configuration, ranks and library versions, or take a dense checkpoint",
+            )
+        rate = logged.rate if logged else self.rate()
+        outcome = self.optimizer.update(rate, logged.outcome if logged else None)
+        before = [layer.placement for layer in self.layers]
+        if not outcome.skipped:
+            self._follow(counts)
+        if before_publish is not None:
+            before_publish()
+        if before_publish is not None or not outcome.skipped:
+            self.optimizer.publish()
+        layers = [
+            {
+                "name": layer.name,
+                "counts": counts[at],
+                "survival": int(layer.kept.sum()) / max(1, sum(counts[at])),
+                "replicas": before[at].replicas,
+                "moved": layer.placement.moved(before[at]),
+            }
+            for at, layer in enumerate(self.layers)
+        ]
+        record = self._record(loss, rate, outcome, layers, began)
+        for layer in self.layers:
+            layer.clear()
+        if self.log is not None and logged is None:
+            self.log(Logged(self.step, counts, outcome, rate, bias, (self.options.run.seed, self.step)))
+        self.step += 1
+        return record
+
+    def _accumulate(self, batch: torch.Tensor) -> torch.Tensor:
+        """Forward and backward of this rank's slice of each micro-batch; the sum of its tokens' losses, float64."""
+        self.model.train()
+        tokens = batch[:, 1:].numel()
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for rows in micro_batches(len(batch), self.options.data.accumulate):
+            own = slice_of(len(rows), self.group)
+            mine = range(rows.start + own.start, rows.start + own.stop)
+            self.model.at(self.options.run.seed, self.step, mine)
+            loss = self._loss(batch[mine.start : mine.stop])
+            total += loss.detach().double()
+            extra = sum((loss for layer in self.layers for loss in layer.losses), torch.zeros((), device=self.device))
+            (loss / tokens + extra / self.options.data.accumulate).backward()  # type: ignore[no-untyped-call]
+            for layer in self.layers:
+                layer.losses = []
+            self.optimizer.add()
+        return total
+
+    def _loss(self, rows: torch.Tensor) -> torch.Tensor:
+        """The sum of the losses of all tokens of some rows."""
+        rows = rows.to(self.device)
+        logits = self.model(rows[:, :-1])
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        return functional.cross_entropy(logits.flatten(0, 1).to(wide), rows[:, 1:].flatten(), reduction="sum")
+
+    def _follow(self, counts: tuple[tuple[int, ...], ...]) -> None:
+        """Move biases and placements after popularity."""
+        for layer, found in zip(self.layers, counts, strict=True):
+            if layer.options.bias_rate:
+                layer.router.balance(layer.counts.to(self.device), layer.options.bias_rate)
+            layer.basis = layer.policy.follow(layer.basis, found, self.step)
+            layer.placement = layer.place()
+
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        o = self.options.optimizer
+        if o.schedule == "constant":
+            return constant(self.step, peak=o.rate, warmup=o.warmup)
+        return cosine(self.step, peak=o.rate, steps=self.options.run.steps, warmup=o.warmup, least=o.least)
+
+    def _record(
+        self, loss: torch.Tensor, rate: float, outcome: Outcome, layers: list[dict[str, Any]], began: float
+    ) -> StepRecord:
+        sent, seconds = self.group.meter.take()
+        names = [self.optimizer.parts[0].shards.name, *(layer["name"] for layer in layers)]
+        keys = [f"{phase} {name}" for name in names for phase in BYTES]
+        own = torch.tensor([float(loss), *(float(sent.get(key, 0)) for key in keys)], dtype=torch.float64)
+        total = self.group.add(own.to(self.device), "metrics").tolist()
+        self.group.meter.take()
+        bytes_of = {key: int(value) for key, value in zip(keys, total[1:], strict=True) if value}
+        records = []
+        for layer in layers:
+            entropy, peak = popularity(layer["counts"])
+            records.append(
+                LayerRecord(
+                    **layer, entropy=entropy, peak=peak,
+                    sent=by_phase(bytes_of, layer["name"], BYTES), seconds=by_phase(seconds, layer["name"], SECONDS),
+                )
+            )  # fmt: skip
+        return StepRecord(
+            self.step, total[0] / (self.options.data.batch * self.options.data.length), rate, outcome.norm,
+            outcome.scale, outcome.skipped, time.perf_counter() - began, tuple(records),
+            by_phase(bytes_of, names[0], BYTES),
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def evaluate(self) -> float | None:
+        """Mean cross-entropy of a token of the rows that are held out, in nats; None where there are none."""
+        self.model.eval()
+        total = torch.zeros(2, dtype=torch.float64)
+        for batch in self.batches.evaluation():
+            own = slice_of(len(batch), self.group)
+            total[0] += float(self._loss(batch[own.start : own.stop]))
+            total[1] += batch[own.start : own.stop, 1:].numel()
+        loss, tokens = self.group.add(total.to(self.device), "metrics").tolist()
+        self.group.meter.take()
+        return loss / tokens if tokens else None
+
+    def close(self) -> None:
+        """Let the data go."""
+        self.batches.close()

@@ -1,0 +1,199 @@
+"""Whole runs: metrics, plot, table, resume, the command line, ranks as processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from unittest import mock
+
+import pytest
+
+from cedar.cli import main
+from cedar.errors import CedarError
+from cedar.trainers import config
+from cedar.trainers.launch import run_ranks
+from cedar.trainers.moe.metrics import MetricsFile, read_lines
+from cedar.trainers.moe.options import Options
+from cedar.trainers.moe.report import table
+from cedar.trainers.moe.run import run
+from tests.trainers.moe.toy_text import options, write_text
+
+STEPS = 8
+SETTINGS = """
+[data]
+paths = "{paths}"
+length = 12
+batch = 6
+held_out = 5
+[model]
+width = 8
+heads = 2
+[experts]
+experts = 5
+slots = 4
+hidden = 10
+[run]
+folder = "{folder}"
+steps = 4
+dtype = "float32"
+device = "cpu"
+"""
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("text") / "text.txt", lines=80)
+
+
+def settings(text, folder, **more):
+    changes = {"steps": STEPS, "folder": str(folder), "save_every": 3, "evaluate_every": 4, "sparse_window": 2} | more
+    return options(text, slots=8, run=changes)
+
+
+def facts(line):
+    """What does not depend on the clock."""
+    kept = {key: value for key, value in line.items() if key not in ("seconds", "layers")}
+    return kept | {"layers": [{k: v for k, v in layer.items() if k != "seconds"} for layer in line["layers"]]}
+
+
+def test_a_run_leaves_metrics_checkpoints_and_a_plot(text, tmp_path):
+    path = run(settings(text, tmp_path), quiet=True)
+    lines = read_lines(path)
+    assert [line["step"] for line in lines] == list(range(STEPS))
+    assert [line["step"] for line in lines if line["held_out"] is not None] == [3, 7]
+    for line in lines:
+        for layer in line["layers"]:
+            assert 0 < layer["survival"] <= 1
+            assert sum(layer["counts"]) == 6 * 12 * 2
+            assert sum(layer["replicas"]) == 8
+            assert 0 < layer["entropy"] <= 1 <= layer["peak"]
+            assert set(layer["seconds"]) >= {"routing", "planning", "experts"}
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["step-00000006", "step-00000008"]
+    assert (tmp_path / "replicas.png").read_bytes().startswith(b"\x89PNG")
+    from rich.console import Console
+
+    console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(table(lines))
+    console.file.close()
+    told = console.export_text()
+    assert "block1" in told
+    assert "8 steps" in told
+    assert "survival" in told
+
+
+@pytest.mark.parametrize("window", [0, 2])
+def test_a_run_that_stopped_goes_on_to_the_same_end(text, tmp_path, window):
+    whole = read_lines(run(settings(text, tmp_path / "whole", sparse_window=window), quiet=True))
+    begun = settings(text, tmp_path / "part", sparse_window=window)
+    with pytest.raises(KeyboardInterrupt):
+        run_until(begun, 5)
+    part = read_lines(str(tmp_path / "part" / "metrics.jsonl"))
+    assert len(part) == 5
+    path = run(begun, resume=True, quiet=True)
+    assert [facts(line) for line in read_lines(path)] == [facts(line) for line in whole]
+
+
+def run_until(options, steps):
+    """A run that ends after so many steps, as by Ctrl-C."""
+    write = MetricsFile.write
+
+    def write_and_stop(file, record):
+        write(file, record)
+        if record.step + 1 == steps:
+            raise KeyboardInterrupt
+
+    with mock.patch.object(MetricsFile, "write", write_and_stop):
+        run(options, quiet=True)
+
+
+def test_the_command_trains_resumes_and_tells(text, tmp_path, capsys):
+    (tmp_path / "moe.toml").write_text(SETTINGS.format(paths=text, folder=tmp_path / "run"))
+    chosen = [str(tmp_path / "moe.toml"), "experts.slots=5", "run.threads=1"]
+    assert main(["train", "moe", *chosen]) == 0
+    assert main(["train", "moe", *chosen, "run.steps=6", "--resume"]) == 0
+    said = capsys.readouterr()
+    assert "survival" in said.out
+    assert "metrics.jsonl" in said.out
+    assert "training: 6/6 loss" in said.err
+    assert [line["step"] for line in read_lines(str(tmp_path / "run" / "metrics.jsonl"))] == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("experts.policy=sometimes", "'experts.policy' is 'sometimes'"),
+        ("experts.slot=3", "did you mean 'slots'?"),
+        ("experts.top_k=9", "top_k is 9: there are 5 experts"),
+        ("experts.rates=[1.0]", "rates has 1 values for 5 experts"),
+        ("experts.every=0", "every is 0: give 1 or more"),
+        ("experts.capacity=-1", "capacity is -1.0"),
+        ("model.heads=3", "a width of 8 cannot be cut into 3 heads"),
+        ("model.dropout=1.0", "dropout is 1.0"),
+        ("data.accumulate=7", "a batch of 6 rows cannot be cut into 7 micro-batches"),
+        ("optimizer.betas=[0.9]", "betas are (0.9,)"),
+        ("run.steps=0", "steps is 0: give 1 or more"),
+        ("experts.slots=4", "5 experts do not fit into 4 slots"),
+        ("run.sparse_window=1000", "a sparse window of 1000 steps cannot be cut"),
+        ("data.paths=nowhere.txt", "nowhere.txt"),
+    ],
+)
+def test_wrong_settings_are_told_in_a_line(text, tmp_path, capsys, change, said):
+    (tmp_path / "moe.toml").write_text(
+        SETTINGS.format(paths=text, folder=tmp_path / "run").replace("slots = 4", "slots = 5")
+    )
+    assert main(["train", "moe", str(tmp_path / "moe.toml"), change]) == 1
+    told = capsys.readouterr().err
+    assert said in told
+    assert "Traceback" not in told
+
+
+def test_the_example_is_a_configuration():
+    path = os.path.join(os.path.dirname(__file__), "..", "..", "..", "examples", "moe.toml")
+    assert config.load(path, Options).experts.slots == 64
+
+
+def test_ranks_run_as_processes(text, tmp_path):
+    """The command starts two ranks itself; they train as one process with as many slots does."""
+    (tmp_path / "moe.toml").write_text(SETTINGS.format(paths=text, folder=tmp_path / "two"))
+    command = [sys.executable, "-m", "cedar.cli", "train", "moe", str(tmp_path / "moe.toml"), "--ranks", "2"]
+    done = subprocess.run(command, capture_output=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    two = read_lines(str(tmp_path / "two" / "metrics.jsonl"))
+    chosen = config.load(str(tmp_path / "moe.toml"), Options, ["experts.slots=8", f"run.folder={tmp_path / 'one'}"])
+    for a, b in zip(two, read_lines(run(chosen, quiet=True)), strict=True):
+        assert [layer["counts"] for layer in a["layers"]] == [layer["counts"] for layer in b["layers"]]
+        assert abs(a["loss"] - b["loss"]) < 1e-5
+
+
+def test_a_rank_that_fails_ends_all_and_is_named():
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL if os.environ['RANK'] == '1' else 0)"
+    with pytest.raises(CedarError) as error:
+        run_ranks([sys.executable, "-S", "-c", code], 2)
+    assert f"rank 1 of 2 was killed by signal {int(signal.SIGKILL)}" in str(error.value)
+    assert "start again with --resume" in str(error.value)
+
+
+def test_ranks_end_with_the_process_that_started_them(tmp_path):
+    """Rank 0 sends SIGTERM to that process, as a scheduler would."""
+    code = (
+        "import os, pathlib, signal, time\n"
+        "pathlib.Path(os.environ['FOLDER'], str(os.getpid())).touch()\n"
+        "os.environ['RANK'] == '1' or os.kill(os.getppid(), signal.SIGTERM)\n"
+        "time.sleep(100)"
+    )
+    with pytest.raises(SystemExit) as end:
+        run_ranks([sys.executable, "-S", "-c", code], 2, dict(os.environ) | {"FOLDER": str(tmp_path)})
+    assert end.value.code == 128 + signal.SIGTERM
+    assert os.listdir(tmp_path)
+    for pid in os.listdir(tmp_path):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+
+
+def test_lines_that_were_cut_off_are_left_out(tmp_path):
+    (tmp_path / "m.jsonl").write_text(
+        json.dumps({"step": 0}) + "\n" + json.dumps({"step": 1}) + "\n" + '{"step": 2, "lo'
+    )
+    assert [line["step"] for line in read_lines(str(tmp_path / "m.jsonl"))] == [0, 1]
+    assert read_lines(str(tmp_path / "none.jsonl")) == []

@@ -1,0 +1,212 @@
+"""Sparse checkpoints: the bytes of each step, and states that are bitwise those of the run that went on."""
+
+import json
+import os
+import time
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedar.errors import CedarError
+from cedar.trainers.moe.sparse import SparseCheckpoints
+from cedar.trainers.moe.trainer import Trainer
+from cedar.trainers.moe.windows import plan_window, step_bytes
+from tests.trainers.moe.test_checkpoint import digest, same
+from tests.trainers.moe.test_trainer import spoil
+from tests.trainers.moe.toy_text import options, write_text
+
+MORE = {
+    "model": {"dropout": 0.1},
+    "experts": {"bias_rate": 0.01},
+    "optimizer": {"clip": 0.3, "rate": 1e-2},
+    "run": {"dtype": "bfloat16"},
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("text") / "text.txt", lines=60)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.data())
+def test_no_cut_has_a_smaller_largest_step(sizes, data):
+    steps = data.draw(st.integers(1, len(sizes)))
+    window = plan_window(sizes, steps)
+    assert [at for run in window for at in run] == list(range(len(sizes)))
+    assert len(window) == steps
+    assert all(window)
+    cuts = ((0, *inner, len(sizes)) for inner in combinations(range(1, len(sizes)), steps - 1))
+    others = ([range(a, b) for a, b in pairwise(cut)] for cut in cuts)
+    largest = lambda runs: max(step_bytes(sizes, runs, at) for at in range(steps))
+    assert largest(window) == min(largest(runs) for runs in others)
+
+
+@pytest.mark.parametrize(("steps", "share"), [(3, 0.5), (8, 0.3)])
+def test_the_largest_step_is_a_part_of_a_dense_checkpoint(steps, share):
+    sizes = [1000] * 40
+    window = plan_window(sizes, steps)
+    assert max(step_bytes(sizes, window, at) for at in range(steps)) <= share * 12 * sum(sizes)
+
+
+def test_windows_that_cannot_be_cut_are_refused(text, tmp_path):
+    with pytest.raises(ValueError, match="cannot be cut from 2 operators"):
+        plan_window([1, 1], 3)
+    trainer = Trainer(options(text, slots=8))
+    rows = sum(part.shards.rows for part in trainer.optimizer.parts)
+    with pytest.raises(CedarError, match=f"set run.sparse_window to 1 to {rows}"):
+        SparseCheckpoints(str(tmp_path), trainer, rows + 1)
+    trainer.close()
+
+
+def recovered(group, options, folder, window, steps, poison, stops):
+    """Whether a run that is recovered at each of some steps has the bits of the run that went on; what was seen."""
+    trainer = Trainer(options, group)
+    sparse = SparseCheckpoints(folder, trainer, window, keep=99)
+    states, records = [digest(trainer)], []
+    for step in range(steps):
+        sparse.before_step()
+        if step in poison and group.rank == group.size - 1:
+            spoil(trainer)
+        records.append(trainer.train_step())
+        states.append(digest(trainer))
+    sparse.close()
+    trainer.close()
+    equal = []
+    for stop in stops:
+        again = Trainer(options, group)
+        with SparseCheckpoints(folder, again, window, keep=99) as other:
+            other.recover(stop)
+        equal.append(same(states[stop], digest(again)) and again.step == stop)
+        again.close()
+    return equal, records, sparse.bytes
+
+
+def timed_recovery(group, options, folder, window, until):
+    """Seconds to recover."""
+    trainer = Trainer(options, group)
+    with SparseCheckpoints(folder, trainer, window, keep=99) as sparse:
+        began = time.perf_counter()
+        sparse.recover(until)
+    trainer.close()
+    return time.perf_counter() - began
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_every_iteration_of_a_window_is_recovered_bit_for_bit(crew, text, tmp_path, ranks):
+    """Clipping, a step skipped inside the window, moving placements, dropout, a moving bias."""
+    chosen = options(text, slots=8 // ranks, **MORE)
+    stops = range(6, 10)
+    found = crew.run(recovered, chosen, str(tmp_path), 3, 9, (4,), stops, ranks=ranks)
+    for equal, records, _ in found:
+        assert equal == [True] * len(stops)
+        assert [record.step for record in records if record.skipped] == [4]
+        assert all(record.scale < 1 for record in records[:4] if not record.skipped)
+        assert len({layer.replicas for record in records[2:7] for layer in record.layers}) > 2
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_windows_of_any_length_recover_and_save_what_the_formula_says(text, tmp_path, window):
+    chosen = options(text, slots=8, **MORE)
+    trainer = Trainer(chosen)
+    sparse = SparseCheckpoints(str(tmp_path), trainer, window)
+    for _ in range(2 * window + 1):
+        sparse.before_step()
+        trainer.train_step()
+    sparse.close()
+    sizes = [160] * 10 + [trainer.optimizer.parts[0].shards.size] * trainer.optimizer.parts[0].shards.rows
+    runs = plan_window(sizes, window)
+    assert sparse.bytes[:window] == sparse.bytes[window : 2 * window]
+    assert sparse.bytes[:window] == [step_bytes(sizes, runs, at) for at in range(window)]
+    again = Trainer(chosen)
+    after = SparseCheckpoints(str(tmp_path), again, window)
+    assert after.end() == trainer.step
+    after.recover()
+    assert same(digest(trainer), digest(again))
+    for _ in range(window):  # and goes on saving
+        after.before_step()
+        again.train_step()
+    after.close()
+    assert after.end() == trainer.step + window
+    for closing in (trainer, again):
+        closing.close()
+
+
+def test_only_the_windows_that_are_needed_stay(text, tmp_path):
+    trainer = Trainer(options(text, slots=8))
+    with SparseCheckpoints(str(tmp_path), trainer, 2) as sparse:
+        for _ in range(9):
+            sparse.before_step()
+            sparse.wait()
+            trainer.train_step()
+    trainer.close()
+    assert sorted(os.listdir(tmp_path)) == ["log.jsonl", "window-00000006.1x2", "window-00000008.1x2"]
+    assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [6, 7, 8]
+
+
+def test_without_a_whole_window_nothing_is_recovered(text, tmp_path):
+    trainer = Trainer(options(text, slots=8))
+    with SparseCheckpoints(str(tmp_path), trainer, 4) as sparse:
+        assert sparse.end() is None
+        for _ in range(3):
+            sparse.before_step()
+            trainer.train_step()
+        assert sparse.end() is None
+        with pytest.raises(CedarError, match="holds no window of 4 steps by 1 ranks before step 3"):
+            sparse.recover()
+    trainer.close()
+
+
+def test_windows_of_other_ranks_and_of_steps_that_are_run_anew_are_not_taken(text, tmp_path):
+    """An earlier run went further: what it saved of steps to come goes, and its log of them."""
+    trainer = Trainer(options(text, slots=8))
+    with SparseCheckpoints(str(tmp_path), trainer, 2) as sparse:
+        for _ in range(6):
+            sparse.before_step()
+            trainer.train_step()
+    trainer.close()
+    (tmp_path / "window-00000004.2x2").mkdir()
+    for name in os.listdir(tmp_path / "window-00000004.1x2"):
+        (tmp_path / "window-00000004.2x2" / name).write_bytes(b"of another group")
+    again = Trainer(options(text, slots=8, optimizer={"rate": 1e-2}))
+    with SparseCheckpoints(str(tmp_path), again, 2) as sparse:
+        for _ in range(2):
+            sparse.before_step()
+            again.train_step()
+    assert sorted(os.listdir(tmp_path)) == ["log.jsonl", "window-00000000.1x2"]
+    with SparseCheckpoints(str(tmp_path), again, 2) as sparse:
+        assert sparse.end() == 2
+        whole = digest(again)
+        sparse.recover()
+    assert same(whole, digest(again))
+    again.close()
+
+
+def test_a_replay_that_sees_other_tokens_is_stopped(text, tmp_path):
+    chosen = options(text, slots=8)
+    trainer = Trainer(chosen)
+    with SparseCheckpoints(str(tmp_path), trainer, 2) as sparse:
+        for _ in range(3):
+            sparse.before_step()
+            trainer.train_step()
+    trainer.close()
+    path = tmp_path / "log.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[1]["counts"][0][0] += 1
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    again = Trainer(chosen)
+    with SparseCheckpoints(str(tmp_path), again, 2) as sparse, pytest.raises(CedarError) as error:
+        sparse.recover()
+    again.close()
+    assert "step 1 sends tokens to other experts than it did before" in str(error.value)
+
+
+def test_what_cannot_be_written_is_told(text, tmp_path):
+    trainer = Trainer(options(text, slots=8))
+    sparse = SparseCheckpoints(str(tmp_path / "run"), trainer, 2)
+    (tmp_path / "run" / "window-00000000.1x2").write_text("in the way")
+    sparse.before_step()
+    with pytest.raises(CedarError, match="a part of a sparse checkpoint could not be written"):
+        sparse.close()
+    trainer.close()
