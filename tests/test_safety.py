@@ -26,6 +26,7 @@ import pytest
 
 import cedar
 from cedar.datasets.limits import Limits, variable
+from cedar.execution.processes.worker import Failed
 from cedar.redact import redact, redact_url, redacted
 from cedar.testing.storage import FlakyFileSystem
 from tests.toy_http_store import Store
@@ -202,7 +203,7 @@ def test_no_credentials_in_errors_nor_in_their_causes(name: str, monkeypatch: py
         assert_no_secret([str(caught), repr(caught)])
         return
     printed = "".join(traceback.format_exception(caught))
-    travelled = cloudpickle.loads(cloudpickle.dumps(caught))
+    travelled = cloudpickle.loads(cloudpickle.dumps(Failed(caught))).error
     assert_no_secret([str(caught), repr(caught), printed, "".join(traceback.format_exception(travelled))])
 
 

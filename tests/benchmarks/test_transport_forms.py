@@ -25,7 +25,8 @@ def test_abandoned_loaders_are_counted_before_and_after():
     out, errors = child.communicate(timeout=100)
     before, after, _ = json.loads(out)
     assert errors == ""
-    assert before[:4] == after[:4]
+    assert (before[0], before[2:4]) == (after[0], after[2:4])
+    assert after[1] <= before[1] + 3  # a worker's arena is made when it first sends something large
 
 
 def test_a_part_is_a_table_and_a_file(tmp_path, monkeypatch):

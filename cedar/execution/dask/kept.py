@@ -16,9 +16,10 @@ from cedar.execution.cached import KeptReader
 from cedar.execution.chain import Program, Reader, Result, Timing, read_split
 from cedar.execution.code import Code
 from cedar.execution.copying import own_copy
-from cedar.execution.dask.remote import Call, Done, Failed, Parcel, run
+from cedar.execution.dask.remote import Call, Done, Parcel, run
 from cedar.execution.keeping.cost import kind_of
 from cedar.execution.keeping.entries import relabelled
+from cedar.execution.processes.worker import Failed
 from cedar.operators.base import Env
 
 _LARGE_CODE = 1 << 18  # bytes; more does not travel with every split

@@ -19,7 +19,7 @@ import cedar
 from cedar.errors import CedarError, WorkerError, portable
 from cedar.execution.code import Code
 from cedar.execution.processes.wire import decode, encode
-from cedar.execution.processes.worker import unsendable
+from cedar.execution.processes.worker import Failed, unsendable
 
 _MOST_CODE = 32  # pieces that a worker keeps
 OURS = "CEDAR_LOCAL_CLUSTER"  # set in the environment of the workers of a cluster that this library made
@@ -84,13 +84,6 @@ class Done:
 
     value: Any
     seconds: float
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A call raised, or its result cannot be sent back."""
-
-    error: BaseException
 
 
 @dataclass(frozen=True)

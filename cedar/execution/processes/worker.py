@@ -51,6 +51,17 @@ class Failed:
 
     error: BaseException
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By the error's own way of travelling: libraries (tblib, with dask) change how all exceptions are pickled."""
+        if not isinstance(self.error, CedarError):
+            return Failed, (self.error,)
+        make, arguments = self.error.__reduce__()
+        return _failed, (make, arguments)
+
+
+def _failed(make: Callable[..., CedarError], arguments: tuple[Any, ...]) -> Failed:
+    return Failed(make(*arguments))
+
 
 @dataclass(frozen=True)
 class Wanted:
