@@ -13,7 +13,7 @@ CODE := cedar tests examples benchmarks conftest.py
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test test-long chaos lint format types layers check bench-core bench-optimizer bench-resilient-plans bench-storage bench-chaos bench-moe clean
+.PHONY: help venv demo test test-long chaos lint format types layers check bench-core bench-optimizer bench-resilient-plans bench-storage bench-chaos bench-moe bench-recommendation-training clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,7 +30,7 @@ $(STAMP): setup.cfg constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[all,dev]'
 	@touch $@
 
-demo: $(STAMP)  ## train a small click model through a pipeline; DATA='path/*.parquet' takes your own files
+demo: $(STAMP)  ## train a recommendation model through a pipeline; DATA='path/*.parquet' takes your own files
 	@$(BIN)/python examples/demo.py $(if $(DATA),--data '$(DATA)') $(if $(LABEL),--label '$(LABEL)')
 
 test: lint types layers check  ## linters, types, layers, tests with coverage
@@ -73,6 +73,9 @@ bench-storage: $(STAMP)  ## a store that fails 5 and 30% of its requests; QUICK=
 
 bench-moe: $(STAMP)  ## the figures of the mixture-of-experts trainer; QUICK=1 for minutes, ARGS='--jobs 2'
 	@$(BIN)/python -m benchmarks.moe $(if $(QUICK),--quick) $(ARGS)
+
+bench-recommendation-training: $(STAMP)  ## training on deduplicated rows; QUICK=1 for minutes
+	@$(BIN)/python -m benchmarks.recommendation_training $(if $(QUICK),--quick) $(ARGS)
 
 bench-resilient-plans: $(STAMP)  ## schedules of the resilient trainer; QUICK=1 for two minutes
 	@$(BIN)/python -m benchmarks.resilient_plans $(if $(QUICK),--quick) $(ARGS)

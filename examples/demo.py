@@ -1,6 +1,6 @@
-"""Train a small click model through a pipeline, stop it in the middle, and go on from the checkpoint.
+"""Train a recommendation model (DLRM) through a pipeline, stop it in the middle, go on, and compare with plain rows.
 
-python examples/demo.py                              # writes a click log of 500,000 rows under build/ and uses it
+python examples/demo.py                              # writes a click log of 150,000 rows under build/ and uses it
 python examples/demo.py --data 'clicks/*.parquet'    # your files: floats become dense features; integers,
                                                      # strings and lists of integers become hashed ids
 """
@@ -8,32 +8,37 @@ python examples/demo.py --data 'clicks/*.parquet'    # your files: floats become
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow.types as pt
-import torch
-from torch import Tensor, nn
 
 import cedar
 from cedar import col
 from cedar.datasets.clicks import write_clicks
+from cedar.trainers.dlrm.checkpoint import Checkpoints
+from cedar.trainers.dlrm.options import (
+    DataOptions,
+    FeatureOptions,
+    ModelOptions,
+    OptimizerOptions,
+    Options,
+    RunOptions,
+    TableOptions,
+)
+from cedar.trainers.dlrm.trainer import Trainer
 
-BATCH = 4096
+BATCH = 1024
 BUCKETS = 1 << 15  # rows of an embedding table
-WIDTH = 16  # numbers in an embedding
 LONGEST = 32  # ids of a list that are looked at
+COMPARED = 12  # steps of the comparison
 LABELS = ("label", "click", "clicked", "is_click", "target", "y")
-NOT_FEATURES = {"session", "session_id", "row_id", "ts", "time", "timestamp"}  # who and when, not what
-
-Batch = dict[str, Any]
+SESSIONS = ("session_id", "session")
+NOT_FEATURES = {*SESSIONS, "row_id", "ts", "time", "timestamp"}  # who and when, not what
 
 
 @dataclass(frozen=True)
@@ -41,14 +46,11 @@ class Columns:
     """What each column of the data is used for."""
 
     label: str
+    session: str
     dense: tuple[str, ...]
     ids: tuple[str, ...]
     words: tuple[str, ...]
     lists: tuple[str, ...]
-
-    @property
-    def sparse(self) -> tuple[str, ...]:
-        return self.ids + self.words + self.lists
 
 
 def choose_columns(schema: dict[str, Any], label: str | None) -> Columns:
@@ -62,12 +64,13 @@ def choose_columns(schema: dict[str, Any], label: str | None) -> Columns:
     features = {name: kind for name, kind in schema.items() if name not in {found, *NOT_FEATURES}}
     columns = Columns(
         found,
+        next((name for name in SESSIONS if name in schema), ""),
         dense=tuple(n for n, kind in features.items() if pt.is_floating(kind)),
         ids=tuple(n for n, kind in features.items() if pt.is_integer(kind)),
         words=tuple(n for n, kind in features.items() if pt.is_large_string(kind)),
         lists=tuple(n for n, kind in features.items() if pt.is_large_list(kind) and pt.is_integer(kind.value_type)),
     )
-    if not columns.dense and not columns.sparse:
+    if not columns.dense and not columns.ids + columns.words + columns.lists:
         raise ValueError(f"no column that can be a feature beside the label {found!r}: {', '.join(schema)}")
     return columns
 
@@ -77,102 +80,28 @@ def _is_number(kind: Any) -> bool:
 
 
 def prepare(rows: cedar.Pipeline, columns: Columns) -> cedar.Pipeline:
-    """Rows with a label, without gaps, with short lists."""
+    """Rows with a label, words as numbers, without gaps, with short lists."""
     expressions = {columns.label: col(columns.label).cast(float)}
-    expressions |= {name: col(name).fill_null(0.0).clip(lower_bound=0.0).log1p() for name in columns.dense}
+    expressions |= {name: col(name) for name in (*columns.dense, *filter(None, [columns.session]))}
     expressions |= {name: col(name).fill_null(-1) for name in columns.ids}
-    expressions |= {name: col(name).fill_null("").hash() % BUCKETS for name in columns.words}
+    expressions |= {name: (col(name).fill_null("").hash() % BUCKETS).cast(int) for name in columns.words}
     expressions |= {name: col(name).fill_null([]).list.head(LONGEST) for name in columns.lists}
     return rows.filter(col(columns.label).is_not_null()).select(**expressions)
 
 
-class ClickModel(nn.Module):
-    """Embeddings of the ids and a projection of the dense features, side by side into an MLP."""
-
-    def __init__(self, columns: Columns) -> None:
-        super().__init__()
-        self.columns = columns
-        self.tables = nn.ModuleDict(
-            {f"table_{name}": nn.EmbeddingBag(BUCKETS, WIDTH, mode="mean", sparse=True) for name in columns.sparse}
-        )
-        for table in self.tables.values():
-            nn.init.normal_(table.weight, std=0.05)  # type: ignore[arg-type]
-        inputs = len(columns.dense) + WIDTH * len(columns.sparse)
-        self.head = nn.Sequential(nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 1))
-
-    def forward(self, batch: Batch) -> Tensor:
-        parts = [batch[name].float().unsqueeze(1) for name in self.columns.dense]
-        for name in self.columns.sparse:
-            column, table = batch[name], self.tables[f"table_{name}"]
-            if isinstance(column, cedar.JaggedTensor):  # values and offsets: what an EmbeddingBag eats
-                parts.append(table(column.values.remainder(BUCKETS), column.offsets[:-1]))
-            else:
-                parts.append(table(column.long().remainder(BUCKETS).unsqueeze(1)))
-        return self.head(torch.cat(parts, dim=1)).squeeze(1)  # type: ignore[no-any-return]
-
-
-class Training:
-    """The model, its optimizer, and how many rows they have seen."""
-
-    def __init__(self, columns: Columns) -> None:
-        torch.manual_seed(0)
-        torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]  # said, or torch warns
-        self.label = columns.label
-        self.model = ClickModel(columns)
-        self.optimizer = torch.optim.Adagrad(self.model.parameters(), lr=0.05)
-        self.rows = 0
-
-    def epoch(self, loader: cedar.Loader, stop_after: int | None = None) -> None:
-        """One epoch, or what is left of it; ``stop_after`` breaks off after so many batches."""
-        loss_of = nn.BCEWithLogitsLoss()
-        for step, batch in enumerate(loader, start=1):
-            labels = batch[self.label].float()
-            if labels.min() < 0 or labels.max() > 1:
-                raise ValueError(f"the label {self.label!r} must hold 0 and 1; {labels.max().item():g} was found")
-            loss = loss_of(self.model(batch), labels)
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-            self.rows += len(labels)
-            if step % 20 == 0:
-                print(f"  {self.rows:>9,} rows   loss {loss.item():.4f}")
-            if step == stop_after:
-                break
-
-    def save(self, folder: Path, loader: cedar.Loader) -> int:
-        """Write a checkpoint; returns the bytes of the loader's part of it."""
-        text = json.dumps(loader.state_dict())
-        (folder / "loader.json").write_text(text)
-        parts = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "rows": self.rows}
-        torch.save(parts, folder / "training.pt")
-        return len(text)
-
-    def load(self, folder: Path, loader: cedar.Loader) -> None:
-        loader.load_state_dict(json.loads((folder / "loader.json").read_text()))
-        parts = torch.load(folder / "training.pt", weights_only=True)
-        self.model.load_state_dict(parts["model"])
-        self.optimizer.load_state_dict(parts["optimizer"])
-        self.rows = parts["rows"]
-
-
-@torch.no_grad()
-def evaluate(training: Training, loader: cedar.Loader) -> float:
-    """AUC of the model on the loader's rows."""
-    scores, labels = [], []
-    for batch in loader:
-        scores.append(training.model(batch).numpy())
-        labels.append(batch[training.label].numpy())
-    return auc(np.concatenate(scores), np.concatenate(labels) > 0)
-
-
-def auc(scores: npt.NDArray[np.floating[Any]], positive: npt.NDArray[np.bool_]) -> float:
-    """The chance that a positive row scores above a negative one, ties counting half; from the ranks of the scores."""
-    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]  # equal scores share the mean of their ranks
-    wins, losses = int(positive.sum()), int((~positive).sum())
-    if not wins or not losses:
-        return float("nan")
-    return float((ranks[positive].sum() - wins * (wins + 1) / 2) / (wins * losses))
+def options_for(columns: Columns, rows: int, folder: Path) -> Options:
+    """One epoch of a small model."""
+    size = min(BATCH, max(1, rows // 20))
+    features = [FeatureOptions(name, BUCKETS, ids="modulo") for name in columns.ids + columns.words]
+    features += [FeatureOptions(n, BUCKETS, ids="modulo", pooling="attention", longest=LONGEST) for n in columns.lists]
+    return Options(
+        DataOptions(label=columns.label, dense=columns.dense, log=columns.dense, session=columns.session, batch=size),
+        tuple(features),
+        ModelOptions(width=16, bottom=(64,), top=(64, 32)),
+        TableOptions(rate=0.1),
+        OptimizerOptions(rate=0.02),
+        RunOptions(folder=str(folder), steps=rows // size),
+    )
 
 
 def click_log(folder: Path, rows: int) -> str:
@@ -187,59 +116,99 @@ def click_log(folder: Path, rows: int) -> str:
     return f"{folder}/*.parquet"
 
 
-def read(pattern: str) -> tuple[cedar.Pipeline, cedar.Pipeline]:
-    """The rows to train on, and the last tenth of the rows, held out."""
+def read(pattern: str) -> tuple[cedar.Pipeline, cedar.Pipeline, int]:
+    """The rows to train on, the last tenth of the rows, held out, and how many the first are."""
     rows = cedar.read_parquet(pattern)
     total = len(rows.loader())  # from the footers
     if total < 20:
         raise ValueError(f"{pattern} holds {total} rows; a tenth is held out, so at least 20 are needed")
-    return rows.take(total - total // 10), rows.skip(total - total // 10)
+    kept = total - total // 10
+    return rows.take(kept), rows.skip(kept), kept
+
+
+def train(trainer: Trainer, until: int) -> tuple[float, float]:
+    """Steps up to ``until``; returns seconds, and how many of them were spent on waiting for data."""
+    seconds = waited = 0.0
+    while trainer.step < until:
+        record = trainer.train_step()
+        seconds, waited = seconds + record.seconds, waited + record.waited
+        if trainer.step % 20 == 0 or trainer.step == until:
+            told = f"loss {record.loss:.4f}   entropy {trainer.recent().entropy:.4f}"
+            print(f"  {trainer.step * record.rows:>9,} rows   {told}")
+    return seconds, waited
+
+
+def compare(options: Options, rows: cedar.Pipeline) -> None:
+    """The same steps on deduplicated and on plain rows, in turns."""
+    trainers = {
+        how: Trainer(replace(options, data=replace(options.data, dedup=dedup)), rows=rows)
+        for how, dedup in (("deduplicated", "auto"), ("plain", "off"))
+    }
+    seconds, ids, loss = dict.fromkeys(trainers, 0.0), dict.fromkeys(trainers, 0), dict.fromkeys(trainers, 0.0)
+    for step in range(min(COMPARED, options.run.steps)):
+        for how, trainer in trainers.items():
+            record = trainer.train_step()
+            loss[how] = record.loss
+            if step:  # the first one starts workers and threads
+                seconds[how] += record.seconds - record.waited
+                ids[how] += record.looked_up
+    for trainer in trainers.values():
+        trainer.close()
+    steps = max(1, min(COMPARED, options.run.steps) - 1)
+    for how in trainers:
+        speed = options.data.batch * steps / max(seconds[how], 1e-9)
+        print(
+            f"{how:<17}{speed:>9,.0f} rows/s, {ids[how] / steps:>9,.0f} ids looked up in a step, loss {loss[how]:.6f}"
+        )
+    print(f"{'faster':<17}{seconds['plain'] / max(seconds['deduplicated'], 1e-9):>9.2f} times, on the same rows")
 
 
 def run(pattern: str, label: str | None, folder: Path) -> None:
-    """The whole story: look, train, stop, resume, judge."""
-    training_rows, held_out = read(pattern)
-    columns = choose_columns(training_rows.schema, label)
-    rows = len(training_rows.loader())
-    size = min(BATCH, max(1, rows // 20))
-    pipeline = prepare(training_rows, columns).shuffle(seed=1).batch(size)
-    print(f"\n== the pipeline\n{pipeline.explain()}")
+    """The whole story: look, train, stop, resume, judge, compare."""
+    rows, held_out, count = read(pattern)
+    columns = choose_columns(rows.schema, label)
+    options = options_for(columns, count, folder)
+    rows, held_out = prepare(rows, columns), prepare(held_out, columns)
+    half = options.run.steps // 2
+    saved = folder / "checkpoints"
+    shutil.rmtree(saved, ignore_errors=True)
 
-    training = Training(columns)
-    half = rows // size // 2
-    with pipeline.loader(format="torch") as loader:
-        print(f"\n== train for half an epoch: {half} batches of {size:,} rows")
-        started = time.perf_counter()
-        training.epoch(loader, stop_after=half)
-        seconds = time.perf_counter() - started
-        state = training.save(folder, loader)
-        waited = loader.report().stall * loader.report().seconds
-    print(f"stopped; the loader's part of the checkpoint is {state:,} bytes of JSON in {folder}")
+    trainer = Trainer(options, rows=rows, held_out=held_out)
+    print(f"\n== the pipeline\n{trainer.batches.pipeline.explain()}")
+    print(f"\n== train for half an epoch: {half} batches of {options.data.batch:,} rows")
+    print(*trainer.notes, sep="\n")
+    seconds, waited = train(trainer, half)
+    path = Checkpoints(str(saved), trainer).save()
+    trainer.close()
+    print(f"stopped; the checkpoint is in {path}")
 
     print("\n== resume from the checkpoint: a new model, a new loader")
-    training = Training(columns)
-    with pipeline.loader(format="torch") as loader:
-        training.load(folder, loader)
-        started = time.perf_counter()
-        training.epoch(loader)
-        seconds += time.perf_counter() - started
-        waited += loader.report().stall * loader.report().seconds
-
-        print(loader.report())
+    trainer = Trainer(options, rows=rows, held_out=held_out)
+    Checkpoints(str(saved), trainer).load(path)
+    more = train(trainer, options.run.steps)
+    seconds, waited = seconds + more[0], waited + more[1]
+    print(trainer.batches.loader.report())
 
     print("\n== the result")
-    print(f"rows seen        {training.rows:,} of {rows:,}; batches that would be short are dropped")
-    print(f"rows/s           {training.rows / seconds:,.0f}")
+    scores = trainer.evaluate()
+    trainer.close()
+    seen = options.run.steps * options.data.batch
+    print(f"rows seen        {seen:,} of {count:,}; batches that would be short are dropped")
+    print(f"rows/s           {seen / seconds:,.0f}")
     print(f"trainer waited   {waited / seconds:.1%} of the time for data")
-    with prepare(held_out, columns).batch(size, last="keep").loader(format="torch") as loader:
-        print(f"AUC              {evaluate(training, loader):.4f} on rows held out")
+    if scores is not None:
+        print(f"AUC              {scores.auc:.4f} on {scores.rows:,} rows held out")
+        print(f"entropy          {scores.entropy:.4f} of that of always predicting the mean")
+
+    print("\n== what deduplication is worth: the same steps without it, in turns")
+    compare(options, rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--data", metavar="GLOB", help="Parquet files to use instead of the synthetic click log")
     parser.add_argument("--label", metavar="COLUMN", help=f"the column to predict (default: {', '.join(LABELS)})")
-    parser.add_argument("--rows", type=int, default=500_000, help="rows of the synthetic click log")
+    parser.add_argument("--rows", type=int, default=150_000, help="rows of the synthetic click log")
     parser.add_argument("--folder", type=Path, default=Path("build/demo"), help="where to write")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)

@@ -9,18 +9,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 DEMO = str(Path(__file__).resolve().parents[2] / "examples" / "demo.py")
 
 
 @pytest.fixture
 def demo(monkeypatch, capsys, tmp_path):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # other tests run beside it
+
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["demo.py", "--folder", str(tmp_path / "demo"), *map(str, arguments)])
         runpy.run_path(DEMO, run_name="__main__")
         return capsys.readouterr().out
 
-    return run
+    yield run
+    torch.set_num_threads(threads)
 
 
 def test_it_trains_stops_resumes_and_judges(demo):
@@ -29,6 +34,8 @@ def test_it_trains_stops_resumes_and_judges(demo):
     seen = int(re.search(r"rows seen +([\d,]+)", said).group(1).replace(",", ""))
     assert 9_000 < seen <= 10_800  # nine tenths, less the last short batch and the rows without a label
     assert re.search(r"AUC +0\.[5-9]\d+", said)
+    losses = re.findall(r"looked up in a step, loss ([\d.]+)", said)  # deduplicated and plain
+    assert float(losses[0]) == pytest.approx(float(losses[1]), rel=1e-4)
 
 
 def test_own_files(demo, tmp_path):
@@ -70,12 +77,3 @@ def test_files_that_will_not_do_are_refused_in_one_line(demo, tmp_path, columns,
 def test_a_pattern_without_files_is_named(demo, tmp_path):
     with pytest.raises(SystemExit, match="nothing_here"):
         demo("--data", tmp_path / "nothing_here*.parquet")
-
-
-def test_auc_counts_ties_as_half():
-    auc = runpy.run_path(DEMO)["auc"]
-    rng = np.random.default_rng(1)
-    scores, positive = rng.integers(0, 6, 200), rng.random(200) < 0.3
-    pairs = [(a > b) + (a == b) / 2 for a in scores[positive] for b in scores[~positive]]
-    assert auc(scores.astype(float), positive) == pytest.approx(np.mean(pairs))
-    assert np.isnan(auc(np.ones(3), np.ones(3, dtype=bool)))

@@ -1,0 +1,242 @@
+"""The batches of a run, from a cedar pipeline; where to go on after a stop, on as many ranks or on others."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+import cedar
+from cedar import col
+from cedar.errors import CedarError
+from cedar.trainers.dlrm.limits import check_footers
+from cedar.trainers.dlrm.options import DataOptions, FeatureOptions, Options
+from cedar.trainers.moe.group import Group
+
+
+class Batches:
+    """Training batches without end, epoch after epoch; each rank gets its slice of every batch.
+
+    Args:
+        options: of the run.
+        group: the ranks.
+        rows: a pipeline in place of ``data.paths``.
+        held_out: a pipeline of the rows that only evaluation sees, in place of ``data.held_out``.
+
+    Raises:
+        CedarError: the batch cannot be cut among the ranks; footers tell of ids that no table holds; a vocabulary or
+            the pipeline cannot be read.
+
+    ``pipeline`` gives the batches, ``waited`` is how many seconds the last batch was waited for.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        group: Group,
+        rows: cedar.Pipeline | None = None,
+        held_out: cedar.Pipeline | None = None,
+    ) -> None:
+        data = options.data
+        if data.batch % group.size:
+            raise CedarError(
+                f"data.batch is {data.batch}: {group.size} ranks cannot share that",
+                fix=f"give a multiple of {group.size}",
+            )
+        for paths in (data.paths, data.evaluate):
+            if paths:
+                check_footers(paths, options.features)
+        self.options, self.group = options, group
+        rows = _rows(data) if rows is None else rows
+        self.held_out = held_out
+        if data.evaluate:
+            self.held_out = cedar.read_parquet(_paths(data.evaluate))
+        elif data.held_out:
+            total = _count(rows)
+            if total <= data.held_out:
+                raise CedarError(f"data.held_out is {data.held_out}, of {total} rows", fix="hold out fewer")
+            rows, self.held_out = rows.take(total - data.held_out), rows.skip(total - data.held_out)
+        self.rows = prepared(rows, options)
+        self.pipeline = self._ordered(self.rows).batch(data.batch)
+        self.loader = self._loader(self.pipeline, group.rank, group.size)
+        self.vocabularies = {path: _digest(path) for path in data.vocabularies}
+        self.waited = 0.0
+        self._batches: Iterator[Any] | None = None
+
+    def _ordered(self, rows: cedar.Pipeline) -> cedar.Pipeline:
+        data, seed = self.options.data, self.options.run.seed
+        session = data.session or None
+        if data.dedup == "auto":
+            rows = rows.dedup("auto", session=session)
+        elif data.dedup != "off":
+            rows = rows.dedup([list(names) for names in data.dedup], session=session)
+        if data.shuffle:
+            rows = rows.shuffle(seed=seed, by=session, interleave=data.interleave)
+        return rows.drop(data.session) if session and session not in wanted(self.options) else rows
+
+    def _loader(self, batches: cedar.Pipeline, rank: int, world: int, *, plain: bool = False) -> cedar.Loader:
+        data = self.options.data
+        return batches.loader(
+            plan="off" if plain else data.plan, executor="inline" if plain else data.executor,
+            workers=None if plain else data.workers or None, seed=self.options.run.seed, rank=rank, world=world,
+            split_batches=True, subgroup=True, format="torch",
+        )  # fmt: skip
+
+    def __next__(self) -> dict[str, Any]:
+        """The next batch of this rank.
+
+        Raises:
+            CedarError: there are not enough rows for one batch.
+        """
+        began = time.perf_counter()
+        for _ in range(2):
+            if self._batches is None:
+                self._batches = iter(self.loader)
+            for batch in self._batches:
+                self.waited = time.perf_counter() - began
+                return batch  # type: ignore[no-any-return]
+            self._batches = None  # the epoch is over; the loader has moved to the next
+        raise _too_few(self.options.data.batch)
+
+    def epoch(self) -> int:
+        """Steps of an epoch.
+
+        Raises:
+            CedarError: nobody knows before a run, or there are none.
+        """
+        try:
+            found = len(self.loader)
+        except TypeError as error:
+            raise CedarError(
+                "how many steps an epoch has is not known before it is run", fix="set run.steps"
+            ) from error
+        if not found:
+            raise _too_few(self.options.data.batch)
+        return found
+
+    def sample(self, count: int) -> list[dict[str, Any]]:
+        """The first few batches, of all ranks: to look at, not to train on.
+
+        Raises:
+            CedarError: there are none.
+        """
+        with self._loader(self.pipeline, 0, 1, plain=True) as loader:
+            found = list(islice(loader, count))
+        if not found:
+            raise _too_few(self.options.data.batch)
+        return found
+
+    def evaluation(self) -> Iterator[dict[str, Any]]:
+        """The rows that are held out, in batches of all ranks; the last may be short."""
+        if self.held_out is None:
+            return
+        rows = prepared(self.held_out, self.options)
+        if self.options.data.session and self.options.data.session not in wanted(self.options):
+            rows = rows.drop(self.options.data.session)
+        with self._loader(rows.batch(self.options.data.batch, last="keep"), 0, 1) as loader:
+            yield from loader
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next batch of this rank is: JSON, a few hundred bytes."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Go on from the states of all ranks that saved."""
+        self._batches = None
+        same = len(states) == self.group.size
+        self.loader.load_state_dict(states[self.group.rank] if same else states)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._batches = None
+        self.loader.close()
+
+
+def wanted(options: Options) -> list[str]:
+    """The columns that the model reads."""
+    features = [name for f in options.features for name in (f.column, f.weights) if name]
+    return list(dict.fromkeys([options.data.label, *options.data.dense, *features]))
+
+
+def prepared(rows: cedar.Pipeline, options: Options) -> cedar.Pipeline:
+    """Rows of the columns that are wanted, and the session: dense ones without gaps, ids in their tables."""
+    data = options.data
+    expressions: dict[str, Any] = {name: col(name) for name in wanted(options)}
+    if data.session:
+        expressions[data.session] = col(data.session)
+    for name in data.dense:
+        value = col(name).cast(pl.Float32).fill_null(0.0)
+        expressions[name] = value.clip(lower_bound=0.0).log1p() if name in data.log else value
+    schema = rows.schema
+    for feature in options.features:
+        if feature.column not in schema:
+            raise CedarError(
+                f"the data has no column {feature.column!r}: it has {', '.join(map(str, schema))}", fix="see features"
+            )
+        expressions[feature.column] = _ids(feature, schema[feature.column])
+    return rows.select(**expressions)
+
+
+def _ids(feature: FeatureOptions, kind: Any) -> Any:
+    value: Any = col(feature.column)
+    lists = isinstance(kind, pa.DataType) and (pa.types.is_large_list(kind) or pa.types.is_list(kind))
+    if feature.missing == "empty":
+        value = value.fill_null([])
+    if feature.ids == "modulo":
+        value = value.list.eval(_remainder(pl.element(), feature.rows)) if lists else _remainder(value, feature.rows)
+    return value
+
+
+def _remainder(ids: Any, rows: int) -> Any:
+    return ((ids % rows) + rows) % rows
+
+
+def _rows(data: DataOptions) -> cedar.Pipeline:
+    if data.paths:
+        return cedar.read_parquet(_paths(data.paths))
+    if not data.pipeline:
+        raise CedarError("there is no data", fix="give data.paths, or data.pipeline")
+    place, _, name = data.pipeline.rpartition(":")
+    try:
+        found: Any = getattr(importlib.import_module(place), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise CedarError(
+            f"data.pipeline {data.pipeline!r} cannot be imported: {error}", fix="give module:name"
+        ) from error
+    found = found if isinstance(found, cedar.Pipeline) else found()
+    if not isinstance(found, cedar.Pipeline):
+        raise CedarError(f"data.pipeline {data.pipeline!r} is a {type(found).__name__}", fix="give a cedar pipeline")
+    return found
+
+
+def _too_few(batch: int) -> CedarError:
+    return CedarError(f"the data has no batch of {batch} rows", fix="set a smaller data.batch")
+
+
+def _paths(paths: str | tuple[str, ...]) -> str | list[str]:
+    return paths if isinstance(paths, str) else list(paths)
+
+
+def _count(rows: cedar.Pipeline) -> int:
+    with rows.loader(rank=0, world=1, subgroup=True) as loader:
+        try:
+            return len(loader)
+        except TypeError as error:
+            raise CedarError("data.held_out needs a known number of rows", fix="give data.evaluate") from error
+
+
+def _digest(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CedarError(
+            f"the vocabulary {os.fspath(path)} cannot be read: {error.strerror}", fix="see data"
+        ) from error

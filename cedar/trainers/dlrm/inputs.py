@@ -1,0 +1,200 @@
+"""From a batch to what the model takes: ids on unique rows, and which unique row each row is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import cedar
+from cedar.errors import CedarError
+from cedar.trainers.dlrm.expand import Expansion
+from cedar.trainers.dlrm.options import FeatureOptions
+from cedar.trainers.dlrm.tables import Bags
+
+
+@dataclass(frozen=True, eq=False)
+class Feature:
+    """A feature of a batch.
+
+    Args:
+        bags: its lists: of unique rows where it is in a group, else of all rows.
+        by: which unique row each row is; one object for all features of a group; None where rows are by themselves.
+    """
+
+    bags: Bags
+    by: Expansion | None
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """A batch.
+
+    Args:
+        dense: ``[rows, n]``.
+        features: in the order of the options.
+        labels: ``[rows]``, None where they are not there.
+    """
+
+    dense: torch.Tensor
+    features: tuple[Feature, ...]
+    labels: torch.Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.dense)
+
+    @property
+    def looked_up(self) -> int:
+        """Ids of unique rows."""
+        return sum(len(feature.bags.ids) for feature in self.features)
+
+
+def read_batch(
+    batch: Mapping[str, Any],
+    features: Sequence[FeatureOptions],
+    dense: Sequence[str],
+    label: str | None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> Inputs:
+    """The inputs of a model from a batch of a loader with ``format="torch"``.
+
+    A feature's column may be a tensor of ids (one a row, or a fixed number), a JaggedTensor of lists, or a group.
+
+    Raises:
+        CedarError: an id is not in its table, a list is longer than promised, a label is not 0 or 1.
+    """
+    known: dict[int, Expansion] = {}
+    found = tuple(_feature(batch, option, known, device) for option in features)
+    rows = [len(f.by) if f.by is not None else len(f.bags) for f in found]
+    columns = [batch[name].to(device=device, dtype=dtype) for name in dense]
+    width = torch.stack(columns, 1) if columns else torch.zeros(rows[0], 0, dtype=dtype, device=device)
+    labels = None
+    if label is not None and label in batch:
+        labels = batch[label].to(device=device, dtype=torch.promote_types(dtype, torch.float32))
+        odd = labels[~((labels >= 0) & (labels <= 1))]
+        if len(odd):
+            raise CedarError(f"the label {label!r} must hold 0 and 1; {float(odd[0]):g} was found", fix="see the data")
+    return Inputs(width, found, labels)
+
+
+def _feature(
+    batch: Mapping[str, Any], option: FeatureOptions, known: dict[int, Expansion], device: torch.device | None
+) -> Feature:
+    column = batch.get(option.column)
+    by, weights = None, None
+    if isinstance(column, cedar.InverseKeyedJaggedTensor):
+        if id(column) not in known:
+            known[id(column)] = Expansion.of(column.inverse_lookup.to(device), column.unique)
+        by, lists = known[id(column)], column[option.column]
+        ids, offsets = lists.values, lists.offsets
+        if option.weights:
+            weights = _weights_of(column, option, offsets)
+    elif isinstance(column, cedar.JaggedTensor):
+        ids, offsets = column.values, column.offsets
+        if option.weights:
+            given = batch.get(option.weights)
+            if isinstance(given, cedar.InverseKeyedJaggedTensor):
+                raise _apart(option)
+            weights = given.values if given is not None and torch.equal(given.offsets, offsets) else None
+    elif isinstance(column, torch.Tensor) and column.ndim in (1, 2):
+        step = column.shape[1] if column.ndim == 2 else 1
+        ids, offsets = column.reshape(-1), torch.arange(len(column) + 1) * step
+    else:
+        what = "is not in the batch" if column is None else f"is {type(column).__name__}"
+        raise CedarError(f"the feature {option.column!r} {what}", fix="give a column of ids, or of lists of ids")
+    if option.weights and weights is None:
+        raise CedarError(f"{option.weights!r} has not one weight for each id of {option.column!r}", fix="see the data")
+    if ids.is_floating_point() or ids.is_complex():
+        raise CedarError(f"the ids of {option.column!r} are {ids.dtype}", fix="give integers")
+    check(option, ids, offsets)
+    bags = Bags(
+        option.home, ids.to(device=device, dtype=torch.int64), offsets.to(device),
+        None if weights is None else weights.to(device),
+    )  # fmt: skip
+    return Feature(bags, by)
+
+
+def _weights_of(group: Any, option: FeatureOptions, offsets: Any) -> Any:
+    if option.column in (group.weights or {}):
+        return group.weights[option.column]
+    if option.weights not in group.keys:
+        raise _apart(option)
+    given = group[option.weights]
+    return given.values if torch.equal(given.offsets, offsets) else None
+
+
+def _apart(option: FeatureOptions) -> CedarError:
+    return CedarError(
+        f"{option.column!r} and its weights {option.weights!r} are not in one group",
+        fix=f'name both in data.dedup: [["{option.column}", "{option.weights}"]]',
+    )
+
+
+def check(option: FeatureOptions, ids: torch.Tensor, offsets: torch.Tensor) -> None:
+    """Refuse what the table or the promise does not hold.
+
+    Raises:
+        CedarError: an id is negative or beyond the table; a list is longer than promised.
+    """
+    if len(ids):
+        low, high = (int(value) for value in torch.aminmax(ids))
+        if low < 0 or high >= option.rows:
+            raise bad_id(option, low if low < 0 else high)
+    if option.longest and len(offsets) > 1:
+        most = int(offsets.diff().max())
+        if most > option.longest:
+            raise CedarError(
+                f"a list of {option.column!r} has {most} ids, {option.longest} were promised",
+                done="nothing was cut",
+                fix=f"cut lists where the data is made, or set features.longest of {option.column!r} to {most} or more",
+            )
+
+
+def bad_id(option: FeatureOptions, found: int, where: str = "") -> CedarError:
+    """What to say of an id that no row of the table has."""
+    return CedarError(
+        f"{where}the feature {option.column!r} has the id {found}; its table {option.home!r} has the rows 0 to "
+        f"{option.rows - 1}",
+        done="nothing was looked up",
+        fix=(
+            'ids below 0 often stand for "missing": give them a row of their own'
+            if found < 0
+            else f'give features.rows = {found + 1} or more, a vocabulary, or ids = "modulo" to let ids share rows'
+        ),
+    )
+
+
+def rows_of(inputs: Inputs, rows: range) -> Inputs:
+    """Some rows of a batch, one after the other; unique rows that none of them needs are left out where the index
+    ascends.
+    """
+    known: dict[int, tuple[int, int, Expansion]] = {}
+    found = []
+    for feature in inputs.features:
+        if feature.by is None:
+            found.append(Feature(_bags_of(feature.bags, rows.start, rows.stop), None))
+            continue
+        if id(feature.by) not in known:
+            known[id(feature.by)] = _narrowed(feature.by, rows)
+        start, stop, by = known[id(feature.by)]
+        found.append(Feature(_bags_of(feature.bags, start, stop), by))
+    cut = slice(rows.start, rows.stop)
+    return Inputs(inputs.dense[cut], tuple(found), None if inputs.labels is None else inputs.labels[cut])
+
+
+def _narrowed(by: Expansion, rows: range) -> tuple[int, int, Expansion]:
+    index = by.index[rows.start : rows.stop]
+    if by.ends is None:
+        return 0, by.unique, Expansion(index, by.unique, None)
+    start, stop = (int(index[0]), int(index[-1]) + 1) if len(index) else (0, 0)
+    return start, stop, Expansion.of(index - start, stop - start)
+
+
+def _bags_of(bags: Bags, start: int, stop: int) -> Bags:
+    first, last = int(bags.offsets[start]), int(bags.offsets[stop])
+    weights = None if bags.weights is None else bags.weights[first:last]
+    return Bags(bags.table, bags.ids[first:last], bags.offsets[start : stop + 1] - first, weights)

@@ -1,0 +1,105 @@
+"""The model: bottom MLP, embedding bags and sequences, interaction, top MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from cedar.trainers.dlrm.expand import Expansion, expand
+from cedar.trainers.dlrm.inputs import Feature, Inputs
+from cedar.trainers.dlrm.interaction import Cross, Dot, mlp
+from cedar.trainers.dlrm.options import FeatureOptions, ModelOptions
+from cedar.trainers.dlrm.sequence import SequencePooling
+from cedar.trainers.dlrm.tables import Bags
+from cedar.trainers.dlrm.unique import check_repeatable
+
+Lookup = Callable[[Sequence[Bags]], list[torch.Tensor]]
+
+
+class Model(nn.Module):
+    """A DLRM. What it computes does not depend on which features are deduplicated, up to rounding.
+
+    Args:
+        options: of the model.
+        features: in the order in which inputs hold them.
+        dense: how many dense features there are.
+        lookup: sums rows of tables, see ``Tables.lookup``.
+    """
+
+    def __init__(self, options: ModelOptions, features: Sequence[FeatureOptions], dense: int, lookup: Lookup) -> None:
+        super().__init__()
+        self.options, self.features, self.lookup = options, tuple(features), lookup
+        width = options.width
+        self.bottom = mlp([dense, *options.bottom, width], end=True) if dense else None
+        heads = {"attention": 0, "transformer": options.heads}
+        self.pooling = nn.ModuleDict(
+            {
+                f"at {at}": SequencePooling(width, heads[feature.pooling], options.dropout)
+                for at, feature in enumerate(features)
+                if feature.sequence
+            }
+        )
+        n = len(features) + bool(dense)
+        self.interaction: Dot | Cross = (
+            Dot(n, width, first=bool(dense) or n == 1)
+            if options.interaction == "dot"
+            else Cross(n, width, options.cross, options.rank)
+        )
+        self.top = mlp([self.interaction.size, *options.top, 1], end=False)
+
+    def forward(self, inputs: Inputs) -> torch.Tensor:
+        """Logits, ``[rows]``.
+
+        Raises:
+            CedarError: dropout on deduplicated features, see ``check_repeatable``.
+        """
+        parts = self.embed(inputs)
+        if self.bottom is not None:
+            first = self.bottom(inputs.dense)
+            parts = [first, *(part.to(first.dtype) for part in parts)]
+        logits: torch.Tensor = self.top(self.interaction(torch.stack(parts, 1)))[:, 0]
+        return logits
+
+    def embed(self, inputs: Inputs) -> list[torch.Tensor]:
+        """A vector of each feature for all rows, ``[rows, width]``."""
+        found = self.lookup([_looked_up(f, o) for f, o in zip(inputs.features, self.features, strict=True)])
+        pooled = [self._pooled(at, f, rows) for at, (f, rows) in enumerate(zip(inputs.features, found, strict=True))]
+        return _expanded(pooled, [feature.by for feature in inputs.features])
+
+    def _pooled(self, at: int, feature: Feature, rows: torch.Tensor) -> torch.Tensor:
+        option = self.features[at]
+        if option.pooling == "sum":
+            return rows
+        if option.pooling == "mean":
+            return rows / feature.bags.offsets.diff().clamp(min=1)[:, None].to(rows.dtype)
+        module = self.pooling[f"at {at}"]
+        if feature.by is not None and self.training:
+            check_repeatable(module, anyway=self.options.repeat_dropout)
+        pooled: torch.Tensor = module(rows, feature.bags.offsets)
+        return pooled
+
+
+def _looked_up(feature: Feature, option: FeatureOptions) -> Bags:
+    """A sequence's ids are looked up one by one."""
+    bags = feature.bags
+    if not option.sequence:
+        return bags
+    return Bags(bags.table, bags.ids, torch.arange(len(bags.ids) + 1, device=bags.ids.device))
+
+
+def _expanded(pooled: list[torch.Tensor], by: list[Expansion | None]) -> list[torch.Tensor]:
+    """Rows of unique rows to all rows, once for each group."""
+    groups: dict[int, list[int]] = {}
+    for at, expansion in enumerate(by):
+        if expansion is not None:
+            groups.setdefault(id(expansion), []).append(at)
+    found = list(pooled)
+    for places in groups.values():
+        expansion = by[places[0]]
+        assert expansion is not None
+        together = expand(torch.cat([pooled[at].to(pooled[places[0]].dtype) for at in places], 1), expansion)
+        for at, part in zip(places, together.chunk(len(places), 1), strict=True):
+            found[at] = part
+    return found

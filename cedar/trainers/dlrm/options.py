@@ -1,0 +1,239 @@
+"""The settings of a run: what a configuration file may say, with its defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Rule = Literal["rowwise_adagrad", "sgd", "adam"]
+Pooling = Literal["sum", "mean", "attention", "transformer"]
+
+
+@dataclass(frozen=True)
+class FeatureOptions:
+    """A column of ids, or of lists of ids, and how it is looked up.
+
+    Args:
+        column: of the data.
+        rows: of its table: ids are 0 to rows - 1.
+        table: its name; features that name the same share one. Default: the column's.
+        pooling: how a list becomes one vector: ``sum``, ``mean``, ``attention`` with a learned query, or a
+            ``transformer`` layer and then attention.
+        longest: the most ids that a list may have; 0 for no promise. A longer one is an error.
+        weights: a column of lists of floats, one for each id, for ``sum``.
+        ids: ``asis``; or ``modulo``: their remainder by ``rows``, never negative.
+        missing: a null list is an ``error``, or ``empty``.
+    """
+
+    column: str
+    rows: int
+    table: str = ""
+    pooling: Pooling = "sum"
+    longest: int = 0
+    weights: str = ""
+    ids: Literal["asis", "modulo"] = "asis"
+    missing: Literal["error", "empty"] = "error"
+
+    def __post_init__(self) -> None:
+        _positive(self, "rows")
+        if self.longest < 0:
+            raise ValueError(f"longest of {self.column!r} is {self.longest}: give 0 (no promise) or more")
+        if self.weights and self.pooling != "sum":
+            raise ValueError(f"{self.column!r} has weights: its pooling must be sum, not {self.pooling}")
+
+    @property
+    def home(self) -> str:
+        """The name of the table."""
+        return self.table or self.column
+
+    @property
+    def sequence(self) -> bool:
+        """Whether the ids of a list stay apart until a module pools them."""
+        return self.pooling in ("attention", "transformer")
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where rows come from, and in which order.
+
+    Args:
+        paths: Parquet files: a path, a glob or a URL, or several.
+        pipeline: ``module:name`` of a cedar pipeline of rows, or of a function that makes one, in place of ``paths``.
+        label: the column to predict: 0 or 1.
+        dense: columns of numbers; nulls count as 0.
+        log: those of them that are counts: log(1 + x), negative ones as 0.
+        batch: rows of a step, over all ranks; a multiple of their number.
+        session: the column that says which rows belong together; shuffling keeps them so.
+        shuffle: sessions, or rows where there is no session.
+        interleave: sessions that are mixed with each other.
+        dedup: ``auto``, ``off``, or lists of columns: what repeats together. See docs/dedup.md.
+        held_out: rows at the end of the data that only evaluation sees.
+        evaluate: other files for evaluation, in place of ``held_out``.
+        vocabularies: files that say how ids were made: checkpoints hold a copy, and refuse others.
+        plan: ``auto`` or ``off``; executor and workers as of ``p.loader``.
+        executor: where the pipeline runs.
+        workers: of the executor; 0: as many as it likes.
+    """
+
+    paths: str | tuple[str, ...] = ()
+    pipeline: str = ""
+    label: str = "label"
+    dense: tuple[str, ...] = ()
+    log: tuple[str, ...] = ()
+    batch: int = 2048
+    session: str = ""
+    shuffle: bool = True
+    interleave: int = 1
+    dedup: str | tuple[tuple[str, ...], ...] = "auto"
+    held_out: int = 0
+    evaluate: str | tuple[str, ...] = ()
+    vocabularies: tuple[str, ...] = ()
+    plan: Literal["auto", "off"] = "auto"
+    executor: str = "auto"
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        _positive(self, "batch", "interleave")
+        if self.paths and self.pipeline:
+            raise ValueError("give either paths or a pipeline")
+        if isinstance(self.dedup, str) and self.dedup not in ("auto", "off"):
+            raise ValueError(f'dedup is {self.dedup!r}: give "auto", "off", or lists of columns')
+        if extra := set(self.log) - set(self.dense):
+            raise ValueError(f"log names {', '.join(sorted(extra))}, which dense does not")
+        if self.held_out < 0 or (self.held_out and self.evaluate):
+            raise ValueError("held_out is a number of rows, and stands in place of evaluate")
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The model.
+
+    Args:
+        width: of an embedding.
+        bottom: units of the layers over dense features; one of ``width`` follows.
+        top: units of the layers over the interaction; one that gives the logit follows.
+        interaction: ``dot`` products of all pairs (arXiv 1906.00091), or ``dcn`` (DCN-v2, arXiv 2008.13535).
+        cross: layers of DCN-v2.
+        rank: of their matrices.
+        heads: of the attention of a transformer.
+        dropout: share of values that a transformer drops while training.
+        repeat_dropout: let rows that are equal share the mask of dropout: without it, dropout on deduplicated
+            features is refused.
+    """
+
+    width: int = 16
+    bottom: tuple[int, ...] = (64,)
+    top: tuple[int, ...] = (64,)
+    interaction: Literal["dot", "dcn"] = "dot"
+    cross: int = 3
+    rank: int = 32
+    heads: int = 4
+    dropout: float = 0.0
+    repeat_dropout: bool = False
+
+    def __post_init__(self) -> None:
+        _positive(self, "width", "cross", "rank", "heads")
+        if min((*self.bottom, *self.top), default=1) < 1:
+            raise ValueError("a layer has no units: give 1 or more")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}: give 0 or more, and less than 1")
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How embedding tables are kept.
+
+    Args:
+        rule: how rows are updated.
+        rate: the learning rate.
+        eps: added to roots.
+        dtype: of the weights; float16 rounds stochastically.
+        backend: ``auto`` takes fbgemm where it loads and does what is asked, else torch.
+        memory: bytes of tables and their optimizer state that a rank may hold; 0 for no limit.
+    """
+
+    rule: Rule = "rowwise_adagrad"
+    rate: float = 0.05
+    eps: float = 1e-8
+    dtype: Literal["float32", "float16"] = "float32"
+    backend: Literal["auto", "torch", "fbgemm"] = "auto"
+    memory: int = 0
+
+
+@dataclass(frozen=True)
+class OptimizerOptions:
+    """How everything else learns.
+
+    Args:
+        rule: of torch.optim.
+        rate: the learning rate.
+        warmup: steps in which both rates grow linearly.
+    """
+
+    rule: Literal["adagrad", "sgd", "adam"] = "adagrad"
+    rate: float = 0.02
+    warmup: int = 0
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """One run.
+
+    Args:
+        folder: checkpoints and metrics go here.
+        steps: how many; 0: one epoch.
+        seed: of weights, order and rounding.
+        dtype: of the computation; weights are float32 beside bfloat16. float64 holds tables in float64, too.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        window: rows of which the AUC and the normalised entropy that progress shows are taken, as they were predicted
+            before they were learned from.
+        evaluate_every: steps; 0: only at the end.
+        save_every: steps between checkpoints; 0: only at the end.
+        keep: checkpoints to keep.
+        threads: of torch on each rank; 0: the cores of the machine over its ranks.
+    """
+
+    folder: str = "runs/dlrm"
+    steps: int = 0
+    seed: int = 0
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    device: str = "auto"
+    window: int = 65536
+    evaluate_every: int = 0
+    save_every: int = 0
+    keep: int = 2
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        _positive(self, "keep", "window")
+
+
+@dataclass(frozen=True)
+class Options:
+    """All of it: one table of the file each; ``features`` is a list of tables."""
+
+    data: DataOptions
+    features: tuple[FeatureOptions, ...]
+    model: ModelOptions = field(default_factory=ModelOptions)
+    tables: TableOptions = field(default_factory=TableOptions)
+    optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
+    run: RunOptions = field(default_factory=RunOptions)
+
+    def __post_init__(self) -> None:
+        if not self.features and not self.data.dense:
+            raise ValueError("there are no features: add [[features]], or data.dense")
+        columns = [feature.column for feature in self.features]
+        if twice := {c for c in columns if columns.count(c) > 1}:
+            raise ValueError(f"{', '.join(sorted(twice))}: a column is one feature")
+        rows: dict[str, int] = {}
+        for feature in self.features:
+            if rows.setdefault(feature.home, feature.rows) != feature.rows:
+                raise ValueError(f"table {feature.home!r} has {rows[feature.home]} rows, and {feature.rows}")
+        if any(f.pooling == "transformer" for f in self.features) and self.model.width % self.model.heads:
+            raise ValueError(f"a width of {self.model.width} cannot be cut into {self.model.heads} heads")
+
+
+def _positive(options: object, *names: str) -> None:
+    for name in names:
+        if getattr(options, name) < 1:
+            raise ValueError(f"{name} is {getattr(options, name)}: give 1 or more")

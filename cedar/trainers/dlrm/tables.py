@@ -1,0 +1,261 @@
+"""Embedding tables in torch: all of them in one block, looked up together, updated where a batch touched them.
+
+The gradient of a table is never made. A batch's ids are sorted; the gradient of a row is the sum of the gradients of
+the bags that hold it, which is an embedding bag over those gradients.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import torch
+from torch.nn import functional
+
+from cedar.trainers.dlrm.options import Rule
+from cedar.trainers.dlrm.rounding import row_keys, table_key, to_half, uniform
+
+BETAS = (0.9, 0.999)
+_BLOCK = 4096  # rows that are updated together
+
+
+@dataclass(frozen=True)
+class Table:
+    """An embedding table: its name and how many rows it has."""
+
+    name: str
+    rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class Bags:
+    """Lists of ids that look up one table, each list summed.
+
+    Args:
+        table: its name.
+        ids: int64 ``[n]``, each less than the table's rows.
+        offsets: int64 ``[bags + 1]``, from 0 to n.
+        weights: ``[n]``, what each row is multiplied with; None for 1.
+    """
+
+    table: str
+    ids: torch.Tensor
+    offsets: torch.Tensor
+    weights: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+class Tables(Protocol):
+    """What both implementations do."""
+
+    tables: tuple[Table, ...]
+
+    def begin(self, rate: float, step: int) -> None:
+        """Before the forward pass of a step, the ``step``-th from 1."""
+
+    def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
+        """The sums, ``[bags, width]`` for each of ``bags``."""
+
+    def update(self) -> None:
+        """After the backward pass."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Weights and optimizer state as ``table.kind``; what is written there is in the tables."""
+
+
+def initial(table: Table, width: int, seed: int) -> torch.Tensor:
+    """float32 ``[rows, width]``, uniform within 1 / sqrt(rows); the same wherever the table is."""
+    digest = hashlib.blake2b(f"{seed} {table.name}".encode(), digest_size=7).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+    most = table.rows**-0.5
+    return torch.empty(table.rows, width).uniform_(-most, most, generator=generator)
+
+
+class TorchTables:
+    """Tables of one width in one block of memory.
+
+    Args:
+        tables: with names of their own.
+        width: numbers in a row.
+        rule: how rows are updated. ``rowwise_adagrad``: a sum of mean squares for each row, as in fbgemm;
+            ``adam``: rows that a batch touches, as torch's SparseAdam.
+        eps: added to roots.
+        dtype: of the weights: float64, float32, or float16 with stochastic rounding. Optimizer state is at least
+            float32.
+        seed: of the first weights, and of rounding.
+        device: where all is.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        width: int,
+        *,
+        rule: Rule = "rowwise_adagrad",
+        eps: float = 1e-8,
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+        device: torch.device | None = None,
+    ) -> None:
+        self.tables, self.width, self.rule, self.eps, self.seed = tuple(tables), width, rule, eps, seed
+        self.rate, self.step = 0.0, 0
+        starts = [0]
+        for table in tables:
+            starts.append(starts[-1] + table.rows)
+        self.starts = {table.name: start for table, start in zip(tables, starts, strict=False)}
+        self._ends = torch.tensor(starts[1:], device=device)
+        self.weight = torch.empty(starts[-1], width, dtype=dtype, device=device)
+        for table in tables:
+            self._of(self.weight, table).copy_(initial(table, width, seed))
+        wide = torch.promote_types(dtype, torch.float32)
+        shapes: dict[str, tuple[int, ...]] = {
+            "rowwise_adagrad": (starts[-1],),
+            "sgd": (),
+            "adam": (starts[-1], width),
+        }
+        names = {"rowwise_adagrad": ("sum",), "sgd": (), "adam": ("first", "second")}[rule]
+        self.moments = {name: torch.zeros(shapes[rule], dtype=wide, device=device) for name in names}
+        self._anchor = torch.zeros((), dtype=wide, device=device, requires_grad=True)
+        self._pending: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]] = []
+
+    def begin(self, rate: float, step: int) -> None:
+        self.rate, self.step = rate, step
+        self._pending.clear()
+
+    def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
+        if not bags:
+            return []
+        ids, offsets, weights, counts = joined(bags, [self.starts[b.table] for b in bags], self.weight.dtype)
+        found: torch.Tensor = _Lookup.apply(self._anchor, self, ids, offsets, weights)  # type: ignore[no-untyped-call]
+        return list(torch.split(found, counts))
+
+    def _record(self, ids: Any, offsets: Any, weights: Any, gradient: torch.Tensor) -> None:
+        self._pending.append((ids, offsets, weights, gradient))
+
+    @torch.no_grad()
+    def update(self) -> None:
+        for ids, offsets, weights, gradient in _merged(self._pending):
+            for rows, summed in row_gradients(ids, offsets, weights, gradient):
+                self._apply(rows, summed)
+        self._pending.clear()
+
+    def _apply(self, rows: torch.Tensor, gradient: torch.Tensor) -> None:
+        """One step of the rule on some rows, each of them once; ``gradient`` may be overwritten."""
+        if self.rule == "rowwise_adagrad":
+            total = self.moments["sum"].index_select(0, rows) + torch.linalg.vecdot(gradient, gradient) / self.width
+            self.moments["sum"].index_copy_(0, rows, total)
+            change = gradient.mul_((-self.rate / (total.sqrt_() + self.eps))[:, None])
+        elif self.rule == "sgd":
+            change = gradient.mul_(-self.rate)
+        else:
+            (one, two), n = BETAS, self.step
+            first = self.moments["first"].index_select(0, rows).lerp_(gradient, 1 - one)
+            second = self.moments["second"].index_select(0, rows).mul_(two).addcmul_(gradient, gradient, value=1 - two)
+            self.moments["first"].index_copy_(0, rows, first)
+            self.moments["second"].index_copy_(0, rows, second)
+            size = self.rate * (1 - two**n) ** 0.5 / (1 - one**n)
+            change = first.div_(second.sqrt_().add_(self.eps)).mul_(-size)
+        new = self.weight.index_select(0, rows).to(change.dtype).add_(change)
+        self.weight.index_copy_(0, rows, self._rounded(new, rows) if self.weight.dtype == torch.float16 else new)
+
+    def _rounded(self, values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        which = torch.searchsorted(self._ends, rows, right=True)
+        keys = torch.tensor([table_key(self.seed, self.step, table.name) for table in self.tables], device=rows.device)
+        starts = torch.tensor([self.starts[table.name] for table in self.tables], device=rows.device)
+        return to_half(values, uniform(row_keys(keys[which], rows - starts[which]), self.width))
+
+    def _of(self, values: torch.Tensor, table: Table) -> torch.Tensor:
+        return values[self.starts[table.name] : self.starts[table.name] + table.rows]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        kinds = {"weight": self.weight, **self.moments}
+        return {
+            f"{table.name}.{kind}": self._of(values, table) for table in self.tables for kind, values in kinds.items()
+        }
+
+
+def joined(
+    bags: Sequence[Bags], starts: Sequence[int], dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, list[int]]:
+    """Bags of several features one after the other: ids from ``starts`` on, offsets, weights, bags of each."""
+    ids = torch.cat([b.ids + start if start else b.ids for b, start in zip(bags, starts, strict=True)])
+    ends, parts = 0, [bags[0].offsets[:1]]
+    for b in bags:
+        parts.append(b.offsets[1:] + ends if ends else b.offsets[1:])
+        ends += len(b.ids)
+    weights = None
+    if any(b.weights is not None for b in bags):
+        given = [torch.ones(len(b.ids), device=ids.device) if b.weights is None else b.weights for b in bags]
+        weights = torch.cat([weight.to(dtype) for weight in given])
+    return ids, torch.cat(parts), weights, [len(b) for b in bags]
+
+
+def row_gradients(
+    ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None, gradient: torch.Tensor, most: int = _BLOCK
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The rows that bags hold, ascending, each once, and the gradient of each: in blocks, which stay in the cache.
+
+    Args:
+        ids: int64 ``[n]``.
+        offsets: int64 ``[bags + 1]``.
+        weights: ``[n]``, or None.
+        gradient: ``[bags, width]``.
+        most: rows of a block.
+
+    Example:
+        >>> (found,) = row_gradients(
+        ...     torch.tensor([3, 1, 3]), torch.tensor([0, 2, 3]), None, torch.tensor([[1.0], [10.0]])
+        ... )
+        >>> found[0].tolist(), found[1].flatten().tolist()
+        ([1, 3], [1.0, 11.0])
+    """
+    held, order = torch.sort(ids, stable=True)
+    bag = torch.repeat_interleave(offsets.diff(), output_size=len(ids))[order]
+    given = None if weights is None else weights[order].to(gradient.dtype)
+    rows, counts = torch.unique_consecutive(held, return_counts=True)
+    ends = functional.pad(counts.cumsum(0), (1, 0))
+    gradient = gradient.contiguous()
+    marks = [*ends[:-1:most].tolist(), len(ids)]
+    for at, (start, stop) in enumerate(pairwise(marks)):
+        block = slice(at * most, at * most + most)
+        summed = functional.embedding_bag(
+            bag[start:stop], gradient, ends[block.start : block.stop + 1] - start, mode="sum",
+            include_last_offset=True, per_sample_weights=None if given is None else given[start:stop],
+        )  # fmt: skip
+        yield rows[block], summed
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, _anchor: torch.Tensor, tables: TorchTables, ids: Any, offsets: Any, weights: Any) -> Any:
+        ctx.tables, ctx.bags = tables, (ids, offsets, weights)
+        found = functional.embedding_bag(
+            ids, tables.weight, offsets, mode="sum", include_last_offset=True, per_sample_weights=weights
+        )
+        return found.float() if found.dtype == torch.float16 else found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[None, None, None, None, None]:
+        ctx.tables._record(*ctx.bags, grads[0])
+        return None, None, None, None, None
+
+
+def _merged(pending: list[Any]) -> list[Any]:
+    """What several lookups recorded, as one: a row that two of them hold is updated once."""
+    if len(pending) < 2:
+        return pending
+    ids = torch.cat([ids for ids, _, _, _ in pending])
+    parts, end = [pending[0][1][:1]], 0
+    for held, offsets, _, _ in pending:
+        parts.append(offsets[1:] + end)
+        end += len(held)
+    weights = None
+    if any(weight is not None for _, _, weight, _ in pending):
+        given = [torch.ones(len(i), dtype=g.dtype, device=i.device) if w is None else w for i, _, w, g in pending]
+        weights = torch.cat([weight.to(given[0].dtype) for weight in given])
+    return [(ids, torch.cat(parts), weights, torch.cat([gradient for _, _, _, gradient in pending]))]

@@ -1,0 +1,208 @@
+"""The training loop: one global batch a step, the same on any number of ranks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+import cedar
+from cedar.errors import CedarError
+from cedar.trainers.dlrm.build import dense_optimizer, make_tables
+from cedar.trainers.dlrm.data import Batches
+from cedar.trainers.dlrm.inputs import Inputs, read_batch, rows_of
+from cedar.trainers.dlrm.metrics import StepRecord
+from cedar.trainers.dlrm.model import Model
+from cedar.trainers.dlrm.options import Options
+from cedar.trainers.dlrm.planner import FeatureStatistics, look, place
+from cedar.trainers.dlrm.scores import Scores, Window, score
+from cedar.trainers.dlrm.unique import check_repeatable
+from cedar.trainers.moe.group import Group
+from cedar.trainers.schedules import constant
+
+_SAMPLE = 4  # batches that statistics are taken of
+DENSE, METRICS = "dense gradients", "metrics"
+
+
+class Trainer:
+    """A model, its tables, its optimizers and its data on one rank.
+
+    Args:
+        options: of the run.
+        group: the ranks that train together; None for all of torch.distributed, or this process alone.
+        rows: a pipeline in place of ``data.paths``.
+        held_out: a pipeline of the rows that only evaluation sees, in place of ``data.held_out``.
+
+    Raises:
+        CedarError: see ``Batches``, ``place``, ``FbgemmTables``; or the first batches hold what training would refuse.
+
+    ``step`` is the number of steps done, ``notes`` says what was chosen and why, ``owners`` the rank of each table,
+    ``statistics`` what the plan was made of.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        group: Group | None = None,
+        rows: cedar.Pipeline | None = None,
+        held_out: cedar.Pipeline | None = None,
+    ) -> None:
+        self.options, self.group = options, group or Group()
+        run = options.run
+        self.device = torch.device(
+            ("cuda" if torch.cuda.is_available() else "cpu") if run.device == "auto" else run.device
+        )
+        self.dtype = torch.float64 if run.dtype == "float64" else torch.float32
+        self.batches = Batches(options, self.group, rows, held_out)
+        self.step = 0
+        self.notes: list[str] = []
+        self.statistics: list[FeatureStatistics] = []
+        self.owners = self._plan()
+        self.tables = make_tables(options, self.owners, self.group, self.device, self.notes)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(run.seed)
+            self.model = Model(options.model, options.features, len(options.data.dense), self.tables.lookup)
+        self.model.to(self.device, self.dtype)
+        if options.data.dedup not in ("auto", "off"):  # what is known before the first step
+            grouped = {name for names in options.data.dedup for name in names}
+            for at, feature in enumerate(options.features):
+                if feature.sequence and feature.column in grouped:
+                    check_repeatable(self.model.pooling[f"at {at}"], anyway=options.model.repeat_dropout)
+        self.optimizer = dense_optimizer(self.model, options.optimizer)
+        self.window = Window(-(-run.window // self.group.size))
+        self.group.meter.take()
+
+    def _plan(self) -> dict[str, int]:
+        """The rank of each table: all ranks look at the same batches, and come to the same plan."""
+        options = self.options
+        names = list(dict.fromkeys(feature.home for feature in options.features))
+        sizes = table_bytes(options)
+        if self.group.size == 1:
+            return place(dict.fromkeys(names, 1.0), sizes, 1, options.tables.memory)
+        sample = [self._read(batch) for batch in self.batches.sample(_SAMPLE)]
+        self.statistics = look(sample, options.features)
+        costs = dict.fromkeys(names, 0.0)
+        for found in self.statistics:
+            costs[found.table] += found.cost(options.model.width)
+        return place(costs, sizes, self.group.size, options.tables.memory)
+
+    def _read(self, batch: dict[str, Any]) -> Inputs:
+        data = self.options.data
+        return read_batch(batch, self.options.features, data.dense, data.label, dtype=self.dtype, device=self.device)
+
+    def train_step(self) -> StepRecord:
+        """One step on the next batch.
+
+        Raises:
+            CedarError: an id is not in its table, a list is longer than promised, the loss is not finite, ranks are
+                lost.
+        """
+        began = time.perf_counter()
+        inputs = self._read(next(self.batches))
+        assert inputs.labels is not None
+        rows, rate = self.options.data.batch, self.rate(self.options.tables.rate)
+        self.model.train()
+        self.tables.begin(rate, self.step + 1)
+        logits = self._forward(inputs)
+        loss = functional.binary_cross_entropy_with_logits(logits, inputs.labels, reduction="sum")
+        total = loss.detach()
+        if not bool(torch.isfinite(total)):
+            raise CedarError(
+                f"the loss of step {self.step} is {float(total)}",
+                done="the training stopped; checkpoints are as they were",
+                fix="lower the learning rates, or look for infinities in the dense features",
+            )
+        self.optimizer.zero_grad(set_to_none=True)
+        (loss / rows).backward()  # type: ignore[no-untyped-call]
+        self.tables.update()
+        total = self._reduce(total)
+        for settings in self.optimizer.param_groups:
+            settings["lr"] = self.rate(self.options.optimizer.rate)
+        self.optimizer.step()
+        self.window.add(logits.detach().float().cpu(), inputs.labels.float().cpu())
+        sent, _ = self.group.meter.take()
+        record = StepRecord(
+            self.step, rows, float(total) / rows, rate, time.perf_counter() - began, self.batches.waited,
+            inputs.looked_up, sent,
+        )  # fmt: skip
+        self.step += 1
+        return record
+
+    def _forward(self, inputs: Inputs) -> torch.Tensor:
+        run = self.options.run
+        with torch.random.fork_rng(devices=[], enabled=self.options.model.dropout > 0):
+            if self.options.model.dropout > 0:  # so that a run that goes on drops what it would have dropped
+                torch.manual_seed((run.seed * 1_000_003 + self.step) * 1_000_003 + self.group.rank)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=run.dtype == "bfloat16"):
+                logits: torch.Tensor = self.model(inputs)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def _reduce(self, total: torch.Tensor) -> torch.Tensor:
+        """Gradients of what all ranks hold, and the loss, added up over ranks; the same bits on all of them."""
+        if self.group.size == 1:
+            return total
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
+        summed = self.group.add(torch.cat([flat, total.to(flat.dtype)[None]]), DENSE)
+        for parameter, part in zip(parameters, torch.split(summed[:-1], [p.numel() for p in parameters]), strict=True):
+            parameter.grad = part.view_as(parameter)
+        return summed[-1]
+
+    def rate(self, peak: float) -> float:
+        """The learning rate of the next step."""
+        return constant(self.step, peak=peak, warmup=self.options.optimizer.warmup)
+
+    def recent(self) -> Scores:
+        """Of the last rows of all ranks, as they were predicted before they were learned from; all ranks call it."""
+        return self._scores(*self.window.parts())
+
+    def _scores(self, logits: torch.Tensor, labels: torch.Tensor) -> Scores:
+        """Of the rows of all ranks."""
+        if self.group.size > 1:
+            count = self.group.gather(torch.tensor([len(logits)], device=self.device), METRICS)[:, 0].tolist()
+            rows = torch.zeros(max(count), 2)
+            rows[: len(logits)] = torch.stack([logits, labels], 1)
+            parts = self.group.gather(rows.to(self.device), METRICS).cpu()
+            both = torch.cat([part[:n] for part, n in zip(parts, count, strict=True)])
+            logits, labels = both[:, 0], both[:, 1]
+        self.group.meter.take()
+        return score(logits, labels)
+
+    @torch.no_grad()
+    def evaluate(self) -> Scores | None:
+        """Scores of the rows that are held out; None where there are none. All ranks call it."""
+        if self.batches.held_out is None:
+            return None
+        logits, labels = self.predict(self.batches.evaluation())
+        return self._scores(logits, labels)
+
+    @torch.no_grad()
+    def predict(self, batches: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and labels of this rank's share of some batches of all ranks, float32 ``[rows]``."""
+        self.model.eval()
+        found: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for batch in batches:
+            inputs = self._read(batch)
+            n, group = len(inputs), self.group
+            if group.size > 1:
+                inputs = rows_of(inputs, range(n * group.rank // group.size, n * (group.rank + 1) // group.size))
+            assert inputs.labels is not None
+            found.append((self._forward(inputs).float().cpu(), inputs.labels.float().cpu()))
+        if not found:
+            return torch.zeros(0), torch.zeros(0)
+        logits, labels = zip(*found, strict=True)
+        return torch.cat(logits), torch.cat(labels)
+
+    def close(self) -> None:
+        """Let the data go."""
+        self.batches.close()
+
+
+def table_bytes(options: Options) -> dict[str, int]:
+    """Bytes of each table and its optimizer state."""
+    width = options.model.width
+    item = 8 if options.run.dtype == "float64" else 2 if options.tables.dtype == "float16" else 4
+    state = {"rowwise_adagrad": 1, "sgd": 0, "adam": 2 * width}[options.tables.rule] * max(4, item)
+    return {feature.home: feature.rows * (width * item + state) for feature in options.features}

@@ -1,0 +1,64 @@
+"""The planner: every table has a place, memory holds, and the highest load is near the least possible one."""
+
+import itertools
+from contextlib import suppress
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cedar
+from cedar.errors import CedarError
+from cedar.trainers.dlrm.inputs import read_batch
+from cedar.trainers.dlrm.options import FeatureOptions
+from cedar.trainers.dlrm.planner import look, place
+
+tables = st.dictionaries(st.sampled_from("abcdefg"), st.tuples(st.integers(0, 20), st.integers(1, 9)), min_size=1)
+
+
+def highest(costs, found, ranks):
+    return max(sum(costs[name] for name, at in found.items() if at == rank) for rank in range(ranks))
+
+
+@given(tables, st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_the_highest_load_is_near_the_least_possible(drawn, ranks):
+    costs = {name: float(cost) for name, (cost, _) in drawn.items()}
+    found = place(costs, dict.fromkeys(costs, 1), ranks)
+    assert found.keys() == costs.keys()
+    every = itertools.product(range(ranks), repeat=len(costs))
+    least = min(highest(costs, dict(zip(costs, ways, strict=True)), ranks) for ways in every)
+    assert highest(costs, found, ranks) <= least * (4 / 3 - 1 / (3 * ranks)) + 1e-9  # Graham's bound of the start
+    assert found == place(costs, dict.fromkeys(costs, 1), ranks)
+
+
+@given(tables, st.integers(1, 3), st.integers(5, 40))
+@settings(max_examples=60, deadline=None)
+def test_no_rank_holds_more_than_it_may(drawn, ranks, memory):
+    costs = {name: float(cost) for name, (cost, _) in drawn.items()}
+    sizes = {name: size for name, (_, size) in drawn.items()}
+    if sum(sizes.values()) > (memory - max(sizes.values())) * ranks:  # there may be no room
+        with suppress(CedarError):
+            place(costs, sizes, ranks, memory)
+        return
+    found = place(costs, sizes, ranks, memory)
+    assert all(sum(sizes[name] for name in found if found[name] == rank) <= memory for rank in range(ranks))
+
+
+def test_statistics_are_those_of_the_rows():
+    lists = [[1, 2], [1, 2], [], [5]]
+    offsets = torch.tensor([0, 2, 4, 4, 5])
+    plain = cedar.JaggedTensor(torch.tensor([1, 2, 1, 2, 5]), offsets)
+    group = cedar.InverseKeyedJaggedTensor.from_jagged({"a": plain})
+    options = (FeatureOptions("a", 9), FeatureOptions("b", 9, table="t"))
+    once, twice = look([read_batch({"a": group, "b": plain}, options, (), None)], options)
+    assert (once.coverage, once.pooling, once.factor) == (3 / 4, 5 / 3, len(lists) / 3)
+    assert (once.lookups, once.distinct, once.hot) == (3, 3, 1.0)
+    assert (twice.table, twice.factor, twice.lookups, twice.distinct) == ("t", 1.0, 5, 3)
+    assert once.cost(8) < twice.cost(8)
+
+
+def test_a_table_larger_than_a_rank_is_told():
+    with pytest.raises(CedarError, match=r"table 'a' of 10 bytes has no room: 2 rank\(s\) of 9 bytes"):
+        place({"a": 1.0}, {"a": 10}, 2, 9)

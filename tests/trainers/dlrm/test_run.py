@@ -1,0 +1,173 @@
+"""Runs: the command, what it writes, and what it refuses before the first step."""
+
+import json
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cedar.cli import main
+from cedar.errors import CedarError
+from cedar.trainers.dlrm import fbgemm
+from cedar.trainers.dlrm.run import run
+from cedar.trainers.dlrm.trainer import Trainer
+from cedar.trainers.moe.group import Group
+from cedar.trainers.moe.metrics import read_lines
+from tests.trainers.dlrm.toy_clicks import ITEMS, options
+
+CONFIG = """
+features = [{ column = "item", rows = 60 }, { column = "hist", rows = 60, table = "item", pooling = "attention" }]
+
+[data]
+paths = "LOG"
+dense = ["d0"]
+batch = 64
+session = "session"
+dedup = [["hist"]]
+held_out = 128
+executor = "inline"
+
+[model]
+width = 4
+
+[run]
+folder = "FOLDER"
+steps = 6
+save_every = 3
+threads = 1
+device = "cpu"
+"""
+
+
+@pytest.fixture
+def config(log, tmp_path):
+    path = tmp_path / "dlrm.toml"
+    path.write_text(CONFIG.replace("LOG", log).replace("FOLDER", str(tmp_path / "run")))
+    return str(path)
+
+
+def test_the_command_trains_and_goes_on(config, tmp_path, capsys):
+    assert main(["train", "dlrm", config]) == 0
+    told = capsys.readouterr()
+    assert "held out: AUC" in told.out
+    assert "training: 6/6 loss" in told.err
+    assert "rows/s, waited" in told.err
+    lines = read_lines(str(tmp_path / "run" / "metrics.jsonl"))
+    assert [line["step"] for line in lines] == list(range(6))
+    assert lines[-1]["held_out"]["rows"] == 128
+    assert sorted(os.listdir(tmp_path / "run" / "checkpoints")) == ["step-00000003", "step-00000006"]
+    assert main(["train", "dlrm", config, "run.steps=8", "--resume"]) == 0
+    again = read_lines(str(tmp_path / "run" / "metrics.jsonl"))
+    assert again[:6] == lines
+    assert len(again) == 8
+
+
+def test_ranks_are_started_by_the_command(config, tmp_path):
+    assert main(["train", "dlrm", config, "run.steps=2", "--ranks", "2"]) == 0
+    lines = read_lines(str(tmp_path / "run" / "metrics.jsonl"))
+    assert len(lines) == 2
+    assert lines[0]["sent"]["ids"] > 0
+
+
+def test_a_run_without_steps_is_an_epoch(log, tmp_path):
+    path = run(options(log, run={"folder": str(tmp_path), "steps": 0}), Group(), quiet=True)
+    assert len(read_lines(path)) == 14
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"features": [{"column": "item", "rows": 50}]}, "row group 0: the feature 'item' has the id"),
+        ({"features": [{"column": "hist", "rows": 50}]}, "row group 0: the feature 'hist' has the id"),
+        ({"features": [{"column": "items", "rows": 50}]}, "the data has no column 'items'"),
+        ({"tables": {"memory": 1000}}, "has no room"),
+        ({"data": {"batch": 100_000}, "run": {"steps": 0}}, "no batch of 100000 rows"),
+        ({"data": {"held_out": 5000}}, "data.held_out is 5000, of 1024 rows"),
+        ({"data": {"paths": (), "pipeline": "json:none"}}, "'json:none' cannot be imported"),
+    ],
+)
+def test_what_can_be_known_is_told_before_the_first_step(log, tmp_path, changes, told):
+    with pytest.raises(CedarError) as failed:
+        run(options(log, **({"run": {"folder": str(tmp_path)}} | changes)), Group(), quiet=True)
+    assert told in str(failed.value)
+
+
+def test_negative_ids_are_found_in_footers_or_batches(tmp_path):
+    for statistics in (True, False):
+        path = str(tmp_path / f"{statistics}.parquet")
+        rows = {"session": [1] * 8, "item": [1, 2, 3, -4] * 2, "label": [0, 1] * 4}
+        pq.write_table(pa.table(rows), path, write_statistics=statistics)
+        chosen = options(
+            path, features=[{"column": "item", "rows": 9}],
+            data={"dense": [], "log": [], "held_out": 0, "batch": 8, "dedup": "off"},
+        )  # fmt: skip
+        with pytest.raises(CedarError, match="'item' has the id -4"):
+            Trainer(chosen, Group()).train_step()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"features": [], "data": {"dense": [], "log": []}}, "there are no features"),
+        (
+            {"features": [{"column": "a", "rows": 3}, {"column": "b", "rows": 4, "table": "a"}]},
+            "table 'a' has 3 rows, and 4",
+        ),
+        ({"features": [{"column": "a", "rows": 3}] * 2}, "a column is one feature"),
+        ({"features": [{"column": "a", "rows": 3, "pooling": "mean", "weights": "w"}]}, "its pooling must be sum"),
+        ({"model": {"width": 9}}, "cannot be cut into 2 heads"),
+        ({"data": {"dedup": "always"}}, "dedup is 'always'"),
+        ({"data": {"pipeline": "a:b"}}, "either paths or a pipeline"),
+        ({"data": {"log": ["d7"]}}, "log names d7, which dense does not"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(changes, told):
+    with pytest.raises(CedarError) as failed:
+        options("log.parquet", **changes)
+    assert told in str(failed.value)
+
+
+def test_a_missing_fbgemm_is_told_with_what_to_install_where_it_is_asked_for(log, monkeypatch):
+    monkeypatch.setattr(fbgemm, "_installed", lambda: None)
+    fbgemm.found.cache_clear()
+    try:
+        with pytest.raises(CedarError, match=r"pip install torch==.* fbgemm-gpu-cpu=="):
+            Trainer(options(log, tables={"backend": "fbgemm"}), Group())
+        trainer = Trainer(options(log, tables={"backend": "auto"}), Group())
+    finally:
+        fbgemm.found.cache_clear()
+    assert trainer.notes == ["tables: torch (fbgemm is not installed)"]
+    trainer.close()
+
+
+def test_what_fbgemm_cannot_do_is_done_by_torch_and_told(log):
+    pytest.importorskip("fbgemm_gpu", reason="fbgemm is not installed")
+    trainer = Trainer(options(log, tables={"backend": "fbgemm", "rule": "adam"}), Group())
+    assert trainer.notes == ["tables: torch (fbgemm has no adam on the CPU)"]
+    trainer.close()
+
+
+def test_ids_may_share_rows_and_gaps_may_be_empty(tmp_path):
+    path = str(tmp_path / "gaps.parquet")
+    hist = pa.array([[1, -2], None, [1000]] * 4, pa.large_list(pa.int64()))
+    pq.write_table(pa.table({"session": [1] * 12, "item": [-1, 5, 70] * 4, "hist": hist, "label": [0, 1, 1] * 4}), path)
+    features = [
+        {"column": "item", "rows": 60, "ids": "modulo"},
+        {"column": "hist", "rows": 60, "table": "item", "ids": "modulo", "missing": "empty"},
+    ]
+    data = {"dense": [], "log": [], "held_out": 0, "batch": 12, "dedup": "off", "shuffle": False}
+    trainer = Trainer(options(path, features=features, data=data), Group())
+    (batch,) = trainer.batches.sample(1)
+    assert batch["item"].tolist() == [59, 5, 10] * 4
+    assert batch["hist"].to_list() == [[1, 58], [], [40]] * 4
+    trainer.train_step()
+    trainer.close()
+    assert ITEMS == 60
+
+
+def test_the_file_of_metrics_is_json(log, tmp_path):
+    path = run(options(log, run={"folder": str(tmp_path), "steps": 2, "evaluate_every": 1}), Group(), quiet=True)
+    with open(path, encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    assert all(line["held_out"]["rows"] == 128 and line["waited"] <= line["seconds"] for line in lines)
