@@ -13,7 +13,7 @@ CODE := cedar tests examples benchmarks conftest.py
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test test-long chaos lint format types layers check bench-core bench-optimizer bench-resilient-plans bench-storage bench-chaos bench-moe bench-recommendation-training clean
+.PHONY: help venv demo test test-long chaos lint format types layers check bench-core bench-optimizer bench-resilient-plans bench-storage bench-chaos bench-moe bench-recommendation-training bench-recommendation-storage bench-dedup bench-transport bench-cluster clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -76,6 +76,18 @@ bench-moe: $(STAMP)  ## the figures of the mixture-of-experts trainer; QUICK=1 f
 
 bench-recommendation-training: $(STAMP)  ## training on deduplicated rows; QUICK=1 for minutes
 	@$(BIN)/python -m benchmarks.recommendation_training $(if $(QUICK),--quick) $(ARGS)
+
+bench-recommendation-storage: $(STAMP)  ## logs that are clustered by session; QUICK=1 for minutes
+	@$(BIN)/python -m benchmarks.recommendation_storage $(if $(QUICK),--quick) $(ARGS)
+
+bench-dedup: $(STAMP)  ## groups of lists that repeat; QUICK=1 for a minute
+	@$(BIN)/python -m benchmarks.dedup $(if $(QUICK),--quick) $(ARGS)
+
+bench-transport: $(STAMP)  ## how blocks travel between processes, and what is left behind; QUICK=1 for minutes
+	@$(BIN)/python -m benchmarks.transport $(if $(QUICK),--quick) $(ARGS)
+
+bench-cluster: $(STAMP)  ## a Dask cluster of this machine, and what befalls its workers; QUICK=1 for minutes
+	@$(BIN)/python -m benchmarks.cluster $(if $(QUICK),--quick) $(ARGS)
 
 bench-resilient-plans: $(STAMP)  ## schedules of the resilient trainer; QUICK=1 for two minutes
 	@$(BIN)/python -m benchmarks.resilient_plans $(if $(QUICK),--quick) $(ARGS)

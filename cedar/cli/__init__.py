@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from cedar.cli import commands, service, train
+from cedar.cli import commands, data, service, train
 from cedar.cli.target import TARGET, load_pipeline
 from cedar.errors import CedarError
 
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_explain(adder)
     _add_profile(adder)
     _add_run(adder)
-    _add_data(adder)
+    data.add(adder)
     train.add(adder)
     service.add(adder)
     for name, what in _LATER.items():
@@ -115,16 +115,6 @@ def _add_run(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     run.add_argument("--executor", default="auto", metavar="NAME", help="auto, inline, threads, ... (default: auto)")
     run.add_argument("--workers", type=_count, metavar="N", help="tasks at once (default: the cores of the machine)")
     run.add_argument("--plan", default="auto", metavar="PLAN", help="auto, off, or a file of plan.save (default: auto)")
-
-
-def _add_data(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    data = adder.add_parser("data", help="make synthetic data")
-    kinds = data.add_subparsers(title="data", metavar="KIND", required=True)
-    clicks = kinds.add_parser("clicks", help="a click log as Parquet: sessions, lists, dense features with gaps, label")
-    clicks.add_argument("out", metavar="OUT", help="a directory or URL")
-    clicks.add_argument("--rows", type=int, default=500_000, help="number of rows (default: 500000)")
-    clicks.add_argument("--seed", type=int, default=0, help="the same seed writes the same rows (default: 0)")
-    clicks.set_defaults(call=commands.clicks)
 
 
 def _later(chosen: argparse.Namespace) -> None:

@@ -77,11 +77,3 @@ def _until(loader: Loader, limit: int | None, stop: float | None, say: Any) -> I
 def _plan(text: str, pipeline: Pipeline) -> Any:
     """What the loader takes: auto, off, or the plan in a file."""
     return text if text in ("auto", "off") else cedar.Plan.load(text, pipeline)
-
-
-def clicks(chosen: argparse.Namespace) -> None:
-    """``cedar data clicks``."""
-    from cedar.datasets.clicks import write_clicks
-
-    write_clicks(chosen.out, rows=chosen.rows, seed=chosen.seed)
-    print(f"wrote {chosen.rows:,} rows to {chosen.out}")

@@ -1,4 +1,7 @@
-"""A synthetic click log: sessions, list features, dense features with gaps, a label that can be learned."""
+"""A synthetic click log: sessions, list features, dense features with gaps, a label that can be learned.
+
+How much a log repeats, and how well its label can be known, is in the hand of ``cedar.datasets.clicklog``.
+"""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ from cedar.operators.failures import Blame, Failure
 
 @dataclass(frozen=True)
 class Explode(RowOperator):
-    """A row for each item of lists, which stand side by side; other columns are repeated: ``p.apply(Explode("items"))``.
+    """A row for each item of lists, which stand side by side: ``p.apply(Explode("items"))``.
 
-    Columns that ``dedup`` below it has made a group of stay one: which rows are equal follows from how often each row is
-    repeated, and nothing is compared. A row whose list is empty or null is left out.
+    Other columns are repeated. What ``dedup`` below it has made a group of stays one: which rows are equal follows from
+    how often each row is repeated, and nothing is compared. A row whose list is empty or null is left out.
 
     Args:
         *names: columns of lists, of equal lengths in each row.
@@ -105,10 +105,12 @@ class ExplodeRows:
         lists = {name: plain(block.columns[name]) for name in self.operator.names}
         offsets = {name: _offsets(column) for name, column in lists.items()}
         first, *others = (np.diff(each) for each in offsets.values())
-        uneven = np.flatnonzero(np.logical_or.reduce([first != other for other in others])) if others else []
-        if len(uneven):
+        differs = np.zeros(len(first), dtype=bool)
+        for other in others:
+            differs |= first != other
+        if differs.any():
             what = f"{self.blame.label}: lists of different lengths in a row"
-            failures = {int(row): Failure(what, what, "make them equal first") for row in uneven}
+            failures = {int(row): Failure(what, what, "make them equal first") for row in np.flatnonzero(differs)}
             return self(self.blame.settle(block, env, failures), env)
         repeated = np.repeat(np.arange(len(first)), first)
         kept = take_each({n: c for n, c in block.columns.items() if n not in lists}, repeated)

@@ -1,0 +1,177 @@
+"""``cedar data``: make a log, cluster it, count its values, look at it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+_KINDS = ("parquet", "criteo", "otto", "kuairand", "yambda", "mind")
+
+
+def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the commands."""
+    data = adder.add_parser("data", help="make synthetic data; cluster, count and inspect logs of sessions")
+    kinds = data.add_subparsers(title="data", metavar="KIND", required=True)
+    _add_clicks(kinds)
+    _add_cluster(kinds)
+    _add_vocab(kinds)
+    _add_inspect(kinds)
+
+
+def _add_clicks(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    clicks = kinds.add_parser("clicks", help="write a synthetic click log as Parquet, in order of time")
+    clicks.add_argument("out", metavar="OUT", help="a directory or URL")
+    clicks.add_argument("--rows", type=int, default=500_000, help="number of rows (default: 500000)")
+    clicks.add_argument("--seed", type=int, default=0, help="the same seed writes the same rows (default: 0)")
+    clicks.add_argument("--samples", type=int, default=16, metavar="S", help="rows of a session (default: 16)")
+    clicks.add_argument("--vary", action="store_true", help="S on average: sessions differ in length")
+    clicks.add_argument(
+        "--repeats", type=float, default=0.95, metavar="D",
+        help="chance that a feature of the user is as in the row before (default: 0.95)",
+    )  # fmt: skip
+    clicks.add_argument(
+        "--lists", type=int, default=0, help="lists of the user beside hist_items and tags (default: 0)"
+    )
+    clicks.add_argument("--length", type=float, default=20, help="mean length of hist_items and lists (default: 20)")
+    clicks.add_argument(
+        "--shift",
+        type=int,
+        default=0,
+        metavar="M",
+        help="a list that changes slides by M ids; 0: it is new (default: 0)",
+    )
+    clicks.add_argument("--items", type=int, default=5_000, help="how many items there are (default: 5000)")
+    clicks.add_argument("--skew", type=float, default=0.8, help="popularity is 1 / rank ** SKEW (default: 0.8)")
+    clicks.add_argument("--rows-per-file", type=int, default=100_000, metavar="N", help="(default: 100000)")
+    clicks.set_defaults(call=_clicks)
+
+
+def _add_cluster(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    cluster = kinds.add_parser(
+        "cluster", help="write the rows of each session next to each other, in order of time",
+        description="Reads Parquet, writes Parquet; an interrupted run goes on where it was.",
+    )  # fmt: skip
+    cluster.add_argument("paths", metavar="IN", help="a directory, glob or URL")
+    cluster.add_argument("out", metavar="OUT", help="a folder that is not there yet")
+    _add_keys(cluster, sort=True)
+    cluster.add_argument("--columns-first", default="", metavar="A,B", help="what is read most often, to the front")
+    cluster.add_argument("--gap", type=float, metavar="MINUTES", help="a session ends where its user pauses so long")
+    cluster.add_argument("--unit", default="s", choices=("s", "ms", "us", "ns"), help="of plain numbers (default: s)")
+    cluster.add_argument(
+        "--history", action="append", default=[], metavar="COLUMN:N[:event]",
+        help="add the last N values before the session, or before each event; can be given several times",
+    )  # fmt: skip
+    cluster.add_argument("--row-group-rows", type=int, default=65_536, metavar="N", help="at least (default: 65536)")
+    cluster.add_argument("--memory", default="1GiB", help="for all tasks together, about (default: 1GiB)")
+    cluster.add_argument("--workers", type=int, metavar="N", help="tasks at once (default: the cores)")
+    cluster.add_argument("--cluster", metavar="ADDRESS", help="a Dask scheduler whose workers do the work")
+    cluster.set_defaults(call=_cluster)
+
+
+def _add_vocab(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    vocab = kinds.add_parser("vocab", help="count values and number the frequent ones, a Parquet file for each column")
+    vocab.add_argument("paths", metavar="IN", help="a directory, glob or URL")
+    vocab.add_argument("out", metavar="OUT", help="a folder")
+    vocab.add_argument("--columns", required=True, metavar="A,B", help="ids, strings, or lists of them")
+    vocab.add_argument("--min-count", type=int, default=1, metavar="N", help="leave out what is rarer (default: 1)")
+    vocab.add_argument("--most", type=int, metavar="N", help="keep so many at most")
+    vocab.add_argument("--oov", type=int, default=0, metavar="ID", help="the id of what is left out (default: 0)")
+    vocab.add_argument("--format", default="parquet", choices=_KINDS, help="of the files (default: parquet)")
+    vocab.add_argument("--memory", default="512MiB", help="before counts are spilled (default: 512MiB)")
+    vocab.set_defaults(call=_vocab)
+
+
+def _add_inspect(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    inspect = kinds.add_parser("inspect", help="rows a session, what repeats, clustered or not, predicted factors")
+    inspect.add_argument("paths", metavar="IN", help="a directory, glob or URL of Parquet files")
+    _add_keys(inspect, sort=False)
+    inspect.add_argument("--batch", type=int, default=2048, help="rows of a batch (default: 2048)")
+    inspect.add_argument("--rows", type=int, default=500_000, help="look at so many of the first (default: 500000)")
+    inspect.add_argument("--check", action="store_true", help="read all rows, and fail unless the log is clustered")
+    inspect.set_defaults(call=_inspect)
+
+
+def _add_keys(command: argparse.ArgumentParser, sort: bool) -> None:
+    command.add_argument("--session", required=True, metavar="COLUMN", help="what tells sessions (or users) apart")
+    command.add_argument("--sort", required=sort, metavar="COLUMN", help="the column of times")
+
+
+def _clicks(chosen: argparse.Namespace) -> None:
+    from cedar.datasets.clicklog import ClickLog, ListFeature, write_sessions
+
+    def feature(name: str, length: float, ids: int) -> ListFeature:
+        return ListFeature(name, length, chosen.repeats, chosen.shift, ids)
+
+    log = ClickLog(
+        samples=chosen.samples,
+        vary=chosen.vary,
+        repeats=chosen.repeats,
+        lists=(
+            feature("hist_items", chosen.length, chosen.items),
+            feature("tags", 5.0, 300),
+            *(feature(f"list{i}", chosen.length, 100_000) for i in range(chosen.lists)),
+        ),
+        items=chosen.items,
+        skew=chosen.skew,
+    )
+    written = write_sessions(chosen.out, chosen.rows, chosen.seed, log=log, rows_per_file=chosen.rows_per_file)
+    print(f"wrote {written.rows:,} rows to {chosen.out}")
+    print(f"{written.clicks:.1%} are clicks; the model that drew them has AUC {written.bayes_auc:.4f}")
+
+
+def _cluster(chosen: argparse.Namespace) -> None:
+    from cedar.recommendation import cluster
+
+    made = cluster(
+        chosen.paths,
+        chosen.out,
+        session=chosen.session,
+        sort=chosen.sort,
+        columns_first=_names(chosen.columns_first),
+        gap=chosen.gap,
+        unit=chosen.unit,
+        histories=[_history(text) for text in chosen.history],
+        row_group_rows=chosen.row_group_rows,
+        memory=chosen.memory,
+        workers=chosen.workers,
+        address=chosen.cluster,
+    )
+    print(f"wrote {made}")
+
+
+def _vocab(chosen: argparse.Namespace) -> None:
+    import cedar
+    from cedar import recommendation
+
+    read = cedar.read_parquet if chosen.format == "parquet" else getattr(recommendation, chosen.format)
+    found = recommendation.build_vocabularies(
+        read(chosen.paths), _names(chosen.columns),
+        min_count=chosen.min_count, most=chosen.most, oov=chosen.oov, memory=chosen.memory,
+    )  # fmt: skip
+    recommendation.save_vocabularies(found, chosen.out)
+    for vocabulary in found.values():
+        print(vocabulary)
+
+
+def _inspect(chosen: argparse.Namespace) -> None:
+    from cedar.recommendation import check_clustered, inspect
+
+    print(inspect(chosen.paths, session=chosen.session, sort=chosen.sort, batch=chosen.batch, rows=chosen.rows))
+    if chosen.check:
+        check_clustered(chosen.paths, session=chosen.session, sort=chosen.sort)
+        print("all rows: clustered")
+
+
+def _history(text: str) -> Any:
+    from cedar.errors import PipelineError
+    from cedar.recommendation import history
+
+    column, _, rest = text.partition(":")
+    number, _, at = rest.partition(":")
+    if not number.isdecimal():
+        raise PipelineError(f"--history {text!r}", fix="write it like item_id:50, or item_id:50:event")
+    return history(column, int(number), at or "session")  # type: ignore[arg-type]
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,0 +1,142 @@
+"""Draws a file of a log: sessions first, then their rows, at last their order in time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cedar.columns import Column
+from cedar.datasets.clicklog.model import World, affinity
+from cedar.datasets.clicklog.spec import ITEM_LISTS, ClickLog, ListFeature
+from cedar.groups.gather import gather
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+_START = 1_704_067_200  # 2024-01-01, seconds
+_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A file's rows in order of time, and the probability of each click."""
+
+    columns: dict[str, Column]
+    probability: Floats
+    label: npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows one session after the other, each session in order of time.
+
+    Args:
+        session: of each row, 0, 1, ...
+        first: whether the row is the first of its session.
+    """
+
+    session: Ints
+    first: Flags
+
+    @property
+    def count(self) -> int:
+        return int(self.session[-1]) + 1
+
+    def __len__(self) -> int:
+        return len(self.session)
+
+    def versions(self, repeats: float, rng: np.random.Generator) -> Ints:
+        """A number per row: it is that of the row before with chance ``repeats``, another in each session."""
+        return np.cumsum(self.first | (rng.random(len(self)) >= repeats)) - 1
+
+
+def draw_file(log: ClickLog, world: World, seed: int, file: int, rows: int) -> Drawn:
+    """One file: the rows of an hour; no session is in two files."""
+    rng = np.random.default_rng([seed, 1, file])
+    drawn = _rows(log, rng, rows)
+    ts = _times(log, drawn, rng) + _START + _HOUR * file
+    order = np.lexsort((np.arange(rows), ts))
+
+    item = world.items(rng, rows)
+    columns: dict[str, Column] = {
+        "session_id": pa.array(drawn.session[order] + (file << 32)),
+        "user_id": pa.array(rng.integers(0, log.users, drawn.count)[drawn.session[order]]),
+        "ts": pa.array(ts[order]),
+        "item_id": pa.array(item[order]),
+        "category": pa.array(world.category[item[order]]),
+    }
+    groups: dict[str, Ints] = {}
+    liking = np.zeros(rows)
+    for feature in log.lists:
+        key = feature.group or f"\0{feature.name}"
+        if key not in groups:
+            groups[key] = drawn.versions(feature.repeats, rng)
+        values, starts, lengths = _lists(feature, drawn, groups[key], world, rng)
+        if feature.name == ITEM_LISTS:
+            liking = affinity(world, values, starts, lengths, item)
+        columns[feature.name] = _gathered(values, starts[order], lengths[order])
+    for i in range(log.scalars):
+        versions = drawn.versions(log.repeats, rng)
+        columns[f"u{i}"] = pa.array(rng.integers(0, 1_000_000, versions[-1] + 1)[versions[order]])
+    for i in range(log.item_scalars):
+        columns[f"i{i}"] = pa.array(rng.integers(0, 100_000, rows))
+    dense = rng.normal(size=(log.dense, rows)).astype(np.float32)
+    for i in range(log.dense):
+        columns[f"d{i}"] = pa.array(dense[i])
+    logit = world.logit(dense, item[order], liking[order])
+    probability = 1 / (1 + np.exp(-logit))
+    label = (rng.random(rows) < probability).astype(np.int8)
+    columns["label"] = pa.array(label)
+    return Drawn(columns, probability, label)
+
+
+def _rows(log: ClickLog, rng: np.random.Generator, rows: int) -> _Rows:
+    if log.vary:
+        lengths = rng.geometric(1 / log.samples, size=rows // log.samples + 1)
+        while lengths.sum() < rows:
+            lengths = np.concatenate([lengths, rng.geometric(1 / log.samples, size=len(lengths))])
+        session = np.repeat(np.arange(len(lengths)), lengths)[:rows]
+    else:
+        session = np.arange(rows) // log.samples
+    first = np.ones(rows, dtype=bool)
+    first[1:] = np.diff(session) != 0
+    return _Rows(session, first)
+
+
+def _times(log: ClickLog, drawn: _Rows, rng: np.random.Generator) -> Ints:
+    """Seconds: sessions begin all over the hour, their rows come within minutes of that, in order, and in the hour."""
+    within = rng.random(len(drawn)) * log.minutes * 60
+    within = within[np.lexsort((within, drawn.session))]
+    last = max(1, int(_HOUR - log.minutes * 60))
+    return (rng.integers(0, last, drawn.count)[drawn.session] + within).astype(np.int64)
+
+
+def _lists(
+    feature: ListFeature, drawn: _Rows, versions: Ints, world: World, rng: np.random.Generator
+) -> tuple[Ints, Ints, Ints]:
+    """(values, start of each row's list, its length), rows one session after the other."""
+    count = int(versions[-1]) + 1
+    if not feature.shift:
+        lengths = rng.poisson(feature.length, count)
+        starts = np.cumsum(lengths) - lengths
+        values = world.ids(feature, rng, int(lengths.sum()))
+        return values, starts[versions], lengths[versions]
+    began = versions[drawn.first]  # the first version of each session
+    changes = np.diff(np.append(began, count)) - 1
+    length = rng.poisson(feature.length, drawn.count)
+    held = length + changes * feature.shift
+    base = np.cumsum(held) - held
+    values = world.ids(feature, rng, int(held.sum()))
+    moved = (versions - began[drawn.session]) * feature.shift
+    return values, base[drawn.session] + moved, length[drawn.session]
+
+
+def _gathered(values: Ints, starts: Ints, lengths: Ints) -> pa.Array:
+    """The lists as a column: of each, from where it begins to where it ends."""
+    edges = np.stack([starts, starts + lengths], axis=1).reshape(-1)
+    picked, offsets = gather(values, edges, 2 * np.arange(len(starts)))
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(picked))

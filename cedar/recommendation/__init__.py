@@ -1,0 +1,18 @@
+"""Data for recommendation: logs that users bring, and what makes them repeat where it counts."""
+
+from cedar.recommendation.clustering import Clustered, cluster
+from cedar.recommendation.histories import History, add_sessions, history
+from cedar.recommendation.inspecting import Inspection, check_clustered, inspect, read_clustered
+from cedar.recommendation.readers.criteo import criteo
+from cedar.recommendation.readers.kuairand import kuairand
+from cedar.recommendation.readers.mind import mind
+from cedar.recommendation.readers.otto import otto
+from cedar.recommendation.readers.yambda import yambda
+from cedar.recommendation.splitting import split_by_session, split_by_time
+from cedar.recommendation.vocabulary import Vocabulary, build_vocabularies, load_vocabularies, save_vocabularies
+
+__all__ = [
+    "Clustered", "History", "Inspection", "Vocabulary", "add_sessions", "build_vocabularies", "check_clustered",
+    "cluster", "criteo", "history", "inspect", "kuairand", "load_vocabularies", "mind", "otto", "read_clustered",
+    "save_vocabularies", "split_by_session", "split_by_time", "yambda",
+]  # fmt: skip

@@ -1,0 +1,295 @@
+"""Clusters a log by session: rows of a session next to each other, in order of time.
+
+Out of core: rows are dealt to parts by a hash of their session, in files beside the result; then each part is sorted by
+itself. Both passes are tasks that can be done in any order, by threads here or by the workers of a Dask cluster, and
+done again after an interruption.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from cedar.datasets.parquet import read_parquet
+from cedar.errors import PipelineError, SourceError, WorkerError, user_site
+from cedar.recommendation.histories import History
+from cedar.recommendation.sorting import write_part
+from cedar.recommendation.spill import Job, check_columns, nullable, pieces, spill
+from cedar.redact import redact_url
+from cedar.sizes import parse_bytes
+
+_MOST_PARTS = 4096
+
+
+@dataclass(frozen=True)
+class Clustered:
+    """What was written.
+
+    Args:
+        files: paths of the Parquet files.
+        rows: how many rows; row_groups: how many row groups.
+        bytes_in, bytes_out: sizes of the files read and written.
+    """
+
+    files: tuple[str, ...]
+    rows: int
+    row_groups: int
+    bytes_in: int
+    bytes_out: int
+
+    def __str__(self) -> str:
+        ratio = self.bytes_in / max(self.bytes_out, 1)
+        return (
+            f"{self.rows:,} rows in {len(self.files)} file(s), {self.row_groups} row group(s); "
+            f"{self.bytes_in / 1e6:,.1f} MB became {self.bytes_out / 1e6:,.1f} MB ({ratio:.2f}x smaller)"
+        )
+
+
+def cluster(
+    paths: Any,
+    out: str | os.PathLike[str],
+    *,
+    session: str,
+    sort: str,
+    columns_first: Sequence[str] = (),
+    gap: float | None = None,
+    unit: str = "s",
+    histories: Sequence[History] = (),
+    row_group_rows: int = 65_536,
+    memory: str = "1GiB",
+    workers: int | None = None,
+    address: str | None = None,
+) -> Clustered:
+    """Write the rows of Parquet files so that those of a session are next to each other, in order of time.
+
+    No session is in two row groups, so a shuffle with ``by=`` keeps them whole; ranks cut one at most where their
+    shares meet. Sessions stand in the order in which they begin. Columns are written without dictionaries and with
+    zstd, which finds what repeats from row to row.
+
+    Args:
+        paths: any fsspec URL, glob, directory, or a list of them.
+        out: a folder on this machine, or on one that all workers see; it must be empty or not be there. It appears
+            when all is written. An interrupted run leaves ``out`` + ".part", and the same call goes on from there.
+        session: the column that tells sessions apart; with ``gap``, users.
+        sort: the column of times. Rows of equal times stay in the order in which they were read.
+        columns_first: what is read most often: these columns lie next to each other at the front.
+        gap: minutes after which a user's next row begins another session: a column ``session_id`` is added, and takes
+            the place of ``session``.
+        unit: of times that are plain numbers: "s", "ms", "us" or "ns".
+        histories: columns to add, made by ``history``; those at the start of sessions need ``gap``.
+        row_group_rows: rows of a row group, at least, but for the last of a file.
+        memory: what all tasks together may hold, about; each holds a row group in any case. A session has to fit too.
+        workers: tasks at once, by default one for each core; on a cluster, as many as it has threads.
+        address: a Dask scheduler; its workers do the work. They have to see ``paths`` and ``out``.
+
+    Raises:
+        PipelineError: a column that is not there, ``out`` that holds something.
+        RowError: a row whose session or time is null.
+        SourceError: something cannot be read or written, or another process is at the same ``out``.
+        WorkerError: no scheduler answers.
+
+    Example:
+        >>> import pyarrow as pa, pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"user": [1, 2, 1, 2], "ts": [0, 1, 2, 3]}), "log.parquet")
+        >>> made = cluster("log.parquet", "clustered", session="user", sort="ts")
+        >>> made.rows, pq.read_table("clustered")["user"].to_pylist()
+        (4, [1, 1, 2, 2])
+    """
+    if "://" in os.fspath(out):
+        raise PipelineError(
+            f"cluster writes into folders, not to {redact_url(os.fspath(out))}", site=user_site(), fix="copy it there"
+        )
+    out = os.path.abspath(os.fspath(out))
+    if any(made.at == "session" for made in histories) and gap is None:
+        raise PipelineError(
+            'cluster: history(at="session") needs to know when sessions of a user begin', site=user_site(),
+            fix="give gap=, in minutes",
+        )  # fmt: skip
+    if row_group_rows < 1 or (workers is not None and workers < 1) or (gap is not None and not gap > 0):
+        raise PipelineError("cluster: row_group_rows, workers and gap are above 0", site=user_site())
+    _refuse_data(out)
+    source = read_parquet(paths)
+    with _tasks(workers, address) as (run, at_once):
+        splits = source.splits()
+        size = sum(split.bytes or 0 for split in splits)
+        rows = sum(split.rows or 0 for split in splits)
+        if not rows:
+            raise SourceError(f"cluster: {source.describe()} has no rows", done="nothing was written")
+        share = max(parse_bytes(memory, "memory") // (6 * at_once), size * min(row_group_rows, rows) // rows)
+        parts = max(math.ceil(size / max(share, 1)), min(at_once, rows // row_group_rows), 1)
+        job = Job(
+            source, session, sort, out + ".part", min(parts, _MOST_PARTS), share, row_group_rows,
+            tuple(columns_first), gap, unit, tuple(histories),
+        )  # fmt: skip
+        check_columns(job)
+        with _folder(job):
+            try:
+                todo = pieces(splits, share)
+                run(spill, job, [(i, piece) for i, piece in enumerate(todo) if not os.path.exists(job.spilled(i))])
+                job = replace(job, nullable=nullable(job, len(todo)))
+                missing = [i for i in range(job.parts) if not os.path.exists(f"{job.part(i)}.done")]
+                run(write_part, job, [(i, len(todo)) for i in missing])
+                files = _finish(job, out, rows)
+            except OSError as error:
+                raise SourceError(
+                    f"cluster: {error}", done=f"what was written is in {job.folder!r}, and the same call goes on there",
+                    fix="check space and permissions",
+                ) from error  # fmt: skip
+    metas = [pq.read_metadata(path) for path in files]
+    return Clustered(
+        tuple(files), sum(m.num_rows for m in metas), sum(m.num_row_groups for m in metas),
+        sum(file.size or 0 for file in source.listing), sum(map(os.path.getsize, files)),
+    )  # fmt: skip
+
+
+# ---- tasks -----------------------------------------------------------------------------------------------------------
+
+Run = Callable[[Callable[..., Any], Job, list[tuple[Any, ...]]], None]
+
+
+@contextlib.contextmanager
+def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]]:
+    """A function that runs tasks, and how many it runs at once."""
+    if address is None:
+        at_once = workers or os.cpu_count() or 1
+        with ThreadPoolExecutor(at_once, thread_name_prefix="cedar-cluster") as pool:
+
+            def run(fn: Callable[..., Any], job: Job, tasks: list[tuple[Any, ...]]) -> None:
+                futures = [pool.submit(fn, job, *task) for task in tasks]
+                try:
+                    for future in futures:
+                        future.result()
+                finally:  # the first error ends the others too
+                    for future in futures:
+                        future.cancel()
+
+            yield run, at_once
+        return
+    from distributed import KilledWorker
+
+    with _client(address) as client:
+        at_once = workers or sum(client.nthreads().values())
+        if not at_once:
+            raise WorkerError(f"the Dask cluster at {address} has no worker", fix=f"start one: dask worker {address}")
+
+        def run_there(fn: Callable[..., Any], job: Job, tasks: list[tuple[Any, ...]]) -> None:
+            sent = client.scatter(job, broadcast=True, hash=False)  # once, with the footers of all files
+            futures = [client.submit(fn, sent, *task, pure=False) for task in tasks]
+            try:
+                client.gather(futures)
+            except KilledWorker as error:
+                raise WorkerError(
+                    f"workers of the Dask cluster at {address} died again and again: {error}",
+                    done="what was written stays, and the same call goes on there", fix="give less memory=",
+                ) from error  # fmt: skip
+            finally:
+                client.cancel(futures)
+
+        yield run_there, at_once
+
+
+@contextlib.contextmanager
+def _client(address: str) -> Iterator[Any]:
+    from distributed import Client
+
+    try:
+        client = Client(address, set_as_default=False, name="cedar-cluster")  # type: ignore[no-untyped-call]
+    except (OSError, ValueError) as error:
+        raise WorkerError(
+            f"no Dask scheduler answers at {address}: {error}", done="nothing was written", fix="look at the address"
+        ) from error
+    with client:
+        yield client
+
+
+# ---- the folder ------------------------------------------------------------------------------------------------------
+
+
+def _refuse_data(out: str) -> None:
+    if os.path.exists(out) and (not os.path.isdir(out) or os.listdir(out)):
+        raise PipelineError(
+            f"cluster: {out!r} is there already", site=user_site(), fix="remove it, or choose another folder"
+        )
+
+
+@contextlib.contextmanager
+def _folder(job: Job) -> Iterator[None]:
+    """The folder for what is written on the way: that of an interrupted run of the same job, or a new one."""
+    os.makedirs(job.folder, exist_ok=True)
+    lock = os.open(os.path.join(job.folder, "lock"), os.O_RDWR | os.O_CREAT)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise SourceError(f"cluster: another process writes {job.folder!r}", done="nothing was written") from error
+        plan = os.path.join(job.folder, "plan.json")
+        if not _same(plan, _said(job)):
+            foreign = set(os.listdir(job.folder)) - {"lock", "out", "plan.json.tmp"}
+            if foreign and not os.path.exists(plan):
+                raise PipelineError(
+                    f"cluster: {job.folder!r} holds something else, such as {min(foreign)!r}",
+                    fix="move it away, or choose another folder",
+                )
+            for name in os.listdir(job.folder):
+                if name != "lock":
+                    path = os.path.join(job.folder, name)
+                    shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+            os.makedirs(os.path.join(job.folder, "out"))
+            with open(f"{plan}.tmp", "w", encoding="utf-8") as stream:
+                stream.write(_said(job))
+            os.replace(f"{plan}.tmp", plan)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _same(plan: str, said: str) -> bool:
+    try:
+        with open(plan, encoding="utf-8") as stream:
+            return stream.read() == said
+    except OSError:
+        return False
+
+
+def _said(job: Job) -> str:
+    """All that decides what is written: a run goes on only where this is the same."""
+    import polars as pl
+
+    known = replace(job, source=None)  # type: ignore[arg-type]
+    return json.dumps([repr(known), job.source.identity(), job.source.digest(), pl.__version__])
+
+
+def _finish(job: Job, out: str, rows: int) -> list[str]:
+    """Give the result its name.
+
+    Raises:
+        SourceError: rows are missing.
+    """
+    folder = os.path.join(job.folder, "out")
+    written = 0
+    for number in range(job.parts):
+        done = f"{job.part(number)}.done"
+        with open(done, encoding="utf-8") as stream:
+            written += int(stream.read())
+    if written != rows:
+        raise SourceError(
+            f"cluster: {written:,} rows were written, of {rows:,}", fix=f"remove {job.folder!r}, try again"
+        )
+    for name in os.listdir(folder):
+        if not name.endswith(".parquet"):
+            os.remove(os.path.join(folder, name))
+    if os.path.isdir(out):
+        os.rmdir(out)
+    os.replace(folder, out)
+    shutil.rmtree(job.folder)
+    return [os.path.join(out, name) for name in sorted(os.listdir(out))]

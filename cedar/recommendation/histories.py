@@ -1,0 +1,169 @@
+"""Sessions and histories, out of events: rows of one user, in order of time.
+
+A history that is frozen where a session starts is the same list in all its rows, and deduplicates exactly. One that
+takes in every event slides by one from row to row: no two lists are equal, but all are slices of the user's events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from cedar.errors import PipelineError, user_site
+from cedar.groups.encode import numbers_in
+from cedar.groups.slices import Slices
+from cedar.recommendation.rows import Flags, Ints, begins, codes_of, column_of, ordinals, per_minute, start_of, taken
+
+
+@dataclass(frozen=True)
+class History:
+    """The last values of a column before a row, oldest first; made by ``history``."""
+
+    column: str
+    n: int
+    at: Literal["session", "event"] = "session"
+    into: str = ""
+    where: str | None = None
+
+    def slices(self, table: Any, users: Flags, sessions: Flags) -> Slices:
+        """The history of each row as a slice of the events.
+
+        Args:
+            table: rows of a user after one another, in order of time.
+            users, sessions: whether a row is the first of its user, or session.
+
+        Raises:
+            PipelineError: a column that is not there, that holds no numbers, or that holds nulls.
+        """
+        what = f"history({self.column!r})"
+        values = column_of(table, self.column, what)
+        if not (pt.is_integer(values.type) or pt.is_floating(values.type)):
+            raise PipelineError(f"{what}: a column of {values.type}", fix="a history is of numbers: map it first")
+        if values.null_count:
+            raise PipelineError(f"{what}: {values.null_count} null(s)", fix="fill or drop them first")
+        counts = np.ones(len(values), dtype=bool) if self.where is None else _flags(table, self.where, what)
+        kept = numbers_in(values)[counts]
+        before = np.cumsum(counts) - counts  # events that count, before each row
+        ends = before[start_of(sessions)] if self.at == "session" else before
+        starts = np.maximum(before[start_of(users)], ends - self.n)
+        return Slices(kept, starts, ends - starts)
+
+
+def history(
+    column: str,
+    n: int,
+    at: Literal["session", "event"] = "session",
+    *,
+    into: str | None = None,
+    where: str | None = None,
+) -> History:
+    """The last ``n`` values of ``column`` that a user had, oldest first, as a column of lists.
+
+    Args:
+        column: numbers, such as item ids.
+        n: how many at most; fewer where there were fewer, none at first.
+        at: "session": those before the session began, the same in all its rows; "event": those before the row itself.
+        into: the column to write, by default ``hist_`` and the name of the column.
+        where: count only rows where this column is true (or not 0), such as a label: what was clicked.
+
+    Raises:
+        PipelineError: another ``at``, or ``n`` below 1.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> events = pa.table({"user": [1, 1, 1], "ts": [0, 60, 9999], "item": [7, 8, 9]})
+        >>> add_sessions(events, "user", "ts", gap=30, histories=[history("item", 2)])["hist_item"].to_pylist()
+        [[], [], [7, 8]]
+        >>> add_sessions(events, "user", "ts", gap=30, histories=[history("item", 2, "event")])["hist_item"].to_pylist()
+        [[], [7], [7, 8]]
+    """
+    if at not in ("session", "event"):
+        raise PipelineError(f"history(at={at!r})", site=user_site(), fix='"session" or "event"')
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise PipelineError(f"history(n={n!r})", site=user_site(), fix="a whole number, at least 1")
+    return History(column, n, at, into or f"hist_{column}", where)
+
+
+def add_sessions(
+    table: Any,
+    user: str,
+    time: str,
+    *,
+    gap: float | None = None,
+    unit: str = "s",
+    histories: Sequence[History] = (),
+    into: str = "session_id",
+) -> Any:
+    """A table sorted by user and time, with a number for each session, and with histories.
+
+    A session ends where the same user does nothing for more than ``gap`` minutes. Rows of equal times keep their order.
+
+    Args:
+        table: an Arrow table of events; for logs that do not fit into memory see ``cluster(gap=..., histories=...)``.
+        user, time: columns without nulls; times are timestamps, or numbers of ``unit``.
+        gap: minutes; None: everything that a user does is one session.
+        unit: "s", "ms", "us" or "ns".
+        histories: what ``history`` made.
+        into: the column for the sessions, int64, counted from 0 in the order of the result.
+
+    Raises:
+        PipelineError: a column that is not there, nulls, or a gap that is not positive.
+    """
+    users = column_of(table, user, "add_sessions")
+    times = column_of(table, time, "add_sessions")
+    for name, column in ((user, users), (time, times)):
+        if column.null_count:
+            raise PipelineError(f"add_sessions: column {name!r} is null in a row", fix="fill or drop those rows first")
+    order = time_order(users, times)
+    table = taken(table, order)
+    first, new = session_begins(codes_of(users)[order], times.take(pa.array(order)), gap, unit, time)
+    for name, lists in history_columns(table, first, new, histories).items():
+        table = with_column(table, name, lists)
+    return with_column(table, into, pa.array(np.cumsum(new) - 1))
+
+
+def time_order(keys: pa.Array, times: pa.Array) -> Ints:
+    """The rows of each key together, in order of time; rows of equal times stay in order."""
+    return np.lexsort((ordinals(times), codes_of(keys))).astype(np.int64)
+
+
+def session_begins(users: Ints, times: pa.Array, gap: float | None, unit: str, name: str) -> tuple[Flags, Flags]:
+    """(first row of a user, first row of a session) of rows in order."""
+    first = begins(users)
+    if gap is None:
+        return first, first
+    if not gap > 0:
+        raise PipelineError(f"gap={gap!r}: minutes above 0", site=user_site())
+    limit = gap * per_minute(times, unit, name)
+    passed = np.diff(ordinals(times), prepend=0)
+    return first, first | (passed > limit)
+
+
+def history_columns(table: Any, users: Flags, sessions: Flags, histories: Sequence[History]) -> dict[str, pa.Array]:
+    """The columns that histories write."""
+    return {made.into: made.slices(table, users, sessions).plain() for made in histories}
+
+
+def with_column(table: Any, name: str, column: pa.Array) -> Any:
+    """The table with one more column.
+
+    Raises:
+        PipelineError: there is one of that name.
+    """
+    if name in table.column_names:
+        raise PipelineError(f"there is a column {name!r} already", fix="choose another name with into=")
+    return table.append_column(name, column)
+
+
+def _flags(table: Any, name: str, what: str) -> Flags:
+    column = column_of(table, name, what)
+    if not (pt.is_boolean(column.type) or pt.is_integer(column.type)):
+        raise PipelineError(f"{what}: where={name!r} is a column of {column.type}", fix="booleans or whole numbers")
+    flags = column if pt.is_boolean(column.type) else pc.not_equal(column, 0)
+    return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False))

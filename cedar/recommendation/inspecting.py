@@ -1,0 +1,275 @@
+"""Looks at a log: how long sessions are, whether they lie together, what repeats, and what deduplication would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+import cedar
+from cedar import Pipeline
+from cedar.block import Block
+from cedar.cursor import Keys
+from cedar.datasets.base import Split
+from cedar.datasets.parquet import ParquetSource, read_parquet
+from cedar.datasets.to_arrow import arrow_batch
+from cedar.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
+from cedar.operators.dedup_estimate import Estimate, Reach, Sampled
+from cedar.recommendation.rows import begins, codes_of, column_of, ordinals, taken
+from cedar.recommendation.sorting import MARK, marked
+from cedar.recommendation.spill import parts_of
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A column of lists, or one value a row.
+
+    Args:
+        repeats: d, the share of rows equal to the one before them in their session.
+        length: values a row.
+        now: the factor of deduplication in batches of rows as they lie; clustered: after clustering.
+    """
+
+    name: str
+    repeats: float
+    length: float
+    now: float
+    clustered: float
+
+    def __str__(self) -> str:
+        return f"{self.name:<24} {self.length:>12.3g} {self.repeats:>6.3f} {self.now:>11.2f} {self.clustered:>10.2f}"
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found.
+
+    Args:
+        rows, files, row_groups: of the whole log.
+        looked_at: rows that the rest is judged by: the first ones.
+        sessions: how many among those; samples: S, rows of a session.
+        samples_in_batch: rows of a session in a batch, as they lie.
+        split: how many sessions are in more than one run of rows, or row group.
+        backwards: how many rows come before the row ahead of them in their session; None without a column of times.
+    """
+
+    rows: int
+    files: int
+    row_groups: int
+    looked_at: int
+    batch: int
+    sessions: int
+    samples: float
+    samples_in_batch: float
+    split: int
+    backwards: int | None
+    features: tuple[Feature, ...]
+
+    @property
+    def clustered(self) -> bool:
+        """Sessions are whole, and in order of time where that can be told."""
+        return not self.split and not self.backwards
+
+    def __str__(self) -> str:
+        if self.clustered:
+            how = "clustered: sessions lie together" + (", in order of time" if self.backwards is not None else "")
+        elif self.split:
+            how = (
+                f"interleaved: {self.split:,} of {self.sessions:,} sessions are not in one piece; `cedar data cluster`"
+            )
+        else:
+            how = f"sessions lie together, but {self.backwards:,} rows are out of order; `cedar data cluster`"
+        size = f"{self.rows:,} rows in {self.files} file(s), {self.row_groups} row group(s)"
+        sessions = f"{self.sessions:,} sessions, S {self.samples:.3g} rows each"
+        return "\n".join([
+            f"{size}; the first {self.looked_at:,} were looked at",
+            f"{sessions}, {self.samples_in_batch:.3g} of them in a batch of {self.batch:,}",
+            how,
+            f"{'feature':<24} {'values a row':>12} {'d':>6} {'factor now':>11} {'clustered':>10}",
+            *map(str, sorted(self.features, key=lambda f: -f.clustered * f.length)),
+        ])  # fmt: skip
+
+
+def inspect(paths: Any, *, session: str, sort: str | None = None, batch: int = 2048, rows: int = 500_000) -> Inspection:
+    """Look at Parquet files of a log; memory holds the rows that are looked at.
+
+    Args:
+        paths: any fsspec URL, glob, directory, or a list of them.
+        session: the column that tells sessions apart; sort: the column of times.
+        batch: rows of a batch, for the factor.
+        rows: look at so many of the first rows.
+
+    Raises:
+        PipelineError: a column that is not there.
+        RowError: a row whose session is null.
+
+    Example:
+        >>> import pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"s": [1, 2, 1, 2], "h": [[5], [6], [5], [6]]}), "log.parquet")
+        >>> found = inspect("log.parquet", session="s", batch=2)
+        >>> found.clustered, found.samples, found.features[0].clustered
+        (False, 2.0, 2.0)
+    """
+    source = read_parquet(paths)
+    schema = source.schema()
+    for name in filter(None, (session, sort)):
+        if name not in schema:
+            raise missing_column(name, list(schema), "inspect")
+    if batch < 1 or rows < 1:
+        raise PipelineError("inspect: batch and rows are at least 1", site=user_site())
+    names = [name for name, kind in schema.items() if isinstance(kind, pa.DataType) and name not in (session, sort)]
+    splits = source.splits()
+    tables, runs = [], []
+    for _, table in _tables(source.select([session, *filter(None, [sort]), *names]), splits, session, rows):
+        tables.append(table)
+        runs.append(begins(codes_of(column_of(table, session, "inspect"))))  # a row group begins a run in any case
+    if not tables:
+        raise SourceError(f"inspect: {source.describe()} has no rows")
+    table = pa.concat_tables(tables)
+    codes = codes_of(column_of(table, session, "inspect"))
+    sessions = int(codes.max()) + 1
+    pieces = np.bincount(codes[np.concatenate(runs)], minlength=sessions)
+    return Inspection(
+        sum(split.rows or 0 for split in splits), len(source.listing), len(splits), table.num_rows, batch, sessions,
+        len(codes) / sessions, _in_batch(codes, batch), int((pieces > 1).sum()),
+        None if sort is None else _backwards(codes, column_of(table, sort, "inspect")),
+        _features(table, codes, sort, names, batch),
+    )  # fmt: skip
+
+
+def _in_batch(codes: Any, batch: int) -> float:
+    cut = np.arange(len(codes)) // batch
+    return len(codes) / len(np.unique(cut * (codes.max() + 1) + codes))
+
+
+def _backwards(codes: Any, times: pa.Array) -> int:
+    order = np.argsort(codes, kind="stable")
+    same = codes[order][1:] == codes[order][:-1]
+    now = ordinals(times)[order]
+    return int((same & (now[1:] < now[:-1])).sum())
+
+
+def _features(table: Any, codes: Any, sort: str | None, names: list[str], batch: int) -> tuple[Feature, ...]:
+    """Of every column: in the order in which it lies, and as clustering would have it."""
+    keys = (codes,) if sort is None else (ordinals(column_of(table, sort, "inspect")), codes)
+    order = np.lexsort(keys).astype(np.int64)
+    session = pa.array(codes)
+    found = []
+    for name in names:
+        column = column_of(table, name, "inspect")
+        if pt.is_struct(column.type):
+            continue
+        lists = column if pt.is_large_list(column.type) else _as_lists(column)
+        now: Estimate = Sampled({name: lists}, session, Reach(batch, batch)).estimate([name])
+        moved = taken(pa.table({name: lists, "session": session}), order)
+        later = Sampled(
+            {name: column_of(moved, name, "inspect")}, column_of(moved, "session", "inspect"), Reach(batch)
+        ).estimate([name])
+        found.append(Feature(name, later.repeats, later.length, now.factor, later.factor))
+    return tuple(found)
+
+
+def _as_lists(column: pa.Array) -> pa.Array:
+    """Each value as a list of one, so that all columns are measured alike."""
+    return pa.LargeListArray.from_arrays(pa.array(np.arange(len(column) + 1)), column)
+
+
+# ---- is it clustered? ------------------------------------------------------------------------------------------------
+
+
+def check_clustered(paths: Any, *, session: str, sort: str | None = None) -> None:
+    """Refuse a log whose sessions are not whole, or not in order of time; reads these two columns of all rows.
+
+    Whole means next to each other, and in one row group. Memory holds 8 bytes for each session.
+
+    Raises:
+        SourceError: names the first row that is out of place.
+        RowError: a row whose session is null.
+        PipelineError: a column that is not there.
+    """
+    source = read_parquet(paths)
+    schema = source.schema()
+    names = [session, *([sort] if sort is not None else [])]
+    for name in names:
+        if name not in schema:
+            raise missing_column(name, list(schema), "check_clustered")
+    seen: list[Any] = []
+    places: list[tuple[Split, Any]] = []
+    for split, table in _tables(source.select(names), source.splits(), session, None):
+        keys = column_of(table, session, "check_clustered")
+        first = begins(codes_of(keys))
+        if sort is not None:
+            times = ordinals(column_of(table, sort, "check_clustered"))
+            back = np.flatnonzero(~first[1:] & (times[1:] < times[:-1]))
+            if len(back):
+                raise _not_clustered(source, split, int(back[0]) + 1, f"comes before the row ahead of it by {sort!r}")
+        starts = np.flatnonzero(first)
+        seen.append(parts_of(keys.take(pa.array(starts)), (1 << 62) - 1))
+        places.append((split, starts))
+    if not seen:
+        return
+    every = np.concatenate(seen)
+    order = np.argsort(every, kind="stable")
+    again = order[1:][every[order][1:] == every[order][:-1]]
+    if len(again):
+        number = int(again.min())
+        for split, starts in places:
+            if number < len(starts):
+                raise _not_clustered(source, split, int(starts[number]), "belongs to a session that was there before")
+            number -= len(starts)
+
+
+def _not_clustered(source: ParquetSource, split: Split, row: int, why: str) -> SourceError:
+    where = RowRef(0, split.file, split.start + row, url=source.url(split.file))
+    return SourceError(
+        f"{source.describe()} is not clustered: a row {why}", row=where, done="nothing was read",
+        fix="cluster it first: cedar data cluster IN OUT --session ... --sort ...",
+    )  # fmt: skip
+
+
+def read_clustered(paths: Any, *, session: str, sort: str | None = None) -> Pipeline:
+    """Rows of a clustered log: ``read_parquet``, once it is known that sessions are whole.
+
+    What ``cluster`` wrote by the same columns says so in its files; in others the two columns are read and checked.
+
+    Raises:
+        SourceError: it is not clustered; names a row.
+
+    Example:
+        >>> import pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"s": [1, 1, 2, 2]}), "log.parquet")
+        >>> read_clustered("log.parquet", session="s").count()
+        4
+    """
+    source = read_parquet(paths)
+    known = [marked((footer.metadata or {}).get(MARK)) for footer in source._footers]
+    if not all(mark is not None and mark[0] == session and sort in (None, mark[1]) for mark in known):
+        check_clustered(paths, session=session, sort=sort)
+    return cedar.read_parquet(paths)
+
+
+def _tables(source: ParquetSource, splits: Any, session: str, rows: int | None) -> Iterator[tuple[Split, Any]]:
+    """A table for each row group, up to so many rows."""
+    left = rows
+    for split in splits:
+        if left is not None and left <= 0:
+            return
+        batches = []
+        for chunk in source.read(split):
+            keys = Keys(np.arange(chunk.rows, dtype=np.int64))
+            batches.append(arrow_batch(Block(chunk.columns, keys)))
+        table = pa.Table.from_batches(batches)
+        column = column_of(table, session, "inspect")
+        if column.null_count:
+            row = split.start + int(column.is_null().to_numpy(zero_copy_only=False).argmax())
+            raise RowError(
+                f"the session, column {session!r}, is null", row=RowRef(0, split.file, row, url=source.url(split.file)),
+                fix="fill or filter those rows first",
+            )  # fmt: skip
+        table = table if left is None else table.slice(0, left)
+        left = None if left is None else left - table.num_rows
+        yield split, table

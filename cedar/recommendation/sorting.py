@@ -1,0 +1,151 @@
+"""The second pass of clustering: each part in order, in a Parquet file whose row groups hold whole sessions."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from cedar.recommendation.histories import history_columns, session_begins, time_order, with_column
+from cedar.recommendation.rows import Flags, Ints, codes_of, column_of, ordinals, start_of, taken
+from cedar.recommendation.spill import Job, parts_of, read_part
+
+MARK = b"cedar.clustered"  # in a file's metadata: by what it is clustered
+_PAGE = 1 << 20  # a page is compressed by itself: repeats within it count
+
+
+def write_part(job: Job, part: int, files: int) -> int:
+    """Write one part; returns how many rows. Nothing is written where it has none."""
+    path = job.part(part)
+    writer = None
+    rows = sessions = 0
+    try:
+        for table in _portions(job, part, files):
+            ordered, first = arranged(job, table, part, sessions)
+            sessions += int(first.sum())
+            if writer is None:
+                writer = _writer(job, f"{path}.tmp", ordered.schema)
+            for start, stop in group_cuts(first, job.row_group_rows):
+                writer.write_table(ordered.slice(start, stop - start), row_group_size=stop - start)
+            rows += ordered.num_rows
+    finally:
+        if writer is not None:
+            writer.close()
+    if writer is not None:
+        os.replace(f"{path}.tmp", path)
+    with open(f"{path}.done", "w", encoding="utf-8") as done:
+        done.write(str(rows))
+    return rows
+
+
+def _portions(job: Job, part: int, files: int) -> Iterator[Any]:
+    """The rows of a part; where they are too many to be held, by another hash, in as many passes as are needed."""
+    held: list[Any] = []
+    size = 0
+    for table in read_part(job, part, files):
+        size += table.nbytes
+        if size <= 2 * job.piece_bytes:
+            held.append(table)
+        else:
+            held.clear()
+    if size <= 2 * job.piece_bytes:
+        if held:
+            yield pa.concat_tables(held)
+        return
+    passes = math.ceil(size / job.piece_bytes)
+    for number in range(passes):
+        for table in read_part(job, part, files):
+            mine = parts_of(column_of(table, job.session, "cluster"), passes, salt=1) == number
+            if mine.any():
+                held.append(taken(table, np.flatnonzero(mine).astype(np.int64)))
+        if held:
+            yield pa.concat_tables(held)
+        held.clear()
+
+
+def arranged(job: Job, table: Any, part: int, sessions: int) -> tuple[Any, Flags]:
+    """The rows in order, with what is made of them; and which are the first of a session.
+
+    Sessions stand in the order in which they begin, their rows in order of time.
+
+    Args:
+        sessions: how many sessions of this part there were before.
+    """
+    keys, times = column_of(table, job.session, "cluster"), column_of(table, job.sort, "cluster")
+    order = time_order(keys, times)
+    users, new = session_begins(codes_of(keys)[order], times.take(pa.array(order)), job.gap, job.unit, job.sort)
+    needed = {name for made in job.histories for name in (made.column, made.where) if name is not None}
+    slim = taken(table.select([name for name in table.column_names if name in needed]), order)
+    made = history_columns(slim, users, new, job.histories)
+    began = ordinals(times)[order][start_of(new)]
+    again = np.lexsort((np.cumsum(new), began)).astype(np.int64)
+    whole = taken(table, order[again])
+    first: Flags = new[again]
+    for name, lists in made.items():
+        whole = with_column(whole, name, taken(pa.table({name: lists}), again).column(0))
+    if job.gap is not None:
+        numbers = np.cumsum(first) - 1 + sessions + (part << 40)
+        whole = with_column(whole, job.session_into, pa.array(numbers))
+    whole = whole.select([*job.first, *(name for name in whole.column_names if name not in job.first)])
+    return whole.cast(pa.schema([_field(job, field) for field in whole.schema])), first
+
+
+def _field(job: Job, field: Any) -> Any:
+    if field.name in job.nullable:
+        return field
+    return pa.field(field.name, _without_nulls(field.type), nullable=False)
+
+
+def _without_nulls(kind: Any) -> Any:
+    if not pt.is_large_list(kind):
+        return kind
+    return pa.large_list(pa.field("item", _without_nulls(kind.value_type), nullable=False))
+
+
+def group_cuts(first: Flags, rows: int) -> list[tuple[int, int]]:
+    """Row groups of at least ``rows`` rows, the last one of a part aside; none ends within a session.
+
+    Example:
+        >>> group_cuts(np.array([True, False, True, False, False, True]), 3)
+        [(0, 5), (5, 6)]
+    """
+    bounds: Ints = np.append(np.flatnonzero(first), len(first))
+    cuts, start = [], 0
+    while start < len(first):
+        end = min(int(np.searchsorted(bounds, start + rows)), len(bounds) - 1)
+        stop = int(bounds[end])
+        if len(first) - stop < rows // 2:  # a small rest joins the group before it
+            stop = len(first)
+        cuts.append((start, stop))
+        start = stop
+    return cuts
+
+
+def marked(mark: bytes | None) -> tuple[str, str] | None:
+    """(session, sort) that a file says it is clustered by."""
+    try:
+        told = json.loads(mark or b"")
+        return str(told["session"]), str(told["sort"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _writer(job: Job, path: str, schema: Any) -> Any:
+    mark = {"session": job.session if job.gap is None else job.session_into, "sort": job.sort}
+    schema = schema.with_metadata({MARK: json.dumps(mark).encode()})
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        compression_level=3,
+        use_dictionary=False,  # their pages would hide long repeats from zstd
+        data_page_size=_PAGE,
+        write_page_checksum=True,
+    )

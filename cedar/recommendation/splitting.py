@@ -1,0 +1,156 @@
+"""Training and evaluation apart: by time or by chance, and no session in both."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.types as pt
+
+from cedar import Pipeline, col
+from cedar.errors import PipelineError, missing_column, user_site
+from cedar.operators.recsys.ids import SigridHash
+from cedar.operators.transform import BadValues, Transform
+
+_BUCKETS = 1_000_000
+_DRAW = "__split"
+
+
+def split_by_time(
+    pipeline: Pipeline, *, time: str, at: Any, session: str | None = None, executor: str = "auto"
+) -> tuple[Pipeline, Pipeline]:
+    """(rows before ``at``, rows from then on).
+
+    With ``session``, a session that lies on both sides goes to the second as a whole: what is trained on ends before
+    ``at``, and is of other sessions. Finding those reads the two columns once; memory holds the keys of sessions.
+
+    Args:
+        pipeline: rows, not batches.
+        time: a column that compares with ``at``. Without ``session``, rows whose time is null are in neither; with it
+            they are an error.
+        at: a number, or a ``datetime``.
+        session: the column that tells sessions apart.
+        executor: of the pass over the two columns.
+
+    Raises:
+        PipelineError: a column that is not there, or null where ``session`` is given.
+
+    Example:
+        >>> import cedar
+        >>> rows = cedar.from_items([{"s": s, "ts": ts} for s, ts in [(1, 0), (1, 5), (2, 9), (2, 12)]])
+        >>> [[row["ts"] for row in part] for part in split_by_time(rows, time="ts", at=10, session="s")]
+        [[0, 5], [9, 12]]
+    """
+    _check(pipeline, time, *([session] if session is not None else []))
+    before = col(time) < at
+    if session is None:
+        return pipeline.filter(before), pipeline.filter(col(time) >= at)
+    both = pl.Series(_straddling(pipeline, time, at, session, executor))
+    if not len(both):
+        return pipeline.filter(before), pipeline.filter(col(time) >= at)
+    across = col(session).is_in(both.implode())
+    return pipeline.filter(before & ~across), pipeline.filter((col(time) >= at) | (across & before))
+
+
+def _straddling(pipeline: Pipeline, time: str, at: Any, session: str, executor: str) -> pa.Array:
+    """The sessions with rows on both sides."""
+    sides: dict[bool, list[pl.Series]] = {True: [], False: []}
+    rows = pipeline.select(session, time).with_columns(**{_DRAW: col(time) < at}).drop(time).batch(65_536, last="keep")
+    with rows.loader(format="arrow", executor=executor) as loader:
+        for batch in loader:
+            _refuse_nulls(batch, session, time)
+            frame = pl.DataFrame({"session": pl.Series(batch[session]), "before": pl.Series(batch[_DRAW])})
+            for side, found in sides.items():
+                found.append(frame.filter(pl.col("before") == side)["session"].drop_nulls().unique())
+    early, late = (pl.concat(found).unique() if found else pl.Series([], dtype=pl.Int64) for found in sides.values())
+    found = early.filter(early.is_in(late.implode())).sort().to_arrow()
+    return found.cast(pa.large_string()) if pt.is_string_view(found.type) else found
+
+
+def _refuse_nulls(batch: Any, session: str, time: str) -> None:
+    for name, shown in ((session, session), (_DRAW, time)):
+        if batch[name].null_count:
+            raise PipelineError(
+                f"split_by_time: column {shown!r} is null in {batch[name].null_count} row(s)",
+                fix="fill or filter those rows first",
+            )
+
+
+def split_by_session(
+    pipeline: Pipeline, *, session: str, evaluation: float = 0.1, seed: int = 0
+) -> tuple[Pipeline, Pipeline]:
+    """(rows of most sessions, rows of a share ``evaluation`` of them): whole sessions, by a hash of their key.
+
+    Which ones depends on the key and the seed alone: not on order, files, epochs or other sessions.
+
+    Args:
+        pipeline: rows, not batches.
+        session: a column of whole numbers or strings, without nulls.
+        evaluation: 0 to 1.
+        seed: another one chooses others.
+
+    Raises:
+        PipelineError: a column that is not there or of another type, or a share out of range.
+        RowError: while running, a session that is null.
+
+    Example:
+        >>> import cedar
+        >>> rows = cedar.from_items([{"s": i // 3} for i in range(3000)])
+        >>> train, evaluation = split_by_session(rows, session="s", evaluation=0.2)
+        >>> train.count() + evaluation.count(), 500 < evaluation.count() < 700, evaluation.count() % 3
+        (3000, True, 0)
+    """
+    if not 0 <= evaluation <= 1:
+        raise PipelineError(f"split_by_session(evaluation={evaluation!r}): from 0 to 1", site=user_site())
+    _check(pipeline, session)
+    kind = pipeline.schema.get(session)
+    plain = isinstance(kind, pa.DataType) and (pt.is_integer(kind) or pt.is_large_string(kind))
+    if kind != "?" and not plain:
+        raise PipelineError(f"split_by_session: column {session!r} is {kind}", fix="whole numbers or strings")
+    drawn = pipeline.map(SessionDraw(seed), session, into=_DRAW)
+    limit = round(evaluation * _BUCKETS)
+    return drawn.filter(col(_DRAW) >= limit).drop(_DRAW), drawn.filter(col(_DRAW) < limit).drop(_DRAW)
+
+
+@dataclass(frozen=True)
+class SessionDraw(Transform):
+    """A number below a million for each key, the same on every machine; a null key fails.
+
+    Example:
+        >>> SessionDraw(0)("a") == SessionDraw(0)("a") != SessionDraw(1)("a")
+        True
+    """
+
+    seed: int = 0
+
+    def result(self, *types: Any) -> Any:
+        (kind,) = types
+        if not (pt.is_integer(kind) or pt.is_large_string(kind)):
+            raise self.unfit(kind, "whole numbers or strings")
+        return pa.int64()
+
+    def columns(self, *columns: Any) -> Any:
+        (keys,) = columns
+        if keys.null_count:
+            rows = np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False)).tolist()
+            raise BadValues(dict.fromkeys(rows, "the session is null"), "fill or filter those rows first")
+        if pt.is_integer(keys.type):
+            return SigridHash(self.seed, _BUCKETS).columns(keys)
+        encoded = keys.dictionary_encode()
+        draws = pa.array([self._draw(key) for key in encoded.dictionary.to_pylist()], pa.int64())
+        return draws.take(encoded.indices)
+
+    def _draw(self, key: str) -> int:
+        text = hashlib.blake2b(key.encode(), digest_size=8, key=np.int64(self.seed).tobytes()).digest()
+        return int.from_bytes(text, "little") % _BUCKETS
+
+
+def _check(pipeline: Pipeline, *names: str) -> None:
+    known = pipeline.schema
+    for name in names:
+        if "?" not in known and name not in known:
+            raise missing_column(name, list(known), "split")

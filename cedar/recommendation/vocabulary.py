@@ -1,0 +1,199 @@
+"""Vocabularies: which ids are frequent enough to have a row of a table, and which row."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from cedar.errors import CedarError, PipelineError, SourceError, missing_column, user_site
+from cedar.operators.recsys.ids import MapId
+from cedar.pipeline.core import Pipeline
+from cedar.recommendation.counting import Counter
+from cedar.sizes import parse_bytes
+
+_META = b"cedar.vocabulary"
+_ROWS = 65_536
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Values and their numbers: the most frequent first, ``oov`` for all that are not in it.
+
+    Args:
+        column: where it was counted.
+        values: distinct int64 or strings; ``values[i]`` has the number ``i`` below ``oov`` and ``i + 1`` from there on.
+        counts: int64, how often each was seen.
+        oov: the number of every other value.
+        seen: how many values were counted, with repetitions; rare: how many of them are not in it.
+
+    Example:
+        >>> import cedar
+        >>> p = cedar.from_items([{"tags": [7, 7, 9]}, {"tags": [7, 9, 4]}])
+        >>> words = build_vocabularies(p, ["tags"], min_count=2)["tags"]
+        >>> words.size, words.transform()([9, 4, 7])
+        (3, [2, 0, 1])
+    """
+
+    column: str
+    values: pa.Array
+    counts: pa.Array
+    oov: int = 0
+    seen: int = 0
+    rare: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many rows a table needs: the values, and the one for all others."""
+        return len(self.values) + 1
+
+    @property
+    def ids(self) -> pa.Array:
+        """int64: the number of each value."""
+        numbers = np.arange(len(self.values), dtype=np.int64)
+        return pa.array(numbers + (numbers >= self.oov))
+
+    def transform(self) -> MapId:
+        """For ``p.map(vocabulary.transform(), "column")``: numbers, or lists of them, in the place of values."""
+        return MapId(dict(zip(self.values.to_pylist(), self.ids.to_pylist(), strict=True)), default=self.oov)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a Parquet file of ``value``, ``id`` and ``count``, under its name once it is whole.
+
+        Raises:
+            SourceError: it cannot be written.
+        """
+        told = {"column": self.column, "oov": self.oov, "seen": self.seen, "rare": self.rare}
+        table = pa.table({"value": self.values, "id": self.ids, "count": self.counts})
+        table = table.replace_schema_metadata({_META: json.dumps(told).encode()})
+        path = os.fspath(path)
+        try:
+            pq.write_table(table, f"{path}.tmp", compression="zstd")
+            os.replace(f"{path}.tmp", path)
+        except OSError as error:
+            raise SourceError(f"cannot write {path}: {error}", fix="check space and permissions") from error
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Vocabulary:
+        """What ``save`` wrote.
+
+        Raises:
+            SourceError: there is no such file, or it is none of these.
+        """
+        try:
+            table = pq.read_table(os.fspath(path)).combine_chunks()
+            told = json.loads((table.schema.metadata or {})[_META])
+        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+            raise SourceError(
+                f"{os.fspath(path)} is no vocabulary: {error}", fix="make one: cedar data vocab"
+            ) from error
+        values, counts = (_array(table.column(name)) for name in ("value", "count"))
+        values = values.cast(pa.large_string()) if pt.is_string(values.type) else values
+        return Vocabulary(told["column"], values, counts, told["oov"], told["seen"], told["rare"])
+
+    def __str__(self) -> str:
+        share = self.rare / max(self.seen, 1)
+        return f"{self.column}: {len(self.values):,} values, {share:.2%} of {self.seen:,} are out of it"
+
+
+def build_vocabularies(
+    pipeline: Pipeline,
+    columns: Sequence[str],
+    *,
+    min_count: int = 1,
+    most: int | None = None,
+    oov: int = 0,
+    memory: str = "512MiB",
+    executor: str = "auto",
+) -> dict[str, Vocabulary]:
+    """Count the values of columns, in one pass, and keep the frequent ones; nulls are not counted.
+
+    Numbers go by frequency, and by value where that is equal: they depend on the rows alone, not on their order. Counts
+    that do not fit into memory are spilled to temporary files; the vocabularies themselves have to fit.
+
+    Args:
+        pipeline: rows, not batches.
+        columns: whole numbers or strings, or lists of them.
+        min_count: leave out what was seen less often.
+        most: keep so many at most.
+        oov: the number of what is left out.
+        memory: what the counts of all columns may hold before they are spilled, about.
+        executor: of the pass over the rows.
+
+    Raises:
+        PipelineError: columns that are not there or hold something else, or numbers below 1.
+    """
+    if min_count < 1 or oov < 0 or (most is not None and most < 1) or not columns or isinstance(columns, str):
+        raise PipelineError(
+            "build_vocabularies: a list of columns, min_count and most from 1, oov from 0", site=user_site()
+        )
+    known: Mapping[str, Any] = pipeline.schema
+    for name in columns:
+        if "?" not in known and name not in known:
+            raise missing_column(name, list(known), "build_vocabularies")
+    limit = parse_bytes(memory, "memory") // len(columns)
+    counters = {name: Counter(name, limit) for name in columns}
+    try:
+        rows = pipeline.select(*columns).batch(_ROWS, last="keep")
+        with rows.loader(format="arrow", executor=executor) as loader:
+            for batch in loader:
+                for name, counter in counters.items():
+                    counter.add(_array(batch[name]))
+        found = {}
+        for name, counter in counters.items():
+            values, counts, seen = counter.frequent(min_count, most)
+            oov_here = min(oov, len(values))
+            kept = int(np.sum(counts.to_numpy())) if len(counts) else 0
+            found[name] = Vocabulary(name, values, counts, oov_here, seen, seen - kept)
+        return found
+    finally:
+        for counter in counters.values():
+            counter.close()
+
+
+def save_vocabularies(found: Mapping[str, Vocabulary], folder: str | os.PathLike[str]) -> list[str]:
+    """A file for each, named after its column; returns the paths.
+
+    Raises:
+        PipelineError: a column whose name cannot be that of a file.
+    """
+    os.makedirs(folder, exist_ok=True)
+    paths = []
+    for name, vocabulary in found.items():
+        if not re.fullmatch(r"[\w.\- ]+", name) or name.startswith("."):
+            raise PipelineError(f"a vocabulary of column {name!r} needs a name for its file", fix="rename the column")
+        paths.append(os.path.join(os.fspath(folder), f"{name}.parquet"))
+        vocabulary.save(paths[-1])
+    return paths
+
+
+def load_vocabularies(folder: str | os.PathLike[str]) -> dict[str, Vocabulary]:
+    """What ``save_vocabularies`` wrote, by column.
+
+    Raises:
+        SourceError: there are none.
+    """
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".parquet"))
+    except OSError as error:
+        raise SourceError(f"no vocabularies in {os.fspath(folder)}: {error}") from error
+    if not names:
+        raise SourceError(f"no vocabularies in {os.fspath(folder)}", fix="make some: cedar data vocab")
+    every = [Vocabulary.load(os.path.join(os.fspath(folder), name)) for name in names]
+    return {vocabulary.column: vocabulary for vocabulary in every}
+
+
+def _array(column: Any) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if not isinstance(column, pa.Array):
+        raise CedarError(f"a vocabulary is of numbers, strings, or lists of them, not of {type(column).__name__}")
+    return column

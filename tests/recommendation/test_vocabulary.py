@@ -1,0 +1,89 @@
+"""Vocabularies against a plain count, spilled and not."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cedar
+from cedar.errors import PipelineError, SourceError
+from cedar.recommendation import Vocabulary, build_vocabularies, counting, load_vocabularies, save_vocabularies
+from cedar.recommendation import vocabulary as module
+
+IDS = st.lists(st.lists(st.integers(-5, 12), max_size=4), min_size=1, max_size=40)
+
+
+def wanted(values, min_count, most):
+    counts = [(v, n) for v, n in Counter(values).items() if n >= min_count]
+    return sorted(counts, key=lambda pair: (-pair[1], pair[0]))[:most]
+
+
+@given(IDS, st.integers(1, 4), st.sampled_from([None, 1, 5]), st.booleans(), st.booleans(), st.integers(0, 3))
+@settings(max_examples=20)
+def test_the_frequent_values_first(rows, min_count, most, text, spills, oov):
+    rows = [[f"v{v:03d}" if text else v for v in row] for row in rows]
+    kind = pa.large_list(pa.large_string() if text else pa.int64())
+    p = cedar.from_arrow(pa.table({"x": pa.array(rows, kind), "n": range(len(rows))}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "_PARTS", 3)
+        patch.setattr(module, "_ROWS", 8 if spills else 100)
+        memory = "1B" if spills else "1MiB"
+        options = {"min_count": min_count, "most": most, "oov": oov, "memory": memory, "executor": "inline"}
+        found = build_vocabularies(p, ["x", "n"], **options)["x"]
+    expected = wanted([v for row in rows for v in row], min_count, most)
+    assert list(zip(found.values.to_pylist(), found.counts.to_pylist(), strict=True)) == expected
+    assert found.oov == min(oov, len(expected))
+    assert sorted([*found.ids.to_pylist(), found.oov]) == list(range(found.size))
+    assert found.seen == sum(map(len, rows))
+    assert found.rare == found.seen - sum(n for _, n in expected)
+    if not expected:
+        return
+    numbers = {v: i + (i >= found.oov) for i, (v, _) in enumerate(expected)}
+    mapped = p.map(found.transform(), "x").loader(executor="inline")
+    assert [row["x"] for row in mapped] == [[numbers.get(v, found.oov) for v in row] for row in rows]
+
+
+def test_nulls_are_not_counted():
+    p = cedar.from_arrow(pa.table({"x": pa.array([None, 3, None, 3])}))
+    found = build_vocabularies(p, ["x"])["x"]
+    assert found.values.to_pylist() == [3]
+    assert found.seen == 2
+
+
+@pytest.mark.parametrize("values", [[5, 5, 9], ["b", "b", "a"]])
+def test_a_vocabulary_is_the_same_after_a_file(tmp_path, values):
+    found = build_vocabularies(cedar.from_arrow(pa.table({"x": values})), ["x"], oov=1)
+    (path,) = save_vocabularies(found, tmp_path / "words")
+    assert pq.read_table(path).column_names == ["value", "id", "count"]
+    again = load_vocabularies(tmp_path / "words")["x"]
+    assert again.transform() == found["x"].transform()
+    assert (again.column, again.oov, again.seen, again.rare) == ("x", 1, 3, 0)
+    assert str(again) == "x: 2 values, 0.00% of 3 are out of it"
+    assert again.transform()(values[2]) == 2
+
+
+def test_what_is_no_vocabulary_is_said(tmp_path):
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
+    for call in (lambda: Vocabulary.load(tmp_path / "x.parquet"), lambda: Vocabulary.load(tmp_path / "none.parquet")):
+        with pytest.raises(SourceError, match="is no vocabulary"):
+            call()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match="no vocabularies"):
+        load_vocabularies(tmp_path / "empty")
+
+
+def test_what_cannot_be_counted_is_refused(tmp_path):
+    p = cedar.from_items([{"x": 1.5, "a/b": 1}])
+    with pytest.raises(PipelineError, match="holds double"):
+        build_vocabularies(p, ["x"], executor="inline")
+    with pytest.raises(PipelineError, match="no column 'y'"):
+        build_vocabularies(p, ["y"])
+    with pytest.raises(PipelineError, match="min_count"):
+        build_vocabularies(p, ["x"], min_count=0)
+    with pytest.raises(PipelineError, match="needs a name for its file"):
+        save_vocabularies(build_vocabularies(p, ["a/b"], executor="inline"), tmp_path)
