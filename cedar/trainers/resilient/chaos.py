@@ -1,0 +1,100 @@
+"""Failures on purpose: ``kill=2@step40, hang=1@step60, loop=0@step70:5, slow=3@step10, rejoin@step80``."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast
+
+from cedar.errors import CedarError
+
+What: TypeAlias = Literal["kill", "hang", "loop", "slow", "rejoin"]
+_WORD = re.compile(r"(kill|hang|loop|slow)=(\d+)@step(\d+)(?::(\d+))?|(rejoin)@step(\d+)")
+_LETHAL = frozenset({"kill", "hang", "loop"})
+
+
+@dataclass(frozen=True)
+class Mishap:
+    """One of them.
+
+    Args:
+        what: ``kill``: SIGKILL; ``hang``: SIGSTOP; ``loop``: endless work; ``slow``: each instruction takes three times
+            as long from there on; ``rejoin``: new workers take the places of the dead.
+        worker: the number of its place, stage * replicas + replica; -1 for ``rejoin``.
+        step: of the run.
+        at: the instruction of the worker's list.
+    """
+
+    what: What
+    worker: int
+    step: int
+    at: int = 0
+
+
+def parse(text: str, workers: int) -> tuple[Mishap, ...]:
+    """What a ``--chaos`` says.
+
+    Raises:
+        CedarError: a word is unknown, or names a worker that there is not.
+
+    Example:
+        >>> parse("kill=2@step40:7, rejoin@step80", workers=4)[0]
+        Mishap(what='kill', worker=2, step=40, at=7)
+    """
+    found = []
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        match = _WORD.fullmatch(word)
+        if match is None:
+            raise CedarError(
+                f"--chaos: {word!r} is unknown", fix="write kill=W@stepN, hang=, loop=, slow=, or rejoin@stepN"
+            )
+        what, worker, step, at, again, when = match.groups()
+        if again:
+            found.append(Mishap("rejoin", -1, int(when)))
+            continue
+        if int(worker) >= workers:
+            raise CedarError(f"--chaos: {word!r}: workers are 0 to {workers - 1}", fix="see --stages and --replicas")
+        found.append(Mishap(cast("What", what), int(worker), int(step), int(at or 0)))
+    return tuple(found)
+
+
+class Fate:
+    """What happens to one worker.
+
+    Args:
+        mishaps: of the run.
+        worker: its number.
+        life: how often its place was started before: every life takes the next lethal mishap.
+    """
+
+    def __init__(self, mishaps: Sequence[Mishap], worker: int, life: int) -> None:
+        mine = [mishap for mishap in mishaps if mishap.worker == worker]
+        lethal = [mishap for mishap in mine if mishap.what in _LETHAL]
+        self.end = lethal[life] if life < len(lethal) else None
+        self.slow = next((mishap for mishap in mine if mishap.what == "slow"), None)
+        self._since = 0.0
+
+    def due(self, step: int, at: int) -> Mishap | None:
+        """What happens before this instruction, if anything does."""
+        end = self.end
+        if end is not None and at >= 0 and (step, at) >= (end.step, end.at):
+            return end
+        return None
+
+    def pause(self, step: int, *, waits: bool = False) -> None:
+        """Make the instruction since the last call take three times as long, unless it waited; the next one may."""
+        if self.slow is not None and step >= self.slow.step and self._since:
+            time.sleep(2 * (time.perf_counter() - self._since))
+        self._since = 0.0 if waits else time.perf_counter()
+
+
+def happen(mishap: Mishap) -> None:
+    """To this process."""
+    if mishap.what == "loop":
+        while True:
+            pass
+    os.kill(os.getpid(), signal.SIGKILL if mishap.what == "kill" else signal.SIGSTOP)

@@ -1,0 +1,113 @@
+"""What a supervisor sees of its workers without asking: numbers in memory that they share.
+
+A worker writes what it does as it does it; a thread beside it writes the time. So a stopped process shows by the time,
+and an endless loop by the progress, while the time still goes on.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from dataclasses import dataclass
+
+from cedar.trainers.resilient.schedule import Instruction, Worker
+
+_FIELDS = 8
+_BEAT, _MOVES, _STEP, _AT, _STATE, _PEER, _SLOWEST, _SINCE = range(_FIELDS)
+_FADES, _TINY = 0.99, 1e-9  # what was slow long ago counts less and less
+STARTING, RUNNING, WAITING = 0.0, 1.0, 2.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a worker last said.
+
+    Args:
+        step: of the run.
+        at: the number of the instruction in its list; -1 between lists.
+        waiting: it waits for somebody.
+        peer: for whom: the replica of that worker; -1: for all.
+    """
+
+    step: int
+    at: int
+    waiting: bool
+    peer: int
+
+
+class Beats:
+    """Shared memory: a row per worker of this machine, and the newest generation.
+
+    Args:
+        rows: how many workers.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._memory = mmap.mmap(-1, 8 * (1 + rows * _FIELDS))
+        self.numbers = memoryview(self._memory).cast("d")
+
+    @property
+    def generation(self) -> int:
+        return int(self.numbers[0])
+
+    @generation.setter
+    def generation(self, number: int) -> None:
+        self.numbers[0] = number
+
+    def start(self, row: int) -> None:
+        """A worker is about to start there."""
+        base = 1 + row * _FIELDS
+        for field in range(_FIELDS):
+            self.numbers[base + field] = 0.0
+        self.numbers[base + _BEAT] = self.numbers[base + _SINCE] = time.monotonic()
+        self.numbers[base + _PEER] = -1
+
+    # ---- the worker's side -------------------------------------------------------------------------------------------
+
+    def beat(self, row: int) -> None:
+        self.numbers[1 + row * _FIELDS + _BEAT] = time.monotonic()
+
+    def move(self, row: int, step: int, at: int, done: Instruction, waiting_for: Worker | None) -> None:
+        """The worker begins an instruction, or to wait."""
+        base, now, numbers = 1 + row * _FIELDS, time.monotonic(), self.numbers
+        if numbers[base + _STATE] == RUNNING:
+            took, slowest = now - numbers[base + _SINCE], numbers[base + _SLOWEST]
+            if slowest:
+                numbers[base + _SLOWEST] = max(slowest * _FADES, took)
+            elif done.kind == "STEP" and at >= 0:
+                numbers[base + _SLOWEST] = _TINY  # the first step of a process warms up, and tells nothing
+        numbers[base + _STEP], numbers[base + _AT] = step, at
+        waits = waiting_for is not None or done.kind == "ALL_REDUCE"
+        numbers[base + _STATE] = WAITING if waits else RUNNING
+        numbers[base + _PEER] = -1 if waiting_for is None else waiting_for.replica
+        numbers[base + _SINCE] = now
+        numbers[base + _MOVES] += 1
+
+    # ---- the supervisor's side ---------------------------------------------------------------------------------------
+
+    def seen(self, row: int) -> Seen:
+        base, numbers = 1 + row * _FIELDS, self.numbers
+        waiting = numbers[base + _STATE] == WAITING
+        return Seen(int(numbers[base + _STEP]), int(numbers[base + _AT]), waiting, int(numbers[base + _PEER]))
+
+    def hung(self, row: int, heartbeat: float, now: float | None = None, starting: float = 120.0) -> str | None:
+        """Why a worker counts as hung; None if it does not.
+
+        A worker that is only slow does not: an instruction may take ``heartbeat`` seconds, and five times as long as
+        the slowest one that it has done.
+
+        Args:
+            row: of the worker.
+            heartbeat: seconds.
+            now: by ``time.monotonic``.
+            starting: seconds that a new worker has until its first sign, and for its first step.
+        """
+        base, numbers = 1 + row * _FIELDS, self.numbers
+        now = time.monotonic() if now is None else now
+        limit = starting if numbers[base + _STATE] == STARTING else heartbeat
+        if now - numbers[base + _BEAT] > limit:
+            return f"it gave no sign for {limit:g} s"
+        limit = max(limit, 5 * numbers[base + _SLOWEST]) if numbers[base + _SLOWEST] else starting
+        if numbers[base + _STATE] == RUNNING and now - numbers[base + _SINCE] > limit:
+            return f"it made no progress for {limit:.3g} s and waited for nobody"
+        return None

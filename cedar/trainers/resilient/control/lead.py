@@ -1,0 +1,247 @@
+"""Who is in the run: one supervisor decides, by what all supervisors and workers report. No process is touched here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cedar.errors import CedarError
+from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.schedule import Worker, grid
+
+_RESTORES = 5  # in a row that bring no step: then the cause is no accident
+
+
+@dataclass
+class Event:
+    """Something that changed who is in the run; times are ``time.time()``."""
+
+    what: str
+    worker: Worker | None
+    generation: int
+    detected: float
+    decided: float
+    why: str = ""
+
+
+@dataclass
+class Machine:
+    """A supervisor: how often it gave a sign, and when that last changed."""
+
+    beats: int
+    since: float
+    roles: set[Worker] = field(default_factory=set)
+
+
+class Lead:
+    """Decides.
+
+    Args:
+        board: shared by all.
+        stages: of the grid.
+        replicas: of each stage.
+        machines: supervisors to wait for at the start.
+        latest: the newest checkpoint's path; empty where there is none.
+        begin_at: what everybody loads at the start; empty: nothing.
+        silence: seconds after which a supervisor without a sign counts as gone, with its workers.
+    """
+
+    def __init__(
+        self, board: Board, stages: int, replicas: int, *, machines: int = 1, latest: Callable[[], str] = lambda: "",
+        begin_at: str = "", silence: float = 10.0,
+    ) -> None:  # fmt: skip
+        self.board, self.stages, self.replicas, self.expected = board, stages, replicas, machines
+        self.latest, self.begin_at, self.silence = latest, begin_at, silence
+        self.machines: dict[str, Machine] = {}
+        self.members: set[Worker] = set()
+        self.ready: set[Worker] = set()
+        self.events: list[Event] = []
+        self.ended: dict[Worker, Mapping[str, Any]] = {}
+        self.generation, self.line, self.restores = 0, 0, 0
+        self._reports = self._restored_at = 0
+        self._paused = False
+        self._dealt = False
+        self._restoring = False
+        self._news: list[tuple[Worker | None, float, str]] = []
+        self._errors: dict[Worker, str] = {}
+        self._doubt: tuple[float, float, str] | None = None
+
+    @property
+    def places(self) -> list[Worker]:
+        return list(grid(self.stages, self.replicas))
+
+    @property
+    def over(self) -> bool:
+        """Every worker came to the end of the run."""
+        return bool(self.members) and self.members <= set(self.ended)
+
+    def tick(self, now: float, step: int = 0) -> None:
+        """Read what was reported, and begin a generation if one is due.
+
+        Args:
+            now: by a clock that only goes forward.
+            step: how far the run is.
+
+        Raises:
+            CedarError: the run cannot go on.
+        """
+        for report in self.board.reports(self._reports):
+            self._reports += 1
+            self._heard(report, now)
+        self._listen(now)
+        if self._doubt is not None and now - self._doubt[0] > self.silence / 4 and not self._news:
+            self._news.append((None, *self._doubt[1:]))  # nobody died: only a connection broke
+        if self.generation == 0:
+            self._start()
+        elif self._news:
+            self._fail(step)
+        elif self._restoring:
+            self._restore(step)
+        elif self.ready:
+            self._join()
+
+    # ---- what was heard ----------------------------------------------------------------------------------------------
+
+    def _heard(self, report: Mapping[str, Any], now: float) -> None:
+        what = report["what"]
+        worker = Worker(*report["worker"]) if "worker" in report else None
+        if what == "machine":
+            self.machines[report["machine"]] = Machine(-1, now)
+            if self.generation or self._dealt:
+                self.fill(report["machine"])
+        elif what == "ready" and worker is not None:
+            self.ready.add(worker)
+        elif what == "gone" and worker is not None:
+            error = self._errors.pop(worker, "")
+            self._gone(worker, report["machine"], report["time"], report["why"] + (f": {error}" if error else ""))
+        elif what == "error" and worker is not None:
+            self._errors[worker] = report["error"]
+        elif what == "ended" and worker is not None:
+            self.ended[worker] = report
+        elif what == "lost" and report["generation"] == self.generation and self._doubt is None:
+            if self._restoring:
+                return  # everybody meets anew anyway
+            self._doubt = now, time.time(), report["error"]
+
+    def _listen(self, now: float) -> None:
+        """Supervisors that gave no sign for too long are gone, with their workers."""
+        for name, machine in list(self.machines.items()):
+            beats = self.board.count(f"machine/{name}", 0)
+            if beats != machine.beats:
+                machine.beats, machine.since = beats, now
+            elif now - machine.since > self.silence:
+                if self.generation == 0:  # nobody waits for its workers yet: others may take their places
+                    self.ready -= machine.roles
+                else:
+                    why = f"its supervisor {name} gave no sign for {self.silence:g} s"
+                    for worker in sorted(machine.roles):
+                        self._gone(worker, name, time.time(), why)
+                del self.machines[name]
+                for spare in [other for other, known in self.machines.items() if not known.roles]:
+                    self.fill(spare)
+
+    def _gone(self, worker: Worker, machine: str, when: float, why: str) -> None:
+        if machine not in self.machines or worker not in self.machines[machine].roles:
+            return  # another one has this place by now
+        self.machines[machine].roles.discard(worker)
+        self.ready.discard(worker)
+        if self.generation == 0:
+            raise CedarError(f"worker {worker} did not start: {why}", fix="see what it said above")
+        if worker in self.members and not self._all_finished():
+            self._news.append((worker, when, why))
+
+    def _all_finished(self) -> bool:
+        return self.board.count(f"finished/{self.generation}", 0) >= len(self.members)
+
+    # ---- what follows ------------------------------------------------------------------------------------------------
+
+    def fill(self, machine: str, only: set[Worker] | None = None) -> list[Worker]:
+        """Let a machine start workers at the places that nobody has; which."""
+        taken = {worker for known in self.machines.values() for worker in known.roles}
+        free = [worker for worker in self.places if worker not in taken and (only is None or worker in only)]
+        for worker in free:
+            self._order(machine, worker)
+        return free
+
+    def _order(self, machine: str, worker: Worker) -> None:
+        self.machines[machine].roles.add(worker)
+        number = self.board.count(f"orders/{machine}")
+        self.board.put(f"order/{machine}/{number}", worker)
+
+    def _start(self) -> None:
+        if not self._dealt:
+            if len(self.machines) < self.expected:
+                return
+            self._dealt = True
+            names = sorted(self.machines)
+            for worker in self.places:
+                self._order(names[worker.replica % len(names)], worker)
+        if self.ready >= set(self.places):
+            self.members, self.ready = set(self.places), set()
+            self._begin("start", restore=self.begin_at)
+
+    def _fail(self, step: int) -> None:
+        news, self._news, self._doubt = self._news, [], None
+        dead = {worker for worker, _, _ in news if worker is not None}
+        self.members -= dead
+        first = min(when for _, when, _ in news)
+        for worker, when, why in news:
+            what = "lost connection" if worker is None else "failure"
+            self.events.append(Event(what, worker, self.generation + 1, when, time.time(), why))
+        self._restoring = self._restoring or any(not self._alive(stage) for stage in range(self.stages))
+        if self._restoring:
+            self._restore(step)
+        else:
+            self._begin("", detected=first)
+
+    def _alive(self, stage: int) -> bool:
+        return any(worker.stage == stage for worker in self.members)
+
+    def _restore(self, step: int) -> None:
+        """A stage's weights are gone: fill it, then everybody goes back to the last checkpoint."""
+        if not self.machines:
+            raise CedarError("no supervisor is left", fix="start again with --resume")
+        for stage in range(self.stages):
+            lost = {worker for worker in self.places if worker.stage == stage}
+            if not lost & (self.members | self.ready) and not self._starting(lost):
+                self.fill(min(self.machines), lost)
+        present = self.members | self.ready
+        if all(any(worker.stage == stage for worker in present) for stage in range(self.stages)):
+            self.restores = self.restores + 1 if step <= self._restored_at else 1
+            if self.restores > _RESTORES:
+                raise CedarError(
+                    f"the run went back to a checkpoint {_RESTORES} times without getting further",
+                    done="checkpoints are as they were", fix="see why workers die, then start again with --resume",
+                )  # fmt: skip
+            self._restored_at, self._restoring = step, False
+            self.members, self.ready = present, set()
+            self._begin("restore", restore=self.latest())
+
+    def _starting(self, places: set[Worker]) -> bool:
+        return any(machine.roles & places for machine in self.machines.values())
+
+    def _join(self) -> None:
+        """New workers come in at the boundary of a step: everybody waits there."""
+        if not self._paused:
+            self.board.count(f"pause/{self.generation}")
+            self._paused = True
+        elif self.board.count(f"paused/{self.generation}", 0) >= len(self.members):
+            joins, self.ready = self.ready, set()
+            self.members |= joins
+            for worker in sorted(joins):
+                self.events.append(Event("join", worker, self.generation + 1, time.time(), time.time()))
+            self._begin("", joins=tuple(sorted(joins)))
+
+    def _begin(
+        self, what: str, *, joins: tuple[Worker, ...] = (), restore: str | None = None, detected: float = 0.0
+    ) -> None:
+        self.generation += 1
+        if restore is not None:
+            self.line = self.generation
+        if what:
+            self.events.append(Event(what, None, self.generation, time.time(), time.time(), restore or ""))
+        self._paused, self._doubt = False, None
+        members = tuple(sorted(self.members))
+        self.board.begin(Epoch(self.generation, members, joins, restore, self.line, detected))

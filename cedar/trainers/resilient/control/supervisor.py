@@ -1,0 +1,95 @@
+"""A machine's supervisor: starts its workers, sees that one is gone or hangs, kills what hangs, outlives them all."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cedar.trainers.resilient.control.beats import Beats
+from cedar.trainers.resilient.control.board import Board
+from cedar.trainers.resilient.schedule import Worker
+
+LOOK = 0.01  # seconds between two looks
+_SIGN = 0.2
+
+
+class Supervisor:
+    """Of one machine.
+
+    Args:
+        name: of the machine; another at each start.
+        board: shared by all.
+        rows: places in the grid.
+        heartbeat: seconds after which a worker without sign or progress counts as hung.
+        work: what a worker's process does, given its place, how often this place was started here before, its row of
+            the beats, and the beats.
+    """
+
+    def __init__(
+        self, name: str, board: Board, rows: int, heartbeat: float,
+        work: Callable[[Worker, int, int, Beats], None],
+    ) -> None:  # fmt: skip
+        self.name, self.board, self.heartbeat, self.work = name, board, heartbeat, work
+        self.beats = Beats(rows)
+        self.processes: dict[Worker, Any] = {}
+        self.rows: dict[Worker, int] = {}
+        self.started: dict[Worker, int] = {}
+        self._orders = 0
+        self._signed = 0.0
+        board.report("machine", machine=name)
+
+    def tick(self) -> None:
+        """Do what the lead ordered, look at the workers, tell them the newest generation."""
+        self.beats.generation = self.board.generation()
+        now = time.monotonic()
+        if now - self._signed > _SIGN:
+            self._signed = now
+            self.board.count(f"machine/{self.name}")
+            for number in range(self._orders + 1, self.board.count(f"orders/{self.name}", 0) + 1):
+                place = self.board.take(f"order/{self.name}/{number}")
+                if place is None:
+                    break
+                self._orders = number
+                self._start(Worker(*place))
+        for worker, process in list(self.processes.items()):
+            code = process.exitcode
+            if code is None:
+                why = self.beats.hung(self.rows[worker], self.heartbeat)
+                if why is None:
+                    continue
+                os.kill(process.pid, signal.SIGKILL)
+                process.join()
+            else:
+                why = f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+            del self.processes[worker]
+            if code != 0:
+                seen = self.beats.seen(self.rows[worker])
+                self.board.report(
+                    "gone", worker=worker, machine=self.name, time=time.time(),
+                    why=f"{why}, at step {seen.step}, instruction {seen.at}",
+                )  # fmt: skip
+            process.close()
+
+    def _start(self, worker: Worker) -> None:
+        row = self.rows.setdefault(worker, len(self.rows))
+        times = self.started[worker] = self.started.get(worker, -1) + 1
+        self.beats.start(row)
+        # forked, so that a new worker is there at once; this process has no threads, and torch has computed nothing
+        process = multiprocessing.get_context("fork").Process(
+            target=self.work, args=(worker, times, row, self.beats), name=f"worker {worker}"
+        )
+        process.start()
+        self.processes[worker] = process
+
+    def stop(self) -> None:
+        """Kill what is left, and wait for it."""
+        for process in self.processes.values():
+            process.kill()
+        for process in self.processes.values():
+            process.join()
+            process.close()
+        self.processes.clear()

@@ -1,0 +1,188 @@
+"""One worker's lists, carried out instruction by instruction."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from cedar.trainers.resilient.executor.kept import Kept, Key
+from cedar.trainers.resilient.executor.reduction import Reduction, Row, reduce
+from cedar.trainers.resilient.executor.transport import Lost, Transport
+from cedar.trainers.resilient.model import Engine
+from cedar.trainers.resilient.schedule import COMPUTING, RECEIVING, Instruction, Schedule, Worker
+
+
+class Data(Protocol):
+    """Micro-batches by where they are in the run: the same for every worker that asks."""
+
+    def tokens(self, step: int, key: Key) -> torch.Tensor:
+        """int64 ``[rows, length]``."""
+
+    def targets(self, step: int, key: Key) -> torch.Tensor:
+        """int64 ``[rows, length]``."""
+
+
+class Progress(Protocol):
+    """Told what a worker does."""
+
+    def __call__(self, step: int, at: int, done: Instruction, waiting_for: Worker | None, /) -> None: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a list led to.
+
+    Args:
+        gradient: the sum over the stage, float32 ``[size]``; None where the stage only served.
+        norm: sum of its squares, shared elements counted at the first stage only.
+        losses: of this worker's micro-batches, at the last stage.
+    """
+
+    gradient: torch.Tensor | None
+    norm: float
+    losses: dict[Key, float]
+
+
+class Executor:
+    """Carries out lists on an engine and a transport.
+
+    Args:
+        me: this worker.
+        engine: computes.
+        transport: to the others of this generation.
+        data: for the first and the last stage.
+        rows: of a micro-batch.
+        reduction: ``exact``: gradients are added in the order (replica, micro-batch), the same bits whoever worked
+            them; ``fast``: each worker adds up its own first.
+        progress: called before each instruction, and when one begins to wait.
+        pace: seconds that each F, B_INPUT and B_WEIGHT takes at least: a rehearsal of other hardware.
+    """
+
+    def __init__(
+        self, me: Worker, engine: Engine, transport: Transport, data: Data, rows: int, *,
+        reduction: Reduction = "exact", progress: Progress | None = None, pace: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.me, self.engine, self.transport, self.data = me, engine, transport, data
+        self.shape = engine.boundary(rows)
+        self.reduction, self.pace = reduction, pace
+        self.progress: Progress = progress or (lambda _step, _at, _done, _waiting: None)
+        self.records: list[tuple[Worker, Instruction, float]] | None = None
+        self.on_compute: Callable[[], None] = lambda: None
+
+    def run(self, schedule: Schedule, step: int, kept: Kept) -> Result:
+        """All instructions of one step but STEP.
+
+        Args:
+            schedule: proven; the same on all workers.
+            step: of the run.
+            kept: this worker's finished work of that step, and where more of it is put.
+
+        Raises:
+            Superseded: a newer generation has begun.
+            Lost: a message cannot come.
+        """
+        assert kept.step == step, "work is kept for one step"
+        self.engine.reset()
+        skip, inputs, gradients = kept.done, {}, {}
+        serving = self.me.stage in schedule.serving
+        gradient: torch.Tensor | None = None
+        norm = 0.0
+        for done in schedule.work[self.me]:
+            if done.kind in RECEIVING:
+                self.transport.expect(done.other(self.me), self.shape, self.engine.dtype)
+        for at, done in enumerate(schedule.work[self.me]):
+            kind, key = done.kind, (done.replica, done.micro_batch)
+            waiting_for = done.other(self.me) if kind in RECEIVING else None
+            self.progress(step, at, done, waiting_for)
+            began = time.perf_counter()
+            if kind == "RECV_F":
+                inputs[key] = self.transport.receive(done.other(self.me))
+            elif kind == "RECV_B":
+                gradients[key] = self.transport.receive(done.other(self.me))
+            elif kind == "SEND_F":
+                self._send(done, kept.outputs[key])
+            elif kind == "SEND_B":
+                self._send(done, kept.gradients[key])
+            elif kind == "ALL_REDUCE":
+                gradient, norm = self._reduce(schedule, kept)
+            elif kind in COMPUTING:
+                self._compute(done, step, key, kept, inputs, gradients, key in skip, serving)
+            if self.records is not None and kind not in RECEIVING and kind != "ALL_REDUCE":
+                self.records.append((self.me, done, time.perf_counter() - began))
+        return Result(gradient, norm, dict(kept.losses))
+
+    def _compute(
+        self, done: Instruction, step: int, key: Key, kept: Kept, inputs: dict[Key, torch.Tensor],
+        gradients: dict[Key, torch.Tensor], skip: bool, serving: bool,
+    ) -> None:  # fmt: skip
+        engine, kind = self.engine, done.kind
+        if skip:
+            inputs.pop(key, None)
+            gradients.pop(key, None)
+            return
+        self.on_compute()
+        end = time.perf_counter() + self.pace * (2 if kind == "B" else 1)
+        if kind == "F":
+            x = self.data.tokens(step, key) if engine.stage.first else inputs.pop(key)
+            targets = self.data.targets(step, key) if engine.stage.last else None
+            kept.outputs[key] = engine.forward(step, key, x, targets)
+            if targets is not None:
+                kept.losses[key] = engine.losses[key]
+        if kind in {"B_INPUT", "B"}:
+            kept.gradients[key] = engine.backward_input(key, gradients.pop(key, None))
+            if serving:
+                engine.give_up(key)
+        if kind in {"B_WEIGHT", "B"}:
+            row = engine.backward_weight(key)
+            if self.reduction == "exact":
+                kept.rows[key] = row
+            else:
+                kept.total = row if kept.total is None else kept.total + row
+                kept.summed.add(key)
+        if self.pace:
+            time.sleep(max(0.0, end - time.perf_counter()))
+
+    def _send(self, done: Instruction, message: torch.Tensor | None) -> None:
+        if message is None or tuple(message.shape) != self.shape or message.dtype != self.engine.dtype:
+            found = "nothing" if message is None else f"{list(message.shape)} {message.dtype}"
+            raise Lost(
+                f"{self.me} should {done}, {list(self.shape)} {self.engine.dtype}, and has {found}",
+                fix="stages must take and give activations of one shape",
+            )
+        self.transport.send(done.other(self.me), message.contiguous())
+
+    def _reduce(self, schedule: Schedule, kept: Kept) -> tuple[torch.Tensor, float]:
+        layout, stage, last = self.engine.layout, self.me.stage, schedule.stages - 1
+        peers = schedule.peers(stage)
+        rows, owners = self._rows(schedule, kept, [stage])
+        shared = layout.tied
+        found = reduce(
+            self.transport, self.me, peers, {k: row[shared:] for k, row in rows.items()}, owners, layout.size - shared
+        )
+        if shared:
+            both = schedule.peers(0) + schedule.peers(last)
+            _, owners = self._rows(schedule, kept, [0, last])
+            tied = reduce(self.transport, self.me, both, {k: row[:shared] for k, row in rows.items()}, owners, shared)
+            found = torch.cat([tied, found])
+        counted = found if stage == 0 else found[shared:]
+        return found, float((counted * counted).sum())
+
+    def _rows(
+        self, schedule: Schedule, kept: Kept, stages: list[int]
+    ) -> tuple[dict[Row, torch.Tensor], dict[Row, Worker]]:
+        """This worker's rows, and who has which, over these stages."""
+        work: dict[Worker, list[Row]] = defaultdict(list)
+        for stage in stages:
+            for replica in range(schedule.replicas):
+                for micro_batch in range(schedule.micro_batches):
+                    work[schedule.route(stage, replica, micro_batch)].append((replica, micro_batch, stage))
+        if self.reduction == "exact":
+            mine = {(*key, self.me.stage): row for key, row in kept.rows.items()}
+            return mine, {row: worker for worker, rows in work.items() for row in rows}
+        assert kept.total is not None, "every live worker has a micro-batch"
+        return {(self.me.replica, 0, self.me.stage): kept.total}, {(w.replica, 0, w.stage): w for w in work}

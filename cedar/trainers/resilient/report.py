@@ -1,0 +1,127 @@
+"""What a run's failures cost: a table, and a plot of its throughput."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from cedar.errors import CedarError
+from cedar.trainers.resilient.run import Record
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """A generation that began with a failure; seconds.
+
+    Args:
+        generation: its number.
+        who: failed.
+        detection: from the failure, where it was made on purpose, until the supervisor saw it.
+        decision: until the generation began.
+        rebuild: until the first survivor had met the others.
+        plan: until it had its plan.
+        redo: from the failure, or its detection, until the first F or B of the step that is redone, on any survivor.
+        redo_all: the same, on the last survivor.
+        kept: micro-batches of the step that needed no new work, on all survivors together.
+    """
+
+    generation: int
+    who: str
+    detection: float | None
+    decision: float
+    rebuild: float
+    plan: float
+    redo: float
+    redo_all: float
+    kept: int
+
+
+def recoveries(record: Record) -> list[Recovery]:
+    """Of each generation that began with a failure and got as far as to compute."""
+    found = []
+    lives: dict[str, int] = {}
+    replicas = 1 + max((int(w.strip("()").split(", ")[1]) for g in record.recoveries.values() for w in g), default=0)
+    for event in record.events:
+        if event.what != "failure" or event.worker is None:
+            continue
+        number = str(event.worker.stage * replicas + event.worker.replica)
+        life = lives[number] = lives.get(number, -1) + 1
+        happened = record.mishaps.get(f"{number}/{life}")
+        times = list(record.recoveries.get(str(event.generation), {}).values())
+        if not times:
+            continue
+        first = min(times, key=lambda told: told["redo"])
+        since = event.detected if happened is None else happened[1]
+        found.append(
+            Recovery(
+                event.generation, str(event.worker), None if happened is None else event.detected - happened[1],
+                event.decided - event.detected, first["agreed"] - event.decided, first["planned"] - first["agreed"],
+                first["redo"] - since, max(told["redo"] for told in times) - since,
+                int(sum(told["kept"] for told in times)),
+            )
+        )  # fmt: skip
+    return found
+
+
+def show(record: Record) -> None:
+    """Print what happened."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title="recoveries, in milliseconds", title_justify="left")
+    for heading in ("generation", "failed", "detect", "decide", "rebuild", "plan", "first redone", "all", "kept"):
+        table.add_column(heading, justify="right")
+    found = recoveries(record)
+    for one in found:
+        seconds = (one.detection, one.decision, one.rebuild, one.plan, one.redo, one.redo_all)
+        cells = ["" if value is None else f"{1000 * value:.0f}" for value in seconds]
+        table.add_row(str(one.generation), one.who, *cells, str(one.kept))
+    if found:
+        console.print(table)
+    gaps = intervals(record)
+    if gaps:
+        slowest = max(gaps)
+        console.print(
+            f"{len(record.steps)} steps, {statistics.median(gaps):.3f} s each, the slowest {slowest:.3f} s;"
+            f" loss {record.steps[-1][2]:.4f}; {len(record.ended)} workers at the end"
+        )
+
+
+def intervals(record: Record) -> list[float]:
+    """Seconds between steps that follow each other."""
+    return [after[1] - before[1] for before, after in zip(record.steps, record.steps[1:], strict=False)]
+
+
+def plot(record: Record, path: str) -> None:
+    """Draw steps per second over time, with what happened, into a PNG.
+
+    Raises:
+        CedarError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise CedarError("a plot needs matplotlib", fix="pip install 'cedar[plots]'") from error
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    if record.steps:
+        begun = record.steps[0][1]
+        times = [when - begun for _, when, _ in record.steps[1:]]
+        axes.step(times, [1 / max(gap, 1e-3) for gap in intervals(record)], where="pre", linewidth=0.9)
+        for event in record.events:
+            if event.what != "start":
+                axes.axvline(
+                    event.detected - begun, color="tab:green" if event.what == "join" else "tab:red", alpha=0.6
+                )
+                axes.annotate(
+                    f"{event.what} {event.worker or ''}",
+                    (event.detected - begun, 0),
+                    rotation=90,
+                    fontsize=7,
+                    va="bottom",
+                )
+    axes.set(xlabel="seconds", ylabel="steps per second", ylim=(0, None))
+    figure.savefig(path, dpi=110)

@@ -1,0 +1,226 @@
+"""A run, seen from a supervisor: the first one has the store and the lead, others join."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from cedar.errors import CedarError
+from cedar.trainers.progress import progress
+from cedar.trainers.resilient import checkpoint
+from cedar.trainers.resilient.chaos import Mishap
+from cedar.trainers.resilient.control import store
+from cedar.trainers.resilient.control.board import Board
+from cedar.trainers.resilient.control.lead import Event, Lead
+from cedar.trainers.resilient.control.supervisor import LOOK, Supervisor
+from cedar.trainers.resilient.options import Options
+from cedar.trainers.resilient.process import Setup, preload, work
+
+
+@dataclass
+class Record:
+    """What became of a run.
+
+    Args:
+        steps: for each step its number, the time it was done, ``time.time()``, and its mean loss.
+        events: failures, restores and joins.
+        recoveries: for each generation and worker, the times of its way to the first redone F or B.
+        mishaps: what was done on purpose, and when, by worker and life.
+        ended: for each worker its weights' digest and its peak of bytes of state.
+        plans: seconds that planning ahead took, and for how many counts of failures.
+    """
+
+    steps: list[tuple[int, float, float]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    recoveries: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    mishaps: dict[str, tuple[str, float]] = field(default_factory=dict)
+    ended: dict[str, dict[str, Any]] = field(default_factory=dict)
+    plans: dict[str, float] = field(default_factory=dict)
+
+    def save(self, path: str) -> None:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(asdict(self), file, indent=1)
+
+
+class _Follower:
+    """Reads how far the run is."""
+
+    def __init__(self, board: Board, setup: Setup) -> None:
+        self.board, self.setup = board, setup
+        self.step, self.line = 0, 0
+        self.steps: list[tuple[int, float, float]] = []
+
+    def look(self, lead: Lead) -> None:
+        if lead.line != self.line:
+            self.line = lead.line
+            self.step = checkpoint.step_of(lead.events[-1].why) if lead.events else 0
+        while (when := self.board.take(f"done/{self.line}/{self.step}")) is not None:
+            found: list[float] = []
+            for replica in range(self.setup.replicas):
+                told = self.board.take(f"loss/{self.line}/{self.step}/{replica}") or []
+                found += [loss for _, _, loss in told]
+            self.steps.append((self.step, when, sum(found) / len(found) if found else float("nan")))
+            self.step += 1
+
+
+def lead(
+    options: Options, stages: int, replicas: int, *, mishaps: Sequence[Mishap] = (), machines: int = 1,
+    listen: tuple[str, int] = ("127.0.0.1", 0), resume: bool = False, quiet: bool = False,
+) -> Record:  # fmt: skip
+    """Supervise this machine, and lead the run.
+
+    Args:
+        options: of the run.
+        stages: of the pipeline.
+        replicas: of each stage.
+        mishaps: failures on purpose.
+        machines: supervisors to wait for, this one among them.
+        listen: where the store is; port 0: any.
+        resume: begin with the newest checkpoint of the folder.
+        quiet: say nothing.
+
+    Raises:
+        CedarError: the configuration is wrong, a worker does not start, or the run cannot go on.
+    """
+    folder = os.path.join(options.run.folder, "checkpoints")
+    newest = checkpoint.latest(folder)
+    if newest and not resume:
+        raise CedarError(f"{newest} is there already", fix="go on with --resume, or set run.folder to another folder")
+    setup = Setup(options, stages, replicas, listen[0], listen[1], f"{os.uname().nodename}-{os.getpid()}", mishaps)
+    assert setup.rows > 0
+    plans = _ahead(setup)
+    preload()
+    process, port = store.start(*listen)
+    supervisor = None
+    try:
+        setup = replace(setup, port=port)
+        board = Board(store.connect(listen[0], port))
+        board.put("setup", _told(setup))
+        board.put("store", process.pid)
+        if machines > 1:
+            _say(f"workers can join at {listen[0]}:{port}")
+        supervisor = Supervisor(setup.machine, board, stages * replicas, options.run.heartbeat, partial(work, setup))
+        chief = Lead(
+            board, stages, replicas, machines=machines, latest=partial(checkpoint.latest, folder),
+            begin_at=newest if resume else "", silence=options.run.silence,
+        )  # fmt: skip
+        return _watch(setup, board, supervisor, chief, plans, quiet=quiet)
+    except RuntimeError as error:  # torch's stores raise these
+        raise _storeless(error) from error
+    finally:
+        if supervisor is not None:
+            supervisor.stop()
+        process.kill()
+        process.join()
+
+
+def _watch(
+    setup: Setup, board: Board, supervisor: Supervisor, chief: Lead, plans: dict[str, float], *, quiet: bool
+) -> Record:
+    follower = _Follower(board, setup)
+    rejoins = sorted(mishap.step for mishap in setup.mishaps if mishap.what == "rejoin")
+    told = shown = 0
+    with progress("resilient", setup.options.run.steps, quiet=quiet) as say:
+        while not chief.over:
+            supervisor.tick()
+            chief.tick(time.monotonic(), follower.step)
+            follower.look(chief)
+            if rejoins and follower.step >= rejoins[0]:
+                chief.fill(setup.machine)
+                rejoins.pop(0)
+            if follower.steps and follower.step > shown:
+                shown = follower.step
+                say(shown, f"loss {follower.steps[-1][2]:.3f}, {len(chief.members)} workers")
+            for event in chief.events[told:]:
+                told += 1
+                if not quiet and event.what != "start":
+                    who = "" if event.worker is None else f" of {event.worker}"
+                    _say(f"generation {event.generation}: {event.what}{who} {event.why}")
+            time.sleep(LOOK)
+    follower.look(chief)
+    board.put("over", True)
+    return _record(board, chief, follower, setup, plans)
+
+
+def _record(board: Board, chief: Lead, follower: _Follower, setup: Setup, plans: dict[str, float]) -> Record:
+    record = Record(follower.steps, chief.events, plans=plans)
+    for generation in range(1, chief.generation + 1):
+        found = {str(w): board.take(f"recovery/{generation}/{w}") for w in board.epoch(generation).members}
+        record.recoveries[str(generation)] = {worker: times for worker, times in found.items() if times}
+    for number in range(setup.stages * setup.replicas):
+        for life in range(len(setup.mishaps) + 1):
+            happened = board.take(f"mishap/{number}/{life}")
+            if happened is not None:
+                record.mishaps[f"{number}/{life}"] = (happened[0], happened[1])
+    record.ended = {
+        str(worker): {"digest": told["digest"], "peak": told["peak"]} for worker, told in chief.ended.items()
+    }
+    return record
+
+
+def join(options: Options, host: str, port: int) -> None:
+    """Supervise this machine in a run that another one leads; until the run is over.
+
+    Raises:
+        CedarError: there is no run at that address, it has another configuration, or its lead is gone.
+    """
+    preload()
+    try:
+        board = Board(store.connect(host, port))
+        told = board.take("setup")
+        if told is None:
+            raise CedarError(f"the store at {host}:{port} has no run", fix="give the address of a run")
+        setup = Setup(options, told["stages"], told["replicas"], host, port, f"{os.uname().nodename}-{os.getpid()}")
+        if told != _told(setup):
+            raise CedarError("that run has another configuration", fix="join with the same file and settings")
+        supervisor = Supervisor(
+            setup.machine, board, setup.stages * setup.replicas, options.run.heartbeat, partial(work, setup)
+        )
+        _say(f"joined the run at {host}:{port}")
+        try:
+            while not board.take("over"):
+                supervisor.tick()
+                time.sleep(LOOK)
+        finally:
+            supervisor.stop()
+    except RuntimeError as error:
+        raise _storeless(error) from error
+
+
+def _told(setup: Setup) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(json.dumps(asdict(setup.options)))
+    return {"options": told, "stages": setup.stages, "replicas": setup.replicas}
+
+
+def _ahead(setup: Setup) -> dict[str, float]:
+    """Plans by count of failures, kept with the run."""
+    from cedar.trainers.resilient.planner import Problem, ahead, keep
+
+    pipeline = setup.options.pipeline
+    tied = setup.options.model.tied and setup.stages > 1
+    problem = Problem(
+        setup.stages, setup.replicas, pipeline.micro_batches, memory=pipeline.cap, mode=pipeline.mode, tied=tied
+    )
+    began = time.perf_counter()
+    failures = min(setup.stages * (setup.replicas - 1), 4)
+    keep(ahead(problem, failures, effort=20), problem, os.path.join(setup.options.run.folder, "plans"))
+    return {"failures": failures, "seconds": time.perf_counter() - began}
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _storeless(error: BaseException) -> CedarError:
+    return CedarError(
+        f"the run's store is gone: {str(error).splitlines()[0]}",
+        done="the workers of this machine were stopped; checkpoints are as they were",
+        fix="start again with --resume",
+    )

@@ -1,0 +1,390 @@
+"""The training loop of one worker: steps, what of them counts, and how it goes on when others die."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from cedar.errors import CedarError
+from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.executor import Executor, Kept, Lost, Reduction, Result, Superseded, Transport, Waiting
+from cedar.trainers.resilient.executor.run import Data, Progress
+from cedar.trainers.resilient.model import AdamW, Engine, State
+from cedar.trainers.resilient.planner import Memory, Problem, plan
+from cedar.trainers.resilient.schedule import Instruction, Mode, Schedule, Worker, grid, serve
+from cedar.trainers.resilient.states import Pending, receive_state, send_state
+
+
+class Fenced(CedarError):
+    """The others go on without this worker: nothing that it does counts any more."""
+
+
+class Batches(Data, Protocol):
+    """Data that can be read again until it is committed."""
+
+    def commit(self, step: int) -> None:
+        """Steps up to this one are never read again."""
+
+
+class Saver(Protocol):
+    """Checkpoints."""
+
+    def due(self, step: int) -> bool:
+        """Whether the state after so many steps is to be saved."""
+
+    def save(self, state: State, epoch: Epoch) -> None:
+        """Begin to save; the work is done beside the training."""
+
+    def load(self, path: str) -> State:
+        """This stage's state."""
+
+    def wait(self) -> None:
+        """Until what was begun is done."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all workers of a run agree on.
+
+    Args:
+        stages: of the pipeline.
+        replicas: of each stage.
+        micro_batches: of each pipeline in one step.
+        rows: of a micro-batch.
+        steps: of the run.
+        mode: ``sync``: a step counts by a vote of all; ``staggered``: stages step on their own.
+        reduction: ``exact`` or ``fast``.
+        memory: activations that a worker may keep.
+        tied: the first and last stage share the table of tokens.
+        logs: keep finished work of a step until it commits.
+        patience: seconds after which a wait is given up.
+        pace: seconds that each F, B_INPUT and B_WEIGHT takes at least.
+    """
+
+    stages: int
+    replicas: int
+    micro_batches: int
+    rows: int
+    steps: int
+    mode: Mode = "sync"
+    reduction: Reduction = "exact"
+    memory: Memory = "1f1b"
+    tied: bool = True
+    logs: bool = True
+    patience: float = 600.0
+    pace: float = 0.0
+
+    def problem(self, dead: frozenset[Worker]) -> Problem:
+        tied = self.tied and self.stages > 1
+        return Problem(self.stages, self.replicas, self.micro_batches, dead, self.memory, self.mode, tied=tied)
+
+
+class Trainer:
+    """One worker.
+
+    Args:
+        me: its place.
+        job: the run.
+        engine: computes.
+        optimizer: the same on all workers.
+        board: shared by all.
+        newest: the newest generation, cheap to ask.
+        connect: makes the transport of a generation; may wait.
+        data: opens the data; called again after a restore.
+        saver: checkpoints.
+        progress: told what is done.
+        since: the newest generation when this worker was not yet known to the lead: none up to there is meant for it.
+    """
+
+    def __init__(
+        self, me: Worker, job: Job, engine: Engine, optimizer: AdamW, board: Board, *, newest: Callable[[], int],
+        connect: Callable[[Epoch, Waiting], Transport], data: Callable[[], Batches], saver: Saver | None = None,
+        progress: Progress | None = None, since: int = 0,
+    ) -> None:  # fmt: skip
+        self.since = since
+        self.me, self.job, self.engine, self.optimizer, self.board = me, job, engine, optimizer, board
+        self.newest, self.connect, self.open, self.saver = newest, connect, data, saver
+        self.progress: Progress = progress or (lambda *_: None)
+        self.state, self.pending = engine.begin, None  # type: tuple[State, Pending | None]
+        self.step, self.kept = 0, Kept(0)
+        self.ahead: frozenset[int] = frozenset()
+        self.times: dict[str, float] = {}
+        self.redone = 0  # micro-batches that needed no new work when a step was redone
+        self.peak = 0  # bytes of weights, optimizer state and their copies
+        self._placed = False
+        self.transport: Transport | None = None
+        self.data: Batches | None = None
+
+    # ---- generations -------------------------------------------------------------------------------------------------
+
+    def train(self) -> State:
+        """Until the last step is taken by everybody; the state of this stage.
+
+        Raises:
+            Fenced: the others go on without this worker.
+            Lost: a wait has taken longer than the patience.
+        """
+        generation = self.since
+        while True:
+            waiting = Waiting(generation, self.newest, self.job.patience)
+            try:
+                self._idle(waiting)
+            except Superseded:
+                generation = self.board.generation()
+            epoch = self.board.epoch(generation)
+            if not self._placed and self.me not in epoch.members:
+                continue  # new here: the lead has not taken this worker in yet
+            try:
+                self._enter(epoch)
+                self._steps()
+                return self.state
+            except Superseded:
+                continue
+            except Lost as error:
+                self.board.report("lost", generation=generation, worker=self.me, error=str(error))
+
+    def _idle(self, waiting: Waiting) -> None:
+        self._tell("STEP", waits=True)
+        waiting.until(_asleep, "a new generation")
+
+    def _tell(self, kind: Any, *, waits: bool = False) -> None:
+        self.progress(self.step, -1, Instruction(kind), self.me if waits else None)
+
+    def _enter(self, epoch: Epoch) -> None:
+        """Meet the others of a generation, and find out where to go on."""
+        if self.me not in epoch.members:
+            raise Fenced(
+                f"generation {epoch.number} goes on without worker {self.me}",
+                done="what this worker did since does not count", fix="start it again: it joins as a new one",
+            )  # fmt: skip
+        self.epoch, self.times = epoch, {"seen": time.time()}
+        self.waiting = Waiting(epoch.number, self.newest, self.job.patience)
+        self._tell("STEP", waits=True)
+        if self.transport is not None:
+            self.transport.close()
+        transport = self.transport = self.connect(epoch, self.waiting)
+        self.times["connected"] = time.time()
+        if epoch.restore is not None:
+            self._restore(epoch.restore)
+        versions = self._versions()
+        self._agree(versions, transport)
+        self.times["agreed"] = time.time()
+        dead = epoch.dead(grid(self.job.stages, self.job.replicas))
+        self.schedule = plan(self.job.problem(dead)).schedule
+        self.times["planned"] = time.time()
+        if self.kept.step != self.step:
+            self.kept = Kept(self.step)
+        mine = {(d.replica, d.micro_batch) for d in self.schedule.work[self.me] if d.kind == "F"}
+        self.kept.narrow(mine, logs=self.job.logs)
+        self.redone = len(self.kept.done)
+        if self.data is None:
+            self.data = self.open()
+            if self.me.stage in (0, self.job.stages - 1) and self.step < self.job.steps:
+                self.data.tokens(self.step, (0, 0))  # the way to the first batch may be long
+        self.executor = Executor(
+            self.me, self.engine, transport, self.data, self.job.rows, reduction=self.job.reduction,
+            progress=self.progress, pace=self.job.pace,
+        )  # fmt: skip
+        self.executor.on_compute = self._first_compute
+
+    def _restore(self, path: str) -> None:
+        if self.saver is not None and path:
+            self.saver.wait()
+            self.state = self.saver.load(path)
+        else:
+            self.state = self.engine.begin
+        self.pending, self.data, self._placed = None, None, True
+        self.kept = Kept(-1)
+
+    def _versions(self) -> dict[Worker, int]:
+        """How far everybody is; those who join are not in it."""
+        key = f"at/{self.epoch.number}"
+        self.board.put(f"{key}/{self.me}", self.state.version if self._placed else None)
+        found = {}
+        for worker in self.epoch.members:
+            answer = self.waiting.poll(partial(_boxed, self.board, f"{key}/{worker}"), f"the state of {worker}")
+            if answer[0] is not None:
+                found[worker] = answer[0]
+        return found
+
+    def _agree(self, versions: dict[Worker, int], transport: Transport) -> None:
+        """The step to go on with; every stage as far as all its workers are."""
+        stages = [min((v for w, v in versions.items() if w.stage == s), default=-1) for s in range(self.job.stages)]
+        self.step = min(stages)
+        if self.job.tied:  # they reduce together, so they step together
+            stages[0] = stages[-1] = min(stages[0], stages[-1])
+        if self.step < 0:
+            raise CedarError(f"no worker of stage {stages.index(-1)} has its weights", fix="restore a checkpoint")
+        here = stages[self.me.stage]
+        self.ahead = frozenset(stage for stage, version in enumerate(stages) if version > self.step)
+        if self._placed and self.state.version > here:
+            assert self.pending is not None, "a stage is one step ahead at most"
+            assert self.pending.state.version == here, "a stage is one step ahead at most"
+            self.state, self.pending = self.pending.state, None
+        if self.pending is not None and self.pending.state.version < self.step:
+            self._validate()
+        peers = sorted(w for w in versions if w.stage == self.me.stage)
+        joining = [w for w in self.epoch.members if w not in versions and w.stage == self.me.stage]
+        if self.me == peers[0]:
+            for worker in joining:
+                send_state(transport, worker, self.state, self.pending)
+        elif self.me in joining:
+            size = self.engine.layout.size
+            self.state, self.pending = receive_state(transport, peers[0], size, self.engine.device)
+            self._placed = True
+            self.data = None
+
+    def _first_compute(self) -> None:
+        if "redo" not in self.times:
+            self.times["redo"] = time.time()
+            self.board.put(f"recovery/{self.epoch.number}/{self.me}", self.times | {"kept": self.redone})
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def _steps(self) -> None:
+        job, saver = self.job, self.saver
+        while self.step < job.steps:
+            self._gate()
+            state = self._state_of(self.step)
+            self.engine.load(state)
+            schedule: Schedule = serve(self.schedule, self.ahead) if self.ahead else self.schedule
+            result = self.executor.run(schedule, self.step, self.kept)
+            if result.gradient is None:
+                self._advance()
+            elif job.mode == "sync":
+                self._vote(result)
+            else:
+                self._stagger(result)
+            self.ahead = frozenset()
+            held = self.state.nbytes + (0 if self.pending is None else self.pending.nbytes)
+            self.peak = max(self.peak, held)
+            if saver is not None and saver.due(self.step) and self.step < job.steps:
+                self._validate()
+                saver.save(self.state, self.epoch)
+        self._finish()
+
+    def _state_of(self, step: int) -> State:
+        if self.state.version == step:
+            return self.state
+        assert self.pending is not None, "W_k is kept while others need it"
+        assert self.pending.state.version == step, "W_k is kept while others need it"
+        return self.pending.state
+
+    def _gate(self) -> None:
+        """Go on, or wait here for those who join: everybody does the same, as the first one said."""
+        number = self.epoch.number
+        wanted = self.board.count(f"pause/{number}", 0) > 0
+        if self.board.first(f"gate/{number}/{self.step}", "pause" if wanted else "go") == "pause":
+            self._validate()
+            self.board.count(f"paused/{number}")
+            self._idle(self.waiting)
+
+    def _vote(self, result: Result) -> None:
+        """sync: the step counts if everybody has come here; one key says so, and the first to write it is right."""
+        board, number, members = self.board, self.epoch.number, len(self.epoch.members)
+        assert result.gradient is not None
+        self._tell("STEP", waits=True)
+        board.first(f"norm/{number}/{self.step}/{self.me.stage}", result.norm.hex())
+        self._tell_losses(result)
+        key = f"decision/{number}/{self.step}"
+        if board.count(f"votes/{number}/{self.step}") == members:
+            board.first(key, "commit")
+        try:
+            self.waiting.poll(partial(board.take, key), "the votes of all workers")
+        except Superseded:
+            if board.first(key, "abort") == "abort":
+                raise
+        if board.take(key) != "commit":
+            raise Superseded
+        norms = self._norms(f"norm/{number}/{self.step}")
+        scale = self.optimizer.scale(norms)
+        self.state = self.optimizer.step(self.state, result.gradient, self.engine.layout, scale)
+        self._commit(self.step)
+        self._advance()
+        self.waiting.check()
+
+    def _stagger(self, result: Result) -> None:
+        """staggered: step now, as if nothing were clipped; the step before can be looked at, as all have taken it."""
+        assert result.gradient is not None
+        if not self._validate():
+            return  # the weights were wrong: the same step again
+        key = f"norm/{self.epoch.line}/{self.step}"
+        self.board.first(f"{key}/{self.me.stage}", result.norm.hex())
+        self._tell_losses(result)
+        eager = self.optimizer.scale([0.0 * result.norm])  # None where this stage's gradients are not finite
+        self.pending = Pending(self.state, result.gradient, eager, key)
+        self.state = self.optimizer.step(self.state, result.gradient, self.engine.layout, eager)
+        self._commit(self.step - 1)
+        self._advance()
+
+    def _validate(self) -> bool:
+        """Look at the last step with the norms of all stages; False where it has to be taken in another way."""
+        if self.pending is None:
+            return True
+        pending = self.pending
+        scale = self.optimizer.scale(self._norms(pending.key))
+        self.pending = None
+        if scale == pending.scale:
+            return True
+        self.state = self.optimizer.step(pending.state, pending.gradient, self.engine.layout, scale)
+        self.kept = Kept(self.state.version)
+        return False
+
+    def _norms(self, key: str) -> list[float]:
+        return [
+            float.fromhex(self.waiting.poll(partial(self.board.take, f"{key}/{stage}"), f"the norm of stage {stage}"))
+            for stage in range(self.job.stages)
+        ]
+
+    def _tell_losses(self, result: Result) -> None:
+        if result.losses:
+            self.board.put(
+                f"loss/{self.epoch.line}/{self.step}/{self.me.replica}",
+                [[*k, v] for k, v in sorted(result.losses.items())],
+            )
+
+    def _commit(self, step: int) -> None:
+        assert self.data is not None
+        if step >= 0:
+            self.data.commit(step)
+
+    def _advance(self) -> None:
+        if self.me.stage == self.job.stages - 1:
+            self.board.put(f"done/{self.epoch.line}/{self.step}", time.time())
+        self.step += 1
+        self.kept = Kept(self.step)
+
+    def _finish(self) -> None:
+        """Stay until nobody needs this worker for a step that is redone."""
+        self._validate()
+        self._tell("STEP", waits=True)
+        number, members = self.epoch.number, len(self.epoch.members)
+        self.board.count(f"finished/{number}")
+        self.waiting.poll(
+            lambda: True if self.board.count(f"finished/{number}", 0) >= members else None, "the end of the others"
+        )
+        if self.saver is not None:
+            self.saver.save(self.state, self.epoch)
+            self.saver.wait()
+
+
+def _boxed(board: Board, key: str) -> tuple[Any] | None:
+    """What is there, which may be null; None while nothing is."""
+    return (board.take(key),) if board.store.check([key]) else None
+
+
+def _asleep(seconds: float) -> bool:
+    time.sleep(seconds / 4)
+    return False
+
+
+def digest(state: State) -> str:
+    """Of the weights' bits."""
+    import hashlib
+
+    return hashlib.blake2b(state.master.cpu().view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()

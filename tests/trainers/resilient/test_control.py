@@ -1,0 +1,344 @@
+"""Who is alive, by fake clocks: the lead's decisions, what counts as hung, what chaos says; checkpoints; messages."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from torch._C._distributed_c10d import HashStore, TCPStore
+
+from cedar.errors import CedarError
+from cedar.trainers.resilient.chaos import Fate, Mishap, parse
+from cedar.trainers.resilient.checkpoint import Checkpoints, latest, step_of
+from cedar.trainers.resilient.control.beats import Beats
+from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.control.lead import Lead
+from cedar.trainers.resilient.executor import Lost, Superseded, Waiting
+from cedar.trainers.resilient.executor.group import GroupTransport
+from cedar.trainers.resilient.model import Engine, Stage, State
+from cedar.trainers.resilient.schedule import Instruction, Worker, grid
+from tests.trainers.resilient.toy_grid import MODEL, engine
+
+ALL = tuple(grid(2, 2))
+
+
+class Run:
+    """A lead with a clock, and supervisors that obey at once."""
+
+    def __init__(self, machines: int = 1) -> None:
+        self.board = Board(HashStore())
+        self.lead = Lead(self.board, 2, 2, machines=machines, latest=lambda: "step-00000010", silence=5.0)
+        self.now, self.step = 0.0, 0
+        self.alive = [f"m{at}" for at in range(machines)]
+        self.obeyed: dict[str, int] = {}
+        for name in self.alive:
+            self.board.report("machine", machine=name)
+
+    def tick(self, seconds: float = 0.1, *, obey: bool = True) -> Epoch | None:
+        self.now += seconds
+        for name in self.alive:
+            self.board.count(f"machine/{name}")
+        self.lead.tick(self.now, self.step)
+        for name in self.alive if obey else []:
+            for number in range(self.obeyed.get(name, 0) + 1, self.board.count(f"orders/{name}", 0) + 1):
+                self.obeyed[name] = number
+                self.board.report("ready", worker=self.board.take(f"order/{name}/{number}"), machine=name)
+        generation = self.board.generation()
+        return self.board.epoch(generation) if generation else None
+
+    def die(self, *workers: Worker, machine: str = "m0") -> None:
+        for worker in workers:
+            self.board.report("gone", worker=worker, machine=machine, time=1.0, why="killed")
+
+    def begun(self) -> Epoch:
+        self.tick()
+        epoch = self.tick()
+        assert epoch is not None
+        assert epoch.members == ALL
+        return epoch
+
+
+def test_a_run_begins_when_every_place_is_filled() -> None:
+    run = Run()
+    assert run.tick(obey=False) is None
+    epoch = run.begun()
+    assert (epoch.number, epoch.restore, epoch.line) == (1, "", 1)
+
+
+def test_deaths_that_are_heard_together_begin_one_generation() -> None:
+    run = Run()
+    run.begun()
+    run.die(Worker(0, 0), Worker(1, 1))
+    epoch = run.tick()
+    assert epoch is not None
+    assert (epoch.number, epoch.members, epoch.restore) == (2, (Worker(0, 1), Worker(1, 0)), None)
+    assert [event.worker for event in run.lead.events[1:]] == [Worker(0, 0), Worker(1, 1)]
+
+
+def test_a_new_worker_comes_in_at_a_boundary() -> None:
+    run = Run()
+    run.begun()
+    run.die(Worker(0, 0))
+    run.tick()
+    assert run.lead.fill("m0") == [Worker(0, 0)]
+    run.tick()
+    run.tick()
+    epoch = run.tick()
+    assert epoch is not None
+    assert epoch.number == 2  # everybody is asked to pause
+    assert run.board.count("pause/2", 0) == 1
+    run.board.count("paused/2", 3)
+    epoch = run.tick()
+    assert epoch is not None
+    assert (epoch.members, epoch.joins) == (ALL, (Worker(0, 0),))
+
+
+def test_a_death_while_everybody_pauses_does_not_wait() -> None:
+    run = Run()
+    run.begun()
+    run.die(Worker(0, 0))
+    run.tick()
+    run.lead.fill("m0")
+    run.tick()
+    run.tick()
+    run.die(Worker(1, 0))
+    epoch = run.tick()
+    assert epoch is not None
+    assert (epoch.number, epoch.members, epoch.joins) == (3, (Worker(0, 1), Worker(1, 1)), ())
+    run.tick()
+    assert run.board.count("pause/3", 0) == 1  # and the new one is still wanted
+
+
+def test_a_stage_without_a_worker_goes_back_to_the_last_checkpoint() -> None:
+    run = Run()
+    run.begun()
+    run.step = 12
+    run.die(Worker(1, 0), Worker(1, 1))
+    run.tick()
+    epoch = run.tick()
+    assert epoch is not None
+    assert (epoch.number, epoch.members, epoch.restore, epoch.line) == (2, ALL, "step-00000010", 2)
+
+
+def test_going_back_again_and_again_ends() -> None:
+    run = Run()
+    run.begun()
+    with pytest.raises(CedarError, match="without getting further"):
+        for _ in range(10):
+            run.die(Worker(1, 0), Worker(1, 1))
+            run.tick()
+            run.tick()
+
+
+def test_a_silent_machine_is_gone_with_its_workers_and_a_spare_takes_over() -> None:
+    run = Run(machines=2)
+    run.begun()
+    run.board.report("machine", machine="spare")
+    run.alive.append("spare")
+    run.tick()
+    run.alive.remove("m1")
+    for _ in range(4):
+        epoch = run.tick(2.0)
+    assert epoch is not None
+    assert set(epoch.members) == {Worker(0, 0), Worker(1, 0)}
+    assert run.lead.machines["spare"].roles == {Worker(0, 1), Worker(1, 1)}
+
+
+def test_a_machine_that_is_lost_before_the_start_is_replaced() -> None:
+    run = Run(machines=2)
+    run.tick(obey=False)
+    run.alive.remove("m1")
+    for _ in range(4):
+        assert run.tick(2.0) is None
+    run.board.report("machine", machine="new")
+    run.alive.append("new")
+    run.tick()
+    epoch = run.tick()
+    assert epoch is not None
+    assert epoch.members == ALL
+
+
+def test_a_broken_connection_begins_a_generation_without_deaths() -> None:
+    run = Run()
+    run.begun()
+    run.board.report("lost", generation=1, worker=Worker(0, 0), error="no route")
+    epoch = run.tick()
+    assert epoch is not None
+    assert epoch.number == 1  # a death may be behind it: wait for that a little
+    epoch = run.tick(2.0)
+    assert epoch is not None
+    assert (epoch.number, epoch.members) == (2, ALL)
+
+
+def test_a_worker_that_does_not_start_ends_the_run() -> None:
+    run = Run()
+    run.tick(obey=False)
+    run.board.report("error", worker=Worker(0, 0), error="no such file")
+    run.die(Worker(0, 0))
+    with pytest.raises(CedarError, match="did not start: killed: no such file"):
+        run.tick()
+
+
+def test_of_commit_and_abort_the_first_counts() -> None:
+    board = Board(HashStore())
+    assert board.first("decision/1/0", "commit") == "commit"
+    assert board.first("decision/1/0", "abort") == "commit"
+
+
+def test_hung_is_no_sign_or_no_progress_and_slow_is_neither() -> None:
+    beats = Beats(2)
+    beats.start(1)
+    begun = beats.numbers[1 + 8]
+    assert beats.hung(1, 1.0, begun + 100) is None  # still starting
+    work = Instruction("F", 0, 0)
+    beats.move(1, 2, 0, work, None)
+    beats.numbers[1 + 8] = begun + 100
+    assert beats.hung(1, 1.0, begun + 100) is None  # its first step
+    beats.move(1, 2, 9, Instruction("STEP"), None)
+    beats.move(1, 3, 0, work, None)
+    beats.beat(1)
+    now = beats.numbers[1 + 8]
+    assert beats.hung(1, 1.0, now + 0.9) is None
+    assert "no sign" in (beats.hung(1, 1.0, now + 1.1) or "")
+    beats.numbers[1 + 8] = now + 10  # the heartbeat's thread lives
+    assert "no progress" in (beats.hung(1, 1.0, now + 10) or "")
+    beats.move(1, 3, 1, Instruction("RECV_F", 0, 1, 0), Worker(0, 1))
+    beats.numbers[1 + 8] = now + 100
+    assert beats.hung(1, 1.0, now + 100) is None  # it waits for somebody
+    assert beats.seen(1).waiting
+    assert beats.seen(1).peer == 1
+    beats.move(1, 3, 2, work, None)
+    beats.numbers[1 + 8 + 6] = 2.0  # its slowest instruction took 2 s
+    beats.numbers[1 + 8] = beats.numbers[1 + 8 + 7] + 9
+    assert beats.hung(1, 1.0, beats.numbers[1 + 8 + 7] + 9) is None
+    beats.numbers[1 + 8] += 2
+    assert beats.hung(1, 1.0, beats.numbers[1 + 8 + 7] + 11) is not None
+
+
+def test_every_life_takes_the_next_mishap() -> None:
+    mishaps = parse("kill=1@step2:3, slow=1@step0, kill=1@step5, rejoin@step4", 4)
+    assert mishaps[3] == Mishap("rejoin", -1, 4)
+    first, second, third = (Fate(mishaps, 1, life) for life in range(3))
+    assert first.due(2, 2) is None
+    assert first.due(2, 3) == mishaps[0]
+    assert first.due(3, -1) is None
+    assert second.due(2, 3) is None
+    assert second.due(6, 0) == mishaps[2]
+    assert third.due(9, 9) is None
+
+
+# ---- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def saved(folder: Path, version: int = 10, members: tuple[Worker, ...] = ALL) -> dict[int, State]:
+    """A checkpoint by a grid of 2 x 2, every worker with a part in it."""
+    board = Board(HashStore())
+    states = {}
+    for worker in members:
+        mine = engine(worker.stage)
+        size = mine.layout.size
+        values = [torch.arange(size) * factor + worker.stage for factor in (1.0, 2.0, 3.0)]
+        values[0][: mine.layout.tied] = values[1][: mine.layout.tied] = values[2][: mine.layout.tied] = 7.0
+        states[worker.stage] = State(version, version - 1, *values)
+        part = Checkpoints(str(folder), worker, mine.layout, board, keep=2, about={"loader": {"seed": 1}})
+        part.save(states[worker.stage], Epoch(1, members))
+        part.wait()
+    return states
+
+
+def loaded(folder: Path, stage: int, stages: int, seed: int = 1) -> State:
+    mine = Engine(Stage(MODEL, stage, stages))
+    board = Board(HashStore())
+    part = Checkpoints(str(folder), Worker(stage, 0), mine.layout, board, about={"loader": {"seed": seed}})
+    return part.load(latest(str(folder)))
+
+
+def test_a_checkpoint_loads_into_as_many_stages_or_others(tmp_path: Path) -> None:
+    states = saved(tmp_path)
+    for stage in range(2):
+        again = loaded(tmp_path, stage, 2)
+        assert (again.version, again.updates) == (10, 9)
+        assert torch.equal(again.master, states[stage].master)
+        assert torch.equal(again.second, states[stage].second)
+    whole = loaded(tmp_path, 0, 1)
+    pieces = Engine(Stage(MODEL, 0, 1)).layout.pieces(whole.first)
+    for stage in range(2):
+        for name, piece in engine(stage).layout.pieces(states[stage].first).items():
+            assert torch.equal(pieces[name], piece)
+
+
+def test_peers_share_out_a_stage_and_old_checkpoints_go(tmp_path: Path) -> None:
+    for version in (10, 20, 30):
+        saved(tmp_path, version, ALL[:3])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000020", "step-00000030"]
+    told = json.loads((tmp_path / "step-00000030" / "state.json").read_text())
+    assert told["files"] == ["stage-0-0.pt", "stage-0-1.pt", "stage-1-0.pt"]
+    assert step_of(latest(str(tmp_path))) == 30
+
+
+def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
+    board = Board(HashStore())
+    mine = engine(0)
+    part = Checkpoints(str(tmp_path), Worker(0, 0), mine.layout, board)
+    part.save(mine.begin, Epoch(3, ALL))
+    part.wait()
+    assert latest(str(tmp_path)) == ""
+
+
+def test_a_checkpoint_of_another_model_or_other_data_is_told(tmp_path: Path) -> None:
+    saved(tmp_path)
+    with pytest.raises(CedarError, match="other data: seed"):
+        loaded(tmp_path, 0, 2, seed=2)
+    path = Path(latest(str(tmp_path)))
+    (path / "stage-0-0.pt").write_bytes(b"no")
+    with pytest.raises(CedarError, match="cannot be read"):
+        loaded(tmp_path, 0, 2)
+
+
+# ---- messages by torch.distributed -----------------------------------------------------------------------------------
+
+
+def test_messages_by_gloo_come_in_order_and_a_newer_generation_ends_a_wait() -> None:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    newest = 1
+    members = ALL[:2]
+    ends: dict[Worker, GroupTransport] = {}
+
+    def connect(me: Worker) -> None:
+        limit = dt.timedelta(seconds=60)
+        ends[me] = GroupTransport(
+            lambda: TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False, timeout=limit),
+            members, me, Waiting(1, lambda: newest, 60), "test",
+        )  # fmt: skip
+        ends[me].warm_up([other for other in members if other != me])
+
+    threads = [threading.Thread(target=connect, args=(me,)) for me in members]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    one, two = members
+    for number in range(20):
+        ends[two].expect(one, (3,), torch.float32)
+        ends[one].send(two, torch.full((3,), float(number)))
+    assert [int(ends[two].receive(one)[0]) for _ in range(20)] == list(range(20))
+    ends[two].expect(one, (3,), torch.float32)
+    newest = 2
+    with pytest.raises(Superseded):
+        ends[two].receive(one)
+    newest = 1
+    ends[one].send(two, torch.zeros(3))  # so that no thread is left waiting
+    ends[two].receive(one)
+    for end in ends.values():
+        end.close()
+
+
+def test_waiting_for_a_call_that_never_ends_has_an_end() -> None:
+    never = threading.Event()
+    with pytest.raises(Lost, match="waited"):
+        Waiting(0, lambda: 0, 0.05).run(never.wait, "something")
+    never.set()

@@ -1,0 +1,173 @@
+"""A grid of trainers in threads of this process, on the strict FIFO transport, with failures at chosen instructions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import HashStore
+
+from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.executor import Executor, Fifo, FifoTransport, Kept, Result, Waiting
+from cedar.trainers.resilient.model import AdamW, Engine, Stage, Transformer
+from cedar.trainers.resilient.schedule import Instruction, Schedule, Worker, grid
+from cedar.trainers.resilient.trainer import Job, Trainer, digest
+
+MODEL = Transformer(vocabulary=17, length=5, layers=2, width=8, heads=2, dropout=0.1)
+JOB = Job(stages=2, replicas=2, micro_batches=3, rows=2, steps=4, patience=60)
+
+
+class Tokens:
+    """Random tokens, the same for everybody who asks; remembers what was committed."""
+
+    def __init__(self) -> None:
+        self.committed = -1
+
+    def _rows(self, step: int, key: tuple[int, int]) -> torch.Tensor:
+        assert step > self.committed, "a committed step was read again"
+        seeded = torch.Generator().manual_seed(step * 1000 + key[0] * 50 + key[1])
+        return torch.randint(0, 17, (2, 6), generator=seeded)
+
+    def tokens(self, step: int, key: tuple[int, int]) -> torch.Tensor:
+        return self._rows(step, key)[:, :-1]
+
+    def targets(self, step: int, key: tuple[int, int]) -> torch.Tensor:
+        return self._rows(step, key)[:, 1:]
+
+    def commit(self, step: int) -> None:
+        self.committed = step
+
+
+def engine(stage: int, stages: int = 2, model: Transformer = MODEL, **more: Any) -> Engine:
+    """One stage's, with its first weights loaded."""
+    made = Engine(Stage(model, stage, stages), seed=3, share=1 / 6, **more)
+    made.load(made.begin)
+    return made
+
+
+def once(schedule: Schedule, model: Transformer = MODEL, kept: Mapping[Worker, Kept] | None = None, **more: Any) -> Any:
+    """Carry a schedule out once; each worker's result, and the network."""
+    fifo = Fifo()
+    found: dict[Worker, Result] = {}
+    errors: list[BaseException] = []
+
+    def work(worker: Worker) -> None:
+        try:
+            transport = FifoTransport(fifo, worker, Waiting(0, lambda: len(errors), 60))
+            mine = engine(worker.stage, schedule.stages, model)
+            executor = Executor(worker, mine, transport, Tokens(), 2, **more)
+            found[worker] = executor.run(schedule, 0, kept[worker] if kept else Kept(0))
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in schedule.work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if errors:
+        raise errors[0]
+    return found, fifo
+
+
+class Killed(BaseException):
+    """A worker that dies on purpose."""
+
+
+@dataclass
+class Crew:
+    """All trainers of a run; its main thread is the lead.
+
+    Args:
+        job: the run.
+        kills: for a worker, the step and the instruction at which it dies.
+        rejoin: dead workers come back.
+        clip: of gradients.
+        watch: called before each instruction.
+    """
+
+    job: Job = JOB
+    kills: Mapping[Worker, tuple[int, int]] = field(default_factory=dict)
+    rejoin: bool = False
+    clip: float = 0.0
+    watch: Callable[[Worker, int, int, Instruction], None] = lambda *_: None
+    generation: int = 0
+    digests: dict[Worker, str] = field(default_factory=dict)
+    errors: list[BaseException] = field(default_factory=list)
+    trainers: dict[Worker, Trainer] = field(default_factory=dict)
+
+    def run(self) -> dict[Worker, str]:
+        """Until all who are alive have ended; the digests of their weights."""
+        self.board, self.fifos, self.lock = Board(HashStore()), {}, threading.Lock()  # type: ignore[var-annotated]
+        self.dead: list[Worker] = []
+        self.members = set(grid(self.job.stages, self.job.replicas))
+        self.threads = {worker: self._start(worker, self.kills.get(worker)) for worker in self.members}
+        self._begin(restore="")
+        joining: set[Worker] = set()
+        end = time.monotonic() + 120
+        while not self.members <= set(self.digests) and not self.errors:
+            assert time.monotonic() < end, "the run hangs"
+            time.sleep(0.002)
+            if self.dead:
+                worker = self.dead.pop()
+                self.members.discard(worker)
+                self._begin()
+                if self.rejoin:
+                    self.threads[worker] = self._start(worker, None)
+                    joining.add(worker)
+            elif joining:
+                self.board.count(f"pause/{self.generation}")
+                if self.board.count(f"paused/{self.generation}", 0) == len(self.members):
+                    self.members |= joining
+                    self._begin(joins=tuple(sorted(joining)))
+                    joining = set()
+        last, self.generation = self.generation, 1 << 30  # whoever still waits gives up
+        for thread in self.threads.values():
+            thread.join(60)
+        self.generation = last
+        if self.errors:
+            raise self.errors[0]
+        return self.digests
+
+    def _begin(self, **more: Any) -> None:
+        self.board.begin(Epoch(self.generation + 1, tuple(sorted(self.members)), **more))
+        self.generation += 1
+
+    def _start(self, worker: Worker, kill: tuple[int, int] | None) -> threading.Thread:
+        since = self.generation
+
+        def progress(step: int, at: int, done: Instruction, waiting_for: Worker | None) -> None:
+            self.watch(worker, step, at, done)
+            if self.generation == 1 << 30 or (kill is not None and at >= 0 and (step, at) >= kill):
+                raise Killed
+
+        def connect(epoch: Epoch, waiting: Waiting) -> FifoTransport:
+            with self.lock:
+                fifo = self.fifos.setdefault(epoch.number, Fifo())
+            return FifoTransport(fifo, worker, waiting)
+
+        def work() -> None:
+            trainer = self.trainers[worker] = Trainer(
+                worker, self.job, engine(worker.stage, self.job.stages), AdamW(lambda step: 1e-2, clip=self.clip),
+                self.board, newest=lambda: self.generation, connect=connect, data=Tokens, progress=progress,
+                since=since,
+            )  # fmt: skip
+            try:
+                self.digests[worker] = digest(trainer.train())
+            except Killed:
+                self.dead.append(worker)
+            except BaseException as error:  # noqa: BLE001 - raised by run()
+                self.errors.append(error)
+
+        thread = threading.Thread(target=work, name=f"trainer {worker}", daemon=True)
+        thread.start()
+        return thread
+
+
+def job(**changes: Any) -> Job:
+    """The usual one, with changes."""
+    return replace(JOB, **changes)
