@@ -13,7 +13,7 @@ CODE := cedar tests examples benchmarks conftest.py
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test test-long chaos lint format types layers check bench-core bench-optimizer bench-resilient-plans bench-storage bench-chaos bench-moe bench-recommendation-training bench-recommendation-storage bench-dedup bench-transport bench-cluster clean
+.PHONY: help venv demo test test-long chaos lint format types layers check bench-core bench-optimizer bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation-training bench-recommendation-storage bench-dedup bench-transport bench-cluster clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -88,6 +88,9 @@ bench-transport: $(STAMP)  ## how blocks travel between processes, and what is l
 
 bench-cluster: $(STAMP)  ## a Dask cluster of this machine, and what befalls its workers; QUICK=1 for minutes
 	@$(BIN)/python -m benchmarks.cluster $(if $(QUICK),--quick) $(ARGS)
+
+bench-resilient: $(STAMP)  ## what a dead worker costs the resilient trainer; QUICK=1 for minutes, ARGS=--plans for schedules, too
+	@$(BIN)/python -m benchmarks.resilient $(if $(QUICK),--quick) $(ARGS)
 
 bench-resilient-plans: $(STAMP)  ## schedules of the resilient trainer; QUICK=1 for two minutes
 	@$(BIN)/python -m benchmarks.resilient_plans $(if $(QUICK),--quick) $(ARGS)

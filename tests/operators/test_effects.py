@@ -24,6 +24,7 @@ from cedar.operators.concat import Concat
 from cedar.operators.dedup import Dedup
 from cedar.operators.expressions import FilterExpression, select, with_columns
 from cedar.operators.filter_function import FilterFunction
+from cedar.operators.explode import Explode
 from cedar.operators.flat_map import FlatMap
 from cedar.operators.map import Map
 from cedar.operators.map_batches import MapBatches
@@ -63,6 +64,8 @@ CASES = [
     (Map(dict), effects(None, None, per_row=True)),
     (Map(abs, ("a",), on_error=Skip(refill=True)), effects("a", "a", "1:0..1", per_row=True)),
     (FlatMap(range, ("a",), "b"), effects("a", "b", "1:n", per_row=True)),
+    (Explode("a", "b"), effects("a b", "a b", "1:n")),
+    (Explode("a", fields=True), effects("a", None, "1:n")),
     (FlatMap(dict), effects(None, None, "1:n", per_row=True)),
     (FilterFunction(bool, ("a",)), effects("a", "", "1:0..1", per_row=True)),
     (FilterFunction(bool), effects(None, "", "1:0..1", per_row=True)),
