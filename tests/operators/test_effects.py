@@ -22,9 +22,9 @@ from cedar.operators.cache import Cache
 from cedar.operators.columns_ops import Drop, rename
 from cedar.operators.concat import Concat
 from cedar.operators.dedup import Dedup
+from cedar.operators.explode import Explode
 from cedar.operators.expressions import FilterExpression, select, with_columns
 from cedar.operators.filter_function import FilterFunction
-from cedar.operators.explode import Explode
 from cedar.operators.flat_map import FlatMap
 from cedar.operators.map import Map
 from cedar.operators.map_batches import MapBatches
