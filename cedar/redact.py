@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>`]+")
-_USER = re.compile(r"://[^/@]*@")
+_USER = re.compile(r"://[^/]*@")  # up to the last "@": a password may hold one
 _QUERY = re.compile(r"\?(?=[^*]*=).*", re.DOTALL)
 _PAIR = re.compile(  # not "token" alone, which is a column of many pipelines
     r"(?i)(\b(?:\w*password|passwd|client_secret|\w*(?:api|access|account|secret)_?key|(?:sas|session)_?token)"

@@ -49,6 +49,7 @@ def parquet(table: Any) -> bytes:
     [
         ("https://me:pw@host/a?sig=abc", "https://***@host/a?***"),
         ("https://host/a.csv?X-Amz-Signature=abc&x=1", "https://host/a.csv?***"),
+        ("s3://me:p@ss@bucket/a@b", "s3://***@bucket/a@b"),
         ("s3://bucket/a?.csv", "s3://bucket/a?.csv"),
         ("simplecache::https://me:pw@host/a", "simplecache::https://***@host/a"),
         ("/local/a?b=c.csv", "/local/a?b=c.csv"),
@@ -372,7 +373,7 @@ def test_json_that_is_too_deep(place: int, depth: int, tmp_path: Path, monkeypat
     assert f"line {place + 1}:" in said
 
 
-@pytest.mark.parametrize("value", ["", "-1", "0", "lots", "1.5"])
+@pytest.mark.parametrize("value", ["", "-1", "0", "lots", "1.5", "\u00b2"])
 def test_a_limit_that_is_none(value: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(variable("json_depth"), value)
     with pytest.raises(cedar.PipelineError, match="CEDAR_MAX_JSON_DEPTH"):

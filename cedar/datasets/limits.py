@@ -59,7 +59,7 @@ def variable(name: str) -> str:
 
 
 def _whole(name: str, text: str) -> int:
-    value = int(text) if text.strip().isdigit() else None
+    value = int(text) if text.strip().isdecimal() else None
     if value is None and name.endswith("_bytes"):
         value = parse_bytes(text, variable(name))
     if not value:

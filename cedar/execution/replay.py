@@ -168,11 +168,11 @@ class Replays:
     """
 
     def __init__(self, job: Job, options: Options, site: Site | None) -> None:
+        self._current: Replay | None = None
         written = Plans(None, Plan.as_written(job.binding.root), job.binding, Metrics())
         self._job = replace(job, plans=written)
         self._options = options
         self._site = site
-        self._current: Replay | None = None
 
     def of(self, epoch: int, begun: dict[str, Any]) -> Replay:
         """Of an epoch whose steps count from ``begun``."""
@@ -193,3 +193,6 @@ class Replays:
         if self._current is not None:
             self._current.close()
             self._current = None
+
+    def __del__(self) -> None:
+        self.close()  # a loader that is forgotten leaves no thread

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from cedar import graph
 from cedar.execution import dask
 from cedar.execution.code import Code
 from cedar.execution.dask import executor as executor_module
+from cedar.execution.dask import remote
 from cedar.execution.dask.clients import client_at
 from cedar.execution.dask.executor import DaskExecutor
 from cedar.execution.dask.local import LocalHost, local_address
@@ -153,6 +155,41 @@ def test_the_tasks_of_a_silent_worker_are_done_elsewhere(
     finally:
         os.kill(stopped, signal.SIGKILL)
     assert "has not been heard of" in caplog.text
+
+
+def test_a_try_that_is_given_up_for_another_is_no_death(
+    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch, fetched = executor._fetched, []
+
+    async def hangs_once(future: Any) -> Parcel:
+        fetched.append(future)
+        if len(fetched) == 1:
+            await asyncio.sleep(600)
+        return await fetch(future)
+
+    monkeypatch.setattr(executor, "_fetched", hangs_once)
+    result = executor.submit(abs, -5)
+    assert within(30, lambda: fetched)
+    (task,) = executor.pending()
+    executor._in_loop(executor.again(task))
+    assert result.result(60) == 5
+
+
+def test_code_that_is_pushed_out_while_a_task_begins_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget() -> str:
+        remote._code.clear()  # as when other code comes
+        return os.path.sep
+
+    code = Code.of((41,))
+    assert code.pickled is not None
+    monkeypatch.setattr(remote, "_code", {code.key: code.pickled})
+    monkeypatch.setattr(os, "getcwd", forget)
+    monkeypatch.setattr(remote, "_begin", lambda: None)
+    call = Parcel.of(remote.Call(lambda code: code.load()[0] + 1, (remote.Slot(code.key, code.path),), {}, os.path.sep))
+    answer = run(stamp(), call).open()
+    assert isinstance(answer, remote.Done)
+    assert answer.value == 42
 
 
 def test_a_cancelled_task_leaves_the_cluster(executor: DaskExecutor) -> None:

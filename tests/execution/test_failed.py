@@ -26,7 +26,7 @@ print(type(found).__name__, found.what, found.fix, type(found.__cause__).__name_
 
 
 def test_errors_of_ours_travel_their_own_way():
-    done = subprocess.run([sys.executable, "-c", UNDER_TBLIB], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", UNDER_TBLIB], capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout.split() == ["SourceError", "gone", "wait", "RuntimeError"], done.stderr
 
 

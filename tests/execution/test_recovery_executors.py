@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import subprocess
@@ -20,10 +21,14 @@ import pytest
 
 import cedar
 from cedar.execution import processes
+from cedar.execution.chain import Program
 from cedar.execution.processes.pool import Pool
 from cedar.execution.processes.process import WorkerDied
-from cedar.execution.recovery import is_lost
+from cedar.execution.recovery import Deaths, Recovery, Work, is_lost
+from cedar.execution.recovery import recovery as recovering
+from cedar.execution.recovery.board import Board
 from cedar.operators.base import Env
+from cedar.operators.marks import Mark, Written
 
 WORKERS = 2
 
@@ -252,3 +257,58 @@ def test_a_loader_that_is_left_does_not_go_on(pool: Pool) -> None:
     count = left.report().restarts
     assert pool.submit(abs, -1).result() == 1
     assert left.report().restarts - count <= WORKERS
+
+
+def test_a_task_that_meets_a_pool_being_replaced_goes_to_the_next(pool: Pool) -> None:
+    class Left(Executor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            current[0] = pool
+            raise RuntimeError("cannot schedule new futures after shutdown")
+
+    current: list[Executor] = [Left()]
+    recovery = Recovery(lambda: current[0], Deaths(), marks=True)
+    work = Work(Program((), 0), lambda submit, _: submit(abs, -3))
+    result: Any = recovery.submit(work).result(60)
+    assert result == 3
+    recovery.close()
+
+
+def test_a_row_that_ends_just_in_time_spares_its_worker_and_not_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at(row: int, limit: float) -> Written:
+        return Written(Mark(0, 1, (0, 0, row, -1, 0, 0)), pid, began=0.0, limit=limit)
+
+    pool = Pool(1)
+    pid = pool.submit(os.getpid).result()
+    # The first row is over its time, and then the second one is at hand; the third one hangs.
+    looks = iter([at(1, 1e-9), at(2, 1e9), at(3, 1e-9), at(3, 1e-9)])
+    board = Board()
+    monkeypatch.setattr(board, "read", lambda _: next(looks))
+    monkeypatch.setattr(recovering, "the_board", lambda: board)
+    recovery = Recovery(lambda: pool, Deaths(), marks=True)
+    monkeypatch.setattr(recovery, "_look_every", lambda _: None)
+    work = Work(Program((), 0), lambda submit, _: submit(time.sleep, 600), limits=(1.0,))
+    recovery.submit(work)
+    (task,) = recovery._limited
+    recovery._end_what_hangs()
+    assert not task.killed
+    recovery._end_what_hangs()
+    assert task.killed
+    task.cancel()
+    recovery.close()
+    pool.shutdown()
+
+
+def test_a_forgotten_loader_that_made_a_batch_again_leaves_no_thread(pool: Pool) -> None:
+    def watching() -> int:
+        return sum(thread.name == "cedar-recovery" and thread.is_alive() for thread in threading.enumerate())
+
+    before = watching()
+    forgotten = loader(numbers(20).map(abs, "x", dtype=int, timeout=60).batch(10))
+    forgotten.read(0)
+    assert watching() == before + 1
+    del forgotten
+    gc.collect()
+    deadline = time.monotonic() + 60
+    while watching() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert watching() == before

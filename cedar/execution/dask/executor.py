@@ -284,8 +284,9 @@ class DaskExecutor(Executor):
         return task.number in self._held_back
 
     def _failed(self, task: Task, future: Any, error: BaseException) -> None:
-        if task.over:
-            return
+        current = asyncio.current_task()
+        if task.over or (current is not None and current.cancelling() and self.client.status == "running"):
+            return  # ``again`` gave the try up for another one
         told = self._told(error)
         others = any(one.future is not future and not one.following.done() for one in task.tries)
         if others and isinstance(told, WorkerDied):

@@ -125,12 +125,13 @@ def run(theirs: str, call: Parcel, *before: Any) -> Parcel:
     answer: Done | Failed
     try:
         asked: Call = call.open()
-        missing = next((a.key for a in asked.args if isinstance(a, Slot) and a.key not in _code), None)
+        code = {a.key: _code.get(a.key) for a in asked.args if isinstance(a, Slot)}  # what else comes may push it out
+        missing = next((key for key, pickled in code.items() if pickled is None), None)
         if missing is not None:
             return Parcel.of(Wanted(missing, _address()))
         if asked.folder is not None and asked.folder != os.getcwd():
             os.chdir(asked.folder)  # relative paths mean the same as in the caller
-        args = tuple(Code(a.key, _code[a.key], a.path) if isinstance(a, Slot) else a for a in asked.args)
+        args = tuple(Code(a.key, code[a.key], a.path) if isinstance(a, Slot) else a for a in asked.args)
         answer = Done(asked.fn(*before, *args, **asked.kwargs), 0.0)
     except BaseException as error:  # noqa: BLE001 - the caller gets whatever was raised
         answer = Failed(error if isinstance(error, CedarError) else portable(error))

@@ -191,12 +191,12 @@ class Inbox:
             self.close()
             raise
         self._read: set[int] = set()
-        with _forking:
+        with forking:
             _inboxes.add(self)
 
     def view(self, start: int, size: int) -> memoryview:
         """What lies there, without a copy. The slot is released with the last object that refers to the memory."""
-        with _forking:
+        with forking:
             self._read.add(start)
         whole = np.frombuffer(self._memory, dtype=np.uint8, count=size, offset=start)
         weakref.finalize(whole, self._release, start).atexit = False
@@ -236,17 +236,17 @@ def _nameless() -> int:
 # that is in use at a fork, nothing is released any more, and the reader makes another one.
 
 _inboxes: weakref.WeakSet[Inbox] = weakref.WeakSet()
-_forking = threading.Lock()
+forking = threading.Lock()  # whoever holds it keeps this process from being forked
 
 
 def _before_fork() -> None:
-    _forking.acquire()
+    forking.acquire()
     for inbox in _inboxes:
         inbox.retired = inbox.retired or inbox.read
 
 
 def _after_fork(*_: Any) -> None:
-    _forking.release()
+    forking.release()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

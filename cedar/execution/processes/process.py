@@ -13,6 +13,7 @@ from multiprocessing import spawn
 
 import cedar
 from cedar.execution.processes import memory
+from cedar.execution.processes.arena import forking
 from cedar.execution.processes.wire import Wire
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(cedar.__file__)))
@@ -62,6 +63,11 @@ class WorkerProcess:
     """
 
     def __init__(self, idle: bool = False) -> None:
+        with forking:  # a fork right now would keep the worker's end open, and its death would go unnoticed
+            self._start(idle)
+        self.pid = self._process.pid
+
+    def _start(self, idle: bool) -> None:
         here, there = socket.socketpair()
         with there:
             self.wire = Wire(here)
@@ -83,7 +89,6 @@ class WorkerProcess:
             except OSError:
                 self.wire.close()
                 raise
-        self.pid = self._process.pid
 
     @property
     def alive(self) -> bool:

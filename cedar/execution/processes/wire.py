@@ -87,7 +87,7 @@ class Wire:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        self._sending = threading.Lock()
+        self._sending = threading.RLock()
         self._shares = sys.platform == "linux"
         self._trouble: Exception | None = None  # there is too little memory to share
         self._inbox: Inbox | None = None
@@ -121,6 +121,11 @@ class Wire:
             trouble, self._trouble = self._trouble, None
         if trouble is not None:
             warn(trouble)
+
+    @property
+    def sending(self) -> bool:
+        """This thread is within ``send``, as a finalizer may be; it must not begin another message."""
+        return bool(self._sending._is_owned())  # type: ignore[attr-defined]
 
     def _send_all(self, left: list[memoryview], file: int) -> None:
         """The bytes, and with the first of them a descriptor, if it is not negative."""

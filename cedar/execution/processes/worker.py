@@ -13,7 +13,9 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cedar.errors import CedarError, WorkerError, portable
@@ -79,12 +81,25 @@ class _Handler(logging.handlers.QueueHandler):
     """Log lines go to the parent, whose handlers the user has set up."""
 
     def __init__(self, wire: Wire) -> None:
-        super().__init__(queue.SimpleQueue())
+        self._lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+        super().__init__(self._lines)
         self._wire = wire
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Without a lock: a finalizer may log, in a thread that is just sending."""
+        self.emit(record)
+        return True
 
     def enqueue(self, record: logging.LogRecord) -> None:
         """The record is plain by now."""
-        self._wire.send(encode(Logged(record)))
+        self._lines.put(record)
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Send what there is; later, where this thread is in the middle of a message."""
+        with suppress(queue.Empty):
+            while not self._wire.sending:
+                self._wire.send(encode(Logged(self._lines.get_nowait())))
 
 
 def main(end: int, parent: int, level: int) -> None:
@@ -97,17 +112,30 @@ def main(end: int, parent: int, level: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
     _die_with_the_starting_thread()
-    wire = Wire(socket.socket(fileno=end))
+    os.set_inheritable(end, False)  # a program that a function runs must not hold the wire open when we die
+    wire, own = Wire(socket.socket(fileno=end)), os.getpid()
     tasks: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(wire, tasks, parent), daemon=True).start()
     logging.root.setLevel(level)
-    logging.root.addHandler(_Handler(wire))
+    handler = _Handler(wire)
+    logging.root.addHandler(handler)
+    os.register_at_fork(after_in_child=partial(_part, wire, handler))
     _preload()
     wire.send(encode(Ready()))
     if tasks.empty():
         import polars as pl  # noqa: F401 - most pipelines need it soon
     while True:
-        _work(wire, tasks.get())
+        answer = _work(tasks.get())
+        if os.getpid() != own:  # a function has forked, and returned in the child as well
+            os._exit(0)
+        wire.send(answer)
+        handler.pass_on()
+
+
+def _part(wire: Wire, handler: logging.Handler) -> None:
+    """In what a function forks: it speaks for itself, and does not keep the parent from seeing that we died."""
+    logging.root.removeHandler(handler)
+    wire.close()
 
 
 def _die_with_the_starting_thread() -> None:
@@ -138,8 +166,8 @@ def _preload() -> None:
         importlib.import_module(module)
 
 
-def _work(wire: Wire, parts: list[Any]) -> None:
-    """Answer one task; answers come in the order of tasks."""
+def _work(parts: list[Any]) -> list[memoryview]:
+    """The answer to one task; answers go in the order of tasks."""
     reply: Any
     try:
         task: Task = decode(parts)
@@ -151,20 +179,19 @@ def _work(wire: Wire, parts: list[Any]) -> None:
     except BaseException as error:  # noqa: BLE001 - the caller gets whatever was raised
         reply = Failed(error if isinstance(error, CedarError) else portable(error))
     try:
-        message = encode(reply)
+        return encode(reply)
     except Exception as error:  # noqa: BLE001 - an object may raise anything when it is pickled
-        message = encode(Failed(_unsendable(reply, error)))
-    wire.send(message)
+        return encode(Failed(_unsendable(reply, error)))
 
 
 def _enter(folder: str | None) -> None:
-    """Relative paths mean the same as in the parent."""
-    if folder is not None and folder != _entered[0]:
+    """Relative paths mean the same as in the parent, wherever an earlier function went."""
+    try:
+        here = os.getcwd()
+    except OSError:  # it was deleted
+        here = ""
+    if folder is not None and folder != here:
         os.chdir(folder)
-        _entered[0] = folder
-
-
-_entered = [os.getcwd()]
 
 
 def _limit_threads() -> None:

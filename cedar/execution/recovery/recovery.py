@@ -78,6 +78,9 @@ class Recovery:
             attempt = task.work.send(first if task.deaths else executor.submit, task.marks())
         except (RuntimeError, BrokenExecutor) as error:
             self._release(task)
+            if not task.elsewhere and executor is not self._executor():  # another one took its place meanwhile
+                self._send(task)
+                return
             raise refused(error) from error
         except BaseException:
             self._release(task)
@@ -231,8 +234,7 @@ class Recovery:
             place = task.place
             seen = board.read(place) if place is not None else None
             if place is not None and seen is not None and seen.overdue(now) and seen.pid != os.getpid():
-                task.killed = now
-                _kill(board, place, seen)
+                task.killed = now if _kill(board, place, seen) else 0.0
 
 
 def how_it_ended(error: BaseException) -> str:
@@ -274,16 +276,17 @@ def _nearby() -> Executor:
     return warm(1)
 
 
-def _kill(board: Board, place: Place, seen: Written) -> None:
-    """End the process that wrote a mark, if it is still at it."""
-    if not hasattr(os, "pidfd_open"):
-        with suppress(ProcessLookupError):
-            os.kill(seen.pid, signal.SIGKILL)
-        return
+def _kill(board: Board, place: Place, seen: Written) -> bool:
+    """End the process that wrote a mark; False where it is not at it any more."""
     with suppress(OSError):
+        if not hasattr(os, "pidfd_open"):
+            os.kill(seen.pid, signal.SIGKILL)
+            return True
         process = os.pidfd_open(seen.pid)
         try:
             if board.read(place) == seen:  # so it lived when its number was looked up, and is no other
                 signal.pidfd_send_signal(process, signal.SIGKILL)
+                return True
         finally:
             os.close(process)
+    return False
