@@ -13,7 +13,7 @@ CODE := cedar tests examples benchmarks conftest.py
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test test-long chaos lint format types layers check bench-core bench-optimizer bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation-training bench-recommendation-storage bench-dedup bench-transport bench-cluster clean
+.PHONY: help venv demo test test-long coverage chaos lint format types layers check bench-core bench-optimizer bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation-training bench-recommendation-storage bench-dedup bench-transport bench-cluster clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,14 +33,14 @@ $(STAMP): setup.cfg constraints.txt
 demo: $(STAMP)  ## train a recommendation model through a pipeline; DATA='path/*.parquet' takes your own files
 	@$(BIN)/python examples/demo.py $(if $(DATA),--data '$(DATA)') $(if $(LABEL),--label '$(LABEL)')
 
-test: lint types layers check  ## linters, types, layers, tests with coverage
+test: lint types layers check  ## linters, types, layers, tests
 
 chaos: $(STAMP)  ## random pipelines, stops, resumes, world sizes and plans; CASES=2000 of them
 	@CEDAR_CASES=$(or $(CASES),2000) $(BIN)/python -m pytest tests/test_exactness.py tests/test_plan_exactness.py \
 	  tests/test_plan_failures.py -n 2 --timeout 3600 $(ARGS)
 
 test-long: $(STAMP)  ## the tests on fresh random inputs, many more of them than `make test` draws
-	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n 2 --timeout 3600 $(ARGS)
+	@HYPOTHESIS_PROFILE=long CEDAR_LONG=1 $(BIN)/python -m pytest -n 2 --timeout 3600 $(ARGS)
 
 lint: $(STAMP)  ## ruff, rules and format
 	@$(BIN)/ruff check $(CODE)
@@ -57,6 +57,9 @@ layers: $(STAMP)  ## who may import whom
 	@$(BIN)/lint-imports
 
 check: $(STAMP)  ## the tests alone; ARGS='-k shuffle' narrows them down
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
+
+coverage: $(STAMP)  ## the tests, and which lines they ran; half as long again
 	@$(BIN)/python -m pytest -n 2 --cov=cedar $(ARGS)
 
 bench-core: $(STAMP)  ## the figures of the core, into benchmarks/out/; QUICK=1 for under a minute

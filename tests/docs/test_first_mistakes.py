@@ -34,7 +34,7 @@ def test_a_shuffle_by_a_column_that_is_not_there():
         lambda: numbers().apply(3),
         lambda: numbers().loader(seed=1.5),
         lambda: numbers().loader(epoch=-1),
-        lambda: numbers().loader(executor="dask"),
+        lambda: numbers().loader(executor="dusk"),
     ],
 )
 def test_arguments_that_cannot_be(wrong):
@@ -45,6 +45,8 @@ def test_arguments_that_cannot_be(wrong):
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system has no fork")
 def test_processes_made_by_fork_are_refused_rather_than_hang():
+    import polars  # noqa: F401 - its threads are what a fork leaves behind
+
     pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
     with pool, pytest.raises(cedar.PlanError, match="fork") as caught:
         numbers().loader(executor=pool)

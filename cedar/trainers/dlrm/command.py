@@ -44,5 +44,5 @@ def main(chosen: argparse.Namespace) -> int:
             console = Console()
             if lines := read_lines(path):
                 console.print(table(lines))
-            console.print(f"wrote {path}", highlight=False)
+            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
     return 0

@@ -44,7 +44,7 @@ def main(chosen: argparse.Namespace) -> int:
             lines = read_lines(path)
             console = Console()
             console.print(table(lines))
-            console.print(f"wrote {path}", highlight=False)
+            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
             if os.path.exists(picture := os.path.join(options.run.folder, PLOT)):
-                console.print(f"wrote {picture}", highlight=False)
+                console.print(f"wrote {picture}", highlight=False, soft_wrap=True)
     return 0

@@ -49,6 +49,9 @@ heartbeat = 3.0
 """
 
 
+LONG = pytest.mark.skipif(not os.environ.get("CEDAR_LONG"), reason="takes minutes: make test-long runs it")
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     text = tmp_path / "text.txt"
@@ -117,6 +120,17 @@ def check(record: dict[str, Any], expected: dict[int, str], workers: int | None 
     assert workers is None or len(stages) == workers
 
 
+def test_a_kill_changes_no_bit(file: Path, tmp_path: Path) -> None:
+    changes = ["run.steps=8", "run.save_every=0"]
+    out = ended(started(file, *changes, "--chaos", "kill=3@step3:6"))
+    record = told(tmp_path)
+    check(record, reference(file, changes), workers=3)
+    assert "signal 9" in " ".join(event["why"] for event in record["events"])
+    assert "recoveries" in out
+    assert (tmp_path / "run" / "plans" / "plan_0.json").exists()
+
+
+@LONG
 def test_kills_a_lost_stage_and_an_endless_loop_change_no_bit(file: Path, tmp_path: Path) -> None:
     """A kill, a rejoin from a peer, both workers of a stage killed: back to a checkpoint; then a loop."""
     changes = ["run.steps=24", "run.save_every=5", "run.pace=0.004"]
@@ -144,6 +158,7 @@ def test_kills_a_lost_stage_and_an_endless_loop_change_no_bit(file: Path, tmp_pa
         run.lead(config.load(str(file), Options, changes), 2, 2)
 
 
+@LONG
 def test_a_machine_dies_with_its_workers_and_another_takes_over(file: Path, tmp_path: Path) -> None:
     changes = ["run.steps=60", "run.save_every=0", "run.pace=0.015", "run.silence=2.0", 'pipeline.mode="staggered"']
     lead = started(file, *changes, "--machines", "2")
