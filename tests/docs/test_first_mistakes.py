@@ -45,7 +45,7 @@ def test_arguments_that_cannot_be(wrong):
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system has no fork")
 def test_processes_made_by_fork_are_refused_rather_than_hang():
-    import polars  # noqa: F401 - its threads are what a fork leaves behind
+    import polars as pl  # noqa: F401 - its threads are what a fork leaves behind
 
     pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
     with pool, pytest.raises(cedar.PlanError, match="fork") as caught:
