@@ -118,9 +118,7 @@ def _add_run(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def _later(chosen: argparse.Namespace) -> None:
-    raise CedarError(
-        f"cedar {chosen.command} is not there yet", fix="explain, profile, run and data work; see `cedar --help`"
-    )
+    raise CedarError(f"cedar {chosen.command} is not there yet", fix="see `cedar --help` for what there is")
 
 
 def _count(text: str) -> int:

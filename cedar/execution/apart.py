@@ -136,7 +136,7 @@ def _bad_row(seen: Written | None, how: str) -> BadRow | None:
 
 def _unfit(call: Call, how: str) -> WorkerError:
     return WorkerError(
-        f"{call.blame.label} ended the worker process on each of the first rows ({how})",
+        f"{call.blame.label} ends worker after worker on the first rows ({how})",
         site=call.blame.site,
         done="nothing was run",
         fix="look for what ends the process in the function, or in the constructor of its class",

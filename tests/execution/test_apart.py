@@ -47,7 +47,7 @@ def test_a_function_that_always_ends_its_process_is_named(monkeypatch: pytest.Mo
     def ends(x: int):
         os._exit(3)
 
-    with pytest.raises(cedar.WorkerError, match=r"map\(ends\) ended the worker process on each of the first rows"):
+    with pytest.raises(cedar.WorkerError, match=r"map\(ends\) ends worker after worker on the first rows"):
         run(numbers(ends, on_error=cedar.Skip()))
 
 
