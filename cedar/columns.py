@@ -16,8 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cedar import buffers
+
 Column: TypeAlias = Any  # pa.Array | np.ndarray | GroupColumn
 Index: TypeAlias = npt.NDArray[np.int64]
+
+_LARGE = 1 << 20  # bytes, from which on memory is worth using again
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,12 @@ def take(column: Column, index: Index) -> Column:
     """The rows at ``index``, in that order."""
     if isinstance(column, pa.Array):
         return column.take(pa.array(index))
-    return column[index] if isinstance(column, np.ndarray) else column.take(index)
+    if not isinstance(column, np.ndarray):
+        return column.take(index)
+    if column.ndim == 1 or column.dtype == object or len(index) * column[:1].nbytes < _LARGE:
+        return column[index]
+    made = buffers.empty((len(index), *column.shape[1:]), column.dtype)
+    return np.take(column, index, axis=0, out=made, mode="wrap")  # other modes copy it once more
 
 
 def cut(column: Column, start: int, stop: int) -> Column:
@@ -143,7 +152,10 @@ def concat(columns: Sequence[Column]) -> Column:
     if len(columns) == 1:
         return columns[0]
     if isinstance(columns[0], np.ndarray):
-        return np.concatenate(columns)
+        if columns[0].ndim == 1 or columns[0].dtype == object:
+            return np.concatenate(columns)
+        made = buffers.empty((sum(map(len, columns)), *columns[0].shape[1:]), columns[0].dtype)
+        return np.concatenate(columns, out=made)
     return pa.concat_arrays([c if isinstance(c, pa.Array) else c.plain() for c in columns])
 
 

@@ -42,11 +42,12 @@ def hash_array(state: int | Hashes, values: Part) -> int | Hashes:
     """``hash_ints`` carried on by one more value per row."""
     if isinstance(values, int) and isinstance(state, int):
         return mix64(state ^ mix64(values & _MASK))
-    inner = mix64(values & _MASK) if isinstance(values, int) else _mix64_array(values.astype(np.uint64))
-    return _mix64_array(np.uint64(state) ^ np.asarray(inner, dtype=np.uint64))
+    inner = mix64(values & _MASK) if isinstance(values, int) else mix64_array(values.astype(np.uint64))
+    return mix64_array(np.uint64(state) ^ np.asarray(inner, dtype=np.uint64))
 
 
-def _mix64_array(values: Hashes) -> Hashes:
+def mix64_array(values: Hashes) -> Hashes:
+    """``mix64`` of each."""
     values = values + np.uint64(_GOLDEN)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from cedar.columns import Column, ColumnType
 from cedar.datasets.base import Chunk, Split
-from cedar.datasets.files_io import open_stored, read_range
+from cedar.datasets.files_io import open_stored, read_range, read_whole
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.errors import missing_column
@@ -88,11 +88,25 @@ class FilesSource(FileSource):
 
 
 def _contents(files: Sequence[File]) -> Column:
+    if all(file.remote is None and file.size is not None for file in files):
+        return _local_contents(files)
     parts = [_content(file) for file in files]
     offsets = np.zeros(len(parts) + 1, dtype=np.int64)
     np.cumsum([len(part) for part in parts], out=offsets[1:])
     data = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return pa.Array.from_buffers(pa.large_binary(), len(parts), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _local_contents(files: Sequence[File]) -> Column:
+    """Read into one buffer, file behind file."""
+    offsets = np.zeros(len(files) + 1, dtype=np.int64)
+    np.cumsum([file.size or 0 for file in files], out=offsets[1:])
+    data = np.empty(int(offsets[-1]), dtype=np.uint8)
+    whole: Any = data
+    view, at = memoryview(whole), offsets.tolist()
+    for i, file in enumerate(files):
+        read_whole(file, view[at[i] : at[i + 1]])
+    return pa.Array.from_buffers(pa.large_binary(), len(files), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _content(file: File) -> Any:

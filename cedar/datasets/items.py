@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,10 @@ from cedar.operators.base import Schema
 from cedar.operators.marks import making
 
 _LIST_SPLIT = 1024
-_DATASET_SPLIT = 32  # an item may be a decoded image
+_DATASET_SPLIT = 32  # an item may be a decoded image, or take seconds
+_LARGEST_SPLIT = 256  # of small items, in a dataset with many
+_FEW_SPLITS = 64  # a dataset has at least so many before they grow
+_SPLIT_BYTES = 1 << 18
 
 _OTHERS = {  # the top package and class of what is often given by mistake, and what to use for it
     ("polars", "DataFrame"): "cedar.from_polars(frame)",
@@ -41,6 +44,7 @@ class ItemsSource(BaseSource):
 
     items: Any
     dtypes: Mapping[str, Any] | None = None
+    names: tuple[str, ...] | None = None
 
     @once
     def _length(self) -> int:
@@ -70,8 +74,8 @@ class ItemsSource(BaseSource):
         return Origin(self.describe())
 
     def splits(self) -> list[Split]:
-        size = _LIST_SPLIT if isinstance(self.items, (list, tuple)) else _DATASET_SPLIT
         width = self.row_bytes or 0
+        size = _LIST_SPLIT if isinstance(self.items, (list, tuple)) else _split_size(self._length, width)
         return [
             Split(0, start, stop, stop - start, int(width * (stop - start)), start // size)
             for start in range(0, self._length, size)
@@ -104,6 +108,20 @@ class ItemsSource(BaseSource):
         return items
 
     def _fetch(self, start: int, stop: int) -> list[Any]:
+        items = self._made(start, stop)
+        if self.names is None:
+            return items
+        return [self._named(item, start + i) for i, item in enumerate(items)]
+
+    def _named(self, item: Any, index: int) -> dict[str, Any]:
+        assert self.names is not None
+        parts = item if isinstance(item, (tuple, list)) else (item,)
+        if isinstance(item, Mapping) or len(parts) != len(self.names):
+            what = "a dict" if isinstance(item, Mapping) else f"{len(parts)} value(s)"
+            raise self._origin.error(f"item {index} is {what}, not {len(self.names)} values for {self.names}", index)
+        return dict(zip(self.names, parts, strict=True))
+
+    def _made(self, start: int, stop: int) -> list[Any]:
         if isinstance(self.items, (list, tuple)):
             return list(self.items[start:stop])
         many = getattr(self.items, "__getitems__", None)
@@ -170,29 +188,62 @@ class ItemsSource(BaseSource):
         return self.describe()
 
 
-def from_items(rows: Any, *, dtypes: Mapping[str, Any] | None = None) -> ItemsSource:
+def _split_size(length: int, width: float) -> int:
+    """Rows of a split of a dataset: more where they are small and many, as each split costs a task."""
+    size = _DATASET_SPLIT
+    while size < _LARGEST_SPLIT and 2 * size * max(width, 1) <= _SPLIT_BYTES and 2 * size * _FEW_SPLITS <= length:
+        size *= 2
+    return size
+
+
+def from_items(
+    rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None
+) -> ItemsSource:
     """The source behind ``cedar.from_items``.
 
     Args:
         rows: a list, or an object with ``__len__`` and ``__getitem__`` or ``__getitems__``. A dict is a row; of a
             tuple the parts become columns "0", "1", ...; anything else the column "item".
+        names: of the columns, where items are tuples, lists or single values.
         dtypes: types of columns, where the first 64 rows do not tell.
 
     Raises:
-        PipelineError: ``rows`` is something else.
+        PipelineError: ``rows`` is something else, or names that are not distinct strings.
 
     Example:
-        >>> source = from_items([{"x": 1}, {"x": 2}])
+        >>> source = from_items([(1, "a"), (2, "b")], names=("x", "y"))
         >>> [chunk.columns["x"].to_pylist() for split in source.splits() for chunk in source.read(split)]
         [[1, 2]]
     """
-    kind = type(rows)
-    other = _OTHERS.get((kind.__module__.partition(".")[0], kind.__name__))
-    indexed = hasattr(rows, "__len__") and (hasattr(rows, "__getitem__") or hasattr(rows, "__getitems__"))
-    if other is not None or not indexed:
+    if names is not None:
+        good = not isinstance(names, str) and len(names) and all(isinstance(name, str) for name in names)
+        if not good or len(set(names)) < len(names):
+            raise PipelineError(
+                f"names={names!r}: give one name for each part of an item", site=user_site(), fix='names=("x", "y")'
+            )
+        names = tuple(names)
+    problem = _problem(rows)
+    if problem is not None:
         raise PipelineError(
-            f"from_items takes a list or a dataset with __len__ and __getitem__, not {kind.__name__}",
+            f"from_items takes a list or a dataset with __len__ and __getitem__, not {type(rows).__name__}",
             site=user_site(),
-            fix=f"use {other or 'cedar.from_iterable(make_iterator) for what can only be iterated'}",
+            fix=f"use {problem}",
         )
-    return ItemsSource(rows, dtypes)
+    return ItemsSource(rows, dtypes, names)
+
+
+def _problem(rows: Any) -> str | None:
+    """What to use for ``rows`` that are no list and no map-style dataset; None where they are."""
+    kind = type(rows)
+    bases = {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}
+    if other := _OTHERS.get((kind.__module__.partition(".")[0], kind.__name__)):
+        return other
+    if bases & {("torch", "IterableDataset"), ("datasets", "IterableDataset")}:
+        return "cedar.from_iterable(lambda: iter(dataset)), or better the files that it reads"
+    if bases & {("torch", "DataLoader"), ("torchdata", "StatefulDataLoader")}:
+        return "its dataset, cedar.from_items(loader.dataset), and batch() and shuffle() of the pipeline"
+    if hasattr(rows, "__len__") and (hasattr(rows, "__getitem__") or hasattr(rows, "__getitems__")):
+        return None
+    if hasattr(rows, "__getitem__") and not hasattr(rows, "__iter__"):
+        return "a dataset that has __len__ as well: it says how many items there are"
+    return "cedar.from_iterable(make_iterator) for what can only be iterated"

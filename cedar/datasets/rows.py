@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -36,6 +37,8 @@ class Origin:
 
 def form_of(item: Any) -> Form:
     """How an item becomes columns."""
+    if type(item) is dict:
+        return "dict"
     if isinstance(item, Mapping) or hasattr(item, "_asdict"):
         return "dict"
     return "tuple" if isinstance(item, tuple) else "item"
@@ -56,6 +59,8 @@ def names_of(item: Any) -> list[str]:
 
 def as_row(item: Any) -> Mapping[Any, Any]:
     """An item as a mapping of column names to values."""
+    if type(item) is dict:
+        return item
     form = form_of(item)
     if form == "dict":
         mapping: Mapping[Any, Any] = item if isinstance(item, Mapping) else item._asdict()
@@ -84,11 +89,14 @@ def fix_types(
             kinds[name] = infer_type([r.get(name) for r in rows]) if declared is None else type_from_dtype(declared)
         except Misfit as misfit:
             raise origin.error(f"column {name!r}: {misfit.message}", first + misfit.index, _FIX) from misfit
+        except TypeError as error:  # a tensor of a dtype that NumPy does not have
+            raise origin.error(f"column {name!r}: {error}", first, _FIX_TENSORS) from error
     for name, declared in (dtypes or {}).items():
         kinds.setdefault(name, type_from_dtype(declared))
     return RowTypes(form, kinds)
 
 
+_FIX_TENSORS = "give tensors of a dtype that NumPy has, for example .float() of bfloat16"
 _FIX = "make the values of the column one type, or say it with dtypes={...}"
 
 
@@ -97,6 +105,21 @@ def _same_form(item: Any, form: Form, origin: Origin, row: int) -> Any:
         wanted = {"dict": "a dict", "tuple": "a tuple", "item": "a single value"}[form]
         raise origin.error(f"{wanted} is expected, as the first one is, not {type(item).__name__}", row)
     return item
+
+
+def _untensored(values: list[Any]) -> list[Any]:
+    """Tensors that are alike as arrays and NumPy scalars, by one copy; anything else as it is."""
+    kind = type(values[0]) if values else None
+    if kind is None or kind.__module__ != "torch" or kind.__name__ != "Tensor" or set(map(type, values)) != {kind}:
+        return values
+    first = values[0]
+    alike = all(v.shape == first.shape and v.dtype == first.dtype and v.device.type == "cpu" for v in values)
+    if not alike or first.layout is not (torch := sys.modules["torch"]).strided or first.is_quantized:
+        return values
+    try:
+        return list(torch.stack(values).detach().numpy())
+    except (RuntimeError, TypeError):  # bfloat16, and others that NumPy does not have
+        return values
 
 
 def build_rows(items: Sequence[Any], types: RowTypes, origin: Origin, first: int) -> dict[str, Column]:
@@ -118,7 +141,7 @@ def build_rows(items: Sequence[Any], types: RowTypes, origin: Origin, first: int
     columns = {}
     for name, kind in types.kinds.items():
         try:
-            columns[name] = build_column([row.get(name) for row in rows], kind)
+            columns[name] = build_column(_untensored([row.get(name) for row in rows]), kind)
         except Misfit as misfit:
             raise origin.error(f"column {name!r}: {misfit.message}", first + misfit.index, _FIX) from misfit
     return columns

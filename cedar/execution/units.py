@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from cedar.block import Block
+from cedar.errors import CedarError
 from cedar.execution.account import Account
 from cedar.execution.chain import Step
+from cedar.execution.epoch import DataEpoch
 from cedar.execution.formats import handed_over
 from cedar.execution.options import Options
 from cedar.execution.runner import Runner
 from cedar.operators.base import Env
-from cedar.stream import Piece
+from cedar.stream import Count, Piece
 
 NOTHING = object()  # rows were skipped, and there is nothing to hand over
 
@@ -27,20 +31,35 @@ class Units:
         options: of the loader.
         batched: the unit is the batch.
         finish: the steps that bring a batch into its format, where the tasks have not run them.
+        rows: of a batch.
     """
 
     account: Account
     options: Options
     batched: bool
     finish: tuple[Step, ...]
+    rows: int
+
+    def total(self, units: Count) -> float | None:
+        """The rows of an epoch of which so many units are still to come."""
+        if units is None or units == math.inf:
+            return None
+        return float(units * (self.rows if self.batched else 1)) + self.account.budgets.seen
+
+    def values(self, data: DataEpoch, runner: Runner, total: float | None) -> Iterator[Any]:
+        """What the caller gets for an epoch of the data, in order; ``data`` knows of each that it is delivered."""
+        for piece in data.pieces():
+            for unit, value in self.of(piece, runner, total):
+                data.delivered(piece, unit)
+                if value is not NOTHING:
+                    yield value
 
     def of(self, piece: Piece, runner: Runner, total: float | None) -> Iterator[tuple[int, Any]]:
         """(unit, what the caller gets) for each unit of a piece."""
         block = piece.rows.gather()
         if self.batched or self.options.as_blocks:
-            self.account.add(block, range(block.slots), block.slots - len(block.dead), total)
-            refilled = block.dead and len(block.dead) == block.slots and all(w.refill for w in block.dead.values())
-            yield piece.units - 1, NOTHING if refilled else self.value(block, runner)
+            self.count(block, total)
+            yield piece.units - 1, NOTHING if replaced(block) else self.value(block, runner)
             return
         counted = 0
         for slot, row in zip(block.live_slots().tolist(), block.rows(), strict=True):
@@ -51,12 +70,33 @@ class Units:
             self.account.add(block, range(counted, block.slots), 0, total)
             yield block.slots - 1, NOTHING
 
+    def count(self, block: Block, total: float | None) -> None:
+        """A whole block is about to be handed over; raises beyond a budget."""
+        self.account.add(block, range(block.slots), block.slots - len(block.dead), total)
+
     def value(self, block: Block, runner: Runner) -> Any:
         """A batch, or a block for a sink, as the caller gets it."""
         if self.options.as_blocks:
             return block
+        columns = self.columns(block, runner)
+        self.account.grouped(columns)
+        return handed_over(columns, self.options.format)
+
+    def columns(self, block: Block, runner: Runner) -> dict[str, Any]:
+        """A batch in its format; counts nothing, so any thread may ask, ahead of the caller."""
         if not runner.local:
             for step in self.finish:
                 block = step.kernel(block, Env())
-        self.account.grouped(block.columns)
-        return handed_over(block.columns, self.options.format, self.options.device)
+        return block.columns
+
+
+def replaced(block: Block) -> bool:
+    """All rows were skipped, and others take their place."""
+    return bool(block.dead) and len(block.dead) == block.slots and all(w.refill for w in block.dead.values())
+
+
+def left(data: DataEpoch) -> Count:
+    """Units still to come, as far as metadata tell."""
+    with suppress(CedarError):  # a sample may have met a row that fails
+        return data.units()
+    return None

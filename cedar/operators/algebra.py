@@ -85,6 +85,11 @@ def length_changing(fn: F) -> F:
     return _marked(fn, "length")
 
 
+def mark(transform: Any, algebra: Algebra) -> None:
+    """Mark one instance of a frozen dataclass, whose parameters decide what it does."""
+    object.__setattr__(transform, _MARK, algebra)
+
+
 def algebra_of(fn: Any) -> Algebra | None:
     """What a function, a class, an instance or a functools.partial was marked as; None where it was not.
 

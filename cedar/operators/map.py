@@ -17,7 +17,8 @@ from cedar.operators.calls import Call, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import Blame, without
 from cedar.operators.outputs import Form, Outputs, Sampled, declared_types, fix_outputs
-from cedar.operators.transform import Transform, TransformRows, check_transform
+from cedar.operators.transform import Transform, as_tuple, check_transform
+from cedar.operators.transform_rows import TransformRows
 from cedar.skip import Skip
 
 
@@ -68,7 +69,8 @@ class Map(RowOperator):
     @property
     def written(self) -> tuple[str, ...]:
         """The columns written; none where the function returns whole rows."""
-        return names_written("map", self.into, default=self.columns[:1])
+        several = isinstance(self.fn, Transform) and self.fn.outputs is None
+        return names_written("map", self.into, default=self.columns if several else self.columns[:1])
 
     @property
     def form(self) -> Form:
@@ -83,9 +85,9 @@ class Map(RowOperator):
         return Effects(
             reads=frozenset(self.columns) or None,
             writes=frozenset(self.written) or None,
-            random=self.random,
+            random=self.random or (isinstance(self.fn, Transform) and self.fn.random),
             rows="1:0..1" if self.on_error is not None and self.on_error.refill else "1:1",
-            per_row=not isinstance(self.fn, Transform),
+            per_row=self.fn.per_row if isinstance(self.fn, Transform) else True,
             algebra=algebra_of(self.fn) if len(self.columns) == 1 and self.written == self.columns else None,
         )
 
@@ -96,12 +98,13 @@ class Map(RowOperator):
             return None
         if isinstance(self.fn, Transform):
             types = [known[name] for name in self.columns]
-            return known | {self.written[0]: UNKNOWN if UNKNOWN in types else self.fn.result(*types)}
+            made = (UNKNOWN,) * len(self.written) if UNKNOWN in types else as_tuple(self.fn.result(*types))
+            return known | dict(zip(self.written, made, strict=True))
         declared = declared_types(self.fn, self.form, self.written, self.dtype)
         return known | {name: declared.get(name, (UNKNOWN,))[0] for name in self.written}
 
     def code(self) -> tuple[Any, ...]:
-        return (self.fn,)
+        return (self.fn, self.fn.identity) if isinstance(self.fn, Transform) else (self.fn,)
 
     def policy(self) -> Skip | None:
         return self.on_error
@@ -109,7 +112,7 @@ class Map(RowOperator):
     def bind(self, bound: Bound) -> Kernel:
         if isinstance(self.fn, Transform):
             blame = Blame(bound.index, bound.label, bound.site, bound.on_error)
-            return TransformRows(self.fn, self.columns, self.written[0], blame)
+            return TransformRows(self.fn, self.columns, self.written, blame, bound.draw)
         call = call_of(self.fn, bound, random=self.random, timeout=self.timeout)
         declared = declared_types(self.fn, self.form, self.written, self.dtype)
         if bound.batched:

@@ -38,10 +38,19 @@ def layout_concat(lengths: Index, offset: int, rows: int, length: int) -> Layout
     """Documents run on and are cut at the ends of rows; the first ``offset`` tokens are left out."""
     starts = np.concatenate([[0], np.cumsum(lengths)]) - offset
     stop = min(int(starts[-1]), rows * length)
-    cuts = np.unique(np.concatenate([np.clip(starts, 0, stop), np.arange(0, stop, length)]))
+    cuts = _merged(np.clip(starts, 0, stop), np.arange(0, stop, length))
     begin = cuts[:-1]
     document = np.searchsorted(starts, begin, side="right") - 1
     return Layout(document, begin - starts[document], np.diff(cuts), begin // length, begin % length)
+
+
+def _merged(one: Index, other: Index) -> Index:
+    """The numbers of two ascending arrays, each once, ascending."""
+    both = np.concatenate([one, other])
+    both.sort(kind="stable")  # merges what is in order
+    fresh = np.ones(len(both), dtype=np.bool_)
+    np.not_equal(both[1:], both[:-1], out=fresh[1:])
+    return both[fresh]
 
 
 def layout_best(lengths: Index, length: int) -> Layout:

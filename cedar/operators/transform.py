@@ -1,24 +1,24 @@
 """Transforms: functions that work on whole columns, and say beforehand what type they make.
 
 ``map`` knows them: ``p.map(FirstX(20), "history")`` runs once per block, and not once per row. They are plain values:
-equal parameters make equal transforms. Each is a function of its row alone, so rows that are equal need it once.
+equal parameters make equal transforms. Each is a function of its row alone, and of the row's draws where it is random.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
-from cedar.block import Block
-from cedar.columns import Column, ColumnType, as_column, type_of
+from cedar.columns import Column, ColumnType, as_column, objects, type_of
 from cedar.errors import PipelineError, user_site
-from cedar.groups.column import plain
-from cedar.operators.arguments import pick
-from cedar.operators.base import Env
-from cedar.operators.failures import Blame, Failure
+from cedar.operators.chains import Chain
+from cedar.operators.draws import Draws
+
+_PLAIN = (str, int, float, tuple, type(None))
 
 
 class BadValues(Exception):
@@ -32,45 +32,85 @@ class BadValues(Exception):
 class Transform(ABC):
     """A function of one or several columns; subclasses are frozen dataclasses.
 
-    ``arity`` is how many columns it reads; None is one or more.
+    Attributes:
+        arity: how many columns it reads; None is one or more.
+        outputs: how many columns it writes; None is as many as it reads.
+        random: it draws: ``columns`` gets ``draws=``.
+        per_row: its time goes into rows, not into calls, so that small blocks are worth their overhead.
+        larger: what it makes is known to be larger than what it reads, as decoded images are.
+        chain: what runs several such transforms, one after the other, as one kernel.
     """
 
     arity: ClassVar[int | None] = 1
+    outputs: ClassVar[int | None] = 1
+    random: ClassVar[bool] = False
+    per_row: ClassVar[bool] = False
+    larger: ClassVar[bool] = False
+    chain: ClassVar[Chain | None] = None
 
     @abstractmethod
-    def result(self, *types: Any) -> ColumnType:
-        """The type of the result for columns of these types.
+    def result(self, *types: Any) -> ColumnType | tuple[ColumnType, ...]:
+        """The type of the result for columns of these types; a tuple where it writes several.
 
         Raises:
             PipelineError: types that it does not take.
         """
 
     @abstractmethod
-    def columns(self, *columns: Column) -> Column:
-        """The result for columns of types that ``result`` takes, one entry per row.
+    def columns(self, *columns: Any, **draws: Any) -> Column | tuple[Column, ...]:
+        """The result for columns of types that ``result`` takes, one entry per row; a tuple where it writes several.
+
+        A random one takes ``draws=``, the draws of the rows.
 
         Raises:
             BadValues: rows that have no result.
         """
 
-    def __call__(self, *values: Any) -> Any:
-        """The result for one row, given as Python values.
+    def __call__(self, *values: Any, draws: Draws | None = None) -> Any:
+        """The result for one row, given as Python values; ``draws`` holds one row, for what is random.
 
         Raises:
             PipelineError: values of types that it does not take.
             ValueError: values that have no result.
         """
-        arrays = [as_column(pa.array([value])) for value in values]
-        self.result(*(array.type for array in arrays))
+        arrays = [as_column(one_row(value)) for value in values]
+        self.result(*(type_of(array) for array in arrays))
         try:
-            found = self.columns(*arrays)
+            found = self.columns(*arrays) if draws is None else self.columns(*arrays, draws=draws)
         except BadValues as bad:
             raise ValueError(str(bad)) from None
-        return found[0].as_py() if isinstance(found, pa.Array) else found[0]
+        made = [column[0].as_py() if isinstance(column, pa.Array) else column[0] for column in as_tuple(found)]
+        return tuple(made) if isinstance(found, tuple) else made[0]
+
+    @property
+    def identity(self) -> str:
+        """Stands for what it does; a change is worth a warning at a resume. Parameters that are no plain values,
+        such as a vocabulary, are for a subclass to stand for.
+        """
+        assert is_dataclass(self)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return f"{type(self).__name__}{ {name: v for name, v in values.items() if isinstance(v, _PLAIN)} }"
+
+    @property
+    def pooled(self) -> bool:
+        """It works in threads of a library, whose CPU time is not seen from the calling thread."""
+        return False
 
     def unfit(self, kind: ColumnType, wants: str) -> PipelineError:
         """The error for a column of a type that it does not take."""
         return PipelineError(f"{type(self).__name__} takes {wants}, not {kind}", fix="cast the column, or map it first")
+
+
+def as_tuple(found: Any) -> tuple[Any, ...]:
+    """What a transform made, one entry for each column that it writes."""
+    return found if isinstance(found, tuple) else (found,)
+
+
+def one_row(value: Any) -> Any:
+    """A column of one row."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return value[None] if value.dtype != object else objects([value])
+    return pa.array([value])
 
 
 def check_transform(
@@ -88,10 +128,12 @@ def check_transform(
     """
     name, arity = type(transform).__name__, transform.arity
     if not columns or (arity is not None and len(columns) != arity):
-        wants = f"{arity} column{'s' * (arity > 1)}" if arity is not None else "at least one column"
+        wants = _counted(arity) if arity is not None else "at least one column"
         raise PipelineError(f"map({name}): it reads {wants}, not {len(columns)}", site=user_site(), fix="name them")
-    if len(into) != 1:
-        raise PipelineError(f"map({name}): it writes one column, not {len(into)}", site=user_site(), fix="give into=")
+    writes = len(columns) if transform.outputs is None else transform.outputs
+    if len(into) != writes:
+        wants = "one column" if writes == 1 else _counted(writes)
+        raise PipelineError(f"map({name}): it writes {wants}, not {len(into)}", site=user_site(), fix="give into=")
     if random or dtype is not None or timeout is not None:
         odd = "random=" if random else "dtype=" if dtype is not None else "timeout="
         raise PipelineError(
@@ -99,27 +141,5 @@ def check_transform(
         )
 
 
-@dataclass(frozen=True)
-class TransformRows:
-    """The kernel of ``map`` with a transform."""
-
-    transform: Transform
-    reads: tuple[str, ...]
-    into: str
-    blame: Blame
-    row_wise: ClassVar[bool] = True  # a block may be cut
-
-    def __call__(self, block: Block, env: Env) -> Block:
-        arrays = [plain(pick(block, name, self.blame)) for name in self.reads]
-        try:
-            self.transform.result(*(type_of(array) for array in arrays))
-            made = self.transform.columns(*arrays)
-        except BadValues as bad:
-            failures = {row: Failure(f"{self.blame.label}: {why}", why, bad.fix) for row, why in bad.rows.items()}
-            if not block.aligned:  # a function resized the batch: its rows have no keys
-                raise self.blame.error(failures[min(failures)], None) from None
-            return self(self.blame.settle(block, env, failures), env)
-        except PipelineError as error:
-            error.site = error.site or self.blame.site
-            raise
-        return block.with_columns({self.into: made})
+def _counted(columns: int) -> str:
+    return f"{columns} column{'s' * (columns > 1)}"

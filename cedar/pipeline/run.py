@@ -42,7 +42,7 @@ class RunMethods:
         subgroup: bool = False,
         split_batches: bool = False,
         steps: int | None = None,
-        format: str = "numpy",
+        format: str | None = None,
         device: Any = None,
         exact: bool = True,
         on_error: Skip | None = None,
@@ -64,8 +64,8 @@ class RunMethods:
             subgroup: rank and world number a group inside the job, so they may differ from what the environment says.
             split_batches: batch sizes are global, and every rank gets its slice of every batch.
             steps: end every epoch after exactly so many batches on all ranks; rows left over open the next epoch.
-            format: "numpy", "torch" or "arrow".
-            device: where tensors go (format="torch").
+            format: "numpy", "torch" or "arrow"; by default "numpy", or "torch" where ``device`` is given.
+            device: where tensors go, ``"cuda"`` or any other torch device: batches are copied two ahead.
             exact: False allows rewrites whose results differ within an operator's tolerance.
             on_error: a default for every operator.
             progress: show a progress bar in a terminal.
@@ -84,7 +84,8 @@ class RunMethods:
         options = Options(
             planner=planner, plan=chosen, explainer=explain_run,
             executor=executor, workers=workers, seed=seed, epoch=epoch, rank=rank, world=world, subgroup=subgroup,
-            split_batches=split_batches, steps=steps, format=format, device=device, on_error=on_error,
+            split_batches=split_batches, steps=steps, format=format or ("numpy" if device is None else "torch"),
+            device=device, on_error=on_error,
             observe=Progress("loader").update if progress else None,
         )  # fmt: skip
         return Loader(cast("Pipeline", self).node, options)

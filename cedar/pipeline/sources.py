@@ -166,19 +166,29 @@ def read_tar(paths: Paths) -> Pipeline:
     return _start(lambda: tar.read_tar(paths))
 
 
-def from_items(rows: Any, *, dtypes: Mapping[str, Any] | None = None) -> Pipeline:
+def from_items(rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None) -> Pipeline:
     """Rows of a list of dicts, or of any map-style dataset (``__len__`` with ``__getitem__`` or ``__getitems__``).
 
     Types are fixed by the first 64 rows, or by ``dtypes``.
+
+    Args:
+        rows: items are dicts; of a tuple the parts become columns "0", "1", ...; anything else the column "item".
+        names: of the columns, where items are tuples, lists or single values.
+        dtypes: types of columns, where the first 64 rows do not tell.
+
+    Raises:
+        PipelineError: ``rows`` is something else; the error says what to use for it.
 
     Example:
         >>> import cedar
         >>> list(cedar.from_items([{"x": 1}]))
         [{'x': 1}]
+        >>> list(cedar.from_items([(0.5, 1)], names=("x", "label")))
+        [{'x': 0.5, 'label': 1}]
     """
     from cedar.datasets import items
 
-    return _start(lambda: items.from_items(rows, dtypes=dtypes))
+    return _start(lambda: items.from_items(rows, names=names, dtypes=dtypes))
 
 
 def from_iterable(make_iterator: Callable[[], Iterator[Any]], *, dtypes: Mapping[str, Any] | None = None) -> Pipeline:

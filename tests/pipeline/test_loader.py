@@ -60,7 +60,7 @@ def test_rows_are_dicts_and_batches_dicts_of_arrays() -> None:
     ("options", "error"),
     [
         ({"format": "pandas"}, "it is one of 'numpy', 'torch', 'arrow'"),
-        ({"device": "cpu"}, 'device= needs format="torch"'),
+        ({"device": "cpu", "format": "numpy"}, 'device= needs format="torch"'),
         ({"workers": 0}, "workers=0"),
         ({"workers": True}, "workers=True"),
         ({"steps": 0}, "steps=0"),

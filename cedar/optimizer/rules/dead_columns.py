@@ -5,8 +5,11 @@ from __future__ import annotations
 from cedar.graph import Node
 from cedar.operators.base import Schema
 from cedar.operators.cache import Cache
+from cedar.operators.chains import Chain
 from cedar.operators.concat import Concat
+from cedar.operators.map import Map
 from cedar.operators.mix import Mix
+from cedar.operators.transform import Transform
 from cedar.optimizer.edit import only, rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome
 from cedar.optimizer.live import needs
@@ -19,7 +22,7 @@ def dead_columns(node: Node, facts: Facts) -> Outcome:
     """
     effects = node.operator.effects()
     holds = effects.rows == "stream" or isinstance(node.operator, Cache)
-    if not node.inputs or not (holds or effects.per_row):
+    if not node.inputs or not (holds or effects.per_row) or _chained(node):
         return None
     kept = [_kept(node, child, facts) for child in node.inputs]
     if isinstance(node.operator, Concat | Mix) and not all(kept):
@@ -30,6 +33,17 @@ def dead_columns(node: Node, facts: Facts) -> Outcome:
     gone = {n for c, names in zip(node.inputs, kept, strict=True) if names for n in set(_names(c, facts)) - set(names)}
     listed = sorted(gone)[:6] + ([f"{len(gone) - 6} more"] if len(gone) > 6 else [])
     return Change(rebuilt(node, inputs, facts), facts.label(node), f"{', '.join(listed)} dropped below it")
+
+
+def _chained(node: Node) -> bool:
+    """It may run as one kernel with the operator below, which nothing should part."""
+    chain = _chain(node)
+    return chain is not None and all(_chain(child) is chain for child in node.inputs)
+
+
+def _chain(node: Node) -> Chain | None:
+    fn = node.operator.fn if isinstance(node.operator, Map) else None
+    return fn.chain if isinstance(fn, Transform) else None
 
 
 def _kept(node: Node, child: Node, facts: Facts) -> tuple[str, ...]:

@@ -6,7 +6,9 @@ from cedar import graph
 from cedar.graph import Node
 from cedar.operators.batch import Batch
 from cedar.operators.cache import Cache
+from cedar.operators.map import Map
 from cedar.operators.shuffle import Shuffle
+from cedar.operators.transform import Transform
 from cedar.optimizer.commute import is_row_operator, may_skip, pads
 from cedar.optimizer.edit import is_inserted, rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
@@ -19,41 +21,82 @@ _TASK_ROWS = 1024  # of a task above a shuffle, at least
 def late(node: Node, facts: Facts) -> Outcome:
     """Operators that give a row for each row move above shuffle and batch, or below shuffle, by measured sizes."""
     below = node.inputs[0] if len(node.inputs) == 1 else None
-    if facts.profile is None or below is None:
+    if below is None:
         return None
-    if isinstance(node.operator, Shuffle | Batch) and _growth(below, facts) > _LARGER and _pays(below, node, facts):
-        return _swapped(below, node, below, facts, "above")
-    if isinstance(below.operator, Shuffle) and _growth(node, facts) < _SMALLER:
-        return _swapped(node, node, below, facts, "below")
+    if facts.profile is None:
+        return _declared(node, below, facts)
+    if isinstance(node.operator, Shuffle | Batch):
+        first = _first_grown(below, node, facts)
+        if first is not None:
+            return _swapped(below, node, below, facts, "above", first)
+    if isinstance(below.operator, Shuffle) and _movable(node, facts) and _growth(node, node, facts) < _SMALLER:
+        return _swapped(node, node, below, facts, "below", node)
     return None
 
 
-def _growth(node: Node, facts: Facts) -> float:
-    figures = facts.figures(node)
+def _declared(stream: Node, below: Node, facts: Facts) -> Outcome:
+    """Before anything is measured: what decodes, and what follows it, moves above a batch."""
+    if not isinstance(stream.operator, Shuffle | Batch):
+        return None
+    current = below
+    while _movable(current, facts) and _reason(current, stream, facts) is None and _shared(current, facts) is None:
+        operator = current.operator
+        if isinstance(operator, Map) and isinstance(operator.fn, Transform) and operator.fn.larger:
+            top = rebuilt(below, (rebuilt(stream, below.inputs, facts),), facts)
+            how = f"above {facts.label(stream)} ({facts.label(current)} makes rows larger)"
+            return Change(top, facts.label(below), how)
+        current = current.inputs[0]
+    return None
+
+
+def _first_grown(top: Node, stream: Node, facts: Facts) -> Node | None:
+    """The operator that ``top``, right below ``stream``, has to move above it for: rows that enter it are so small that
+    it pays to move them instead. It is ``top`` itself, or one below it that may follow it, as decoding follows a crop.
+    """
+    current = top
+    while _movable(current, facts) and (current is top or _reason(current, stream, facts) is None):
+        if _growth(current, top, facts) > _LARGER and _pays(current, top, stream, facts):
+            return current
+        current = current.inputs[0]
+        if facts.consumers[id(current)] > 1:
+            break
+    return None
+
+
+def _movable(node: Node, facts: Facts) -> bool:
     movable = is_row_operator(node) and not isinstance(node.operator, Cache) and not is_inserted(node, facts)
-    if figures is None or not movable or not figures.bytes_in or node.operator.effects().rows != "1:1":
+    return movable and node.operator.effects().rows == "1:1"
+
+
+def _growth(node: Node, top: Node, facts: Facts) -> float:
+    """How many times larger rows are behind ``top`` than they were before ``node``."""
+    before, after = facts.figures(node), facts.figures(top)
+    if before is None or after is None or not before.bytes_in:
         return 1.0
-    return figures.bytes_out / figures.bytes_in
+    return after.bytes_out / before.bytes_in
 
 
-def _pays(moving: Node, stream: Node, facts: Facts) -> bool:
-    """What is not moved about is worth the tasks that the operator then needs: above a batch, one for each."""
-    figures = facts.figures(moving)
-    assert figures is not None
+def _pays(node: Node, top: Node, stream: Node, facts: Facts) -> bool:
+    """What is not moved about is worth the tasks that the operators then need: above a batch, one for each."""
+    before, after = facts.figures(node), facts.figures(top)
+    if before is None or after is None:
+        return False
     rows = stream.operator.size if isinstance(stream.operator, Batch) else _TASK_ROWS
-    return (figures.bytes_out - figures.bytes_in) * rows > _TASK_BYTES
+    return (after.bytes_out - before.bytes_in) * rows > _TASK_BYTES
 
 
-def _swapped(moving: Node, above: Node, below: Node, facts: Facts, where: str) -> Outcome:
-    """``above`` and ``below`` in the other order; ``moving``, one of them, is the row operator."""
+def _swapped(moving: Node, above: Node, below: Node, facts: Facts, where: str, first: Node) -> Outcome:
+    """``above`` and ``below`` in the other order; ``moving``, one of them, is the row operator, ``first`` why."""
     stream = below if moving is above else above
     reason = _reason(moving, stream, facts) or _shared(below, facts)
     if reason is not None:
         return Refusal(reason, facts.label(moving))
-    figures = facts.figures(moving)
-    assert figures is not None
+    before, after = facts.figures(first), facts.figures(moving)
+    assert before is not None
+    assert after is not None
     top = rebuilt(below, (rebuilt(above, below.inputs, facts),), facts)
-    sizes = f"{figures.bytes_in:,.0f} to {figures.bytes_out:,.0f} bytes a row"
+    sizes = f"{before.bytes_in:,.0f} to {after.bytes_out:,.0f} bytes a row"
+    sizes += "" if first is moving else f" from {facts.label(first)} on"
     return Change(top, facts.label(moving), f"{where} {facts.label(stream)} ({sizes})")
 
 

@@ -5,6 +5,7 @@ import pytest
 import cedar
 from cedar import col
 from cedar.optimizer.rules import RULES, dead_columns
+from tests.operators.toy_transforms import AddNoise, Refuse
 from tests.optimizer.plan_lines import after, decided, line, table
 
 
@@ -61,3 +62,8 @@ def test_each_user_of_a_shared_pipeline_drops_what_it_does_not_read():
 def test_the_order_of_columns_at_the_end_is_as_written():
     p = table("a", "b", "c").map(f, "b", into="d").map(f, "c", into="a")
     assert after(p, *RULES) == "read[b,c] -> map(f) -> map(f) -> select(a, b, c, d)"
+
+
+def test_transforms_that_run_as_one_are_not_parted():
+    p = table("a", "b", "c").map(AddNoise(), "a", into="d").map(Refuse(1), "d").select("d").batch(2)
+    assert "map(AddNoise) -> map(Refuse)" in after(p, dead_columns)

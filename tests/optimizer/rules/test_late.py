@@ -5,6 +5,7 @@ import pytest
 
 from cedar import Skip, col
 from cedar.optimizer.rules import late, push_filter
+from tests.operators.toy_transforms import Unfold
 from tests.optimizer.plan_lines import after, decided, line, measured, table
 
 
@@ -15,7 +16,15 @@ def f(x):
 GROWS = {"bytes_in": {1: 10.0, 2: 10.0, 3: 10.0}, "bytes_out": {1: 100.0, 2: 10.0, 3: 10.0}}
 SHRINKS = {"bytes_in": {2: 100.0}, "bytes_out": {2: 10.0}}
 
+PICTURES = {"bytes_in": {1: 10.0, 2: 1000.0, 3: 100.0}, "bytes_out": {1: 1000.0, 2: 100.0, 3: 100.0}}
+SMALL_AGAIN = {"bytes_in": {1: 10.0, 2: 1000.0, 3: 10.0}, "bytes_out": {1: 1000.0, 2: 10.0, 3: 10.0}}
+
 MOVED = [
+    (
+        lambda p: p.map(f, "a").map(f, "a").map(f, "b").batch(1024),
+        PICTURES,
+        "read -> batch -> map(f) -> map(f) -> map(f)",
+    ),
     (lambda p: p.map(f, "a").shuffle().filter(col("a") > 1), GROWS, "read -> shuffle -> map(f) -> filter(a > 1)"),
     (lambda p: p.map(f, "a").batch(1024), GROWS, "read -> batch -> map(f)"),
     (lambda p: p.map(f, "a").shuffle().batch(1024), GROWS, "read -> shuffle -> batch -> map(f)"),
@@ -33,6 +42,7 @@ def test_rows_are_moved_about_while_they_are_small(make, sizes, expected):
 
 
 KEPT = [
+    (lambda p: p.map(f, "a").map(f, "a").map(f, "b").batch(1024), SMALL_AGAIN, None),
     (lambda p: p.map(f, "a").shuffle(by="a"), GROWS, "groups rows by what it may write"),
     (lambda p: p.map(f, "a").batch(1024, last="pad"), GROWS, "fills batches up"),
     (lambda p: p.map(f, "a", on_error=Skip()).shuffle(), GROWS, "may skip rows"),
@@ -103,3 +113,13 @@ def test_a_function_on_groups_of_rows_sees_the_same_groups():
 def test_a_small_gain_is_not_worth_a_task_for_each_batch():
     p = table("a").map(f, "a").batch(2)
     assert after(p, late, profile=measured(**GROWS)) == line(p.node)
+
+
+def test_what_decodes_moves_above_a_batch_before_anything_is_measured():
+    p = table("a").map(Unfold(), "a").map(f, "a").shuffle().batch(4)
+    assert after(p, late) == "read -> shuffle -> batch -> map(Unfold) -> map(f)"
+    padded = table("a").map(Unfold(), "a").batch(4, last="pad")
+    assert after(padded, late) == line(padded.node)
+    skipping = table("a").map(Unfold(), "a", on_error=Skip()).batch(4)
+    skips = {skipping.node.inputs[0]}
+    assert after(skipping, late, skips=lambda node: node.logical in skips) == line(skipping.node)

@@ -1,0 +1,79 @@
+"""Buffers: memory of large arrays, used again when nobody holds it any more.
+
+An operating system clears each page that it hands out, which takes as long as filling it. A loader makes arrays of the
+same few sizes over and over, so what the trainer has let go of serves for the next batch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import threading
+import weakref
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_SMALL = 1 << 20  # bytes: below that, the allocator keeps memory itself
+_ROUND = 1 << 16
+_MOST_IDLE = 256 << 20  # bytes kept for later; beyond that, the longest unused goes
+
+
+class _Spare:
+    """Memory that nobody holds, by size, the longest unused first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a collection within may give back more
+        self._idle: OrderedDict[int, list[mmap.mmap]] = OrderedDict()
+        self._bytes = 0
+
+    def take(self, size: int) -> mmap.mmap:
+        with self._lock:
+            if size in self._idle:
+                return self._pop(size)
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        return memory
+
+    def give_back(self, memory: mmap.mmap) -> None:
+        with self._lock:
+            size = len(memory)
+            self._idle.setdefault(size, []).append(memory)
+            self._idle.move_to_end(size)
+            self._bytes += size
+            while self._bytes > _MOST_IDLE:
+                self._pop(next(iter(self._idle)))  # unmapped with its last reference
+
+    def _pop(self, size: int) -> mmap.mmap:
+        there = self._idle[size]
+        memory = there.pop()
+        self._bytes -= size
+        if not there:
+            del self._idle[size]
+        return memory
+
+
+_spare = _Spare()
+
+
+def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """An array like ``numpy.empty``; its memory is used again when the array and all views of it are gone.
+
+    Example:
+        >>> array = empty((2, 3), "uint8")
+        >>> array.shape, array.flags.writeable
+        ((2, 3), True)
+    """
+    kind = np.dtype(dtype)
+    count = math.prod(shape)
+    size = count * kind.itemsize
+    if size < _SMALL or kind.hasobject:
+        return np.empty(shape, kind)
+    memory = _spare.take(-(-size // _ROUND) * _ROUND)
+    held: Any = (ctypes.c_ubyte * len(memory)).from_buffer(memory)
+    weakref.finalize(held, _spare.give_back, memory).atexit = False
+    return np.frombuffer(held, kind, count).reshape(shape)

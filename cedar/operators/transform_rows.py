@@ -1,0 +1,124 @@
+"""The kernels of ``map`` with a transform: one transform, or a chain of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cedar.block import Block
+from cedar.columns import Column, type_of
+from cedar.errors import PipelineError
+from cedar.groups.column import plain
+from cedar.operators.arguments import key_hashes, pick
+from cedar.operators.base import Env
+from cedar.operators.chains import Fault, Link
+from cedar.operators.draws import Draws
+from cedar.operators.failures import Blame, Failure
+from cedar.operators.transform import BadValues, Transform, as_tuple
+
+
+@dataclass(frozen=True)
+class TransformRows:
+    """A transform: reads columns, writes columns; ``draw`` is the operator's own seed, for a random one."""
+
+    transform: Transform
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    blame: Blame
+    draw: int = 0
+    row_wise: ClassVar[bool] = True  # a block may be cut
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        arrays = [plain(pick(block, name, self.blame)) for name in self.reads]
+        draws = self.draws(block, env)
+        try:
+            self.transform.result(*(type_of(array) for array in arrays))
+            made = self.transform.columns(*arrays) if draws is None else self.transform.columns(*arrays, draws=draws)
+        except BadValues as bad:
+            return self(
+                _settled(block, env, [self], {row: Fault(0, why, bad.fix) for row, why in bad.rows.items()}), env
+            )
+        except PipelineError as error:
+            error.site = error.site or self.blame.site
+            raise
+        return block.with_columns(dict(zip(self.writes, as_tuple(made), strict=True)))
+
+    def draws(self, block: Block, env: Env) -> Draws | None:
+        """Of a block's live rows, where the transform is random."""
+        if not self.transform.random:
+            return None
+        if not block.aligned:
+            raise PipelineError(
+                f"{self.blame.label} draws for each row, and a function below it has resized the batch",
+                site=self.blame.site,
+                fix="put it below that function",
+            )
+        return Draws(key_hashes(block, env, self.draw))
+
+    @property
+    def pooled(self) -> bool:
+        return self.transform.pooled
+
+    @property
+    def link(self) -> Link:
+        return Link(self.transform, self.reads, self.writes)
+
+    def fuse(self, above: object) -> ChainRows | None:
+        """Both as one kernel, where their family does that."""
+        return ChainRows((self,)).fuse(above)
+
+
+@dataclass(frozen=True)
+class ChainRows:
+    """Transforms of one family, one after the other."""
+
+    parts: tuple[TransformRows, ...]
+    row_wise: ClassVar[bool] = True
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        chain = self.parts[0].transform.chain
+        assert chain is not None
+        made: set[str] = set()
+        columns: dict[str, Column] = {}
+        for part in self.parts:
+            columns |= {name: plain(pick(block, name, part.blame)) for name in part.reads if name not in made}
+            made |= set(part.writes)
+        try:
+            done, faults = chain.run([p.link for p in self.parts], columns, [p.draws(block, env) for p in self.parts])
+        except PipelineError as error:
+            error.site = error.site or self.parts[0].blame.site
+            raise
+        after = block.with_columns(done)
+        return _settled(after, env, self.parts, faults) if faults else after
+
+    def fuse(self, above: object) -> ChainRows | None:
+        """With one more, where the family takes it."""
+        chain = self.parts[0].transform.chain
+        if chain is None or not isinstance(above, TransformRows) or above.transform.chain is not chain:
+            return None
+        joins = chain.joins([part.link for part in self.parts], above.link)
+        return ChainRows((*self.parts, above)) if joins else None
+
+
+def _settled(block: Block, env: Env, parts: Sequence[TransformRows], faults: dict[int, Fault]) -> Block:
+    """The block without the rows that failed; each is blamed on the transform that had no result for it.
+
+    Raises:
+        RowError: where that ends the run: for the first row of the first transform.
+    """
+    failures = {row: _failure(parts[fault.link], fault) for row, fault in faults.items()}
+    ending = [row for row, fault in faults.items() if parts[fault.link].blame.stops(env)]
+    if not block.aligned:  # a function resized the batch: its rows have no keys
+        row = min(failures)
+        raise parts[faults[row].link].blame.error(failures[row], None)
+    if ending:
+        link, row = min((faults[row].link, row) for row in ending)
+        return parts[link].blame.settle(block, env, {row: failures[row]})
+    if env.sampling:
+        return parts[0].blame.settle(block, env, failures)
+    return block.kill({row: parts[faults[row].link].blame.skipped(failure) for row, failure in failures.items()})
+
+
+def _failure(part: TransformRows, fault: Fault) -> Failure:
+    return Failure(f"{part.blame.label}: {fault.why}", fault.why, fault.fix)

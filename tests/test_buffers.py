@@ -1,0 +1,76 @@
+"""Buffers: memory is used again when nobody holds it, and not before."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+
+from cedar import buffers
+from cedar.columns import concat, take
+
+SHAPE = (3, 1 << 20)
+
+
+def address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def test_memory_that_was_let_go_serves_again():
+    first = buffers.empty(SHAPE, "uint8")
+    at = address(first)
+    del first
+    gc.collect()
+    assert address(buffers.empty(SHAPE, "uint8")) == at
+
+
+def test_memory_that_a_view_holds_does_not():
+    first = buffers.empty(SHAPE, "uint8")
+    first[...] = 7
+    view = first[1:, 5:].reshape(2, -1).view("uint8")
+    at = address(first)
+    del first
+    gc.collect()
+    other = buffers.empty(SHAPE, "uint8")
+    other[...] = 9
+    assert address(other) != at
+    assert (view == 7).all()
+
+
+def test_small_arrays_and_objects_are_plain():
+    assert buffers.empty((4,), "int64").flags.owndata
+    assert buffers.empty((1 << 18,), object).dtype == object
+
+
+def test_what_is_kept_is_bounded():
+    arrays = [buffers.empty((40 << 20,), "uint8") for _ in range(10)]
+    del arrays
+    gc.collect()
+    assert buffers._spare._bytes <= buffers._MOST_IDLE
+
+
+def test_many_threads_share_it():
+    wrong: list[int] = []
+
+    def work(value: int) -> None:
+        for _ in range(50):
+            array = buffers.empty(SHAPE, "uint8")
+            array[:, ::4096] = value
+            wrong.extend([value] * int((array[:, ::4096] != value).any()))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+
+
+def test_large_columns_are_joined_and_taken_as_small_ones():
+    parts = [np.random.default_rng(i).random((5 + i, 300, 200)) for i in range(3)]
+    joined = concat(parts)
+    assert (joined == np.concatenate(parts)).all()
+    index = np.array([3, 0, 11, 3], dtype=np.int64)
+    assert (take(joined, index) == joined[index]).all()
+    assert (take(joined[:, ::2], index) == joined[:, ::2][index]).all()
