@@ -1,0 +1,106 @@
+"""gaussian_blur: blur by a random amount."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cedar.errors import PipelineError, user_site
+from cedar.operators.algebra import resampling
+from cedar.operators.draws import Draws
+from cedar.operators.image.color import PixelTransform, pair, set_random
+from cedar.operators.image.pixels_steps import BLUR, NONE, Steps, Weights
+from cedar.operators.image.spatial import check_share, drawn
+from cedar.operators.image.spatial import pair as whole_pair
+
+_LEAST = 2.0**-25  # smaller weights are left out: float32 does not see them beside 1
+
+
+@resampling
+@dataclass(frozen=True)
+class GaussianBlur(PixelTransform):
+    """Blur with a Gaussian kernel: torchvision.transforms.v2.GaussianBlur.
+
+    Images (height, width, channels) of uint8, any channels. The arithmetic: weights exp(-x^2 / (2 sigma^2)) over their
+    sum in float64, rounded to float32, those below 2^-25 left out at both ends; down the columns first and then along
+    the rows, in float32, each product and sum rounded once (fused), in the order of the weights; rounded to uint8 once,
+    halves to the even number. Borders are mirrored (without the border itself), as often as a small image needs.
+
+    torchvision sums the products of both directions at once, so that here and there a value that lies between two whole
+    numbers is rounded to the other one.
+
+    Args:
+        kernel_size: odd: of both sides, or (width, height).
+        sigma: above 0: one number, or between which two numbers it is uniform.
+        p: the probability that a row is blurred: RandomApply([GaussianBlur(...)], p).
+
+    Raises:
+        PipelineError: other arguments, or a column of anything but images of uint8.
+
+    Example:
+        >>> image = np.array([[[0], [0], [255], [0], [0]]], dtype=np.uint8)
+        >>> GaussianBlur(3, sigma=1.0)(image)[0, :, 0].tolist()
+        [0, 70, 115, 70, 0]
+    """
+
+    kernel_size: int | tuple[int, int]
+    sigma: float | Sequence[float] = (0.1, 2.0)
+    p: float = 1.0
+    takes: ClassVar[tuple[int, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check_share("gaussian_blur", "p", self.p)
+        try:
+            sides = whole_pair(self.kernel_size, "kernel_size")
+        except (TypeError, ValueError):
+            sides = (0, 0)
+        if not all(side % 2 for side in sides):
+            raise PipelineError(
+                f"gaussian_blur(kernel_size={self.kernel_size!r}): one or two odd numbers above 0", site=user_site()
+            )
+        low, high = pair("gaussian_blur", "sigma", self.sigma)
+        if not 0 < low <= high < np.inf:
+            raise PipelineError(
+                f"gaussian_blur(sigma={self.sigma!r}): above 0, the smaller number first", site=user_site()
+            )
+        object.__setattr__(self, "kernel_size", sides)
+        object.__setattr__(self, "sigma", (low, high))
+        set_random(self, self.p < 1 or low < high)
+
+    def steps(self, rows: int, draws: Draws | None) -> Steps:
+        sides: Any = self.kernel_size
+        low, high = pair("gaussian_blur", "sigma", self.sigma)
+        codes, numbers = np.full((rows, 1), BLUR, dtype=np.int64), np.zeros((rows, 1, 2))
+        sigmas = np.full(rows, low)
+        if self.p < 1 or low < high:
+            uniform = drawn(draws).uniform(2)
+            codes[uniform[:, 0] >= self.p] = NONE
+            sigmas = low + (high - low) * uniform[:, 1]
+        tables: list[Weights] = []
+        places: dict[tuple[int, float], int] = {}
+        for row in np.flatnonzero(codes[:, 0]):
+            for i, side in enumerate(sides):
+                key = (side, float(sigmas[row]))
+                if key not in places:
+                    places[key] = len(tables)
+                    tables.append(weights(*key))
+                numbers[row, 0, i] = places[key]
+        return Steps(codes, numbers, tables)
+
+
+def weights(size: int, sigma: float) -> Weights:
+    """The weights of a Gaussian kernel that matter: float32, an odd number of them.
+
+    Example:
+        >>> weights(3, 1.0).round(3).tolist(), len(weights(23, 0.1))
+        ([0.27399998903274536, 0.4519999921321869, 0.27399998903274536], 1)
+    """
+    x = np.arange(size) - (size - 1) / 2
+    with np.errstate(over="ignore", under="ignore"):
+        found = np.exp(-((x / sigma) ** 2) / 2)
+    found /= found.sum()
+    reach = int((found[size // 2 :] >= _LEAST).sum()) - 1
+    return found[size // 2 - reach : size // 2 + reach + 1].astype(np.float32)

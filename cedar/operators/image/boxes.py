@@ -1,0 +1,125 @@
+"""Columns of boxes, and of what goes with each box (labels): to arrays a row, and back.
+
+Boxes are (left, top, right, bottom) in pixels, four numbers for each. A column of them holds arrays of shape
+(boxes, 4) as objects, or Arrow lists of lists of four numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cedar.columns import OBJECT, Column, ColumnType, ObjectType, TensorType, objects
+from cedar.operators.transform import Transform
+
+Boxes: TypeAlias = npt.NDArray[np.float32]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+def check_boxes(transform: Transform, kinds: Sequence[ColumnType]) -> None:
+    """Refuse columns beside the images that are not boxes, and lists with an entry for each box.
+
+    Raises:
+        PipelineError: for the first of them.
+    """
+    for i, kind in enumerate(kinds):
+        if isinstance(kind, ObjectType) or (i and isinstance(kind, TensorType) and kind.shape):
+            continue
+        if i == 0 and not _is_boxes(kind):
+            raise transform.unfit(kind, "boxes beside the images: lists of four floats, or objects of shape (boxes, 4)")
+        if i and not (isinstance(kind, pa.DataType) and pa.types.is_large_list(kind)):
+            raise transform.unfit(kind, "lists beside the boxes, an entry for each box")
+
+
+def _is_boxes(kind: Any) -> bool:
+    if isinstance(kind, TensorType):
+        return len(kind.shape) == 2 and kind.shape[1] == 4 and kind.dtype in ("float32", "float64")
+    if not isinstance(kind, pa.DataType) or not pa.types.is_large_list(kind):
+        return False
+    four = kind.value_type
+    if pa.types.is_fixed_size_list(four):
+        return four.list_size == 4 and _is_number(four.value_type)
+    return pa.types.is_large_list(four) and _is_number(four.value_type)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_float32(kind) or pa.types.is_float64(kind))
+
+
+def thinned(kind: ColumnType) -> ColumnType:
+    """The type of a column some of whose boxes, or entries for boxes, go."""
+    return OBJECT if isinstance(kind, TensorType) else kind
+
+
+def box_rows(column: Column) -> tuple[list[Boxes], dict[int, str]]:
+    """The boxes of each row, float32 (boxes, 4), and why some rows have none that can be read."""
+    values = column.to_pylist() if isinstance(column, pa.Array) else column
+    rows, bad = [], {}
+    for i, value in enumerate(values):
+        found, why = _boxes(value)
+        rows.append(found)
+        if why:
+            bad[i] = why
+    return rows, bad
+
+
+def _boxes(value: Any) -> tuple[Boxes, str]:
+    none = np.zeros((0, 4), dtype=np.float32)
+    if value is None:
+        return none, "there are no boxes (null); no box is an empty list"
+    try:
+        array = np.asarray(value, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        return none, f"boxes that are no numbers: {error}"
+    if array.size == 0:
+        return none, ""
+    if array.ndim != 2 or array.shape[1] != 4:
+        return none, f"boxes of shape {array.shape}, not (boxes, 4)"
+    return array, "" if np.isfinite(array).all() else "a box is not finite"
+
+
+def box_column(rows: Sequence[Boxes], like: ColumnType) -> Column:
+    """Boxes as a column of the type that they came in."""
+    if isinstance(like, TensorType):
+        return np.stack(rows).astype(like.dtype) if len(rows) else np.zeros((0, *like.shape), dtype=like.dtype)
+    if not isinstance(like, pa.DataType):
+        return objects(rows)
+    offsets = pa.array(_offsets([len(r) for r in rows]))
+    flat = np.concatenate([np.zeros((0, 4), dtype=np.float32), *rows]).reshape(-1)
+    four = like.value_type
+    numbers = pa.array(flat).cast(four.value_type, safe=False)
+    if pa.types.is_fixed_size_list(four):
+        inner = pa.FixedSizeListArray.from_arrays(numbers, 4)
+    else:
+        inner = pa.LargeListArray.from_arrays(pa.array(np.arange(0, len(flat) + 1, 4)), numbers)
+    return pa.LargeListArray.from_arrays(offsets, inner).cast(like)
+
+
+def _offsets(counts: Sequence[int]) -> npt.NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+
+
+def kept_entries(column: Column, kept: Sequence[Mask | None]) -> tuple[Column, dict[int, str]]:
+    """A column with an entry for each box, without those of boxes that went; why some rows do not fit their boxes.
+
+    Args:
+        kept: for each row the boxes that stay; None: all of them.
+    """
+    values = column.to_pylist() if isinstance(column, pa.Array) else column
+    rows, bad = [], {}
+    for i, (value, mask) in enumerate(zip(values, kept, strict=True)):
+        if mask is None:
+            rows.append(value)
+        elif value is None or np.ndim(value) == 0 or len(value) != len(mask):
+            rows.append(value)
+            entries = "no" if value is None else "one" if np.ndim(value) == 0 else len(value)
+            bad[i] = f"{entries} entries for {len(mask)} boxes"
+        else:
+            kept_here = value[mask] if isinstance(value, np.ndarray) else list(compress(value, mask))
+            rows.append(kept_here)
+    return (pa.array(rows, column.type) if isinstance(column, pa.Array) else objects(rows)), bad

@@ -1,0 +1,96 @@
+"""What the operators on pixels share: they say which steps each row takes, and one kernel takes them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.columns import OBJECT, Column, ColumnType, TensorType
+from cedar.errors import PipelineError, user_site
+from cedar.operators.algebra import mark
+from cedar.operators.draws import Draws
+from cedar.operators.image.base import ImageTransform
+from cedar.operators.image.layout import ImageType, checked
+from cedar.operators.image.pixels_steps import Steps
+from cedar.operators.image.spatial import drawn
+
+
+class PixelTransform(ImageTransform):
+    """Changes pixels and leaves the size of images: colours, blur, conversion to floats.
+
+    Attributes:
+        takes: the numbers of channels that it takes; none: any.
+        dtypes: of the images that it takes.
+    """
+
+    takes: ClassVar[tuple[int, ...]] = (1, 3)
+    dtypes: ClassVar[tuple[str, ...]] = ("uint8",)
+
+    @abstractmethod
+    def steps(self, rows: int, draws: Draws | None) -> Steps:
+        """The steps of each of the rows.
+
+        Args:
+            rows: how many.
+            draws: of the rows, where it is random.
+        """
+
+    def after(self, channels: int) -> int:
+        """The number of channels that it leaves."""
+        return channels
+
+    def result(self, *types: Any) -> ColumnType:
+        (kind,) = types
+        channels, dtype = checked(self, kind, self.dtypes)
+        if channels is not None and self.takes and channels not in self.takes:
+            raise self.unfit(kind, f"images of {' or '.join(map(str, self.takes))} channels")
+        if dtype is None:
+            return OBJECT
+        made = None if channels is None else self.after(channels)
+        if isinstance(kind, TensorType) and made is not None:
+            return TensorType((*kind.shape[:2], made), self.made(dtype))
+        return ImageType(made, self.made(dtype))
+
+    def made(self, dtype: str) -> str:
+        """The dtype of the result."""
+        return dtype
+
+    def columns(self, *columns: Any, **draws: Any) -> Column:
+        from cedar.operators.image.engine import alone
+
+        return alone(self, columns, draws.get("draws"))
+
+
+def applied(draws: Draws | None, p: float) -> npt.NDArray[np.bool_] | None:
+    """Which rows an operator is applied to, by their first draw; None: to all."""
+    return None if p >= 1 else drawn(draws).uniform(1)[:, 0] < p
+
+
+def set_random(transform: Any, random: bool) -> None:
+    """Say of one transform whether it draws: with p=1 some do not."""
+    object.__setattr__(transform, "random", random)
+
+
+def set_pointwise(transform: Any) -> None:
+    """Mark one transform as pointwise, where others of its class are not."""
+    mark(transform, "pointwise")
+
+
+def pair(name: str, what: str, value: Any) -> tuple[float, float]:
+    """Two numbers, from two or from one for both.
+
+    Raises:
+        PipelineError: at the user's line.
+    """
+    both = (value, value) if isinstance(value, int | float | np.number) else value
+    if (
+        not isinstance(both, Sequence)
+        or len(both) != 2
+        or not all(isinstance(v, int | float | np.number) for v in both)
+    ):
+        raise PipelineError(f"{name}({what}={value!r}): one number or two", site=user_site())
+    return float(both[0]), float(both[1])

@@ -1,0 +1,138 @@
+"""crop and center_crop: a part of each image, at a place fixed beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cedar.errors import PipelineError, user_site
+from cedar.operators.draws import Draws
+from cedar.operators.image.boxes import Boxes
+from cedar.operators.image.layout import Sizes
+from cedar.operators.image.moves import Moves
+from cedar.operators.image.padding import filling
+from cedar.operators.image.spatial import Spatial, mark_spatial, pair
+
+Fill = float | tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class Crop(Spatial):
+    """Cut out a part of each image; boxes beside it are shifted and clamped to it: torchvision's functional.crop.
+
+    Args:
+        top: the first row, may be negative with ``fill``.
+        left: the first column, may be negative with ``fill``.
+        height: rows of the part.
+        width: columns of the part.
+        fill: of pixels beyond the image: a value, or one for each channel (torchvision's is 0). Without, images that
+            do not hold the whole part fail, and the optimizer may move the crop before pointwise operators.
+
+    Raises:
+        PipelineError: arguments that do not fit, or a column of anything but images.
+
+    Example:
+        >>> image = np.arange(1, 10, dtype=np.uint8).reshape(3, 3, 1)
+        >>> Crop(1, 1, 2, 2)(image)[:, :, 0].tolist(), Crop(1, 1, 2, 3, fill=0)(image)[:, :, 0].tolist()
+        ([[5, 6], [8, 9]], [[5, 6, 0], [8, 9, 0]])
+    """
+
+    top: int
+    left: int
+    height: int
+    width: int
+    fill: Fill = None
+
+    def __post_init__(self) -> None:
+        whole = all(
+            isinstance(v, int | np.integer) and not isinstance(v, bool)
+            for v in (self.top, self.left, self.height, self.width)
+        )
+        if not whole or self.height < 1 or self.width < 1:
+            raise PipelineError(
+                f"crop({self.top!r}, {self.left!r}, {self.height!r}, {self.width!r}): "
+                "four whole numbers, height and width above 0",
+                site=user_site(),
+            )
+        _fix_fill(self, "crop")
+
+    def shape(self, shape: tuple[int, int] | None) -> tuple[int, int]:
+        del shape
+        return self.height, self.width
+
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+        del boxes, draws
+        corner = np.array([[self.top, self.left]], dtype=np.int64)
+        return cut_or_filled(sizes, corner, (self.height, self.width), self.fill)
+
+
+@dataclass(frozen=True)
+class CenterCrop(Spatial):
+    """Cut out the middle of each image; boxes beside it follow: torchvision.transforms.v2.CenterCrop.
+
+    Args:
+        size: (height, width), or one number for both.
+        fill: of pixels added on both sides of smaller images: a value, or one for each channel. With None smaller
+            images fail, and the optimizer may move the crop before pointwise operators.
+
+    Raises:
+        PipelineError: arguments that do not fit, or a column of anything but images.
+
+    Example:
+        >>> image = np.arange(1, 10, dtype=np.uint8).reshape(3, 3, 1)
+        >>> CenterCrop(1)(image)[:, :, 0].tolist(), CenterCrop((1, 5))(image)[:, :, 0].tolist()
+        ([[5]], [[0, 4, 5, 6, 0]])
+    """
+
+    size: int | tuple[int, int]
+    fill: Fill = 0
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "size", pair(self.size, "size"))
+        except (TypeError, ValueError) as error:
+            raise PipelineError(f"center_crop: {error}", site=user_site()) from None
+        _fix_fill(self, "center_crop")
+
+    def shape(self, shape: tuple[int, int] | None) -> tuple[int, int]:
+        del shape
+        height, width = self.size  # type: ignore[misc]
+        return height, width
+
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+        del boxes, draws
+        size = np.array(self.size, dtype=np.int64)
+        # Padded by half of what is missing, rounded down, the middle lies at half of what is over, rounded to even.
+        before = np.maximum(size - sizes, 0) // 2
+        room = np.maximum(sizes, size) - size
+        corner = np.rint(room / 2).astype(np.int64) - before
+        return cut_or_filled(sizes, corner, self.shape(None), self.fill)
+
+
+def _fix_fill(crop: Any, name: str) -> None:
+    """Added pixels do not come from the image: brighten(crop(x)) is not crop(brighten(x)) where there are some."""
+    if crop.fill is None:
+        mark_spatial(crop)
+    else:
+        object.__setattr__(crop, "fill", filling(name, crop.fill))
+
+
+def cut_or_filled(sizes: Sizes, corner: Sizes, size: tuple[int, int], fill: Any) -> Moves:
+    """A part of one size of each image, from a corner (top, left) that may lie outside; what is missing is filled."""
+    corner = np.broadcast_to(corner, sizes.shape)
+    start = np.clip(corner, 0, sizes)
+    stop = np.maximum(np.clip(corner + np.array(size, dtype=np.int64), 0, sizes), start)
+    before = np.minimum(np.maximum(-corner, 0), size)
+    cut = np.concatenate([start, stop - start], axis=1)
+    pad = np.concatenate([before, np.array(size, dtype=np.int64) - before - (stop - start)], axis=1)
+    if fill is not None:
+        return Moves(cut=cut, pad=pad if pad.any() else None, fill=fill, corner=corner)
+    bad = {
+        int(i): f"an image of {sizes[i, 1]} x {sizes[i, 0]} pixels does not hold a part of {size[1]} x {size[0]} "
+        f"from column {corner[i, 1]}, row {corner[i, 0]}"
+        for i in np.flatnonzero(pad.any(axis=1))
+    }
+    return Moves(cut=cut, bad=bad, fix="resize before it, or give fill=0 for what is missing", corner=corner)

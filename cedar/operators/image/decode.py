@@ -1,0 +1,81 @@
+"""decode: bytes of image files to images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_args
+
+import pyarrow as pa
+
+from cedar.columns import Column, ColumnType
+from cedar.errors import PipelineError, user_site
+from cedar.operators.image.base import ImageTransform
+from cedar.operators.image.decoding import Mode
+from cedar.operators.image.layout import ImageType
+
+
+@dataclass(frozen=True)
+class Decode(ImageTransform):
+    """Image files to images: a column of uint8 arrays of shape (height, width, channels), whose sizes differ.
+
+    JPEG (by libjpeg-turbo), PNG (by libpng) and WebP (by libwebp); GIF, BMP, TIFF and what else Pillow reads: their
+    first frame. docs/images.md has a table of what CMYK, palettes, transparency, 16 bits and animations become.
+
+    Where a crop follows, what lies below it in a JPEG file is not decoded; the pixels are the same.
+
+    Args:
+        mode: "RGB" (transparency is dropped); "GRAY" (1 channel; of a JPEG file its luma, else ITU-R 601 luma as
+            Pillow's); "UNCHANGED" (1 to 4 channels, as in the file; CMYK and palettes become RGB).
+        exif: turn the image upright as its EXIF orientation says.
+        strict: fail on any damage in a JPEG file that the decoder reports. By default, as in Pillow and torchvision,
+            a file that is cut off fails, but one that the decoder can go on with gives what it makes of it.
+
+    Raises:
+        PipelineError: another mode, a column of anything but bytes, or the extra ``images`` is not installed.
+
+    Fails on rows without bytes, of no known format, cut off or damaged, or with more pixels in the header than
+    ``CEDAR_MAX_PIXELS`` (134 million).
+
+    Example:
+        >>> import io
+        >>> from PIL import Image
+        >>> file = io.BytesIO()
+        >>> Image.new("RGB", (3, 2), (255, 0, 9)).save(file, "PNG")
+        >>> decode = Decode()
+        >>> decode(file.getvalue())[1].tolist()
+        [[255, 0, 9], [255, 0, 9], [255, 0, 9]]
+    """
+
+    larger: ClassVar[bool] = True
+    mode: Mode = "RGB"
+    exif: bool = False
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise PipelineError(
+                f"decode(mode={self.mode!r}): it is one of {', '.join(get_args(Mode))}", site=user_site()
+            )
+
+    @property
+    def channels(self) -> int | None:
+        return {"RGB": 3, "GRAY": 1}.get(self.mode)
+
+    def result(self, *types: Any) -> ColumnType:
+        (kind,) = types
+        if not isinstance(kind, pa.DataType) or not (
+            pa.types.is_large_binary(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind)
+        ):
+            raise self.unfit(kind, "bytes of image files")
+        return ImageType(self.channels)
+
+    def columns(self, *columns: Any, **draws: Any) -> Column:
+        from cedar.operators.image.engine import alone
+
+        return alone(self, columns, None)
+
+
+def payload(column: pa.Array) -> list[bytes | None]:
+    """The bytes of each row."""
+    found: list[bytes | None] = column.to_pylist()
+    return found

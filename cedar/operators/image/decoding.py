@@ -1,0 +1,166 @@
+"""Decoding one image file: the fastest library for its format, and what each kind of file becomes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from cedar.operators.image.headers import BadImage, Header, opened
+from cedar.operators.image.layout import Image
+from cedar.operators.image.libraries import library
+
+Mode = Literal["RGB", "GRAY", "UNCHANGED"]
+
+_LUMA = (19595, 38470, 7471)  # ITU-R 601 in 16 bits, as Pillow's convert("L")
+_END = b"\xff\xd9"
+_WARNINGS = (  # of libjpeg, where it goes on
+    "Corrupt JPEG data", "Inconsistent progression", "Invalid SOS parameters", "Premature end of JPEG",
+    "Unknown Adobe color", "Warning:",
+)  # fmt: skip
+
+
+def decode_image(data: bytes, header: Header, mode: Mode, *, strict: bool = False, rows: int | None = None) -> Image:
+    """The image of a file, uint8 (height, width, channels), turned upright where the header holds an orientation.
+
+    Args:
+        strict: fail on any damage that the JPEG decoder reports, also where it goes on.
+        rows: how many rows from the top are needed; there may be more.
+
+    Raises:
+        BadImage: the file is damaged.
+    """
+    turned = header.orientation > 1
+    if header.jpeg is not None and header.plain:
+        image = _jpeg(data, header, mode, strict, None if turned else rows)
+    else:
+        image = _checked(_as_mode(_plain(data, header) if header.plain else _pillow(data, mode), mode), header)
+    return upright(image, header.orientation) if turned else image
+
+
+def upright(image: Image, orientation: int) -> Image:
+    """The image turned as EXIF's orientation (2 .. 8) asks."""
+    if orientation >= 5:
+        image = image.transpose(1, 0, 2)
+    if orientation in (3, 4, 7, 8):
+        image = image[::-1]
+    if orientation in (2, 3, 6, 7):
+        image = image[:, ::-1]
+    return np.ascontiguousarray(image)
+
+
+# ---- JPEG ------------------------------------------------------------------------------------------------------------
+
+
+def _jpeg(data: bytes, header: Header, mode: Mode, strict: bool, rows: int | None) -> Image:
+    assert header.jpeg is not None
+    jpeg = library("simplejpeg", "decode")
+    gray = mode == "GRAY" or (mode == "UNCHANGED" and header.jpeg.components == 1)
+    ends = data.rfind(_END, header.jpeg.scan) > 0
+    part, height = data, header.height
+    if not ends:  # if nothing else is missing, this makes the file whole
+        part = data + _END
+    elif rows is not None and not strict:
+        part, height = first_rows(data, header, rows)
+    image = np.empty((height, header.width, 1 if gray else 3), dtype=np.uint8)
+    try:
+        jpeg.decode_jpeg(part, "GRAY" if gray else "RGB", buffer=image)
+    except Exception as error:  # noqa: BLE001 - ValueError, and KeyError for odd colour spaces
+        why = str(error)
+        if strict or not ends or not why.startswith(_WARNINGS):
+            cut = "" if ends else "; the file is cut off"
+            raise BadImage(f"the JPEG data is damaged: {why}{cut}") from None
+        if _before_pixels(jpeg, part):
+            return _checked(_as_mode(_pillow(data, mode), mode), header)
+    return image
+
+
+def _before_pixels(jpeg: Any, data: bytes) -> bool:
+    """Whether libjpeg warns of something in the header: simplejpeg stops there.
+
+    After a warning that comes later it stops too, but behind the last row, so that the image is complete.
+    """
+    try:
+        jpeg.decode_jpeg_header(data, strict=True)
+    except Exception:  # noqa: BLE001 - as above
+        return True
+    return False
+
+
+def _checked(image: Image, header: Header) -> Image:
+    if image.shape[:2] != (header.height, header.width):
+        raise BadImage(
+            f"the header says {header.width} x {header.height} pixels, "
+            f"the image has {image.shape[1]} x {image.shape[0]}"
+        )
+    return image
+
+
+def first_rows(data: bytes, header: Header, rows: int) -> tuple[bytes, int]:
+    """A JPEG file that decodes to the first ``rows`` rows of this one or more, bit for bit, and its height.
+
+    The rows are coded from the top, each with what came before it, so a frame header with fewer rows makes the decoder
+    stop there. One MCU more than needed is kept: colours of half resolution are interpolated with the row below.
+    """
+    jpeg = header.jpeg
+    assert jpeg is not None
+    if not jpeg.cuttable:
+        return data, header.height
+    kept = (-(-rows // jpeg.rows) + 1) * jpeg.rows
+    if kept >= header.height:
+        return data, header.height
+    at = jpeg.frame + 5
+    return b"".join((data[:at], kept.to_bytes(2, "big"), data[at + 2 :])), kept
+
+
+# ---- the other formats -----------------------------------------------------------------------------------------------
+
+
+def _plain(data: bytes, header: Header) -> Image:
+    codecs = library("imagecodecs", "decode")
+    try:
+        image = codecs.png_decode(data) if header.format == "PNG" else codecs.webp_decode(data)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the library's own errors, ValueError and RuntimeError
+        raise BadImage(f"the {header.format} data is damaged or cut off: {error}") from None
+    found: Image = image[..., None] if image.ndim == 2 else image
+    if found.dtype == np.uint16:
+        found = (found >> 8).astype(np.uint8)  # the high byte
+    return found
+
+
+def _pillow(data: bytes, mode: Mode) -> Image:
+    """The first frame, by Pillow: CMYK becomes RGB, a palette its colours, 16 and 32 bits the highest 8."""
+    with opened(data) as image:
+        try:
+            if mode == "GRAY":
+                image.draft("L", None)  # of a JPEG file its luma, as it is
+            image.load()
+            if image.mode.startswith("I;16"):
+                return (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)[..., None]
+            if image.mode in ("I", "F"):
+                raise BadImage(f"pixels of 32 bits (Pillow's mode {image.mode!r}) have no defined range of colours")
+            if image.mode not in ("L", "RGB", "LA", "RGBA"):
+                alpha = mode == "UNCHANGED" and image.has_transparency_data
+                image = image.convert("L" if image.mode == "1" else "RGBA" if alpha else "RGB")
+            found: Image = np.array(image)
+        except (BadImage, MemoryError):
+            raise
+        except Exception as error:  # noqa: BLE001 - Pillow's plugins raise anything on damaged files
+            raise BadImage(f"the {image.format} data is damaged or cut off: {error}") from None
+    return found[..., None] if found.ndim == 2 else found
+
+
+def _as_mode(image: Image, mode: Mode) -> Image:
+    """Transparency is dropped, gray becomes three equal channels, colours become ITU-R 601 luma."""
+    if mode == "UNCHANGED":
+        return image
+    if image.shape[2] in (2, 4):
+        image = image[..., :-1]
+    if mode == "RGB" and image.shape[2] == 1:
+        image = np.repeat(image, 3, axis=2)
+    elif mode == "GRAY" and image.shape[2] == 3:
+        red, green, blue = (image[..., i].astype(np.uint32) * np.uint32(weight) for i, weight in enumerate(_LUMA))
+        image = ((red + green + blue + np.uint32(0x8000)) >> np.uint32(16)).astype(np.uint8)[..., None]
+    return np.ascontiguousarray(image)

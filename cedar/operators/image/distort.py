@@ -1,0 +1,79 @@
+"""photometric_distort: the colour changes that the SSD detector trains with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+from typing import ClassVar
+
+import numpy as np
+
+from cedar.operators.draws import Draws
+from cedar.operators.image.color import PixelTransform, pair
+from cedar.operators.image.jitter import check_factors, check_shifts
+from cedar.operators.image.pixels_steps import BRIGHTNESS, CONTRAST, HUE, NONE, PERMUTE, SATURATION, Steps
+from cedar.operators.image.spatial import check_share, drawn
+
+_ORDERS = np.array([sum(place << 2 * c for c, place in enumerate(order)) for order in permutations(range(3))])
+
+
+@dataclass(frozen=True)
+class PhotometricDistort(PixelTransform):
+    """torchvision.transforms.v2.RandomPhotometricDistort, of SSD (Liu et al., 2016, arXiv 1512.02325).
+
+    Brightness, then contrast (or at the end, as a coin falls), saturation, hue, and a random order of the channels;
+    each with probability ``p``. The changes are those of ``color_jitter``.
+
+    Images (height, width, 1 or 3) of uint8; of one channel they keep saturation, hue and channels.
+
+    Args:
+        brightness: between which numbers the factor is uniform, from 0 on.
+        contrast: likewise.
+        saturation: likewise.
+        hue: between which parts of the circle the shift is uniform, -0.5 .. 0.5.
+        p: of each of the five.
+
+    Raises:
+        PipelineError: other arguments, or a column of anything but such images.
+
+    Example:
+        >>> image = np.array([[[200, 100, 50]]], dtype=np.uint8)
+        >>> PhotometricDistort(p=0.0)(image, draws=Draws(np.array([5], dtype=np.uint64)))[0, 0].tolist()
+        [200, 100, 50]
+    """
+
+    brightness: tuple[float, float] = (0.875, 1.125)
+    contrast: tuple[float, float] = (0.5, 1.5)
+    saturation: tuple[float, float] = (0.5, 1.5)
+    hue: tuple[float, float] = (-0.05, 0.05)
+    p: float = 0.5
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_share("photometric_distort", "p", self.p)
+        for name in ("brightness", "contrast", "saturation"):
+            ends = pair("photometric_distort", name, getattr(self, name))
+            object.__setattr__(self, name, check_factors("photometric_distort", name, ends))
+        hue = pair("photometric_distort", "hue", self.hue)
+        object.__setattr__(self, "hue", check_shifts("photometric_distort", hue))
+
+    def steps(self, rows: int, draws: Draws | None) -> Steps:
+        # Each row draws: four times whether and how much, whether contrast comes early, whether and which order.
+        uniform = drawn(draws).uniform(11)
+        ranges = [self.brightness, self.contrast, self.saturation, self.hue]
+        low, high = np.array(ranges).T
+        amounts = low + (high - low) * uniform[:, 4:8]
+        on = uniform[:, :4] < self.p
+        early = uniform[:, 8] < 0.5
+        orders = _ORDERS[(uniform[:, 10] * len(_ORDERS)).astype(np.int64)]
+        parts = [
+            (BRIGHTNESS, on[:, 0], amounts[:, 0]),
+            (CONTRAST, on[:, 1] & early, amounts[:, 1]),
+            (SATURATION, on[:, 2], amounts[:, 2]),
+            (HUE, on[:, 3], amounts[:, 3]),
+            (CONTRAST, on[:, 1] & ~early, amounts[:, 1]),
+            (PERMUTE, uniform[:, 9] < self.p, orders),
+        ]
+        numbers = np.zeros((rows, len(parts), 2))
+        numbers[:, :, 0] = np.stack([amount for _, _, amount in parts], axis=1)
+        return Steps(np.stack([np.where(taken, code, NONE) for code, taken, _ in parts], axis=1), numbers)

@@ -1,0 +1,283 @@
+"""Runs image operators, one or a chain: what each row needs is worked out first, then every image is touched once.
+
+A run of spatial operators is moves: numbers that follow from the images' sizes, which headers tell. So an image is
+decoded as far as some row of it is needed, and its part goes through one resampling straight into the result. Runs of
+pixel operators work on all images of the block in one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cedar import buffers
+from cedar.columns import Column, ColumnType, TensorType, type_of
+from cedar.errors import PipelineError
+from cedar.operators.algebra import algebra_of
+from cedar.operators.chains import Fault, Link
+from cedar.operators.draws import Draws
+from cedar.operators.image.boxes import Boxes, box_column, box_rows, kept_entries, thinned
+from cedar.operators.image.color import PixelTransform
+from cedar.operators.image.decode import Decode
+from cedar.operators.image.headers import BadImage
+from cedar.operators.image.layout import DTYPES, Image, ImageType, Sizes
+from cedar.operators.image.moves import Moves, Steps, moved_boxes
+from cedar.operators.image.pixels import compile_pixels
+from cedar.operators.image.sources import Arrays, Files, Source
+from cedar.operators.image.spatial import Spatial
+from cedar.operators.transform import BadValues, Transform, as_tuple
+
+_BOXES_FIX = "give each image an array of shape (boxes, 4), and an entry for each box"
+_MIXED_FIX = "bring images to one number of channels and one dtype first, say by decode(mode='RGB')"
+
+
+def alone(transform: Transform, columns: Sequence[Column], draws: Draws | None) -> Any:
+    """What one operator makes of columns: a tuple where they are several.
+
+    Raises:
+        BadValues: rows that have no result.
+    """
+    names = tuple(str(i) for i in range(len(columns)))
+    done, faults = run([Link(transform, names, names)], dict(zip(names, columns, strict=True)), [draws])
+    if faults:
+        rows = sorted(faults)
+        raise BadValues({row: faults[row].why for row in rows}, faults[rows[0]].fix)
+    made = tuple(done[name] for name in names)
+    return made if len(made) > 1 else made[0]
+
+
+def run(
+    links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]
+) -> tuple[dict[str, Column], dict[int, Fault]]:
+    """See ``Chain.run``."""
+    order = _order(links)
+    links, draws = [links[i] for i in order], [draws[i] for i in order]
+    job = _Job(links, columns, draws)
+    at = 0
+    while at < len(links):
+        end = at + 1
+        while end < len(links) and _family(links[end]) is _family(links[at]):
+            end += 1
+        _family(links[at])(job, at, end)
+        at = end
+    return job.results(), {row: Fault(order[f.link], f.why, f.fix) for row, f in job.faults.items()}
+
+
+def _order(links: Sequence[Link]) -> list[int]:
+    """The order to work in: crops and flips before what works on each pixel, since they are free before resampling."""
+    order: list[int] = []
+    files = isinstance(links[0].transform, Decode) and links[0].transform.channels is not None
+    for i, link in enumerate(links):
+        place = len(order)
+        if files and algebra_of(link.transform) == "spatial":
+            while place > 1 and algebra_of(links[order[place - 1]].transform) == "pointwise":
+                place -= 1
+        order.insert(place, i)
+    return order
+
+
+class _Job:
+    """A block on its way through a chain."""
+
+    def __init__(self, links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]) -> None:
+        self.links, self.draws = links, draws
+        self.beside = dict(columns)  # boxes and labels
+        first = self.beside.pop(links[0].reads[0])
+        self.n = len(first)
+        self.faults: dict[int, Fault] = {}
+        self.written: set[str] = set()
+        self.boxes: dict[str, list[Boxes]] = {}  # of columns of boxes, read once
+        start = links[0].transform
+        self.source: Source = Files(first, start) if isinstance(start, Decode) else Arrays(first)
+        for row, bad in self.source.bad.items():
+            self.faults[row] = Fault(0, bad.why, bad.fix)
+        self.kind: ColumnType = self.source.kind
+        if len(self.source.bad) == self.n and isinstance(self.kind, ImageType) and isinstance(self.source, Arrays):
+            self.kind = _acceptable(links[0].transform, [type_of(self.beside[name]) for name in links[0].reads[1:]])
+
+    def fault(self, row: int, link: int, why: str, fix: str) -> None:
+        """A row fails at a link, unless it failed at an earlier one."""
+        if row not in self.faults or self.faults[row].link > link:
+            self.faults[row] = Fault(link, why, fix)
+
+    def good(self) -> list[int]:
+        """The rows that have not failed."""
+        return [row for row in range(self.n) if row not in self.faults] if self.faults else list(range(self.n))
+
+    def step(self, link: int) -> None:
+        """Note what type the images have after a link.
+
+        Raises:
+            PipelineError: it does not take what it gets.
+        """
+        of = self.links[link]
+        beside = [type_of(self.beside[name]) for name in of.reads[1:]]
+        self.kind = as_tuple(of.transform.result(self.kind, *beside))[0]
+
+    def results(self) -> dict[str, Column]:
+        return {self.links[-1].writes[0]: self.source.column()} | {name: self.beside[name] for name in self.written}
+
+
+def _acceptable(transform: Transform, beside: Sequence[ColumnType]) -> ImageType:
+    """Where no image tells what an object column holds: what the first operator takes."""
+    guesses = [ImageType(channels, dtype) for dtype in DTYPES for channels in (3, 1)]
+    for guess in guesses:
+        try:
+            transform.result(guess, *beside)
+        except PipelineError:
+            continue
+        return guess
+    return guesses[0]
+
+
+# ---- decode ----------------------------------------------------------------------------------------------------------
+
+
+def _decode(job: _Job, at: int, end: int) -> None:
+    """Headers are read already; where spatial operators follow, pixels wait for them."""
+    if end == len(job.links) or _family(job.links[end]) is not _spatial:
+        _settle(job, [], at)
+
+
+# ---- spatial operators -----------------------------------------------------------------------------------------------
+
+
+def _spatial(job: _Job, at: int, end: int) -> None:
+    sizes = job.source.sizes
+    plan: list[Moves] = []
+    fixed = None  # the first link whose results are of one size: they must be alike otherwise too
+    for link in range(at, end):
+        moves = _moves(job, link, sizes)
+        plan.append(moves)
+        sizes = np.maximum(moves.sizes(sizes), 1)  # rows that failed may have none
+        job.step(link)
+        if fixed is None and isinstance(job.kind, TensorType):
+            fixed = link
+    _settle(job, plan, at if fixed is None else fixed)
+
+
+def _moves(job: _Job, link: int, sizes: Sizes) -> Moves:
+    """How a link moves the images; columns beside them follow."""
+    of = job.links[link]
+    assert isinstance(of.transform, Spatial)
+    boxes = None
+    if len(of.reads) > 1:
+        name = of.reads[1]
+        if name not in job.boxes:
+            job.boxes[name], bad = box_rows(job.beside[name])
+            for row, why in bad.items():
+                job.fault(row, link, why, _BOXES_FIX)
+        boxes = job.boxes[name]
+    moves = of.transform.moves(sizes, boxes, job.draws[link])
+    for row, why in moves.bad.items():
+        job.fault(row, link, why, moves.fix)
+    if boxes is not None:
+        _follow(job, of, link, moves, sizes, boxes)
+    return moves
+
+
+def _follow(job: _Job, of: Link, link: int, moves: Moves, sizes: Sizes, boxes: list[Boxes]) -> None:
+    shapes: list[tuple[int, int]] = [(height, width) for height, width in sizes.tolist()]
+    moved = [
+        boxes[row] if row in job.faults else moved_boxes(boxes[row], moves, row, shapes[row]) for row in range(job.n)
+    ]
+    like = type_of(job.beside[of.reads[1]])
+    made = {of.writes[1]: box_column(moved, like if moves.kept is None else thinned(like))}
+    for read, write in zip(of.reads[2:], of.writes[2:], strict=True):
+        made[write] = job.beside[read]
+        if moves.kept is not None:
+            made[write], bad = kept_entries(job.beside[read], moves.kept)
+            for row, why in bad.items():
+                job.fault(row, link, why, _BOXES_FIX)
+    for name, column in made.items():
+        job.boxes.pop(name, None)
+        job.beside[name] = column
+        job.written.add(name)
+    job.boxes[of.writes[1]] = moved
+
+
+def _settle(job: _Job, plan: Sequence[Moves], mixed_at: int) -> None:
+    """Make the pixels that a run of moves asks for; images that do not fit among the others fail at ``mixed_at``."""
+    kind, source = job.kind, job.source
+    tensor = isinstance(kind, TensorType)
+    images: Any = [None] * job.n
+    if isinstance(kind, TensorType):
+        images = buffers.empty((job.n, *kind.shape), kind.dtype)
+        images[...] = 0
+    for row in range(job.n):
+        if row in job.faults and (job.faults[row].link == 0 or not source.late):
+            continue
+        steps = Steps(plan, row)
+        try:
+            image = source.image(row, steps)
+        except BadImage as bad:
+            job.fault(row, 0, bad.why, bad.fix)
+            continue
+        if row in job.faults:
+            continue
+        if not tensor:
+            images[row] = steps.apply(image)
+        elif image.shape[2] == kind.shape[2] and image.dtype == kind.dtype:
+            steps.apply(image, images[row])
+        else:
+            job.fault(row, mixed_at, _mixed(image, kind), _MIXED_FIX)
+    job.source = Arrays(images, kind)
+
+
+def _mixed(image: Image, kind: Any) -> str:
+    channels, dtype = (kind.shape[2], kind.dtype) if isinstance(kind, TensorType) else (kind.channels, kind.dtype)
+    return f"an image of {image.shape[2]} channels of {image.dtype} among images of {channels} of {dtype}"
+
+
+# ---- pixel operators -------------------------------------------------------------------------------------------------
+
+
+def _pixels(job: _Job, at: int, end: int) -> None:
+    source = job.source
+    assert isinstance(source, Arrays)
+    before: Any = job.kind
+    for link in range(at, end):
+        job.step(link)
+    transforms = tuple(link.transform for link in job.links[at:end])
+    draws = list(job.draws[at:end])
+    program = compile_pixels(transforms)
+    if source.tensor:
+        job.source = Arrays(program.run(source.images, draws), job.kind)
+        return
+    for row in job.good():
+        image = source.images[row]
+        if image.dtype != before.dtype or (before.channels is not None and image.shape[2] != before.channels):
+            job.fault(row, at, _mixed(image, before), _MIXED_FIX)
+    rows = job.good()
+    index = np.array(rows, dtype=np.int64)
+    made = program.run([source.images[row] for row in rows], [d if d is None else d.take(index) for d in draws])
+    images: list[Image | None] = [None] * job.n
+    for row, image in zip(rows, made, strict=True):
+        images[row] = image
+    job.source = Arrays(images, job.kind)
+
+
+# ---- channels first --------------------------------------------------------------------------------------------------
+
+
+def _channels_first(job: _Job, at: int, end: int) -> None:
+    source = job.source
+    assert isinstance(source, Arrays)
+    assert end == at + 1
+    job.step(at)
+    if source.tensor:
+        images = source.images.transpose(0, 3, 1, 2)
+    else:
+        images = [None if image is None else image.transpose(2, 0, 1) for image in source.images]
+    job.source = Arrays(images, job.kind)
+
+
+def _family(link: Link) -> Any:
+    transform = link.transform
+    if isinstance(transform, Spatial):
+        return _spatial
+    if isinstance(transform, PixelTransform):
+        return _pixels
+    return _decode if isinstance(transform, Decode) else _channels_first

@@ -1,0 +1,43 @@
+"""horizontal_flip: mirror some of the images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cedar.operators.algebra import spatial
+from cedar.operators.draws import Draws
+from cedar.operators.image.boxes import Boxes
+from cedar.operators.image.layout import Sizes
+from cedar.operators.image.moves import Moves
+from cedar.operators.image.spatial import Spatial, check_share, drawn
+
+
+@spatial
+@dataclass(frozen=True)
+class HorizontalFlip(Spatial):
+    """Mirror an image, left to right, with probability ``p``; boxes beside it too: torchvision's RandomHorizontalFlip.
+
+    Args:
+        p: 0 .. 1.
+
+    Raises:
+        PipelineError: another probability, or a column of anything but images.
+
+    Example:
+        >>> import numpy as np
+        >>> image = np.array([[[1], [2], [3]]], dtype=np.uint8)
+        >>> HorizontalFlip(p=1.0)(image, draws=Draws(np.zeros(1, dtype=np.uint64)))[:, :, 0].tolist()
+        [[3, 2, 1]]
+    """
+
+    p: float = 0.5
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_share("horizontal_flip", "p", self.p)
+
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+        del sizes, boxes
+        return Moves(flip=drawn(draws).uniform(1)[:, 0] < self.p)

@@ -1,0 +1,133 @@
+"""color_jitter: brightness, contrast, saturation and hue, by random amounts in random order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from cedar.errors import PipelineError, user_site
+from cedar.operators.draws import Draws
+from cedar.operators.image.color import PixelTransform, pair, set_pointwise, set_random
+from cedar.operators.image.pixels_steps import BRIGHTNESS, CONTRAST, HUE, NONE, SATURATION, Steps
+from cedar.operators.image.spatial import check_share, drawn
+
+Amount: TypeAlias = float | Sequence[float] | None
+CODES = (BRIGHTNESS, CONTRAST, SATURATION, HUE)
+
+
+@dataclass(frozen=True)
+class ColorJitter(PixelTransform):
+    """Change brightness, contrast, saturation and hue in random order: torchvision.transforms.v2.ColorJitter.
+
+    Images (height, width, 1 or 3) of uint8; of one channel they keep saturation and hue. Each change clamps to 0 .. 255
+    and rounds down:
+
+    - brightness: value * factor;
+    - contrast: value * factor + mean * (1 - factor), of the image's mean grey, its sum being exact;
+    - saturation: value * factor + grey * (1 - factor), of the pixel's grey (see ``grayscale``);
+    - hue: added to the hue in HSV, in float32 (Smith, Color Gamut Transform Pairs, 1978).
+
+    Sums of two products are rounded once (fused), as torch rounds them on a processor that has the instruction.
+
+    Args:
+        brightness: factors are uniform from max(0, 1 - brightness) to 1 + brightness, or between two numbers from 0 on.
+        contrast: likewise.
+        saturation: likewise.
+        hue: uniform from -hue to hue, or between two numbers, -0.5 .. 0.5: parts of the circle.
+        p: the probability that a row is changed: RandomApply([ColorJitter(...)], p).
+
+    Without contrast it is pointwise: crops may be moved below it.
+
+    Raises:
+        PipelineError: other arguments, or a column of anything but such images.
+
+    Example:
+        >>> image = np.array([[[200, 100, 50]]], dtype=np.uint8)
+        >>> draws = Draws(np.array([5], dtype=np.uint64))
+        >>> ColorJitter(brightness=(0.5, 0.5))(image, draws=draws)[0, 0].tolist()
+        [100, 50, 25]
+    """
+
+    brightness: Amount = None
+    contrast: Amount = None
+    saturation: Amount = None
+    hue: Amount = None
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_share("color_jitter", "p", self.p)
+        for name in ("brightness", "contrast", "saturation"):
+            object.__setattr__(self, name, _factors(name, getattr(self, name)))
+        object.__setattr__(self, "hue", _shifts("color_jitter", self.hue))
+        set_random(self, self.p < 1 or any(amount is not None for amount in self._amounts()))
+        if self.contrast is None:
+            set_pointwise(self)
+
+    def _amounts(self) -> list[Any]:
+        return [self.brightness, self.contrast, self.saturation, self.hue]
+
+    def steps(self, rows: int, draws: Draws | None) -> Steps:
+        amounts = self._amounts()
+        codes = np.full((rows, 4), NONE, dtype=np.int64)
+        numbers = np.zeros((rows, 4, 2))
+        if any(amount is not None for amount in amounts):
+            # Each row draws: whether at all, four amounts, and four numbers whose order is that of the changes.
+            uniform = drawn(draws).uniform(9)
+            places = np.argsort(np.argsort(uniform[:, 5:], axis=1, kind="stable"), axis=1)
+            every = np.arange(rows)
+            for i, (code, amount) in enumerate(zip(CODES, amounts, strict=True)):
+                if amount is not None:
+                    low, high = amount
+                    codes[every, places[:, i]] = code
+                    numbers[every, places[:, i], 0] = low + (high - low) * uniform[:, 1 + i]
+            codes[uniform[:, 0] >= self.p] = NONE
+        return Steps(codes, numbers)
+
+
+def _factors(name: str, amount: Any) -> tuple[float, float] | None:
+    """The range of a factor; None where it is always 1."""
+    if amount is None:
+        return None
+    ends = pair("color_jitter", name, amount)
+    if isinstance(amount, int | float | np.number):
+        if amount < 0:
+            raise PipelineError(f"color_jitter({name}={amount!r}): an amount is at least 0", site=user_site())
+        ends = (max(0.0, 1.0 - amount), 1.0 + amount)
+    return None if ends == (1.0, 1.0) else check_factors("color_jitter", name, ends)
+
+
+def check_factors(operator: str, name: str, ends: tuple[float, float]) -> tuple[float, float]:
+    """A range of factors.
+
+    Raises:
+        PipelineError: at the user's line.
+    """
+    if not 0 <= ends[0] <= ends[1] < np.inf:
+        raise PipelineError(f"{operator}({name}={ends!r}): two factors from 0 on, the smaller first", site=user_site())
+    return ends
+
+
+def _shifts(operator: str, amount: Any) -> tuple[float, float] | None:
+    """The range of a shift of the hue; None where it is always 0."""
+    if amount is None:
+        return None
+    ends = pair(operator, "hue", amount)
+    if isinstance(amount, int | float | np.number):
+        ends = (-float(amount), float(amount))
+    return None if ends == (0.0, 0.0) else check_shifts(operator, ends)
+
+
+def check_shifts(operator: str, ends: tuple[float, float]) -> tuple[float, float]:
+    """A range of shifts of the hue.
+
+    Raises:
+        PipelineError: at the user's line.
+    """
+    if not -0.5 <= ends[0] <= ends[1] <= 0.5:
+        raise PipelineError(
+            f"{operator}(hue={ends!r}): parts of the circle, -0.5 .. 0.5, the smaller first", site=user_site()
+        )
+    return ends

@@ -1,0 +1,81 @@
+"""What an image column is: its types, and the images of a column one by one.
+
+An image is an ndarray of shape (height, width, channels), uint8 until ``to_float``. Images of one size are a tensor
+column (rows, height, width, channels); images of differing sizes are a column of objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.columns import ColumnType, ObjectType, TensorType
+from cedar.operators.transform import Transform
+
+Image = npt.NDArray[Any]
+Sizes = npt.NDArray[np.int64]  # (rows, 2): height, width
+
+DTYPES = ("uint8", "float32")
+
+
+@dataclass(frozen=True)
+class ImageType(ObjectType):
+    """Images of differing sizes, as objects: how many channels (None: they differ), and of which dtype."""
+
+    channels: int | None = 3
+    dtype: str = "uint8"
+
+    def __str__(self) -> str:
+        return f"{self.dtype} image[?, ?, {'?' if self.channels is None else self.channels}]"
+
+
+def checked(transform: Transform, kind: ColumnType, dtypes: tuple[str, ...] = DTYPES) -> tuple[int | None, str | None]:
+    """Channels and dtype of a column of images; None where only its rows tell.
+
+    Raises:
+        PipelineError: it holds no images of those dtypes.
+    """
+    wants = f"images, (height, width, channels) of {' or '.join(dtypes)}"
+    if isinstance(kind, TensorType):
+        if len(kind.shape) != 3 or not 1 <= kind.shape[2] <= 4 or kind.dtype not in dtypes:
+            raise transform.unfit(kind, wants)
+        return kind.shape[2], kind.dtype
+    if isinstance(kind, ImageType):
+        if kind.dtype not in dtypes:
+            raise transform.unfit(kind, wants)
+        return kind.channels, kind.dtype
+    if isinstance(kind, ObjectType):
+        return None, None
+    raise transform.unfit(kind, wants)
+
+
+def flaw(image: Any) -> str | None:
+    """Why an object is no image; None where it is one."""
+    if image is None:
+        return "there is no image"
+    if not isinstance(image, np.ndarray) or image.ndim != 3 or not 1 <= image.shape[2] <= 4:
+        shape = f" of shape {image.shape}" if isinstance(image, np.ndarray) else ""
+        return f"{type(image).__name__}{shape} is no image (height, width, channels)"
+    if image.dtype.name not in DTYPES:
+        return f"an image of {image.dtype.name}, not of uint8 or float32"
+    return None if image.size else f"an image of no pixels, shape {image.shape}"
+
+
+def stacked(images: Sequence[Image | None], shape: tuple[int, int], like: tuple[int, str]) -> Image:
+    """A tensor column of images of one shape; rows without one stay zero.
+
+    Args:
+        shape: height and width.
+        like: channels and dtype, where there is no image.
+    """
+    first = next((image for image in images if image is not None), None)
+    channels, dtype = (first.shape[2], first.dtype) if first is not None else like
+    column = np.zeros((len(images), *shape, channels), dtype=dtype)
+    for i, image in enumerate(images):
+        if image is not None:
+            column[i] = image
+    return column

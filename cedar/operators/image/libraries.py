@@ -1,0 +1,28 @@
+"""The libraries of the extra ``images``, imported when they are first needed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from cedar.errors import PipelineError, user_site
+
+
+def library(name: str, what: str) -> Any:
+    """A module.
+
+    Args:
+        name: of the module.
+        what: needs it.
+
+    Raises:
+        PipelineError: it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise PipelineError(
+            f"{what} needs {name.partition('.')[0]}, which cannot be imported: {error}",
+            site=user_site(),
+            fix="pip install 'cedar[images]'",
+        ) from error

@@ -1,0 +1,192 @@
+"""Moves: what a spatial operator does to each image of a block, as numbers, before any pixel is touched.
+
+Pixels, boxes and the decoder all follow the same moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.operators.image.boxes import Boxes
+from cedar.operators.image.layout import Image, Sizes
+from cedar.operators.image.resizing import Filter, resized
+
+Mask = npt.NDArray[np.bool_]
+PadMode = Literal["constant", "edge", "reflect", "symmetric"]
+
+
+@dataclass(frozen=True)
+class Moves:
+    """For each row, in this order: cut out a part, flip it, resample it, pad it. None: no row does.
+
+    Args:
+        cut: int64 (rows, 4): top, left, height and width of the part, inside the image.
+        flip: bool (rows,): mirror it, left to right.
+        size: int64 (rows, 2): height and width to resample it to; no resampling where it has that size.
+        filter: how to resample.
+        pad: int64 (rows, 4): pixels to add on top, left, bottom and right.
+        fill: of the added pixels, one for each channel, or one for all.
+        mode: where the added pixels come from.
+        bad: rows that cannot be moved, and why.
+        fix: what to do about them.
+        kept: for each row the boxes that stay, where some go; None: the row's boxes are left as they are.
+        corner: int64 (rows, 2): where the result's top left lies in the image, for boxes, where ``cut`` and ``pad``
+            together do not tell.
+    """
+
+    cut: Sizes | None = None
+    flip: Mask | None = None
+    size: Sizes | None = None
+    filter: Filter = field(default_factory=Filter)
+    pad: Sizes | None = None
+    fill: tuple[float, ...] = (0,)
+    mode: PadMode = "constant"
+    bad: dict[int, str] = field(default_factory=dict)
+    fix: str = ""
+    kept: Sequence[Mask | None] | None = None
+    corner: Sizes | None = None
+
+    def sizes(self, before: Sizes) -> Sizes:
+        """Heights and widths afterwards."""
+        after = before
+        if self.cut is not None:
+            after = self.cut[:, 2:]
+        if self.size is not None:
+            after = self.size
+        if self.pad is not None:
+            after = after + self.pad[:, :2] + self.pad[:, 2:]
+        return after
+
+    def ends(self, row: int) -> tuple[int, int]:
+        """Height and width of a row that is cut and padded, no more."""
+        assert self.cut is not None
+        height, width = self.cut[row, 2:].tolist()
+        if self.pad is not None:
+            top, left, bottom, right = self.pad[row].tolist()
+            height, width = height + top + bottom, width + left + right
+        return height, width
+
+    @property
+    def flips_only(self) -> bool:
+        return self.cut is None and self.size is None and self.pad is None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The moves of one row of consecutive spatial operators, ready to be applied to its image."""
+
+    moves: Sequence[Moves]
+    row: int
+
+    def rows_needed(self, height: int) -> int:
+        """How many rows of the image are needed, from the top: none below is looked at."""
+        top, tall = 0, height
+        for m in self.moves:
+            if m.cut is not None:
+                top, tall = top + int(m.cut[self.row, 0]), int(m.cut[self.row, 2])
+            if m.size is not None or m.pad is not None:
+                break
+        return top + tall
+
+    def apply(self, image: Image, out: Image | None = None) -> Image:
+        """The moved image: a view of the given one where no move makes pixels; in ``out``, where that is given."""
+        row, cut_before = self.row, False
+        for i, m in enumerate(self.moves):
+            if m.cut is not None and not cut_before:
+                top, left, tall, wide = m.cut[row].tolist()
+                image = image[top : top + tall, left : left + wide]
+            if m.flip is not None and m.flip[row]:
+                image = image[:, ::-1]
+            if m.size is not None:
+                height, width = m.size[row].tolist()
+                if image.shape[:2] != (height, width):
+                    rest = self.moves[i + 1 :]
+                    if (m.pad is None or not m.pad[row].any()) and all(later.flips_only for later in rest):
+                        mirrored = sum(bool(later.flip[row]) for later in rest if later.flip is not None) % 2 == 1
+                        return resized(image, (height, width), m.filter, out=out, flip=mirrored)
+                    image = resized(image, (height, width), m.filter)
+            cut_before = False
+            if m.pad is not None and m.pad[row].any():
+                after = self.moves[i + 1].cut if i + 1 < len(self.moves) else None
+                part = None if after is None else after[row].tolist()  # of the canvas no more than that is made
+                image, cut_before = padded(image, m.pad[row].tolist(), m.fill, m.mode, part), part is not None
+        if out is None:
+            return image
+        np.copyto(out, image)
+        return out
+
+
+def padded(
+    image: Image, pad: Sequence[int], fill: tuple[float, ...], mode: PadMode, part: Sequence[int] | None = None
+) -> Image:
+    """An image with pixels added on top, left, bottom and right; of that a part (top, left, height, width) alone."""
+    above, before, below, behind = pad
+    height, width, channels = image.shape
+    top, left, tall, wide = part or (0, 0, height + above + below, width + before + behind)
+    if mode != "constant":
+        whole = np.pad(image, ((above, below), (before, behind), (0, 0)), mode=mode)
+        return whole[top : top + tall, left : left + wide]
+    canvas = np.empty((tall, wide, channels), dtype=image.dtype)
+    line = np.empty((wide, channels), dtype=image.dtype)
+    line[:] = np.array(fill, dtype=np.float64).astype(image.dtype)
+    # Rows y0 to y1 and columns x0 to x1 of the part are the image's.
+    y0, y1 = (min(max(edge - top, 0), tall) for edge in (above, above + height))
+    x0, x1 = (min(max(edge - left, 0), wide) for edge in (before, before + width))
+    canvas[:y0], canvas[y1:] = line, line
+    canvas[y0:y1, :x0], canvas[y0:y1, x1:] = line[:x0], line[x1:]
+    if y0 < y1 and x0 < x1:
+        y, x = top - above, left - before
+        canvas[y0:y1, x0:x1] = image[y + y0 : y + y1, x + x0 : x + x1]
+    return canvas
+
+
+def moved_boxes(boxes: Boxes, moves: Moves, row: int, size: tuple[int, int]) -> Boxes:
+    """Boxes (left, top, right, bottom) in pixels, after a row's moves.
+
+    As in torchvision: crops and padding clamp them to the image, flips and resizing do not.
+
+    Args:
+        size: height and width of the image before.
+    """
+    height, width = size
+    boxes = np.array(boxes, dtype=np.float32).reshape(-1, 4)
+    if moves.kept is not None:
+        if (kept := moves.kept[row]) is None:
+            return boxes
+        boxes = boxes[kept]
+    if moves.corner is not None:
+        top, left = moves.corner[row].tolist()
+        tall, wide = moves.ends(row)
+        return _shifted(boxes, -top, -left, tall, wide)
+    if moves.cut is not None:
+        top, left, height, width = moves.cut[row].tolist()
+        boxes = _shifted(boxes, -top, -left, height, width)
+    if moves.flip is not None and moves.flip[row]:
+        boxes[:, [2, 0]] = -(boxes[:, [0, 2]] - np.float32(width))
+    if moves.size is not None:
+        tall, wide = moves.size[row].tolist()
+        if (tall, wide) != (height, width):
+            boxes = boxes * np.array([wide / width, tall / height] * 2, dtype=np.float32)
+        height, width = tall, wide
+    if moves.pad is not None and moves.pad[row].any():
+        top, left, bottom, right = moves.pad[row].tolist()
+        boxes = _shifted(boxes, top, left, height + top + bottom, width + left + right)
+    return boxes
+
+
+def _shifted(boxes: Boxes, down: int, right: int, height: int, width: int) -> Boxes:
+    """Boxes moved, then cut to an image."""
+    boxes = boxes + np.array([right, down, right, down], dtype=np.float32)
+    np.clip(boxes[:, 0::2], 0, width, out=boxes[:, 0::2])
+    np.clip(boxes[:, 1::2], 0, height, out=boxes[:, 1::2])
+    return boxes
+
+
+def full(sizes: Sizes) -> Sizes:
+    """Cuts that keep everything: int64 (rows, 4)."""
+    return np.concatenate([np.zeros_like(sizes), sizes], axis=1)

@@ -1,0 +1,84 @@
+"""normalize: subtract a mean and divide by a standard deviation, channel by channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.columns import ColumnType, TensorType
+from cedar.errors import PipelineError, user_site
+from cedar.operators.algebra import pointwise
+from cedar.operators.draws import Draws
+from cedar.operators.image.color import PixelTransform
+from cedar.operators.image.pixels_steps import NONE, Steps, one_step
+
+
+@pointwise
+@dataclass(frozen=True)
+class Normalize(PixelTransform):
+    """(value - mean) / std, channel by channel, in float32: torchvision.transforms.v2.Normalize.
+
+    Images (height, width, channels) of float32: put it after ``to_float``.
+
+    Args:
+        mean: a number for each channel, or one for all.
+        std: likewise, none of them 0.
+
+    Raises:
+        PipelineError: a std of 0, lengths that do not fit, or a column of anything but images of float32.
+
+    Example:
+        >>> image = np.array([[[0.0], [0.5], [1.0]]], dtype=np.float32)
+        >>> Normalize(mean=0.5, std=0.25)(image)[0, :, 0].tolist()
+        [-2.0, 0.0, 2.0]
+    """
+
+    mean: float | Sequence[float]
+    std: float | Sequence[float]
+    takes: ClassVar[tuple[int, ...]] = ()
+    dtypes: ClassVar[tuple[str, ...]] = ("float32",)
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            given = getattr(self, name)
+            values = (given,) if isinstance(given, int | float | np.number) else tuple(given)
+            if not values or not all(isinstance(v, int | float | np.number) and np.isfinite(v) for v in values):
+                raise PipelineError(f"normalize({name}={given!r}): a number, or one for each channel", site=user_site())
+            object.__setattr__(self, name, tuple(float(v) for v in values))
+        if not all(np.float32(v) for v in self._values("std")):
+            raise PipelineError(f"normalize(std={self.std!r}): a channel would be divided by 0", site=user_site())
+        lengths = {len(self._values("mean")), len(self._values("std"))} - {1}
+        if len(lengths) > 1:
+            raise PipelineError(
+                f"normalize: {len(self._values('mean'))} means and {len(self._values('std'))} stds", site=user_site()
+            )
+
+    def _values(self, name: str) -> tuple[float, ...]:
+        values: tuple[float, ...] = getattr(self, name)
+        return values
+
+    @property
+    def channels(self) -> int | None:
+        """How many channels it takes; None: any."""
+        lengths = {len(self._values("mean")), len(self._values("std"))} - {1}
+        return max(lengths) if lengths else None
+
+    def per_channel(self, channels: int) -> npt.NDArray[np.float32]:
+        """float32 (2, channels): means and standard deviations."""
+        wide = [values * channels if len(values) == 1 else values for values in map(self._values, ("mean", "std"))]
+        return np.array(wide, dtype=np.float32)
+
+    def result(self, *types: Any) -> ColumnType:
+        made = super().result(*types)
+        channels = made.shape[2] if isinstance(made, TensorType) else getattr(made, "channels", None)
+        if channels is not None and self.channels not in (None, channels):
+            raise self.unfit(types[0], f"images of {self.channels} channels, as many as it has numbers")
+        return made
+
+    def steps(self, rows: int, draws: Draws | None) -> Steps:
+        del draws
+        return one_step(rows, NONE)  # the pass ends with it

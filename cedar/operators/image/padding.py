@@ -1,0 +1,137 @@
+"""pad and expand: larger images, with pixels added around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, get_args
+
+import numpy as np
+
+from cedar.errors import PipelineError, user_site
+from cedar.operators.draws import Draws
+from cedar.operators.image.boxes import Boxes
+from cedar.operators.image.headers import max_pixels
+from cedar.operators.image.layout import Sizes
+from cedar.operators.image.moves import Moves, PadMode
+from cedar.operators.image.spatial import Spatial, check_range, check_share, drawn
+
+# Neither is spatial algebra: the pixels that they add do not come from the image, so that brighten(pad(x)) is not
+# pad(brighten(x)).
+
+
+@dataclass(frozen=True)
+class Pad(Spatial):
+    """Add pixels around each image; boxes beside it are shifted: torchvision.transforms.v2.Pad.
+
+    Args:
+        padding: for all sides; (left and right, top and bottom); or (left, top, right, bottom). Not negative.
+        fill: the value of added pixels, or one for each channel.
+        mode: "constant" (``fill``); "edge" repeats the outermost pixels; "reflect" mirrors without repeating them,
+            "symmetric" with.
+
+    Raises:
+        PipelineError: arguments that do not fit, or a column of anything but images.
+
+    With any mode but "constant" there can be no boxes, as in torchvision.
+
+    Example:
+        >>> image = np.array([[[1], [2]]], dtype=np.uint8)
+        >>> Pad((1, 0), fill=9)(image)[:, :, 0].tolist()
+        [[9, 1, 2, 9]]
+    """
+
+    padding: int | tuple[int, int] | tuple[int, int, int, int]
+    fill: float | tuple[float, ...] = 0
+    mode: PadMode = "constant"
+
+    def __post_init__(self) -> None:
+        given = (self.padding,) if isinstance(self.padding, int | np.integer) else tuple(self.padding)
+        if len(given) not in (1, 2, 4) or not all(isinstance(v, int | np.integer) and v >= 0 for v in given):
+            raise PipelineError(
+                f"pad({self.padding!r}): 1, 2 or 4 whole numbers from 0 on", site=user_site(),
+                fix="to cut pixels off, use crop",
+            )  # fmt: skip
+        if self.mode not in get_args(PadMode):
+            raise PipelineError(
+                f"pad(mode={self.mode!r}): it is one of {', '.join(get_args(PadMode))}", site=user_site()
+            )
+        object.__setattr__(self, "padding", tuple(int(v) for v in given))
+        object.__setattr__(self, "fill", filling("pad", self.fill))
+
+    def shape(self, shape: tuple[int, int] | None) -> tuple[int, int] | None:
+        left, top, right, bottom = self._sides()
+        return None if shape is None else (shape[0] + top + bottom, shape[1] + left + right)
+
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+        del draws
+        left, top, right, bottom = self._sides()
+        pad = np.broadcast_to(np.array([top, left, bottom, right], dtype=np.int64), (len(sizes), 4))
+        if boxes is not None and self.mode != "constant":
+            raise PipelineError(f"pad(mode={self.mode!r}) cannot be followed by boxes", fix="mode='constant'")
+        return Moves(pad=pad, fill=self.fill, mode=self.mode)  # type: ignore[arg-type]
+
+    def _sides(self) -> tuple[int, ...]:
+        given: tuple[int, ...] = self.padding  # type: ignore[assignment]
+        return given * (4 // len(given))
+
+
+@dataclass(frozen=True)
+class Expand(Spatial):
+    """Put an image at a random place of a larger canvas, with probability ``p``: torchvision's RandomZoomOut, of SSD.
+
+    Both sides grow by one factor, uniform within ``side_range``; boxes beside the image are shifted.
+
+    Args:
+        fill: the value of added pixels, or one for each channel.
+        side_range: the smallest and the largest factor, from 1 on.
+        p: 0 .. 1.
+
+    Raises:
+        PipelineError: arguments that do not fit, or a column of anything but images.
+
+    Example:
+        >>> image = np.ones((2, 2, 3), dtype=np.uint8)
+        >>> expand = Expand(side_range=(3.0, 3.0), p=1.0)
+        >>> made = expand(image, draws=Draws(np.array([1], dtype=np.uint64)))
+        >>> made.shape, int(made.sum())
+        ((6, 6, 3), 12)
+    """
+
+    fill: float | tuple[float, ...] = 0
+    side_range: tuple[float, float] = (1.0, 4.0)
+    p: float = 0.5
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "side_range", check_range("expand", "side_range", self.side_range, 1.0))
+        object.__setattr__(self, "fill", filling("expand", self.fill))
+        check_share("expand", "p", self.p)
+
+    def shape(self, shape: tuple[int, int] | None) -> None:
+        del shape
+
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+        del boxes
+        numbers = drawn(draws).uniform(4)
+        low, high = self.side_range
+        canvas = (sizes * (low + numbers[:, 1:2] * (high - low))).astype(np.int64)
+        before = ((canvas - sizes) * numbers[:, 2:]).astype(np.int64)
+        pad = np.concatenate([before, canvas - sizes - before], axis=1)
+        pad[numbers[:, 0] >= self.p] = 0
+        area = (sizes + pad[:, :2] + pad[:, 2:]).prod(axis=1)
+        most = max_pixels()
+        bad = {int(i): f"the canvas would have {area[i]:,} pixels" for i in np.flatnonzero(area > most)}
+        return Moves(pad=pad, fill=self.fill, bad=bad, fix=f"more than {most:,} need CEDAR_MAX_PIXELS")  # type: ignore[arg-type]
+
+
+def filling(name: str, fill: float | Sequence[float]) -> tuple[float, ...]:
+    """The fill value of all channels, or of each.
+
+    Raises:
+        PipelineError: it holds anything but numbers.
+    """
+    values = (fill,) if isinstance(fill, int | float) else tuple(fill)
+    if not 1 <= len(values) <= 4 or not all(isinstance(v, int | float) for v in values):
+        raise PipelineError(f"{name}(fill={fill!r}): a number, or one for each channel", site=user_site())
+    return values

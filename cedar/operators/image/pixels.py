@@ -1,0 +1,150 @@
+"""Runs of operators on pixels as one pass: ``compile_pixels``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar import buffers
+from cedar.operators.draws import Draws
+from cedar.operators.image.color import PixelTransform
+from cedar.operators.image.normalize import Normalize
+from cedar.operators.image.pixels_steps import joined
+from cedar.operators.image.to_float import ToFloat
+
+Image = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class PixelProgram:
+    """Operators on pixels, one after the other, as one pass over each image.
+
+    Bit for bit what they make one by one, each of uint8 images until ``to_float``.
+    """
+
+    colours: tuple[PixelTransform, ...]  # on uint8
+    to_float: bool
+    norms: tuple[Normalize, ...]
+    channels_first: bool = False
+
+    def run(
+        self, images: Image | Sequence[Image], draws: Sequence[Draws | None], out: Image | Sequence[Image] | None = None
+    ) -> Any:
+        """The images as the operators leave them; the given ones are only read.
+
+        Args:
+            images: (rows, height, width, channels), or an array (height, width, channels) for each row; any strides.
+            draws: for each operator the draws of the rows; None for those that are not random.
+            out: where to write: contiguous arrays of the results' shapes and dtype.
+
+        Returns:
+            ``out``; without it an array where ``images`` is one, else a list of arrays.
+        """
+        rows = len(images)
+        dtype = np.float32 if self.to_float or self.norms else np.uint8
+        if out is None and isinstance(images, np.ndarray):
+            out = buffers.empty((rows, *self.shape(images.shape[1:])), dtype)
+        elif out is None:
+            out = [np.empty(self.shape(image.shape), dtype=dtype) for image in images]
+        if self.norms and not self.to_float:
+            for image, result in zip(images, out, strict=True):
+                _standardize(image, self.norms, result, self.channels_first)
+        elif rows and self.channels_first and not self.to_float:
+            for result, made in zip(out, replace(self, channels_first=False).run(images, draws), strict=True):
+                result[:] = made.transpose(2, 0, 1)
+        elif rows:
+            self._pass(images, draws, out)
+        return out
+
+    __call__ = run
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the result for an image (height, width, channels)."""
+        height, width, channels = shape
+        for colour in self.colours:
+            channels = colour.after(channels)
+        return (channels, height, width) if self.channels_first else (height, width, channels)
+
+    def _pass(self, images: Any, draws: Sequence[Draws | None], out: Any) -> None:
+        from cedar.operators.image import pixels_kernels
+
+        taken = draws[: len(self.colours)]
+        steps = [colour.steps(len(images), own) for colour, own in zip(self.colours, taken, strict=True)]
+        codes, numbers, weights, lengths = joined(steps, len(images))
+        images, addresses, layouts = _places(images)
+        wanted = [self.shape(tuple(layout[:3])) for layout in layouts.tolist()]
+        dtype = np.float32 if self.to_float else np.uint8
+        for result, shape in zip(out, wanted, strict=True):
+            if result.shape != shape or result.dtype != dtype or not result.flags.c_contiguous:
+                raise ValueError(f"out is not contiguous, of shape {shape} and {np.dtype(dtype)}")
+        _, targets, made = _places(out)
+        layouts[:, 4] = made[:, :3].prod(axis=1)
+        writes = pixels_kernels.PIXELS
+        if self.to_float:
+            writes = pixels_kernels.FLOAT_PLANES if self.channels_first else pixels_kernels.FLOATS
+        norms = np.ones((len(self.norms), 2, 4), dtype=np.float32)
+        for norm, row in zip(self.norms, norms, strict=True):
+            row[:, : norm.channels or 4] = norm.per_channel(norm.channels or 4)
+        pixels_kernels.apply(addresses, layouts, codes, numbers, weights, lengths, norms, writes, targets)
+
+
+def _places(images: Any) -> tuple[Any, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Addresses of images whose pixels lie side by side, and (height, width, channels, bytes from row to row, 0) of
+    each. Other images are copied: those that it returns must live as long as the addresses are used.
+    """
+    if isinstance(images, np.ndarray) and images.dtype != object:
+        height, width, channels = images.shape[1:]
+        item = images.itemsize
+        if images.strides[3] == item and images.strides[2] == channels * item and images.strides[1] >= 0:
+            first = images.__array_interface__["data"][0]
+            addresses = first + np.arange(len(images), dtype=np.int64) * images.strides[0]
+            layout = np.array([height, width, channels, images.strides[1] // item, 0], dtype=np.int64)
+            return images, addresses, np.tile(layout, (len(images), 1))
+    found, addresses, layouts = [], [], []
+    for image in images:
+        stride, across, along = image.strides
+        if along != image.itemsize or across != image.itemsize * image.shape[2] or stride < 0:
+            image = np.ascontiguousarray(image)
+            stride = image.strides[0]
+        found.append(image)
+        addresses.append(image.__array_interface__["data"][0])
+        layouts.append((*image.shape, stride // image.itemsize, 0))
+    return found, np.array(addresses, dtype=np.int64), np.array(layouts, dtype=np.int64).reshape(len(found), 5)
+
+
+def compile_pixels(transforms: Sequence[Any], *, channels_first: bool = False) -> PixelProgram:
+    """A program of consecutive operators on pixels.
+
+    Args:
+        transforms: operators on uint8, then ``to_float`` if there is one, then ``normalize``, any number of them.
+        channels_first: the results have the shape (channels, height, width).
+
+    Raises:
+        ValueError: operators in another order.
+    """
+    colours: list[PixelTransform] = []
+    norms: list[Normalize] = []
+    to_float = False
+    for transform in transforms:
+        if isinstance(transform, Normalize):
+            norms.append(transform)
+        elif norms or to_float or not isinstance(transform, PixelTransform):
+            raise ValueError(f"{type(transform).__name__} does not follow the operators before it in one pass")
+        elif isinstance(transform, ToFloat):
+            to_float = True
+        else:
+            colours.append(transform)
+    return PixelProgram(tuple(colours), to_float, tuple(norms), channels_first)
+
+
+def _standardize(image: Image, norms: Sequence[Normalize], out: Image, channels_first: bool) -> None:
+    """Images that are floats already."""
+    for norm in norms:
+        mean, std = norm.per_channel(image.shape[2])
+        with np.errstate(all="ignore"):  # as in the pass: what overflows is infinite
+            image = (image - mean) / std
+    out[:] = image.transpose(2, 0, 1) if channels_first else image

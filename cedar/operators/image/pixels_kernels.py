@@ -1,0 +1,301 @@
+"""The fused pass over an image, compiled: steps are read from a short list, so nothing is compiled per pipeline.
+
+An image goes through in stretches that stay in the nearest cache, all steps on one before the next is read. A step that
+must know the whole image (contrast, blur) ends a sweep: the channels are then kept as uint8, one after the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cedar.operators.image import pixels_steps as _codes
+from cedar.operators.image.blur_kernels import blur_plane
+from cedar.operators.image.pixels_jit import kernel, numba
+from cedar.operators.image.pixels_lanes import float_pointer, pointer
+from cedar.operators.image.pixels_moves import (
+    read_pixels,
+    read_plane,
+    write_float_pixels,
+    write_floats,
+    write_pixels,
+    write_plane,
+)
+from cedar.operators.image.pixels_points import (
+    blend,
+    brighten,
+    grey,
+    grey_sum,
+    inverse_of,
+    look_up,
+    posterize,
+    saturate,
+    solarize,
+    standardize,
+    stretch,
+    to_unit,
+    turn_hue,
+    unit_standardize,
+    unit_standardize_fast,
+)
+
+CHUNK = 1024  # pixels of a stretch: three channels of float32 and of results are 24 KiB
+KEEP, PIXELS, FLOATS, FLOAT_PLANES = 0, 1, 2, 3  # what a sweep writes; KEEP is for a next sweep
+NOTHING = 4  # what a sweep writes that only looks
+
+_NONE, _BRIGHTNESS, _SATURATION, _HUE = _codes.NONE, _codes.BRIGHTNESS, _codes.SATURATION, _codes.HUE
+_GREY, _GREY_ONE, _SPREAD = _codes.GREY, _codes.GREY_ONE, _codes.SPREAD
+_SOLARIZE, _POSTERIZE, _PERMUTE = _codes.SOLARIZE, _codes.POSTERIZE, _codes.PERMUTE
+_BLEND, _STRETCH, _TABLE = _codes.BLEND, _codes.STRETCH, _codes.TABLE
+_WHOLE, _CONTRAST, _AUTOCONTRAST, _EQUALIZE, _BLUR = (
+    _codes.WHOLE, _codes.CONTRAST, _codes.AUTOCONTRAST, _codes.EQUALIZE, _codes.BLUR,
+)  # fmt: skip
+_carray = numba().carray
+
+
+@kernel("int64(int64, float64[::1], float32[:, ::1], int64, int64, float32[:, ::1], float32[:, ::1])")
+def step(code: Any, numbers: Any, planes: Any, channels: Any, n: Any, ranges: Any, tables: Any) -> Any:
+    """One step on a stretch; how many channels there are then."""
+    first = np.float32(numbers[0])
+    rest = np.float32(1.0 - numbers[0])
+    if code == _BRIGHTNESS:
+        for c in range(channels):
+            brighten(planes[c], n, first)
+    elif code == _BLEND:
+        for c in range(channels):
+            blend(planes[c], n, np.float32(numbers[1]), first, rest)
+    elif code == _SATURATION:
+        saturate(planes, n, first, rest)
+    elif code == _HUE:
+        turn_hue(planes, n, first)
+    elif code in (_GREY, _GREY_ONE):
+        grey(planes, n)
+        if code == _GREY_ONE:
+            return 1
+        for c in range(1, channels):
+            write_floats(planes[0], planes[c], n)
+    elif code == _SPREAD:
+        for c in range(1, 3):
+            write_floats(planes[0], planes[c], n)
+        return 3
+    elif code == _SOLARIZE:
+        for c in range(channels):
+            solarize(planes[c], n, first)
+    elif code == _POSTERIZE:
+        for c in range(channels):
+            posterize(planes[c], n, first)
+    elif code == _PERMUTE:
+        before = planes[:4].copy()
+        places = np.int64(numbers[0])
+        for c in range(channels):
+            write_floats(before[(places >> (2 * c)) & 3], planes[c], n)
+    elif code == _STRETCH:
+        for c in range(channels):
+            stretch(planes[c], n, ranges[c, 0], ranges[c, 1])
+    elif code == _TABLE:
+        for c in range(channels):
+            look_up(planes[c], n, tables[c])
+    return channels
+
+
+@kernel("int64(int64, float32[:, ::1], int64, int64, float32[:, ::1], int64[:, ::1])")
+def watch(code: Any, planes: Any, channels: Any, n: Any, limits: Any, counts: Any) -> Any:
+    """What a step must know of the whole image, of one stretch of it."""
+    if code == _CONTRAST:
+        if channels == 3:
+            return grey_sum(planes, n)
+        total: Any = 0
+        for i in range(n):
+            total += np.int32(planes[0, i])
+        return total
+    if code == _AUTOCONTRAST:
+        for c in range(channels):
+            low, high = limits[c, 0], limits[c, 1]
+            for i in range(n):
+                low, high = min(low, planes[c, i]), max(high, planes[c, i])
+            limits[c, 0], limits[c, 1] = low, high
+    if code == _EQUALIZE:
+        for c in range(channels):
+            for i in range(n):
+                counts[c, np.int32(planes[c, i])] += 1
+    return 0
+
+
+@kernel()
+def settle(
+    code: Any, total: Any, pixels: Any, channels: Any, numbers: Any, limits: Any, counts: Any, ranges: Any, tables: Any
+) -> Any:
+    """The step that a step on the whole image becomes, once that is known."""
+    if code == _CONTRAST:
+        numbers[1] = np.float32(total) / np.float32(pixels)
+        return _BLEND
+    if code == _AUTOCONTRAST:
+        for c in range(channels):
+            low, high = limits[c, 0], limits[c, 1]
+            flat = low == high
+            ranges[c, 0] = np.float32(0) if flat else low
+            ranges[c, 1] = np.float32(1) if flat else (high - low) * np.float32(1 / 255)
+        return _STRETCH
+    for c in range(channels):
+        last = 255
+        while counts[c, last] == 0:
+            last -= 1
+        width = (pixels - counts[c, last]) // 255
+        below = 0
+        for value in range(256):
+            if width == 0:
+                tables[c, value] = value
+            else:
+                tables[c, value] = 0 if value == 0 else min((below + width // 2) // width, 255)
+            below += counts[c, value]
+    return _TABLE
+
+
+@kernel("void(float32[::1], float32[::1], int64, float32[:, :, ::1], float32, int64)")
+def finish(plane: Any, target: Any, n: Any, norms: Any, inverse: Any, c: Any) -> None:
+    """To floats from 0 to 1, and normalised, in ``target``."""
+    if norms.shape[0] == 0:
+        to_unit(plane, target, n)
+    elif inverse != np.float32(0):
+        unit_standardize_fast(plane, target, n, norms[0, 0, c], norms[0, 1, c], inverse)
+    else:
+        unit_standardize(plane, target, n, norms[0, 0, c], norms[0, 1, c])
+    for k in range(1, norms.shape[0]):
+        standardize(target, n, norms[k, 0, c], norms[k, 1, c])
+
+
+@kernel(
+    "UniTuple(int64, 2)(UniTuple(int64, 4), boolean, uint8[:, ::1], int64, int64[::1], float64[:, ::1], int64, int64,"
+    " int64, float32[:, ::1], int64[:, ::1], float32[:, ::1], float32[:, ::1], float32[:, :, ::1], float32[::1], int64,"
+    " uint8[::1], float32[::1], float32[:, ::1])"
+)
+def sweep(
+    image: Any, kept: Any, work: Any, channels: Any, codes: Any, numbers: Any, begin: Any, end: Any, seen: Any,
+    limits: Any, counts: Any, ranges: Any, tables: Any, norms: Any, inverses: Any, writes: Any, out: Any, floats: Any,
+    planes: Any,
+) -> Any:  # fmt: skip
+    """Steps ``begin`` to ``end`` on all of an image: from its rows, or from what was kept; to ``writes``.
+
+    The number of channels then, and the sum that the step after needs.
+    """
+    address, stride, lines, length = image
+    total, left = 0, channels
+    pixels = lines * length
+    for line in range(lines):
+        for start in range(0, length, CHUNK):
+            n = min(CHUNK, length - start)
+            at = line * length + start
+            if kept:
+                for c in range(channels):
+                    read_plane(work[c, at:], planes[c], n)
+            else:
+                source = _carray(pointer(address + line * stride + start * channels), (n * channels,), np.uint8)
+                read_pixels(source, channels, planes, n)
+            left = channels
+            for k in range(begin, end):
+                left = step(codes[k], numbers[k], planes, left, n, ranges, tables)
+            total += watch(seen, planes, left, n, limits, counts)
+            if writes == KEEP:
+                for c in range(left):
+                    write_plane(planes[c], work[c, at:], n)
+            elif writes == PIXELS:
+                write_pixels(planes, left, out[at * left :], n)
+            elif writes != NOTHING:
+                for c in range(left):
+                    target = planes[4 + c]  # not in place: loops over one array alone become vector instructions
+                    if writes == FLOAT_PLANES:
+                        target = floats[c * pixels + at : c * pixels + at + n]
+                    finish(planes[c], target, n, norms, inverses[c], c)
+                if writes == FLOATS:
+                    write_float_pixels(planes[4:], left, floats[at * left :], n)
+    return left, total
+
+
+@kernel()
+def needed(codes: Any, numbers: Any, channels: Any, kept_codes: Any, kept_numbers: Any) -> Any:
+    """The steps that change an image of so many channels; how many they are."""
+    count = 0
+    for k in range(codes.shape[0]):
+        code = codes[k]
+        coloured = code in (_SATURATION, _HUE, _PERMUTE, _GREY, _GREY_ONE)
+        if code == _NONE or (coloured and channels != 3) or (code == _SPREAD and channels != 1):
+            continue
+        if code == _GREY_ONE:
+            channels = 1
+        elif code == _SPREAD:
+            channels = 3
+        kept_codes[count] = code
+        kept_numbers[count, 0], kept_numbers[count, 1] = numbers[k, 0], numbers[k, 1]
+        count += 1
+    return count
+
+
+@kernel(
+    "void(int64[::1], int64[:, ::1], int64[:, ::1], float64[:, :, ::1], float32[:, ::1], int64[::1],"
+    " float32[:, :, ::1], int64, int64[::1])"
+)
+def apply(
+    addresses: Any, layouts: Any, steps: Any, values: Any, weights: Any, lengths: Any, norms: Any, writes: Any,
+    targets: Any,
+) -> None:  # fmt: skip
+    """All steps on the images at some addresses; the results go to the addresses ``targets``.
+
+    ``layouts`` holds, for each image, its height, width and channels, the bytes from row to row, and the values of the
+    result. ``norms`` are (how many, 2, 4): means and standard deviations.
+    """
+    planes = np.empty((8, CHUNK), np.float32)
+    limits, counts = np.empty((4, 2), np.float32), np.empty((4, 256), np.int64)  # of the sweep that looks
+    ranges = np.empty((4, 2), np.float32)  # and tables: of the step that follows from it
+    tables = np.empty((4, 256), np.float32)
+    codes, numbers = np.empty(steps.shape[1] + 1, np.int64), np.empty((steps.shape[1] + 1, 2), np.float64)
+    work = np.empty((4, 0), np.uint8)
+    inverses = np.zeros(4, np.float32)
+    if norms.shape[0] > 0:
+        for c in range(4):
+            inverses[c] = inverse_of(norms[0, 0, c], norms[0, 1, c])
+    for row in range(len(addresses)):
+        height, width, channels = layouts[row, 0], layouts[row, 1], layouts[row, 2]
+        stride, size = layouts[row, 3], layouts[row, 4]
+        packed = stride == width * channels
+        image = (addresses[row], stride, 1, height * width) if packed else (addresses[row], stride, height, width)
+        out = _carray(pointer(targets[row]), (size if writes == PIXELS else 0,), np.uint8)
+        floats = _carray(float_pointer(targets[row]), (0 if writes == PIXELS else size,), np.float32)
+        count = needed(steps[row], values[row], channels, codes, numbers)
+        begin, kept = 0, False
+        while True:
+            end = begin
+            while end < count and codes[end] < _WHOLE:
+                end += 1
+            if end == count:
+                sweep(
+                    image, kept, work, channels, codes, numbers, begin, end, 0, limits, counts, ranges, tables, norms,
+                    inverses, writes, out, floats, planes,
+                )  # fmt: skip
+                break
+            code = codes[end]
+            if work.shape[1] != height * width:
+                work = np.empty((4, height * width), np.uint8)
+            limits[:, 0], limits[:, 1] = np.float32(255), np.float32(0)
+            counts[:] = 0
+            changed = begin < end or (code == _BLUR and not kept)
+            if changed or code != _BLUR:
+                # What nothing changes is read again from where it is.
+                channels, total = sweep(
+                    image, kept, work, channels, codes, numbers, begin, end, code, limits, counts, ranges, tables,
+                    norms, inverses, KEEP if changed else NOTHING, out, floats, planes,
+                )  # fmt: skip
+                kept = kept or changed
+                if code != _BLUR:
+                    codes[end] = settle(
+                        code, total, height * width, channels, numbers[end], limits, counts, ranges, tables
+                    )
+            begin = end
+            if code == _BLUR:
+                across, down = np.int64(numbers[end, 0]), np.int64(numbers[end, 1])
+                for c in range(channels):
+                    blur_plane(
+                        work[c].reshape(height, width), weights[across, : lengths[across]],
+                        weights[down, : lengths[down]],
+                    )  # fmt: skip
+                begin = end + 1

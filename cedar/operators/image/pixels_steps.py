@@ -1,0 +1,76 @@
+"""What pixel operators ask of the kernel: steps, a code and two numbers each, for every row its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Codes = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.float64]
+Weights = npt.NDArray[np.float32]
+
+NONE = 0  # the row is left as it is
+BRIGHTNESS = 1  # factor
+SATURATION = 2  # factor
+HUE = 3  # shift
+GREY = 4  # as many channels as before
+GREY_ONE = 5  # one channel
+SPREAD = 6  # one channel to three
+SOLARIZE = 7  # threshold
+POSTERIZE = 8  # step
+PERMUTE = 9  # places of the channels, a digit of base 4 each, the first lowest
+BLEND = 10  # factor, mean: what CONTRAST becomes
+STRETCH = 11  # what AUTOCONTRAST becomes
+TABLE = 12  # what EQUALIZE becomes
+WHOLE = 20  # from here on a step needs the whole image as the steps before leave it
+CONTRAST = 20  # factor
+AUTOCONTRAST = 21
+EQUALIZE = 22
+BLUR = 23  # tables of weights: of the row, of the column
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of an operator for some rows.
+
+    Attributes:
+        codes: int64 (rows, steps).
+        numbers: float64 (rows, steps, 2).
+        tables: weights that numbers of the steps point to, by their place in this list.
+    """
+
+    codes: Codes
+    numbers: Numbers
+    tables: list[Weights] = field(default_factory=list)
+
+    def then(self, after: Steps) -> Steps:
+        """These steps and those; at most one of them has tables."""
+        codes = np.concatenate([self.codes, after.codes], axis=1)
+        return Steps(codes, np.concatenate([self.numbers, after.numbers], axis=1), self.tables + after.tables)
+
+
+def one_step(rows: int, code: int, first: npt.ArrayLike = 0.0, applied: npt.NDArray[np.bool_] | None = None) -> Steps:
+    """A single step: one code for all rows, or for those where it is applied."""
+    codes = np.full((rows, 1), code, dtype=np.int64)
+    if applied is not None:
+        codes[~applied] = NONE
+    numbers = np.zeros((rows, 1, 2), dtype=np.float64)
+    numbers[:, 0, 0] = first
+    return Steps(codes, numbers)
+
+
+def joined(steps: list[Steps], rows: int) -> tuple[Codes, Numbers, Weights, Codes]:
+    """One operator's steps after the other's: codes, numbers, tables (padded to one length) and their lengths."""
+    codes = np.concatenate([np.zeros((rows, 0), dtype=np.int64), *(step.codes for step in steps)], axis=1)
+    numbers = [np.zeros((rows, 0, 2))]
+    tables: list[Weights] = []
+    for step in steps:
+        numbers.append(np.where((step.codes == BLUR)[:, :, None], step.numbers + len(tables), step.numbers))
+        tables.extend(step.tables)
+    lengths = np.array([len(table) for table in tables], dtype=np.int64)
+    padded = np.zeros((len(tables), max(lengths, default=0)), dtype=np.float32)
+    for table, row in zip(tables, padded, strict=True):
+        row[: len(table)] = table
+    return codes, np.concatenate(numbers, axis=1), padded, lengths

@@ -1,0 +1,102 @@
+"""random_resized_crop: a random part of each image, resampled to one size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from cedar.errors import PipelineError, user_site
+from cedar.operators.algebra import resampling
+from cedar.operators.draws import Draws
+from cedar.operators.image.boxes import Boxes
+from cedar.operators.image.layout import Sizes
+from cedar.operators.image.moves import Moves
+from cedar.operators.image.resizing import Filter, Interpolation, check_filter
+from cedar.operators.image.spatial import Spatial, check_range, drawn, pair
+
+TRIES = 10
+
+
+@resampling
+@dataclass(frozen=True)
+class RandomResizedCrop(Spatial):
+    """Cut out a random part of each image and resample it: torchvision.transforms.v2.RandomResizedCrop, on PIL images.
+
+    The part's share of the area is uniform, the logarithm of its width : height is uniform, its place is uniform; of
+    ten tries the first that fits into the image is taken, else the largest middle part of an allowed ratio.
+
+    Args:
+        size: (height, width) of the result, or one number for both.
+        scale: the smallest and the largest share of the image's area.
+        ratio: the smallest and the largest width : height.
+        interpolation: "bilinear", "nearest" or "bicubic", as Pillow computes them.
+        antialias: when shrinking, weigh all the pixels that an output covers, as Pillow always does.
+
+    Raises:
+        PipelineError: arguments that do not fit, or a column of anything but images.
+
+    Example:
+        >>> image = np.zeros((40, 60, 3), dtype=np.uint8)
+        >>> crop = RandomResizedCrop(8)
+        >>> crop(image, draws=Draws(np.array([5], dtype=np.uint64))).shape
+        (8, 8, 3)
+    """
+
+    size: int | tuple[int, int]
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3.0 / 4.0, 4.0 / 3.0)
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_filter("random_resized_crop", self.interpolation, self.antialias)
+        try:
+            object.__setattr__(self, "size", pair(self.size, "size"))
+        except (TypeError, ValueError) as error:
+            raise PipelineError(f"random_resized_crop: {error}", site=user_site()) from None
+        object.__setattr__(self, "scale", check_range("random_resized_crop", "scale", self.scale, 0.0))
+        object.__setattr__(self, "ratio", check_range("random_resized_crop", "ratio", self.ratio, 1e-6))
+
+    def shape(self, shape: tuple[int, int] | None) -> tuple[int, int]:
+        del shape
+        height, width = self.size  # type: ignore[misc]
+        return height, width
+
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+        del boxes
+        to = np.broadcast_to(np.array(self.size, dtype=np.int64), sizes.shape)
+        return Moves(cut=self._cuts(sizes, drawn(draws)), size=to, filter=Filter(self.interpolation, self.antialias))
+
+    def _cuts(self, sizes: Sizes, draws: Draws) -> Sizes:
+        """int64 (rows, 4): top, left, height, width."""
+        numbers = draws.uniform(4 * TRIES).reshape(len(sizes), TRIES, 4)
+        height, width = sizes[:, :1], sizes[:, 1:]
+        area = height * width * (self.scale[0] + (self.scale[1] - self.scale[0]) * numbers[..., 0])
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        ratio = np.exp(low + (high - low) * numbers[..., 1])
+        wide = np.rint(np.sqrt(area * ratio)).astype(np.int64)
+        tall = np.rint(np.sqrt(area / ratio)).astype(np.int64)
+        fits = (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
+        first = np.arange(len(sizes)), fits.argmax(axis=1)
+        tall, wide = tall[first], wide[first]
+        place = numbers[first][:, 2:] * (sizes - np.stack([tall, wide], axis=1) + 1)
+        cuts = np.concatenate([np.floor(place).astype(np.int64), tall[:, None], wide[:, None]], axis=1)
+        misfits = ~fits.any(axis=1)
+        if misfits.any():
+            cuts[misfits] = self._middles(sizes[misfits])
+        return cuts
+
+    def _middles(self, sizes: Sizes) -> Sizes:
+        """The largest parts in the middle, of the ratio that is allowed and nearest to the image's."""
+        height, width = sizes[:, 0], sizes[:, 1]
+        ratio = width / height
+        flat, steep = ratio > self.ratio[1], ratio < self.ratio[0]
+        tall = np.where(steep, np.rint(width / self.ratio[0]).astype(np.int64), height)
+        wide = np.where(flat, np.rint(height * self.ratio[1]).astype(np.int64), width)
+        tall, wide = np.maximum(tall, 1), np.maximum(wide, 1)
+        return np.stack([(height - tall) // 2, (width - wide) // 2, tall, wide], axis=1)

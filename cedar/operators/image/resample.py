@@ -1,0 +1,86 @@
+"""Bilinear resizing, bit for bit as Pillow's: what resize and random_resized_crop work with."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def resize_into(
+    source: Pixels,
+    box: tuple[float, float, float, float] | None,
+    out: Pixels,
+    *,
+    antialias: bool = True,
+    flip: bool = False,
+) -> None:
+    """Resize a part of an image into ``out``.
+
+    The arithmetic is that of ``PIL.Image.resize(size, BILINEAR, box)``, to the bit: weights of 22 bits, columns first,
+    rounded to uint8, then rows. (Pillow 13 takes rows first where the height shrinks much more than the width.) As
+    there, pixels just outside the box take part in its border; crop first, which copies nothing, where they must not:
+    ``resize_into(image[top:bottom, left:right], None, out)``.
+
+    Args:
+        source: uint8 (height, width, channels), any strides; nothing is copied where pixels of a row lie side by side.
+        box: (top, left, height, width) of the part, in pixels, may be fractions; None for all of it.
+        out: uint8 (height, width, channels), contiguous: where the result goes.
+        antialias: when shrinking, sum all the pixels that an output covers. False: the four nearest alone, with the
+            centres of pixels at halves, as torch's ``interpolate(..., align_corners=False)``.
+        flip: write it mirrored, left to right; costs nothing.
+
+    Raises:
+        ValueError: shapes or a box that do not fit.
+
+    Example:
+        >>> image = np.arange(0, 160, 10, dtype=np.uint8).reshape(4, 4, 1)
+        >>> half = np.empty((2, 2, 1), dtype=np.uint8)
+        >>> resize_into(image, None, half, flip=True)
+        >>> half[:, :, 0].tolist()
+        [[52, 36], [114, 98]]
+    """
+    from cedar.operators.image import resample_kernels
+    from cedar.operators.image.resample_lanes import GROUP
+
+    height, width, channels = source.shape
+    rows, columns, wanted = out.shape
+    top, left, tall, wide = box if box is not None else (0, 0, height, width)
+    if channels != wanted or not channels or not height or not width:
+        raise ValueError(f"an image of shape {source.shape} cannot be resized to shape {out.shape}")
+    if source.dtype != np.uint8 or out.dtype != np.uint8 or not out.flags.c_contiguous:
+        raise ValueError(f"resize_into takes uint8 images and a contiguous out, not {source.dtype} to {out.dtype}")
+    if not (top >= 0 and left >= 0 and tall > 0 and wide > 0 and top + tall <= height and left + wide <= width):
+        raise ValueError(f"the box {(top, left, tall, wide)} is not within an image of {height} x {width}")
+    if not rows or not columns:
+        return
+    stride, across, along = source.strides
+    if along != 1 or across != channels or (stride < max(width * channels, 4) and height > 1):
+        roomy = np.zeros((height, width * channels + 4), dtype=np.uint8)
+        roomy[:, :-4] = source.reshape(height, width * channels)
+        source, stride = roomy[:, :-4].reshape(source.shape), roomy.strides[0]
+    tail = (height - 1) // GROUP * GROUP
+    ends = np.zeros((GROUP, width * channels + 4), dtype=np.uint8)
+    ends[: height - tail, :-4] = source[tail:].reshape(height - tail, width * channels)
+    xs, xw = _windows(width, left, wide, columns, antialias, flip)
+    ys, yw = _windows(height, top, tall, rows, antialias, False)
+    resample_kernels.resize(
+        source.__array_interface__["data"][0], stride, height, channels, ends, xs[:, 0] * channels, int(xs[0, 1]), xw,
+        ys, yw, out.reshape(rows, columns * channels),
+    )  # fmt: skip
+
+
+def _windows(
+    size: int, start: float, length: float, outputs: int, antialias: bool, flip: bool
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    from cedar.operators.image import resample_kernels
+
+    first, stop = np.float32(start), np.float32(start + length)  # as Pillow: a box is of 32-bit floats
+    support = max(float(stop - first) / outputs, 1.0) if antialias else 1.0
+    bounds = np.empty((outputs, 2), dtype=np.int64)
+    weights = np.empty((outputs, min(math.ceil(support) * 2 + 1, size)), dtype=np.int32)
+    resample_kernels.windows(size, first, stop, antialias, flip, bounds, weights)
+    return bounds, weights

@@ -1,0 +1,95 @@
+"""Bilinear resizing in Pillow's arithmetic, compiled: weights, then rows, then columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cedar.operators.image.pixels_jit import kernel
+from cedar.operators.image.pixels_lanes import address
+from cedar.operators.image.resample_lanes import BITS, GROUP, LINE, weigh_lines, weigh_pixels
+
+_ONE = 1 << BITS
+
+
+@kernel("void(int64, float32, float32, boolean, boolean, int64[:, ::1], int32[:, ::1])")
+def windows(size: Any, start: Any, stop: Any, antialias: Any, flip: Any, bounds: Any, weights: Any) -> None:
+    """Which inputs every output sums (first, count), and their weights, for outputs over ``start`` to ``stop``."""
+    outputs = bounds.shape[0]
+    scale = np.float64(stop - start) / outputs
+    support = scale if antialias and scale > 1.0 else 1.0
+    shrink = 1.0 / support
+    for i in range(outputs):
+        center = np.float64(start) + (i + 0.5) * scale
+        first = max(int(center - support + 0.5), 0)
+        count = min(int(center + support + 0.5), size) - first
+        total = 0.0
+        for k in range(count):
+            total += max(1.0 - abs((k + first - center + 0.5) * shrink), 0.0)
+        place = outputs - 1 - i if flip else i
+        used, zeros = 0, 0
+        for k in range(count):
+            weight = max(1.0 - abs((k + first - center + 0.5) * shrink), 0.0)
+            whole = int(0.5 + (weight / total if total != 0.0 else weight) * _ONE)
+            if whole == 0 and used == 0:  # what weighs nothing at the ends is left out
+                zeros += 1
+                continue
+            weights[place, k - zeros] = whole
+            if whole != 0:
+                used = k - zeros + 1
+        bounds[place, 0] = first + zeros
+        bounds[place, 1] = used
+    # One count for all, by weights of 0: loops whose length does not change are guessed right by the processor.
+    most = 0
+    for i in range(outputs):
+        most = max(most, bounds[i, 1])
+    for i in range(outputs):
+        used = bounds[i, 1]
+        shift = max(bounds[i, 0] + most - size, 0)
+        for k in range(most - 1, -1, -1):
+            weights[i, k] = weights[i, k - shift] if shift <= k < used + shift else 0
+        bounds[i, 0] -= shift
+        bounds[i, 1] = most
+
+
+@kernel(
+    "void(int64, int64, int64, int64, uint8[:, ::1], int64[::1], int64, int32[:, ::1], int64[:, ::1], int32[:, ::1],"
+    " uint8[:, ::1])"
+)
+def resize(
+    source: Any, stride: Any, height: Any, channels: Any, ends: Any, lefts: Any, taps: Any, xw: Any, ys: Any, yw: Any,
+    target: Any,
+) -> None:  # fmt: skip
+    """The image at address ``source`` into ``target`` (rows, columns * channels), by the windows of columns and rows.
+
+    ``ends`` is a copy of the rows from the last full group on, with four bytes more in each, since pixels are read
+    beyond their end; ``lefts`` is where in a row each column's pixels begin.
+    """
+    rows, length = target.shape
+    columns = lefts.shape[0]
+    chunks = (length + LINE - 1) // LINE
+    pitch = (chunks + 1) * LINE
+    slots = (yw.shape[1] + 2 * GROUP) // GROUP * GROUP  # a group never lies across the end of the ring
+    ring = np.empty((slots, pitch), np.uint8)
+    line = np.empty(pitch, np.uint8)
+    tail = max(height - 1, 0) // GROUP * GROUP
+    base, made = address(ring), 0
+    for y in range(rows):
+        first, count = ys[y, 0], ys[y, 1]
+        made = max(made, first // GROUP * GROUP)
+        while made < first + count:
+            if made < tail:
+                begin, apart = source + made * stride, stride
+            else:
+                begin, apart = address(ends), np.int64(ends.shape[1])
+            for c in range((channels - 1) // 4 * 4, -1, -4):  # what is written beyond a pixel is written over
+                weigh_pixels(
+                    begin + c, apart, base + made % slots * pitch + c, pitch, channels, columns, address(lefts), taps,
+                    address(xw), np.int64(xw.shape[1] * 4),
+                )  # fmt: skip
+            made += GROUP
+        weights = address(yw) + y * yw.shape[1] * 4
+        weigh_lines(base, pitch, slots, first % slots, count, weights, address(line), chunks)
+        for i in range(length):
+            target[y, i] = line[i]

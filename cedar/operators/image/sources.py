@@ -1,0 +1,126 @@
+"""Where the images of a block come from: files in memory, or arrays."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from cedar.columns import Column, ColumnType, TensorType, objects, type_of
+from cedar.operators.image.decode import Decode
+from cedar.operators.image.decoding import decode_image
+from cedar.operators.image.headers import BadImage, Header, max_pixels, read_header
+from cedar.operators.image.layout import Image, ImageType, Sizes, flaw
+from cedar.operators.image.moves import Steps
+
+
+class Source(Protocol):
+    """The images of a block, row by row.
+
+    Attributes:
+        kind: their type.
+        sizes: int64 (rows, 2): heights and widths, 1 where there is no image.
+        bad: rows without one.
+        late: ``image`` may fail too.
+    """
+
+    kind: ColumnType
+    sizes: Sizes
+    bad: dict[int, BadImage]
+    late: bool
+
+    def image(self, row: int, steps: Steps) -> Image:
+        """The image of a row, or at least all that the steps need of it.
+
+        Raises:
+            BadImage: there is none after all.
+        """
+
+    def column(self) -> Column:
+        """All images; rows that failed hold anything."""
+
+
+class Files:
+    """Image files in memory, decoded when they are needed."""
+
+    late = True
+
+    def __init__(self, column: Any, decode: Decode) -> None:
+        self.decode = decode
+        self.kind: ColumnType = ImageType(decode.channels)
+        self.bad: dict[int, BadImage] = {}
+        self.files: list[bytes] = column.to_pylist()
+        self.headers: list[Header | None] = [None] * len(self.files)
+        self.sizes = np.ones((len(self.files), 2), dtype=np.int64)
+        limit = max_pixels()
+        for row, data in enumerate(self.files):
+            try:
+                if data is None:
+                    raise BadImage("there are no bytes (null)")
+                header = read_header(data, limit, exif=decode.exif)
+            except BadImage as bad:
+                self.bad[row] = bad
+                continue
+            self.headers[row] = header
+            turned = header.orientation >= 5
+            self.sizes[row] = (header.width, header.height) if turned else (header.height, header.width)
+
+    def image(self, row: int, steps: Steps) -> Image:
+        header = self.headers[row]
+        assert header is not None
+        needed = steps.rows_needed(header.height) if header.orientation == 1 else None
+        return decode_image(self.files[row], header, self.decode.mode, strict=self.decode.strict, rows=needed)
+
+    def column(self) -> Column:
+        raise AssertionError("files are decoded before they become a column")
+
+
+class Arrays:
+    """Images that are arrays already.
+
+    Args:
+        images: a tensor column, or objects; None where there is none.
+        kind: their type, where it is known.
+    """
+
+    late = False
+
+    def __init__(self, images: Any, kind: ColumnType | None = None) -> None:
+        self.images = images
+        self.bad: dict[int, BadImage] = {}
+        if isinstance(images, np.ndarray) and images.dtype != object:
+            self.kind = kind or type_of(images)
+            self.sizes = np.broadcast_to(np.array(images.shape[1:3], dtype=np.int64), (len(images), 2))
+            return
+        self.sizes = np.ones((len(images), 2), dtype=np.int64)
+        first = None
+        for row, image in enumerate(images):
+            why = flaw(image) if kind is None else None
+            if why:
+                self.bad[row] = BadImage(why, "give each row an ndarray of shape (height, width, channels)")
+            elif image is not None:
+                self.sizes[row] = image.shape[:2]
+                first = image if first is None else first
+        if kind is None:
+            kind = ImageType() if first is None else ImageType(first.shape[2], first.dtype.name)
+        self.kind = kind
+
+    @property
+    def tensor(self) -> bool:
+        """They are one array."""
+        return isinstance(self.kind, TensorType)
+
+    def image(self, row: int, steps: Steps) -> Image:
+        del steps
+        image: Image = self.images[row]
+        return image
+
+    def column(self) -> Column:
+        return self.images if self.tensor else objects([_apart(image) for image in self.images])
+
+
+def _apart(image: Image | None) -> Image | None:
+    """An image that keeps no larger one in memory."""
+    if image is None or (image.flags.c_contiguous and (image.base is None or image.base.size <= image.size)):
+        return image
+    return image.copy()

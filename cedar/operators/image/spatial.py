@@ -1,0 +1,117 @@
+"""What the spatial operators share: they say how each image moves, and boxes beside it move along."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cedar.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType
+from cedar.errors import PipelineError, user_site
+from cedar.operators.algebra import mark
+from cedar.operators.draws import Draws
+from cedar.operators.image.base import ImageTransform
+from cedar.operators.image.boxes import Boxes, check_boxes, thinned
+from cedar.operators.image.layout import ImageType, Sizes, checked
+from cedar.operators.image.moves import Moves
+from cedar.operators.transform import Transform
+
+
+class Spatial(ImageTransform):
+    """Reads a column of images, and if it likes one of boxes that follow them, and others; writes as many."""
+
+    arity: ClassVar[int | None] = None
+    outputs: ClassVar[int | None] = None
+    drops: ClassVar[bool] = False  # some boxes go
+
+    @abstractmethod
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+        """How the images of a block move.
+
+        Args:
+            sizes: int64 (rows, 2): their heights and widths, at least 1.
+            boxes: of each row, float32 (boxes, 4), where there is such a column.
+            draws: of the rows, where it is random.
+        """
+
+    def shape(self, shape: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Height and width of every result for images of one size (None: they differ); None where results differ.
+
+        By default the size stays.
+        """
+        return shape
+
+    def result(self, *types: Any) -> ColumnType | tuple[ColumnType, ...]:
+        kind, *beside = types
+        channels, dtype = checked(self, kind)
+        check_boxes(self, beside)
+        shape = self.shape((kind.shape[0], kind.shape[1]) if isinstance(kind, TensorType) else None)
+        if dtype is None:
+            made: ColumnType = OBJECT if shape is None else UNKNOWN
+        elif shape is None:
+            made = ImageType(channels, dtype)
+        elif channels is None:
+            raise PipelineError(
+                f"{type(self).__name__} makes one array of all images, and those have differing numbers of channels",
+                fix="decode(mode='RGB'), or 'GRAY'",
+            )
+        else:
+            made = TensorType((*shape, channels), dtype)
+        if self.drops:
+            beside = [thinned(other) for other in beside]
+        return (made, *beside) if beside else made
+
+    def columns(self, *columns: Any, **draws: Any) -> Column | tuple[Column, ...]:
+        from cedar.operators.image.engine import alone
+
+        return alone(self, columns, draws.get("draws"))
+
+
+def pair(value: int | Sequence[int], what: str) -> tuple[int, int]:
+    """Height and width, from both or from one number for both; ValueError for anything else."""
+    both = (value, value) if isinstance(value, int | np.integer) else tuple(value)
+    if len(both) != 2 or not all(isinstance(v, int | np.integer) and not isinstance(v, bool) and v > 0 for v in both):
+        raise ValueError(f"{what} is {value!r}, not one or two whole numbers above 0")
+    return int(both[0]), int(both[1])
+
+
+def check_share(name: str, what: str, value: float) -> None:
+    """Refuse a probability outside 0 .. 1.
+
+    Raises:
+        PipelineError: at the user's line.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise PipelineError(f"{name}({what}={value!r}): a probability lies between 0 and 1", site=user_site())
+
+
+def check_range(name: str, what: str, value: Sequence[float], low: float) -> tuple[float, float]:
+    """The two ends of a range of numbers from ``low`` on.
+
+    Raises:
+        PipelineError: they are no such range.
+    """
+    ends = tuple(value) if isinstance(value, Sequence) else ()
+    if len(ends) != 2 or not all(isinstance(v, int | float) for v in ends) or not low <= ends[0] <= ends[1]:
+        raise PipelineError(
+            f"{name}({what}={value!r}): two numbers, the smaller first, from {low:g} on", site=user_site()
+        )
+    return float(ends[0]), float(ends[1])
+
+
+def drawn(draws: Draws | None) -> Draws:
+    """The draws of a random operator.
+
+    Raises:
+        PipelineError: it was called without.
+    """
+    if draws is None:
+        raise PipelineError("a random operator is called with draws=", site=user_site())
+    return draws
+
+
+def mark_spatial(transform: Transform) -> None:
+    """Mark one instance as index-only, where others of its class are not."""
+    mark(transform, "spatial")
