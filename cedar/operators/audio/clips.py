@@ -1,0 +1,310 @@
+"""Clips, and what the transforms of one clip after the other have in common.
+
+A clip is float32: (samples,), or (samples, channels). A column of clips is an object column of such arrays; where all
+have one shape, an ndarray of shape (rows, samples) or (rows, samples, channels). Arrow lists of floats are read as
+clips of one channel. A spectrogram is float32 (bands, frames), or (channels, bands, frames).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from cedar.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, type_of
+from cedar.errors import PipelineError, user_site
+from cedar.operators.chains import Fault, Link
+from cedar.operators.draws import Draws
+from cedar.operators.transform import BadValues, Transform
+
+Clip = npt.NDArray[np.float32]
+
+
+class BadClip(Exception):
+    """What is wrong with one row, and what to do."""
+
+    def __init__(self, why: str, fix: str = "drop such rows: on_error=cedar.Skip(...)") -> None:
+        super().__init__(why)
+        self.why, self.fix = why, fix
+
+
+class ClipTransform(Transform):
+    """A transform that works on one row at a time; several of them, one above the other, run row by row as a chain."""
+
+    per_row: ClassVar[bool] = True
+
+    @abstractmethod
+    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Any:
+        """The result for one row.
+
+        Args:
+            values: of the columns read.
+            draw: what ``drawn`` gave for this row.
+            out: where a result of a fixed shape may be put; returned then.
+
+        Raises:
+            BadClip: there is none.
+        """
+
+    def drawn(self, draws: Draws) -> Sequence[Any]:
+        """What each row draws; for a random transform."""
+        raise NotImplementedError
+
+    def columns(self, *columns: Column, draws: Draws | None = None) -> Column:
+        names = tuple(map(str, range(len(columns))))
+        link = Link(self, names, ("made",))
+        done, faults = run_rows([link], dict(zip(names, columns, strict=True)), [draws])
+        if faults:
+            first = faults[min(faults)]
+            raise BadValues({row: fault.why for row, fault in sorted(faults.items())}, first.fix)
+        return done["made"]
+
+
+class ClipChain:
+    """Runs audio transforms row by row: what lies between them never is in memory for more than one row."""
+
+    def joins(self, below: Sequence[Link], above: Link) -> bool:
+        made = {name for link in below for name in link.writes}
+        return isinstance(above.transform, ClipTransform) and not made.isdisjoint(above.reads)
+
+    def run(
+        self, links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]
+    ) -> tuple[dict[str, Column], dict[int, Fault]]:
+        return run_rows(links, columns, draws)
+
+
+ClipTransform.chain = ClipChain()
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A link, or two that run as one: the name written, what each row draws, and where results are kept."""
+
+    link: int
+    reads: tuple[str, ...]
+    write: str
+    run: Callable[..., Any]
+    draws: Sequence[Any] | None
+    kept: _Kept | None
+
+
+class _Kept:
+    """The results of a link that nobody overwrites."""
+
+    def __init__(self, kind: ColumnType, rows: int) -> None:
+        self.kind = kind
+        fixed = isinstance(kind, TensorType)
+        self.column: Any = np.zeros((rows, *kind.shape), kind.dtype) if fixed else np.empty(rows, dtype=object)
+        self.fixed = fixed
+
+    def put(self, row: int, value: Any) -> None:
+        if self.fixed:
+            if value.base is not self.column:
+                self.column[row] = value
+            return
+        base = getattr(value, "base", None)
+        if isinstance(base, np.ndarray) and base.nbytes > 2 * value.nbytes:
+            value = value.copy()  # so that a short part does not keep a long clip in memory
+        self.column[row] = value
+
+    def done(self) -> Column:
+        return pa.array(self.column, self.kind) if isinstance(self.kind, pa.DataType) else self.column
+
+
+def run_rows(
+    links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]
+) -> tuple[dict[str, Column], dict[int, Fault]]:
+    """What the links make of the columns, row by row.
+
+    Raises:
+        PipelineError: columns of types that a link does not take.
+    """
+    rows = len(next(iter(columns.values())))
+    sources = {name: _values(column) for name, column in columns.items()}
+    steps = _steps(links, columns, draws, rows)
+    faults: dict[int, Fault] = {}
+    with np.errstate(all="ignore"):  # NaN and infinity are refused, or made, knowingly
+        for row in range(rows):
+            fault = _run_row(row, steps, sources)
+            if fault is not None:
+                faults[row] = fault
+    return {step.write: step.kept.done() for step in steps if step.kept is not None}, faults
+
+
+def _run_row(row: int, steps: Sequence[_Step], sources: Mapping[str, Any]) -> Fault | None:
+    made: dict[str, Any] = {}
+    for step in steps:
+        values = [made[name] if name in made else sources[name][row] for name in step.reads]
+        draw = None if step.draws is None else step.draws[row]
+        out = step.kept.column[row] if step.kept is not None and step.kept.fixed else None
+        try:
+            value = step.run(*values, draw=draw, out=out)
+        except BadClip as bad:
+            return Fault(step.link, bad.why, bad.fix)
+        made[step.write] = value
+        if step.kept is not None:
+            step.kept.put(row, value)
+    return None
+
+
+def _steps(
+    links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None], rows: int
+) -> list[_Step]:
+    types = {name: type_of(column) for name, column in columns.items()}
+    last = {link.writes[0]: place for place, link in enumerate(links)}
+    steps: list[_Step] = []
+    for place, link in enumerate(links):
+        transform, write = link.transform, link.writes[0]
+        assert isinstance(transform, ClipTransform)
+        types[write] = transform.result(*(types[name] for name in link.reads))
+        drawn = draws[place]
+        numbers = None if drawn is None else transform.drawn(drawn)
+        kept = _Kept(types[write], rows) if last[write] == place else None
+        below = steps[-1] if steps else None
+        part = getattr(transform, "part_of", None)
+        if part is not None and below is not None and link.reads == (below.write,) == link.writes:
+            run = part(links[place - 1].transform)
+            if run is not None and below.link == place - 1:
+                steps[-1] = _Step(below.link, below.reads, write, run, numbers, kept)
+                continue
+        steps.append(_Step(place, link.reads, write, transform.one, numbers, kept))
+    return steps
+
+
+def _values(column: Column) -> Any:
+    """Something that gives the value of each row by its number."""
+    if isinstance(column, np.ndarray):
+        return column
+    kind = column.type
+    if pt.is_large_binary(kind):
+        return _Bytes(column)
+    if (pt.is_large_list(kind) or pt.is_fixed_size_list(kind)) and not column.null_count:
+        items = column.flatten().to_numpy(zero_copy_only=False)
+        ends = np.cumsum(column.value_lengths().to_numpy())
+        return np.split(items, ends[:-1]) if len(ends) else []
+    return column.to_pylist()
+
+
+class _Bytes:
+    """The rows of a binary column, without a copy; None for a null."""
+
+    def __init__(self, column: pa.Array) -> None:
+        self.missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+        _, bounds, data = column.buffers()
+        rows = len(column)
+        self.bounds: Any = np.frombuffer(bounds, np.int64, rows + 1, 8 * column.offset) if rows else []
+        self.data = memoryview(data) if data is not None else memoryview(b"")
+
+    def __getitem__(self, row: int) -> memoryview | None:
+        if self.missing is not None and self.missing[row]:
+            return None
+        return self.data[int(self.bounds[row]) : int(self.bounds[row + 1])]
+
+
+# ---- what a transform takes ------------------------------------------------------------------------------------------
+
+
+def clip_type(transform: Transform, kind: Any, dims: tuple[int, ...] = (1, 2)) -> tuple[int, ...] | None:
+    """The shape of every row of a column of clips; None where rows differ.
+
+    Args:
+        transform: whom the error names.
+        dims: how many dimensions a row may have.
+
+    Raises:
+        PipelineError: no such column.
+    """
+    if kind in (OBJECT, UNKNOWN):
+        return None
+    if isinstance(kind, TensorType) and len(kind.shape) in dims and np.dtype(kind.dtype).kind == "f":
+        return kind.shape
+    lists = isinstance(kind, pa.DataType) and (pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
+    if lists and pt.is_floating(kind.value_type) and 1 in dims:
+        return None
+    wants = "clips: float32 arrays of (samples,) or (samples, channels)"
+    raise transform.unfit(kind, wants if dims == (1, 2) else "spectrograms: float32 arrays of (..., bands, frames)")
+
+
+def as_clip(value: Any, dims: tuple[int, ...] = (1, 2)) -> Clip:
+    """A row's value as float32.
+
+    Raises:
+        BadClip: it is no array of floats of so many dimensions.
+    """
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.ndim not in dims:
+        told = f"an array {value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise BadClip(
+            f"{told} is no float array of {' or '.join(map(str, dims))} dimensions", "decode or cast it first"
+        )
+    return value if value.dtype == np.float32 else value.astype(np.float32)
+
+
+def by_channel(function: Callable[[Clip], Clip], clip: Clip) -> Clip:
+    """A function of (samples,) on each channel of (samples, channels)."""
+    if clip.ndim == 1:
+        return function(clip)
+    return np.stack([function(np.ascontiguousarray(clip[:, c])) for c in range(clip.shape[1])], axis=1)
+
+
+def finite(clip: Clip) -> Clip:
+    """The clip itself.
+
+    Raises:
+        BadClip: it holds NaN or infinity.
+    """
+    total = float(clip.sum(dtype=np.float64)) if clip.size else 0.0  # one pass; exact enough to tell NaN and infinity
+    if not np.isfinite(total):
+        bad = int(np.flatnonzero(~np.isfinite(clip.reshape(len(clip), -1)).all(axis=1))[0])
+        raise BadClip(f"sample {bad:,} of {len(clip):,} is NaN or infinite")
+    return clip
+
+
+# ---- parameters ------------------------------------------------------------------------------------------------------
+
+
+def check_number(
+    name: str, what: str, value: Any, low: float, high: float = float("inf"), *, open: bool = False
+) -> None:
+    """Refuse a parameter that is no number from ``low`` to ``high``; ``open``: above ``low``.
+
+    Raises:
+        PipelineError: at the user's line.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not low <= value <= high or (open and value == low) or value == float("inf"):
+        upper = "" if high == float("inf") else f" and at most {high:g}"
+        wants = f"a number {'above' if open else 'of at least'} {low:g}{upper}"
+        raise PipelineError(f"audio.{name}({what}={value!r}): {wants} is expected", site=user_site())
+
+
+def check_count(name: str, what: str, value: Any, low: int = 1) -> None:
+    """Refuse a parameter that is no whole number of at least ``low``.
+
+    Raises:
+        PipelineError: at the user's line.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise PipelineError(
+            f"audio.{name}({what}={value!r}): a whole number of at least {low} is expected", site=user_site()
+        )
+
+
+def check_choice(name: str, what: str, value: Any, choices: Sequence[Any]) -> None:
+    """Refuse a parameter that is none of the choices.
+
+    Raises:
+        PipelineError: at the user's line.
+    """
+    if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
+        raise PipelineError(
+            f"audio.{name}({what}={value!r}): one of {', '.join(map(repr, choices))} is expected", site=user_site()
+        )

@@ -1,0 +1,213 @@
+"""Files to clips: decode, a random part of a file, and a file's sampling rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.columns import OBJECT, UNKNOWN, ColumnType
+from cedar.errors import PipelineError, user_site
+from cedar.operators.audio.clips import Clip, ClipTransform, check_count, check_number, finite
+from cedar.operators.audio.formats import open_audio
+from cedar.operators.audio.libraries import require
+from cedar.operators.audio.opened import Opened, most_samples, within
+from cedar.operators.audio.resample import check_quality, resampled
+from cedar.operators.draws import Draws
+
+Window = Callable[[int, int], tuple[int, int]]  # of a file's frames and its rate: the first frame, and past the last
+
+
+class _Files(ClipTransform):
+    """What reads a column of files' bytes."""
+
+    larger: ClassVar[bool] = True
+
+    def result(self, *types: Any) -> ColumnType:
+        (kind,) = types
+        if kind != UNKNOWN and kind != pa.large_binary():
+            raise self.unfit(kind, "a column of bytes")
+        return self.makes()
+
+    def makes(self) -> ColumnType:
+        return OBJECT
+
+
+@dataclass(frozen=True)
+class Decode(_Files):
+    """A file's bytes (WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF, CAF, AU) to a clip: float32, full scale being 1.
+
+    Args:
+        rate: resample to so many Hz what has another rate, as ``resample`` does; None keeps each file's own.
+        mono: the mean of the channels, (samples,). Otherwise files of several channels give (samples, channels).
+        start: where to begin, in seconds; past the end, there are no samples.
+        duration: how much to take, in seconds; None is all. No more of a WAV or FLAC file is decoded, so damage
+            elsewhere is not seen; formats with loss are decoded up to the end of the part. Cut before resampling.
+        quality: of the resampling.
+        most: samples of all channels that a file may have; by default the environment variable CEDAR_MAX_SAMPLES,
+            else 2^28, which is 1 GiB.
+
+    A file that is truncated, damaged, or holds NaN or infinity has no result. A file of no samples gives a clip of no
+    samples. Formats without a length in their header (MP3, Ogg) that are cut off give what is there.
+
+    Example:
+        >>> import io, numpy as np, soundfile
+        >>> file = io.BytesIO()
+        >>> soundfile.write(file, np.full((8000, 2), 0.25), 8000, format="WAV")
+        >>> clip = Decode(mono=True, duration=0.5)(file.getvalue())
+        >>> clip.shape, clip.dtype.name, float(clip[0])
+        ((4000,), 'float32', 0.25)
+    """
+
+    rate: int | None = None
+    mono: bool = False
+    start: float = 0.0
+    duration: float | None = None
+    quality: str = "HQ"
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_files(self, "decode")
+        check_number("decode", "start", self.start, 0)
+        if self.duration is not None:
+            check_number("decode", "duration", self.duration, 0, open=True)
+
+    @property
+    def whole(self) -> bool:
+        return not self.start and self.duration is None
+
+    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        return _clip(self, open_audio(values[0]), self.window)
+
+    def window(self, frames: int, rate: int) -> tuple[int, int]:
+        """The frames that are read."""
+        start = min(frames, round(self.start * rate))
+        return start, frames if self.duration is None else min(frames, start + round(self.duration * rate))
+
+
+@dataclass(frozen=True)
+class DecodeRandom(_Files):
+    """A part of a file at a random place, equally likely anywhere: ``duration`` seconds, and no more is decoded.
+
+    Args:
+        duration: in seconds; a shorter file is taken whole.
+        rate, mono, quality, most: as for ``decode``.
+
+    Of WAV and FLAC files only the part is decoded, so damage elsewhere is not seen; formats with loss are decoded up to
+    the end of the part.
+
+    Example:
+        >>> import io, numpy as np, soundfile
+        >>> from cedar.operators.draws import Draws
+        >>> file = io.BytesIO()
+        >>> soundfile.write(file, np.zeros(80000), 8000, format="FLAC")
+        >>> DecodeRandom(2.0)(file.getvalue(), draws=Draws(np.array([1], dtype=np.uint64))).shape
+        (16000,)
+    """
+
+    duration: float
+    rate: int | None = None
+    mono: bool = False
+    quality: str = "HQ"
+    most: int | None = None
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_files(self, "decode_random")
+        check_number("decode_random", "duration", self.duration, 0, open=True)
+
+    def drawn(self, draws: Draws) -> Sequence[Any]:
+        return list(draws.uniform(1)[:, 0])
+
+    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        def window(frames: int, rate: int) -> tuple[int, int]:
+            length = min(frames, round(self.duration * rate))
+            start = int(draw * (frames - length + 1))
+            return start, start + length
+
+        return _clip(self, open_audio(values[0]), window)
+
+
+@dataclass(frozen=True)
+class Rate(_Files):
+    """The sampling rate of a file in Hz, int64, from its header.
+
+    Example:
+        >>> import io, numpy as np, soundfile
+        >>> file = io.BytesIO()
+        >>> soundfile.write(file, np.zeros(10), 44100, format="WAV")
+        >>> Rate()(file.getvalue())
+        44100
+    """
+
+    def __post_init__(self) -> None:
+        require("rate", "soundfile")
+
+    def makes(self) -> ColumnType:
+        return pa.int64()
+
+    def one(self, *values: Any, draw: Any = None, out: Any = None) -> int:
+        return open_audio(values[0]).rate
+
+
+def part_reader(decode: Any, window_of: Callable[[int, Any], tuple[int, int]]) -> Callable[..., Clip] | None:
+    """``decode`` and a crop of what it gives as one, where both together are exactly one after the other.
+
+    Args:
+        decode: the transform below the crop.
+        window_of: from a clip's samples and what the row drew to the part that is kept.
+    """
+    if type(decode) is not Decode or not decode.whole:
+        return None
+
+    def run(data: Any, *, draw: Any = None, **_: Any) -> Clip:
+        opened = open_audio(data)
+        if opened.parts and decode.rate in {None, opened.rate}:
+            within(opened.frames, opened.channels, decode.most or 0)
+            return _clip(decode, opened, lambda frames, _: window_of(frames, draw))
+        clip = _clip(decode, opened, decode.window)
+        start, stop = window_of(len(clip), draw)
+        return clip[start:stop]
+
+    return run
+
+
+def _clip(transform: Decode | DecodeRandom, opened: Opened, window: Window) -> Clip:
+    """The part of a file, as the transform wants it."""
+    start, stop = window(opened.frames, opened.rate)
+    assert transform.most is not None
+    within(stop - start, opened.channels, transform.most)
+    frames = opened.read(start, stop)
+    if not opened.whole_numbers:
+        finite(frames)
+    clip = _mixed(frames) if transform.mono else frames[:, 0] if opened.channels == 1 else frames
+    if transform.rate is None or transform.rate == opened.rate:
+        return clip
+    return resampled(clip, opened.rate, transform.rate, transform.quality, transform.most)
+
+
+def _mixed(frames: Clip) -> Clip:
+    """The mean of the channels, summed in their order."""
+    channels = frames.shape[1]
+    if channels == 1:
+        return frames[:, 0]
+    total = frames[:, 0] + frames[:, 1]
+    for channel in range(2, channels):
+        total += frames[:, channel]
+    total /= np.float32(channels)
+    return total
+
+
+def _check_files(transform: Decode | DecodeRandom, name: str) -> None:
+    require(name, "soundfile", *(["soxr"] if transform.rate is not None else []))
+    if transform.rate is not None:
+        check_count(name, "rate", transform.rate)
+    if not isinstance(transform.mono, bool):
+        raise PipelineError(f"audio.{name}(mono={transform.mono!r}): True or False is expected", site=user_site())
+    check_quality(name, transform.quality)
+    if transform.most is None:
+        object.__setattr__(transform, "most", most_samples())
+    check_count(name, "most", transform.most)

@@ -1,0 +1,219 @@
+"""The Fourier transform of many frames at once, compiled: one frame per lane of the processor's vectors.
+
+Stockham's algorithm in radices 4, 2, 3, 5 and any prime (Van Loan, Computational Frameworks for the Fast Fourier
+Transform, 1992), float32, with twiddles rounded from float64. Importing this module imports numba.
+
+Arrays are float32[2, n * lanes]: real and imaginary parts; element ``i`` of lane ``l`` is at ``i * lanes + l``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.operators.audio.compiled import compiled
+
+LANES = 32
+
+# Cosines and sines of thirds and fifths of a turn.
+_S3 = np.float32(math.sin(2 * math.pi / 3))
+_C51, _C52 = np.float32(math.cos(2 * math.pi / 5)), np.float32(math.cos(4 * math.pi / 5))
+_S51, _S52 = np.float32(math.sin(2 * math.pi / 5)), np.float32(math.sin(4 * math.pi / 5))
+HALF = np.float32(0.5)
+ZERO = np.float32(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How to transform ``n`` values.
+
+    Args:
+        radices: int64[stages]; their product is n.
+        twiddles: float32[...]: for each stage, for each p, the real and imaginary parts of w^p to w^(p (radix - 1)).
+        starts: int64[stages]: where a stage's twiddles begin.
+    """
+
+    n: int
+    radices: npt.NDArray[np.int64]
+    twiddles: npt.NDArray[np.float32]
+    starts: npt.NDArray[np.int64]
+
+
+@lru_cache(maxsize=32)
+def plan(n: int) -> Plan:
+    """The stages for ``n`` values.
+
+    Example:
+        >>> plan(400).radices.tolist(), plan(14).radices.tolist()
+        ([4, 4, 5, 5], [2, 7])
+    """
+    radices: list[int] = []
+    starts: list[int] = []
+    twiddles: list[npt.NDArray[np.float32]] = []
+    rest = n
+    while rest > 1:
+        radix = next((r for r in (4, 2, 3, 5) if rest % r == 0), 0)
+        radix = radix or next(r for r in range(7, rest + 1) if rest % r == 0)
+        turns = np.outer(np.arange(rest // radix), np.arange(1, radix)) % rest / rest
+        roots = np.exp(-2j * np.pi * turns)
+        starts.append(sum(part.size for part in twiddles))
+        twiddles.append(np.stack([roots.real, roots.imag], axis=-1).ravel().astype(np.float32))
+        radices.append(radix)
+        rest //= radix
+    flat = np.concatenate(twiddles) if twiddles else np.zeros(0, dtype=np.float32)
+    return Plan(n, np.array(radices, dtype=np.int64), flat, np.array(starts, dtype=np.int64))
+
+
+@compiled
+def _radix2(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
+    for p in range(m):
+        wr, wi = tw[2 * p], tw[2 * p + 1]
+        i, j, o = s * p, s * (p + m), 2 * s * p
+        ar, ai = x[0, i : i + s], x[1, i : i + s]
+        br, bi = x[0, j : j + s], x[1, j : j + s]
+        y0r, y0i = y[0, o : o + s], y[1, o : o + s]
+        y1r, y1i = y[0, o + s : o + 2 * s], y[1, o + s : o + 2 * s]
+        for q in range(s):
+            a, b, c, d = ar[q], ai[q], br[q], bi[q]
+            y0r[q], y0i[q] = a + c, b + d
+            ur, ui = a - c, b - d
+            y1r[q], y1i[q] = ur * wr - ui * wi, ur * wi + ui * wr
+
+
+@compiled
+def _radix3(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
+    for p in range(m):
+        w1r, w1i, w2r, w2i = tw[4 * p], tw[4 * p + 1], tw[4 * p + 2], tw[4 * p + 3]
+        i, j, k, o = s * p, s * (p + m), s * (p + 2 * m), 3 * s * p
+        ar, ai = x[0, i : i + s], x[1, i : i + s]
+        br, bi = x[0, j : j + s], x[1, j : j + s]
+        cr, ci = x[0, k : k + s], x[1, k : k + s]
+        y0r, y0i = y[0, o : o + s], y[1, o : o + s]
+        y1r, y1i = y[0, o + s : o + 2 * s], y[1, o + s : o + 2 * s]
+        y2r, y2i = y[0, o + 2 * s : o + 3 * s], y[1, o + 2 * s : o + 3 * s]
+        for q in range(s):
+            sr, si = br[q] + cr[q], bi[q] + ci[q]
+            dr, di = _S3 * (br[q] - cr[q]), _S3 * (bi[q] - ci[q])
+            mr, mi = ar[q] - HALF * sr, ai[q] - HALF * si
+            y0r[q], y0i[q] = ar[q] + sr, ai[q] + si
+            ur, ui = mr + di, mi - dr
+            y1r[q], y1i[q] = ur * w1r - ui * w1i, ur * w1i + ui * w1r
+            ur, ui = mr - di, mi + dr
+            y2r[q], y2i[q] = ur * w2r - ui * w2i, ur * w2i + ui * w2r
+
+
+@compiled
+def _radix4(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
+    for p in range(m):
+        w1r, w1i, w2r, w2i, w3r, w3i = (
+            tw[6 * p],
+            tw[6 * p + 1],
+            tw[6 * p + 2],
+            tw[6 * p + 3],
+            tw[6 * p + 4],
+            tw[6 * p + 5],
+        )
+        i, j, k, h, o = s * p, s * (p + m), s * (p + 2 * m), s * (p + 3 * m), 4 * s * p
+        xar, xai = x[0, i : i + s], x[1, i : i + s]
+        xbr, xbi = x[0, j : j + s], x[1, j : j + s]
+        xcr, xci = x[0, k : k + s], x[1, k : k + s]
+        xdr, xdi = x[0, h : h + s], x[1, h : h + s]
+        y0r, y0i = y[0, o : o + s], y[1, o : o + s]
+        y1r, y1i = y[0, o + s : o + 2 * s], y[1, o + s : o + 2 * s]
+        y2r, y2i = y[0, o + 2 * s : o + 3 * s], y[1, o + 2 * s : o + 3 * s]
+        y3r, y3i = y[0, o + 3 * s : o + 4 * s], y[1, o + 3 * s : o + 4 * s]
+        for q in range(s):
+            ar, ai, br, bi, cr, ci, dr, di = xar[q], xai[q], xbr[q], xbi[q], xcr[q], xci[q], xdr[q], xdi[q]
+            t0r, t0i, t1r, t1i = ar + cr, ai + ci, ar - cr, ai - ci
+            t2r, t2i, t3r, t3i = br + dr, bi + di, bi - di, dr - br
+            y0r[q], y0i[q] = t0r + t2r, t0i + t2i
+            ur, ui = t1r + t3r, t1i + t3i
+            y1r[q], y1i[q] = ur * w1r - ui * w1i, ur * w1i + ui * w1r
+            ur, ui = t0r - t2r, t0i - t2i
+            y2r[q], y2i[q] = ur * w2r - ui * w2i, ur * w2i + ui * w2r
+            ur, ui = t1r - t3r, t1i - t3i
+            y3r[q], y3i[q] = ur * w3r - ui * w3i, ur * w3i + ui * w3r
+
+
+@compiled
+def _radix5(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
+    for p in range(m):
+        w1r, w1i, w2r, w2i = tw[8 * p], tw[8 * p + 1], tw[8 * p + 2], tw[8 * p + 3]
+        w3r, w3i, w4r, w4i = tw[8 * p + 4], tw[8 * p + 5], tw[8 * p + 6], tw[8 * p + 7]
+        i, j, k, h, g, o = s * p, s * (p + m), s * (p + 2 * m), s * (p + 3 * m), s * (p + 4 * m), 5 * s * p
+        ar, ai = x[0, i : i + s], x[1, i : i + s]
+        br, bi = x[0, j : j + s], x[1, j : j + s]
+        cr, ci = x[0, k : k + s], x[1, k : k + s]
+        dr, di = x[0, h : h + s], x[1, h : h + s]
+        er, ei = x[0, g : g + s], x[1, g : g + s]
+        y0r, y0i = y[0, o : o + s], y[1, o : o + s]
+        y1r, y1i = y[0, o + s : o + 2 * s], y[1, o + s : o + 2 * s]
+        y2r, y2i = y[0, o + 2 * s : o + 3 * s], y[1, o + 2 * s : o + 3 * s]
+        y3r, y3i = y[0, o + 3 * s : o + 4 * s], y[1, o + 3 * s : o + 4 * s]
+        y4r, y4i = y[0, o + 4 * s : o + 5 * s], y[1, o + 4 * s : o + 5 * s]
+        for q in range(s):
+            s1r, s1i, d1r, d1i = br[q] + er[q], bi[q] + ei[q], br[q] - er[q], bi[q] - ei[q]
+            s2r, s2i, d2r, d2i = cr[q] + dr[q], ci[q] + di[q], cr[q] - dr[q], ci[q] - di[q]
+            zr, zi = ar[q], ai[q]
+            y0r[q], y0i[q] = zr + s1r + s2r, zi + s1i + s2i
+            m1r, m1i = zr + _C51 * s1r + _C52 * s2r, zi + _C51 * s1i + _C52 * s2i
+            m2r, m2i = zr + _C52 * s1r + _C51 * s2r, zi + _C52 * s1i + _C51 * s2i
+            n1r, n1i = _S51 * d1r + _S52 * d2r, _S51 * d1i + _S52 * d2i
+            n2r, n2i = _S52 * d1r - _S51 * d2r, _S52 * d1i - _S51 * d2i
+            ur, ui = m1r + n1i, m1i - n1r
+            y1r[q], y1i[q] = ur * w1r - ui * w1i, ur * w1i + ui * w1r
+            ur, ui = m2r + n2i, m2i - n2r
+            y2r[q], y2i[q] = ur * w2r - ui * w2i, ur * w2i + ui * w2r
+            ur, ui = m2r - n2i, m2i + n2r
+            y3r[q], y3i[q] = ur * w3r - ui * w3i, ur * w3i + ui * w3r
+            ur, ui = m1r - n1i, m1i + n1r
+            y4r[q], y4i[q] = ur * w4r - ui * w4i, ur * w4i + ui * w4r
+
+
+@compiled
+def _radix_any(x: Any, y: Any, radix: int, m: int, s: int, tw: Any) -> None:
+    """A prime radix, term by term, summed in float64."""
+    for p in range(m):
+        for u in range(radix):
+            wr, wi = np.float32(1), ZERO
+            if u:
+                wr, wi = tw[2 * ((radix - 1) * p + u - 1)], tw[2 * ((radix - 1) * p + u - 1) + 1]
+            o = s * (radix * p + u)
+            for q in range(s):
+                sr, si = 0.0, 0.0
+                for v in range(radix):
+                    turn = -2.0 * math.pi * ((u * v) % radix) / radix
+                    c, d = math.cos(turn), math.sin(turn)
+                    ar, ai = x[0, s * (p + v * m) + q], x[1, s * (p + v * m) + q]
+                    sr += ar * c - ai * d
+                    si += ar * d + ai * c
+                ur, ui = np.float32(sr), np.float32(si)
+                y[0, o + q], y[1, o + q] = ur * wr - ui * wi, ur * wi + ui * wr
+
+
+@compiled
+def transform(x: Any, y: Any, n: int, lanes: int, radices: Any, twiddles: Any, starts: Any) -> Any:
+    """The transform of the lanes of ``x``, in ``x`` or in ``y``, whichever is returned."""
+    s, rest = lanes, n
+    for stage in range(len(radices)):
+        radix = radices[stage]
+        m = rest // radix
+        tw = twiddles[starts[stage] :]
+        if radix == 4:
+            _radix4(x, y, m, s, tw)
+        elif radix == 5:
+            _radix5(x, y, m, s, tw)
+        elif radix == 2:
+            _radix2(x, y, m, s, tw)
+        elif radix == 3:
+            _radix3(x, y, m, s, tw)
+        else:
+            _radix_any(x, y, radix, m, s, tw)
+        x, y = y, x
+        s, rest = s * radix, m
+    return x

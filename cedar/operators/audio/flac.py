@@ -1,0 +1,83 @@
+"""FLAC, by dr_flac in the library miniaudio: 1.7 times as fast as libFLAC, the same samples.
+
+Read in place, without holding the interpreter's lock. A frame whose checksum is wrong is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cedar.operators.audio.clips import BadClip, Clip
+from cedar.operators.audio.libraries import library
+from cedar.operators.audio.opened import Opened
+
+_DENSEST = 65535  # samples that a frame holds at most; and a frame has more than eight bytes
+
+
+@dataclass(frozen=True)
+class Flac(Opened):
+    """A FLAC file; ``frames`` is what its header says."""
+
+    data: memoryview
+
+    @property
+    def parts(self) -> bool:
+        """Damage is only found where it is decoded."""
+        return False
+
+    @property
+    def whole_numbers(self) -> bool:
+        return True
+
+    def read(self, start: int, stop: int) -> Clip:
+        out = np.empty((stop - start, self.channels), np.float32)
+        if not out.size:
+            return out
+        ffi, lib = _native()
+        with _stream(self.data) as stream:
+            if start and not lib.ma_dr_flac_seek_to_pcm_frame(stream, start):
+                raise BadClip(f"FLAC: sample {start:,} cannot be found: truncated or damaged")
+            got = lib.ma_dr_flac_read_pcm_frames_f32(stream, stop - start, ffi.from_buffer("float *", out))
+        if got != stop - start:
+            raise BadClip(f"FLAC: it ends or breaks after {start + got:,} of {self.frames:,} samples: damaged")
+        return out
+
+
+def open_flac(data: memoryview) -> Flac | None:
+    """A FLAC file; None where its header does not say how long it is.
+
+    Raises:
+        BadClip: it is no FLAC file, or claims more than it can hold.
+    """
+    with _stream(data) as stream:
+        frames, rate, channels = int(stream.totalPCMFrameCount), int(stream.sampleRate), int(stream.channels)
+    if not frames:
+        return None
+    if not rate or not channels:
+        raise BadClip(f"FLAC: {channels} channels at {rate} Hz: damaged")
+    if frames > _DENSEST * (len(data) // 8):
+        raise BadClip(f"FLAC: the header claims {frames:,} samples in {len(data):,} bytes: damaged")
+    return Flac(frames, rate, channels, data)
+
+
+@contextmanager
+def _stream(data: memoryview) -> Iterator[Any]:
+    ffi, lib = _native()
+    held = ffi.from_buffer(data)
+    stream = lib.ma_dr_flac_open_memory(held, len(data), ffi.NULL)
+    if not stream:
+        raise BadClip("FLAC: the header cannot be read: truncated or damaged")
+    try:
+        yield stream
+    finally:
+        lib.ma_dr_flac_close(stream)
+
+
+def _native() -> tuple[Any, Any]:
+    module = library("miniaudio")
+    return module.ffi, module.lib

@@ -1,0 +1,42 @@
+"""The libraries of the extra ``audio``, imported when they are first needed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from functools import lru_cache
+from typing import Any
+
+from cedar.errors import PipelineError, user_site
+
+_EXTRA = "pip install 'cedar[audio]'"
+
+
+def require(name: str, *modules: str) -> None:
+    """Refuse to build a transform whose libraries are missing.
+
+    Raises:
+        PipelineError: at the user's line.
+    """
+    missing = [module for module in modules if not installed(module)]
+    if missing:
+        raise PipelineError(f"audio.{name} needs {' and '.join(missing)}", site=user_site(), fix=_EXTRA)
+
+
+@lru_cache
+def installed(module: str) -> bool:
+    """Whether a module could be imported."""
+    return importlib.util.find_spec(module) is not None
+
+
+@lru_cache
+def library(module: str) -> Any:
+    """A module.
+
+    Raises:
+        PipelineError: it is missing.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise PipelineError(f"audio needs {module}, which cannot be imported: {error}", fix=_EXTRA) from error

@@ -1,0 +1,186 @@
+"""Clips to mel spectrograms, linear or logarithmic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.columns import OBJECT, ColumnType, TensorType
+from cedar.errors import PipelineError, user_site
+from cedar.operators.audio.clips import (
+    BadClip,
+    Clip,
+    ClipTransform,
+    as_clip,
+    check_choice,
+    check_count,
+    check_number,
+    clip_type,
+)
+from cedar.operators.audio.libraries import require
+from cedar.operators.audio.mel_filters import Scale, bands
+
+
+@dataclass(frozen=True)
+class LogMel(ClipTransform):
+    """A clip to a logarithmic mel spectrogram: float32 (n_mels, frames), or (channels, n_mels, frames).
+
+    What ``torchaudio.transforms.MelSpectrogram`` gives, and then ``AmplitudeToDB`` for log="db" or log(x + floor) for
+    log="ln": frames under a periodic Hann window, their Fourier transform, its magnitude to ``power``, summed under
+    triangles on the mel scale. Accurate to about 1e-5 of a band's value, as float32 allows. Clips of one length, such
+    as ``pad`` makes, give an array (rows, n_mels, frames).
+
+    Args:
+        rate: of the clips, in Hz.
+        n_fft: samples of a frame.
+        hop_length: samples from a frame to the next; by default half a window.
+        win_length: of the window, in the middle of a frame; by default ``n_fft``.
+        n_mels: how many bands.
+        f_min, f_max: of the bands in Hz; by default from 0 to half the rate.
+        power: 2 for powers, 1 for magnitudes.
+        log: "db": 10 log10 of powers, 20 log10 of magnitudes. "ln": the natural logarithm. None: none at all.
+        floor: for "db" the least value (``amin``); for "ln" what is added. By default 1e-10 and 1e-6.
+        top_db: for "db", values are at least the clip's largest less this; None for no such bound.
+        mel_scale: "htk" as torchaudio's default, or "slaney" as librosa's.
+        norm: None, or "slaney" for triangles of area 1, as librosa's default.
+        center: frames are around samples 0, hop, 2 hop, ..., the clip reflected at its ends: 1 + samples // hop of
+            them for even n_fft. Otherwise only frames within the clip: 1 + (samples - n_fft) // hop.
+
+    Silence has a result: the floor. A clip too short for a frame (or, with ``center``, for its reflection: of
+    n_fft // 2 samples or fewer), or with NaN or infinity, has none.
+
+    Example:
+        >>> clip = np.sin(np.arange(16000, dtype=np.float32) * 0.4)
+        >>> spectrogram = LogMel(rate=16000, n_fft=400, hop_length=160, n_mels=80)(clip)
+        >>> spectrogram.shape, int(spectrogram[:, 50].argmax())
+        ((80, 101), 28)
+    """
+
+    rate: int = 16000
+    n_fft: int = 400
+    hop_length: int | None = None
+    win_length: int | None = None
+    n_mels: int = 80
+    f_min: float = 0.0
+    f_max: float | None = None
+    power: Literal[1, 2] = 2
+    log: Literal["db", "ln"] | None = "db"
+    floor: float | None = None
+    top_db: float | None = None
+    mel_scale: Scale = "htk"
+    norm: Literal["slaney"] | None = None
+    center: bool = True
+
+    def __post_init__(self) -> None:
+        require("log_mel", "numba")
+        for what in ("rate", "n_fft", "n_mels"):
+            check_count("log_mel", what, getattr(self, what), 2 if what == "n_fft" else 1)
+        for what in ("hop_length", "win_length"):
+            if getattr(self, what) is not None:
+                check_count("log_mel", what, getattr(self, what))
+        if self.window_length > self.n_fft:
+            raise PipelineError(
+                f"audio.log_mel: win_length={self.win_length} is above n_fft={self.n_fft}", site=user_site()
+            )
+        check_number("log_mel", "f_min", self.f_min, 0, self.top, open=False)
+        check_number("log_mel", "f_max", self.top, self.f_min, self.rate / 2, open=True)
+        check_choice("log_mel", "power", int(self.power) if self.power in {1, 2} else self.power, (1, 2))
+        check_choice("log_mel", "log", self.log, ("db", "ln", None))
+        if self.floor is not None:
+            check_number("log_mel", "floor", self.floor, 0, open=True)
+        if self.top_db is not None:
+            check_number("log_mel", "top_db", self.top_db, 0)
+            if self.log != "db":
+                raise PipelineError('audio.log_mel: top_db needs log="db"', site=user_site(), fix="leave it out")
+        check_choice("log_mel", "mel_scale", self.mel_scale, ("htk", "slaney"))
+        check_choice("log_mel", "norm", self.norm, ("slaney", None))
+        check_choice("log_mel", "center", self.center, (True, False))
+
+    @property
+    def top(self) -> float:
+        return self.rate / 2 if self.f_max is None else self.f_max
+
+    @property
+    def window_length(self) -> int:
+        return self.n_fft if self.win_length is None else self.win_length
+
+    @property
+    def hop(self) -> int:
+        return max(1, self.window_length // 2) if self.hop_length is None else self.hop_length
+
+    def frames(self, samples: int) -> int:
+        """How many frames a clip has."""
+        if self.center:
+            return 1 + (samples - self.n_fft % 2) // self.hop if samples > self.n_fft // 2 else 0
+        return 1 + (samples - self.n_fft) // self.hop if samples >= self.n_fft else 0
+
+    def result(self, *types: Any) -> ColumnType:
+        shape = clip_type(self, types[0])
+        if shape is None:
+            return OBJECT
+        return TensorType((*shape[1:], self.n_mels, self.frames(shape[0])), "float32")
+
+    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        clip = as_clip(values[0])
+        frames = self.frames(len(clip))
+        if not frames:
+            least = self.n_fft // 2 + 1 if self.center else self.n_fft
+            raise BadClip(
+                f"a clip of {len(clip):,} samples is too short: {least:,} are needed", "pad it, or drop such rows"
+            )
+        made = out if out is not None else np.empty((*clip.shape[1:], self.n_mels, frames), np.float32)
+        if clip.ndim == 1:
+            self._spectrogram(clip, made)
+        else:
+            for channel in range(clip.shape[1]):
+                self._spectrogram(clip[:, channel], made[channel])
+        total = float(made.sum(dtype=np.float64))
+        if not np.isfinite(total):
+            raise BadClip("a clip with NaN, infinity or values beyond float32's has no spectrum")
+        return self._logarithm(made)
+
+    def _spectrogram(self, clip: Clip, out: Clip) -> None:
+        from cedar.operators.audio.fft_kernels import LANES, plan
+        from cedar.operators.audio.mel_kernels import mel_spectrogram
+
+        n = self.n_fft
+        window, turns = _window(n, self.window_length)
+        stages = plan(n if n % 2 else n // 2)
+        held = bands(n, self.rate, self.n_mels, self.f_min, self.top, self.mel_scale, self.norm)
+        begin = -(n // 2) if self.center else 0
+        mel_spectrogram(
+            np.ascontiguousarray(clip), begin, self.hop, window, LANES, stages.radices, stages.twiddles, stages.starts,
+            turns, held.rows, held.weights, self.power == 1, out,
+        )  # fmt: skip
+
+    def _logarithm(self, made: Clip) -> Clip:
+        if self.log is None:
+            return made
+        if self.log == "ln":
+            made += np.float32(1e-6 if self.floor is None else self.floor)
+            return np.log(made, out=made)
+        np.maximum(made, np.float32(1e-10 if self.floor is None else self.floor), out=made)
+        np.log(made, out=made)
+        made *= np.float32((10 if self.power == 2 else 20) / np.log(10))
+        if self.top_db is not None:
+            np.maximum(made, made.max() - np.float32(self.top_db), out=made)
+        return made
+
+
+@lru_cache(maxsize=32)
+def _window(n: int, length: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """The window, periodic, in the middle of a frame; and exp(-2 pi i k / n) for each bin k."""
+    window = np.zeros(n, np.float32)
+    left = (n - length) // 2
+    window[left : left + length] = hann(length)
+    turns = np.exp(-2j * np.pi * np.arange(n // 2 + 1) / n)
+    return window, np.stack([turns.real, turns.imag], axis=1).astype(np.float32)
+
+
+def hann(length: int) -> npt.NDArray[np.float64]:
+    """The periodic Hann window."""
+    return np.asarray(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length))

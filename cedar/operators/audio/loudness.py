@@ -1,0 +1,125 @@
+"""How loud a clip is: gain, random gain, normalise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from cedar.columns import OBJECT, ColumnType, TensorType
+from cedar.errors import PipelineError, user_site
+from cedar.operators.algebra import pointwise
+from cedar.operators.audio.clips import Clip, ClipTransform, as_clip, check_choice, check_number, clip_type, finite
+from cedar.operators.draws import Draws
+
+_MOST = 200.0  # dB: beyond is no gain that anyone means
+
+
+class _SameShape(ClipTransform):
+    """What changes values, and no shapes."""
+
+    def result(self, *types: Any) -> ColumnType:
+        shape = clip_type(self, types[0])
+        return OBJECT if shape is None else TensorType(shape, "float32")
+
+
+@pointwise
+@dataclass(frozen=True)
+class Gain(_SameShape):
+    """A clip louder by so many dB, without clipping: times 10^(db / 20), as float32.
+
+    Args:
+        db: from -200 to 200.
+
+    Example:
+        >>> Gain(20.0)(np.float32([0.25]))
+        array([2.5], dtype=float32)
+    """
+
+    db: float
+
+    def __post_init__(self) -> None:
+        check_number("gain", "db", self.db, -_MOST, _MOST)
+
+    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        return louder(as_clip(values[0]), self.db, out)
+
+
+@pointwise
+@dataclass(frozen=True)
+class RandomGain(_SameShape):
+    """A clip louder by dB drawn from ``low`` to ``high``, equally likely anywhere, without clipping.
+
+    Args:
+        low: in dB, from -200; negative is softer.
+        high: in dB, to 200.
+
+    Example:
+        >>> from cedar.operators.draws import Draws
+        >>> clip = RandomGain(-6.0, 6.0)(np.float32([0.5]), draws=Draws(np.array([7], dtype=np.uint64)))
+        >>> bool(0.25 < clip[0] < 1.0)
+        True
+    """
+
+    low: float
+    high: float
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_number("random_gain", "low", self.low, -_MOST, _MOST)
+        check_number("random_gain", "high", self.high, -_MOST, _MOST)
+        if self.low > self.high:
+            raise PipelineError(f"audio.random_gain: low={self.low} is above high={self.high}", site=user_site())
+
+    def drawn(self, draws: Draws) -> Sequence[Any]:
+        return list(self.low + draws.uniform(1)[:, 0] * (self.high - self.low))
+
+    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        return louder(as_clip(values[0]), draw, out)
+
+
+def louder(clip: Clip, db: float, out: Clip | None) -> Clip:
+    """A clip times a gain."""
+    made: Clip = np.multiply(clip, np.float32(10.0 ** (float(db) / 20.0)), out=out)
+    return made
+
+
+@dataclass(frozen=True)
+class Normalize(_SameShape):
+    """Each clip by itself to a common level.
+
+    Args:
+        to: "peak": the largest magnitude becomes 1. "standard": mean 0 and standard deviation 1, of all samples;
+            computed in float64.
+
+    Silence, a clip of equal samples for "standard", becomes zeros; a clip of no samples stays so. NaN and infinity have
+    no result.
+
+    Example:
+        >>> Normalize()(np.float32([0.25, -0.5]))
+        array([ 0.5, -1. ], dtype=float32)
+    """
+
+    to: Literal["peak", "standard"] = "peak"
+
+    def __post_init__(self) -> None:
+        check_choice("normalize", "to", self.to, ("peak", "standard"))
+
+    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        clip = finite(as_clip(values[0]))
+        if not clip.size:
+            return clip
+        if self.to == "peak":
+            peak = max(clip.max(), -clip.min())
+            made: Clip = np.divide(clip, peak, out=out) if peak > 0 else np.zeros_like(clip)
+            return made
+        flat = np.ascontiguousarray(clip).reshape(-1)
+        mean = flat.mean(dtype=np.float64)
+        apart = flat - mean
+        deviation = np.sqrt(np.square(apart).mean())
+        if clip.max() == clip.min() or deviation == 0:
+            return np.zeros_like(clip)
+        level: Clip = (apart / deviation).astype(np.float32).reshape(clip.shape)
+        return level

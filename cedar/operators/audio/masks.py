@@ -1,0 +1,116 @@
+"""SpecAugment: masks over times and frequencies of spectrograms (Park et al., Interspeech 2019, arXiv 1904.08779)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cedar.columns import OBJECT, ColumnType, TensorType
+from cedar.operators.audio.clips import Clip, ClipTransform, as_clip, check_count, check_number, clip_type
+from cedar.operators.draws import Draws
+
+
+class _Mask(ClipTransform):
+    """Sets stretches of one axis of a spectrogram to a value."""
+
+    random: ClassVar[bool] = True
+    axis: ClassVar[int]
+    width: int
+    count: int
+    value: float
+
+    def result(self, *types: Any) -> ColumnType:
+        shape = clip_type(self, types[0], (2, 3))
+        return OBJECT if shape is None else TensorType(shape, "float32")
+
+    def drawn(self, draws: Draws) -> Sequence[Any]:
+        return list(draws.uniform(2 * self.count).reshape(-1, self.count, 2))
+
+    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        given = as_clip(values[0], (2, 3))
+        if out is None:
+            made = given.copy()
+        else:
+            made = out
+            made[:] = given
+        size = made.shape[self.axis]
+        most = self.most(size)
+        across = np.moveaxis(made, self.axis, 0)
+        for first, second in draw:
+            wide = int(first * (most + 1))
+            start = int(second * (size - wide + 1))
+            across[start : start + wide] = self.value
+        return made
+
+    def most(self, size: int) -> int:
+        """The longest stretch."""
+        return min(self.width, size)
+
+
+@dataclass(frozen=True)
+class TimeMask(_Mask):
+    """Masks over frames of a spectrogram (..., bands, frames).
+
+    A mask is of 0 to ``width`` frames, and anywhere; both equally likely. Masks may overlap.
+
+    Args:
+        width: the most frames of a mask.
+        count: how many masks.
+        share: the most that a mask may be of all frames.
+        value: what is put there.
+
+    Example:
+        >>> from cedar.operators.draws import Draws
+        >>> masked = TimeMask(3)(np.ones((2, 8), np.float32), draws=Draws(np.array([5], dtype=np.uint64)))
+        >>> masked.shape, bool((masked[0] == masked[1]).all()), bool((masked[0] == 0).sum() <= 3)
+        ((2, 8), True, True)
+    """
+
+    width: int
+    count: int = 1
+    share: float = 1.0
+    value: float = 0.0
+    axis: ClassVar[int] = -1
+
+    def __post_init__(self) -> None:
+        _check("time_mask", self)
+        check_number("time_mask", "share", self.share, 0, 1)
+
+    def most(self, size: int) -> int:
+        return min(self.width, int(size * self.share))
+
+
+@dataclass(frozen=True)
+class FrequencyMask(_Mask):
+    """Masks over bands of a spectrogram (..., bands, frames).
+
+    A mask is of 0 to ``width`` bands, and anywhere; both equally likely. Masks may overlap.
+
+    Args:
+        width: the most bands of a mask.
+        count: how many masks.
+        value: what is put there.
+
+    Example:
+        >>> from cedar.operators.draws import Draws
+        >>> masked = FrequencyMask(3)(np.ones((8, 2), np.float32), draws=Draws(np.array([5], dtype=np.uint64)))
+        >>> bool((masked[:, 0] == masked[:, 1]).all())
+        True
+    """
+
+    width: int
+    count: int = 1
+    value: float = 0.0
+    axis: ClassVar[int] = -2
+
+    def __post_init__(self) -> None:
+        _check("frequency_mask", self)
+
+
+def _check(name: str, mask: _Mask) -> None:
+    check_count(name, "width", mask.width, 0)
+    check_count(name, "count", mask.count)
+    check_number(name, "value", mask.value, float(np.finfo(np.float32).min))

@@ -1,0 +1,92 @@
+"""Every other format, by libsndfile: Ogg Vorbis and Opus, MP3, AIFF, CAF, AU, compressed WAV.
+
+And FLAC where miniaudio is missing, or the header does not say how long it is.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cedar.operators.audio.clips import BadClip, Clip
+from cedar.operators.audio.libraries import library
+from cedar.operators.audio.opened import Opened
+
+_BLOCK = 1 << 16  # frames
+
+
+@dataclass(frozen=True)
+class SoundFile(Opened):
+    """A file that libsndfile reads.
+
+    Args:
+        format: as libsndfile calls it: "OGG", "MP3", ...
+        seeks: a part has the same samples as in the whole, as in formats without loss.
+    """
+
+    data: memoryview
+    format: str
+    seeks: bool
+
+    @property
+    def parts(self) -> bool:
+        return False
+
+    def read(self, start: int, stop: int) -> Clip:
+        with _opened(self.data) as file:
+            if self.seeks:
+                if start:
+                    file.seek(start)
+                return self._filled(file, start, stop)
+            return self._filled(file, 0, stop)[start:]
+
+    def _filled(self, file: Any, start: int, stop: int) -> Clip:
+        """Frames that the file is at. Whole blocks at a time, so that no memory is taken for what is not there."""
+        blocks, left = [], stop - start
+        while left:
+            block = file.read(min(left, _BLOCK), dtype="float32", always_2d=True)
+            if not len(block):
+                break
+            blocks.append(block)
+            left -= len(block)
+        if left and self.format != "MP3":  # whose length is an estimate
+            raise BadClip(f"{self.format}: it ends or breaks after {stop - left:,} of {self.frames:,} samples: damaged")
+        return np.concatenate(blocks) if blocks else np.zeros((0, self.channels), np.float32)
+
+
+def open_file(data: memoryview) -> SoundFile:
+    """A file of any format that libsndfile reads.
+
+    Raises:
+        BadClip: it is none.
+    """
+    with _opened(data) as file:
+        lossless = file.format in {"FLAC", "AIFF", "CAF", "AU"} and file.subtype.startswith(("PCM", "FLOAT", "DOUBLE"))
+        frames, rate, channels = int(file.frames), int(file.samplerate), int(file.channels)
+        name, seeks = file.format, lossless and file.seekable()
+    if frames < 0 or rate < 1 or channels < 1:
+        raise BadClip(f"{name}: {frames} samples of {channels} channels at {rate} Hz: damaged")
+    return SoundFile(frames, rate, channels, data, name, seeks)
+
+
+class _Quiet(io.BytesIO):
+    """Bytes as a file. What damaged headers ask for is clamped: an exception could not leave libsndfile's callback."""
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self.tell()}.get(whence, self.getbuffer().nbytes)
+        return super().seek(min(max(0, origin + offset), 1 << 62))
+
+
+@contextmanager
+def _opened(data: memoryview) -> Iterator[Any]:
+    soundfile = library("soundfile")
+    try:
+        with soundfile.SoundFile(_Quiet(data)) as file:
+            yield file
+    except (soundfile.SoundFileError, ValueError, TypeError, OSError) as error:
+        raise BadClip(f"libsndfile: {str(error).rstrip('.')}: truncated or damaged") from error

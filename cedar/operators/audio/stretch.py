@@ -1,0 +1,175 @@
+"""Faster and slower clips of the same pitch.
+
+By the phase vocoder: Flanagan and Golden, Bell System Technical Journal, 1966.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.columns import OBJECT, ColumnType
+from cedar.errors import PipelineError, user_site
+from cedar.operators.audio.clips import (
+    Clip,
+    ClipTransform,
+    as_clip,
+    by_channel,
+    check_count,
+    check_number,
+    clip_type,
+    finite,
+)
+from cedar.operators.audio.log_mel import hann
+from cedar.operators.draws import Draws
+
+Spectrum = npt.NDArray[np.complex64]
+
+
+@dataclass(frozen=True)
+class TimeStretch(ClipTransform):
+    """A clip ``speed`` times as fast, its pitch unchanged: samples / speed, rounded, come out.
+
+    The phase vocoder as ``librosa.effects.time_stretch`` has it: the magnitudes of two frames are interpolated, and
+    phases go on by what they advanced between them. At speed 1 the clip comes back as it is.
+
+    Args:
+        speed: above 1 is faster; from 0.01 to 100.
+        n_fft: samples of a frame.
+        hop_length: samples between frames; by default a quarter of ``n_fft``.
+
+    A clip of no samples stays so; NaN and infinity have no result.
+
+    Example:
+        >>> TimeStretch(2.0)(np.sin(np.arange(16000, dtype=np.float32) * 0.1)).shape
+        (8000,)
+    """
+
+    speed: float
+    n_fft: int = 2048
+    hop_length: int | None = None
+
+    def __post_init__(self) -> None:
+        check_number("time_stretch", "speed", self.speed, 0.01, 100)
+        _check_frames("time_stretch", self)
+
+    def result(self, *types: Any) -> ColumnType:
+        clip_type(self, types[0])
+        return OBJECT
+
+    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        return stretched(as_clip(values[0]), self.speed, self.n_fft, self.hop_length)
+
+
+@dataclass(frozen=True)
+class RandomTimeStretch(ClipTransform):
+    """A clip faster or slower by a factor drawn from ``low`` to ``high``, equally likely anywhere.
+
+    Args:
+        low, high: factors from 0.01 to 100, as ``speed`` of ``time_stretch``.
+        n_fft, hop_length: as for ``time_stretch``.
+
+    Example:
+        >>> from cedar.operators.draws import Draws
+        >>> draws = Draws(np.array([5], dtype=np.uint64))
+        >>> bool(500 <= len(RandomTimeStretch(0.5, 2.0)(np.zeros(1000, np.float32), draws=draws)) <= 2000)
+        True
+    """
+
+    low: float
+    high: float
+    n_fft: int = 2048
+    hop_length: int | None = None
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_number("random_time_stretch", "low", self.low, 0.01, 100)
+        check_number("random_time_stretch", "high", self.high, 0.01, 100)
+        if self.low > self.high:
+            raise PipelineError(
+                f"audio.random_time_stretch: low={self.low} is above high={self.high}", site=user_site()
+            )
+        _check_frames("random_time_stretch", self)
+
+    def result(self, *types: Any) -> ColumnType:
+        clip_type(self, types[0])
+        return OBJECT
+
+    def drawn(self, draws: Draws) -> Sequence[Any]:
+        return list(self.low + draws.uniform(1)[:, 0] * (self.high - self.low))
+
+    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        return stretched(as_clip(values[0]), draw, self.n_fft, self.hop_length)
+
+
+def _check_frames(name: str, transform: TimeStretch | RandomTimeStretch) -> None:
+    check_count(name, "n_fft", transform.n_fft, 4)
+    if transform.hop_length is not None:
+        check_count(name, "hop_length", transform.hop_length)
+        if transform.hop_length > transform.n_fft // 2:
+            raise PipelineError(
+                f"audio.{name}: hop_length={transform.hop_length} is above half of n_fft={transform.n_fft}",
+                site=user_site(),
+                fix="frames must overlap by half at least",
+            )
+
+
+def stretched(clip: Clip, speed: float, n_fft: int, hop_length: int | None) -> Clip:
+    """A clip ``speed`` times as fast.
+
+    Raises:
+        BadClip: it holds NaN or infinity.
+    """
+    finite(clip)
+    if speed == 1 or not len(clip):
+        return clip
+    hop = hop_length or max(1, n_fft // 4)
+    length = round(len(clip) / speed)
+    return by_channel(lambda one: synthesis(vocoder(analysis(one, n_fft, hop), speed, hop), n_fft, hop, length), clip)
+
+
+def analysis(clip: Clip, n_fft: int, hop: int) -> Spectrum:
+    """complex64[frames, bins]: the spectra of frames around samples 0, hop, ..., the clip continued by zeros."""
+    padded = np.zeros(len(clip) + n_fft, np.float32)
+    padded[n_fft // 2 : n_fft // 2 + len(clip)] = clip
+    frames = np.lib.stride_tricks.sliding_window_view(padded, n_fft)[::hop]
+    return np.fft.rfft(frames * hann(n_fft).astype(np.float32)).astype(np.complex64, copy=False)
+
+
+def vocoder(spectrum: Spectrum, speed: float, hop: int) -> Spectrum:
+    """Frames at every ``speed``-th of a frame."""
+    at = np.arange(0, len(spectrum), speed)
+    left = at.astype(np.int64)
+    share = (at - left).astype(np.float32)[:, None]
+    last = np.zeros((2, spectrum.shape[1]), np.complex64)
+    spectrum = np.concatenate([spectrum, last])
+    sizes, phases = np.abs(spectrum), np.angle(spectrum).astype(np.float64)
+    bins = spectrum.shape[1]
+    expected = np.linspace(0, np.pi * hop, bins)
+    advance = phases[left + 1] - phases[left] - expected
+    advance -= 2 * np.pi * np.round(advance / (2 * np.pi))
+    steps = np.concatenate([phases[:1], (expected + advance)[:-1]])
+    turned = np.cumsum(steps, axis=0)
+    size = (1 - share) * sizes[left] + share * sizes[left + 1]
+    return (size * np.exp(1j * turned)).astype(np.complex64)
+
+
+def synthesis(spectrum: Spectrum, n_fft: int, hop: int, length: int) -> Clip:
+    """The clip of these frames: overlapping, added, divided by the windows' squares."""
+    window = hann(n_fft)
+    frames = np.fft.irfft(spectrum, n_fft).astype(np.float64) * window
+    total = np.zeros(hop * (len(frames) - 1) + n_fft)
+    weight = np.zeros_like(total)
+    for place, frame in enumerate(frames):
+        total[place * hop : place * hop + n_fft] += frame
+        weight[place * hop : place * hop + n_fft] += window * window
+    held = weight > np.finfo(np.float32).tiny
+    total[held] /= weight[held]
+    clip = np.zeros(length, np.float32)
+    part = total[n_fft // 2 : n_fft // 2 + length]
+    clip[: len(part)] = part
+    return clip

@@ -1,0 +1,112 @@
+"""WAV: the samples lie in the file as they are, so they are read in place.
+
+Format: Microsoft and IBM, Multimedia Programming Interface and Data Specifications 1.0 (1991), with
+WAVE_FORMAT_EXTENSIBLE.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from cedar.operators.audio.clips import BadClip, Clip
+from cedar.operators.audio.opened import Opened
+
+_PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
+_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # of a subformat's GUID, behind the format's number
+_STREAMED = 0xFFFFFFFF  # a writer that could not go back to put the size in
+_KINDS = {(_PCM, 8): "u1", (_PCM, 16): "<i2", (_PCM, 24): "i3", (_PCM, 32): "<i4"} | {
+    (_FLOAT, 32): "<f4", (_FLOAT, 64): "<f8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Wav(Opened):
+    """Samples of one kind: "u1", "<i2", "i3" (24 bits), "<i4", "<f4" or "<f8", channels interleaved."""
+
+    data: memoryview
+    kind: str
+
+    @property
+    def parts(self) -> bool:
+        """Past the header, damage can only show in samples that are NaN."""
+        return self.whole_numbers
+
+    @property
+    def whole_numbers(self) -> bool:
+        return self.kind not in {"<f4", "<f8"}
+
+    def read(self, start: int, stop: int) -> Clip:
+        width = int(self.kind[-1]) * self.channels
+        raw = self.data[start * width : stop * width]
+        samples = _floats(raw, self.kind)
+        return samples.reshape(stop - start, self.channels)
+
+
+def open_wav(data: memoryview) -> Wav | None:
+    """The samples of a WAV file; None where they are compressed.
+
+    Raises:
+        BadClip: it is cut off or damaged.
+    """
+    form: tuple[int, ...] | None = None
+    at = 12
+    while at + 8 <= len(data):
+        name, size = bytes(data[at : at + 4]), int.from_bytes(data[at + 4 : at + 8], "little")
+        at += 8
+        if name == b"fmt ":
+            form = _form(data[at : at + min(size, 40)])
+            if form[:2] not in {(f, b) for f, b in _KINDS}:
+                return None
+        if name == b"data":
+            if form is None:
+                raise BadClip("WAV: the data come before the format: damaged")
+            return _samples(data, at, size, form)
+        at += size + size % 2
+    raise BadClip("WAV: it has no data chunk: truncated or damaged")
+
+
+def _form(chunk: memoryview) -> tuple[int, ...]:
+    """The format's number, bits per sample, rate, channels and bytes per frame."""
+    if len(chunk) < 16:
+        raise BadClip("WAV: the format chunk is cut off: truncated or damaged")
+    number, channels, rate, _, align, bits = struct.unpack_from("<HHIIHH", chunk)
+    if number == _EXTENSIBLE:
+        if len(chunk) < 40:
+            raise BadClip("WAV: the extensible format chunk is cut off: truncated or damaged")
+        number = int.from_bytes(chunk[24:26], "little") if bytes(chunk[26:40]) == _TAIL else _EXTENSIBLE
+    return number, bits, rate, channels, align
+
+
+def _samples(data: memoryview, at: int, size: int, form: tuple[int, ...]) -> Wav:
+    number, bits, rate, channels, align = form
+    if not channels or not rate:
+        raise BadClip(f"WAV: {channels} channels at {rate} Hz: damaged")
+    if align != channels * bits // 8:
+        raise BadClip(f"WAV: {align} bytes for {channels} samples of {bits} bits: damaged")
+    held = len(data) - at
+    if size == _STREAMED:
+        size = held - held % align
+    if size > held:
+        raise BadClip(f"WAV: the header claims {size:,} bytes of samples, the file holds {held:,}: truncated")
+    if size % align:
+        raise BadClip(f"WAV: {size:,} bytes are no whole number of frames of {align} bytes: damaged")
+    return Wav(size // align, rate, channels, data[at : at + size], _KINDS[number, bits])
+
+
+def _floats(raw: memoryview, kind: str) -> Clip:
+    """Samples in [-1, 1): what is whole numbers is divided by a power of two."""
+    if kind == "<i2":
+        made: Clip = np.multiply(np.frombuffer(raw, kind), np.float32(2**-15), dtype=np.float32)
+        return made
+    if kind == "u1":
+        return (np.frombuffer(raw, kind).astype(np.float32) - np.float32(128)) * np.float32(2**-7)
+    if kind == "i3":
+        wide = np.zeros((len(raw) // 3, 4), np.uint8)
+        wide[:, 1:] = np.frombuffer(raw, np.uint8).reshape(-1, 3)
+        return wide.view("<i4")[:, 0].astype(np.float32) * np.float32(2**-31)
+    if kind == "<i4":
+        return np.frombuffer(raw, kind).astype(np.float32) * np.float32(2**-31)
+    return np.frombuffer(raw, kind).astype(np.float32)  # a double beyond float32 becomes infinite, and is refused
