@@ -1,0 +1,95 @@
+"""byte_level: a tokenizer that needs no file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from cedar.columns import Column, ColumnType
+from cedar.errors import PipelineError, user_site
+from cedar.operators.recsys.lists import lists_from
+from cedar.operators.text.lists import with_ends
+from cedar.operators.text.texts import is_text
+from cedar.operators.transform import Transform
+
+_BYTES = 256
+
+
+@dataclass(frozen=True)
+class ByteLevel(Transform):
+    """Texts to the bytes of their UTF-8: ids 0 to 255 (int32), and special tokens from 256 on.
+
+    Bytes that are not UTF-8 are bytes as any others, in a column of bytes. Null texts stay null.
+
+    Args:
+        specials: the names of the special tokens, in the order of their ids.
+        begin: a name to begin each text with.
+        end: a name to end each text with.
+
+    Raises:
+        PipelineError: a name that is not among the specials, or is there twice.
+
+    Example:
+        >>> tokenizer = ByteLevel(end="<eos>")
+        >>> tokenizer("Hi"), tokenizer.vocab_size
+        ([72, 105, 258], 259)
+        >>> tokenizer.decode([72, 105, 258])
+        'Hi'
+    """
+
+    specials: tuple[str, ...] = ("<pad>", "<bos>", "<eos>")
+    begin: str | None = None
+    end: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "specials", tuple(self.specials))
+        for name in (self.begin, self.end):
+            if name is not None and name not in self.specials:
+                raise PipelineError(
+                    f"byte_level: {name!r} is not among its special tokens {list(self.specials)}", site=user_site()
+                )
+        if len(set(self.specials)) < len(self.specials):
+            raise PipelineError(f"byte_level: a name is there twice: {list(self.specials)}", site=user_site())
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids there are."""
+        return _BYTES + len(self.specials)
+
+    @property
+    def digest(self) -> str:
+        """Equal where the ids are."""
+        return repr(self)
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a special token by its name, or of a byte by its character below 128; None: there is none."""
+        if token in self.specials:
+            return _BYTES + self.specials.index(token)
+        return ord(token) if len(token) == 1 and token.isascii() else None
+
+    def decode(self, ids: Any, errors: str = "replace") -> str:
+        """The text of ids; special tokens are left out."""
+        return bytes(i for i in np.asarray(ids).tolist() if 0 <= i < _BYTES).decode("utf-8", errors)
+
+    def result(self, *types: Any) -> ColumnType:
+        if not is_text(types[0]):
+            raise self.unfit(types[0], "text")
+        return pa.large_list(pa.int32())
+
+    def columns(self, *columns: Column) -> Column:
+        (column,) = columns
+        missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+        if missing is not None:
+            column = column.fill_null(b"" if pt.is_large_binary(column.type) else "")
+        _, bounds, data = column.buffers()
+        offsets = np.zeros(1, dtype=np.int64)
+        if len(column):
+            offsets = np.frombuffer(bounds, np.int64, len(column) + 1, column.offset * 8)
+        raw = np.frombuffer(data, np.uint8, int(offsets[-1])) if data is not None else np.empty(0, np.uint8)
+        ids = raw[int(offsets[0]) :].astype(np.int32)
+        ends = [[] if name is None else [self.token_to_id(name)] for name in (self.begin, self.end)]
+        return lists_from(*with_ends(ids, offsets - offsets[0], *ends), missing)

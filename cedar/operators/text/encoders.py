@@ -1,0 +1,334 @@
+"""Encoders: texts to ids, by whatever tokenizer a user has.
+
+A *spec* is a plain value that travels to workers and is compared; the *encoder* that it makes is there once per
+process, with the words that it knows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from abc import ABC, abstractmethod
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cedar.columns import Index
+from cedar.digests import digest_of
+from cedar.errors import PipelineError, user_site
+from cedar.operators.base import Instances
+from cedar.operators.text.recognise import Known, known_pattern, known_tokenizer
+from cedar.operators.text.words import Ids, Words
+
+_KEPT = 8  # encoders in a process
+_making = threading.RLock()
+_made: OrderedDict[str, Encoder] = OrderedDict()
+
+
+class UnfitIds(Exception):
+    """What a tokenizer gave for some texts is no list of ids: why, by their numbers among the texts."""
+
+    def __init__(self, texts: Mapping[int, str]) -> None:
+        super().__init__(next(iter(texts.values()), ""))
+        self.texts = texts
+
+
+class Encoder(ABC):
+    """Texts to ids; made once per process."""
+
+    def __init__(self, known: Known, around: tuple[list[int], list[int]] | None = ([], [])) -> None:
+        self.known = known
+        self.around = around  # the ids it puts before and after each text where it is asked to; None: who knows
+
+    @cached_property
+    def words(self) -> Words:
+        """What this process knows of it."""
+        return Words()
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str], special: bool) -> tuple[Ids, Index]:
+        """int32 ids of all texts, one after the other, and how many each has: int64.
+
+        Raises:
+            UnfitIds: a function gave something else.
+        """
+
+    def pieces(self, texts: Sequence[str]) -> tuple[Ids, Index]:
+        """The same of pieces of texts, where there is a cutter."""
+        return self.encode(texts, False)
+
+
+class Spec(ABC):
+    """A tokenizer as a plain value."""
+
+    digest: str
+    pooled: ClassVar[bool] = False  # the library works in threads of its own
+
+    @abstractmethod
+    def make(self) -> Encoder:
+        """The encoder; costs what loading a tokenizer costs."""
+
+    @abstractmethod
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a token by its name; None where there is none."""
+
+    def encoder(self) -> Encoder:
+        """The one encoder of this process."""
+        with _making:
+            if self.digest not in _made:
+                while len(_made) >= _KEPT:
+                    _made.popitem(last=False)
+                _made[self.digest] = self.make()
+            _made.move_to_end(self.digest)
+            return _made[self.digest]
+
+
+def flat_ids(lists: Iterable[Any]) -> tuple[Ids, Index]:
+    """Lists of ids, one after the other, and the length of each.
+
+    Raises:
+        UnfitIds: an entry that is no list of whole numbers of 32 bits.
+    """
+    found = list(lists)
+    try:
+        counts = np.fromiter(map(len, found), dtype=np.int64, count=len(found))
+        flat = array("i", chain.from_iterable(found))  # takes whole numbers alone, and is as fast as NumPy
+        return np.frombuffer(flat, dtype=np.int32), counts
+    except (TypeError, ValueError, OverflowError):
+        unfit = {number: why for number, ids in enumerate(found) if (why := _unfit(ids))}
+        if not unfit:
+            raise
+        raise UnfitIds(unfit) from None
+
+
+def _unfit(ids: Any) -> str | None:
+    try:
+        array("i", iter(ids))
+        len(ids)
+    except (TypeError, ValueError, OverflowError) as error:
+        return f"the tokenizer gave {str(ids)[:60]!r}, which is no list of ids: {error}"
+    return None
+
+
+# ---- Hugging Face ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HuggingFace(Spec):
+    """A tokenizer of Hugging Face's ``tokenizers``, as the text of its tokenizer.json, without padding."""
+
+    text: str = field(repr=False, compare=False)
+    digest: str
+
+    @staticmethod
+    def of(text: str) -> HuggingFace:
+        """Refuses what is no tokenizer, or draws at random.
+
+        Raises:
+            PipelineError: at the user's line.
+        """
+        library = tokenizers()
+        try:
+            spec = json.loads(text)
+            library.Tokenizer.from_str(text)
+            dropout = spec["model"].get("dropout")
+        except Exception as error:
+            raise PipelineError(f"tokenise: this is no tokenizer.json: {error}", site=user_site()) from error
+        if dropout:
+            raise PipelineError(
+                f"tokenise: the tokenizer drops merges at random (dropout={dropout})",
+                site=user_site(),
+                fix="set tokenizer.model.dropout = None: a text has one list of ids",
+            )
+        spec["padding"] = None
+        text = json.dumps(spec, ensure_ascii=False)
+        return HuggingFace(text, _digest("tokenizers", text))
+
+    def make(self) -> Encoder:
+        return _HuggingFaceEncoder(self.text)
+
+    def token_to_id(self, token: str) -> int | None:
+        found: int | None = tokenizers().Tokenizer.from_str(self.text).token_to_id(token)
+        return found
+
+
+class _HuggingFaceEncoder(Encoder):
+    def __init__(self, text: str) -> None:
+        known = known_tokenizer(text)
+        self._whole = tokenizers().Tokenizer.from_str(text)
+        self._pieces = tokenizers().Tokenizer.from_str(_without_prefix(text)) if known.prefix else self._whole
+        super().__init__(known, None if json.loads(text).get("truncation") else _around(self._whole))
+
+    def encode(self, texts: Sequence[str], special: bool) -> tuple[Ids, Index]:
+        return _encoded(self._whole, texts, special)
+
+    def pieces(self, texts: Sequence[str]) -> tuple[Ids, Index]:
+        return _encoded(self._pieces, texts, False)
+
+
+def _encoded(tokenizer: Any, texts: Sequence[str], special: bool) -> tuple[Ids, Index]:
+    try:
+        found = tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
+    except Exception:  # noqa: BLE001 - such as a word that is unknown where there is no token for that
+        return flat_ids(_each(lambda text: tokenizer.encode(text, add_special_tokens=special).ids, texts))
+    return flat_ids(encoding.ids for encoding in found)
+
+
+def _around(tokenizer: Any) -> tuple[list[int], list[int]] | None:
+    """The ids that a tokenizer puts before and after each text; None where that is not all it does."""
+    around = tokenizer.encode("").ids
+    splits = set(range(len(around) + 1))
+    for probe in ("a", "b c", "The quick, brown 12"):
+        with suppress(Exception):  # it may have no such words
+            inside, full = tokenizer.encode(probe, add_special_tokens=False).ids, tokenizer.encode(probe).ids
+            splits = {at for at in splits if around[:at] + inside + around[at:] == full}
+    empty = tokenizer.encode("", add_special_tokens=False).ids
+    if empty or (len(splits) != 1 and around):
+        return None
+    at = splits.pop()
+    return around[:at], around[at:]
+
+
+def _without_prefix(text: str) -> str:
+    spec = json.loads(text)
+    splits = spec["pre_tokenizer"]
+    for split in [splits, *splits.get("pretokenizers", [])]:
+        if "add_prefix_space" in split:
+            split["add_prefix_space"] = False
+    return json.dumps(spec, ensure_ascii=False)
+
+
+# ---- tiktoken --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tiktoken(Spec):
+    """An encoding of tiktoken. Names of special tokens inside a text are text."""
+
+    encoding: Any = field(repr=False, compare=False)
+    digest: str
+
+    @staticmethod
+    def of(encoding: Any) -> Tiktoken:
+        ranks = sorted(encoding._mergeable_ranks.items(), key=lambda pair: pair[1])
+        return Tiktoken(encoding, _digest("tiktoken", encoding._pat_str, repr(ranks), repr(encoding._special_tokens)))
+
+    def make(self) -> Encoder:
+        return _TiktokenEncoder(self.encoding)
+
+    def token_to_id(self, token: str) -> int | None:
+        special: dict[str, int] = self.encoding._special_tokens
+        ranks: dict[bytes, int] = self.encoding._mergeable_ranks
+        return special.get(token, ranks.get(token.encode()))
+
+
+class _TiktokenEncoder(Encoder):
+    def __init__(self, encoding: Any) -> None:
+        super().__init__(known_pattern(encoding._pat_str))
+        self._encoding = encoding
+
+    def encode(self, texts: Sequence[str], special: bool) -> tuple[Ids, Index]:
+        return flat_ids([self._encoding.encode_ordinary(text) for text in texts])
+
+
+# ---- any function ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Function(Spec):
+    """A function, or a class whose instances are one: made once per worker, and used by one thread at a time."""
+
+    fn: Callable[..., Any]
+    batched: bool
+    _instances: Instances = field(default_factory=Instances, repr=False, compare=False)
+
+    @property
+    def digest(self) -> str:  # type: ignore[override]
+        """Equal for functions that do the same, as far as can be told."""
+        return _digest("function", digest_of(self.fn), str(self.batched))
+
+    def make(self) -> Encoder:
+        return _FunctionEncoder(self)
+
+    def encoder(self) -> Encoder:
+        """One that is not shared by its digest, which does not tell every state."""
+        return self.make()
+
+    def token_to_id(self, token: str) -> int | None:
+        return None
+
+    @contextmanager
+    def ready(self) -> Iterator[Callable[..., Any]]:
+        """The function, while nobody else uses it if it is an instance."""
+        if not isinstance(self.fn, type):
+            yield self.fn
+            return
+        with self._instances.borrow(0, self.fn) as made:
+            yield made
+
+
+class _FunctionEncoder(Encoder):
+    def __init__(self, spec: Function) -> None:
+        super().__init__(Known(None, "nothing is known of a function"))
+        self._spec = spec
+
+    def encode(self, texts: Sequence[str], special: bool) -> tuple[Ids, Index]:
+        with self._spec.ready() as fn:
+            if not self._spec.batched:
+                return flat_ids(_each(fn, texts))
+            try:
+                found = list(fn(list(texts)))
+            except Exception:  # noqa: BLE001 - which of the texts it is shows one by one
+                return flat_ids(_each(lambda text: _only(fn([text])), texts))
+        if len(found) != len(texts):
+            why = f"the tokenizer gave {len(found)} lists for {len(texts)} texts"
+            raise UnfitIds(dict.fromkeys(range(len(texts)), why))
+        return flat_ids(found)
+
+
+def _each(fn: Callable[[str], Any], texts: Sequence[str]) -> list[Any]:
+    found, failed = [], {}
+    for number, text in enumerate(texts):
+        try:
+            found.append(fn(text))
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            failed[number] = f"the tokenizer raised {type(error).__name__}: {error}"
+    if failed:
+        raise UnfitIds(failed)
+    return found
+
+
+def _only(lists: Iterable[Any]) -> Any:
+    (ids,) = lists
+    return ids
+
+
+def tokenizers() -> Any:
+    """The library.
+
+    Raises:
+        PipelineError: it is not installed.
+    """
+    try:
+        import tokenizers as library
+    except ImportError as error:
+        raise PipelineError(
+            "tokenise: a tokenizer.json needs the library tokenizers", site=user_site(), fix="pip install 'cedar[text]'"
+        ) from error
+    return library
+
+
+def _digest(*parts: str) -> str:
+    state = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = part.encode("utf-8", "surrogatepass")
+        state.update(len(raw).to_bytes(8, "little") + raw)
+    return state.hexdigest()

@@ -1,0 +1,173 @@
+"""Columns of text to ids: cut into words that are known where an encoder allows it, else row by row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cedar.columns import Index
+from cedar.operators.text.cuts import Cutter
+from cedar.operators.text.encoders import Encoder, UnfitIds
+from cedar.operators.text.lists import joined, picked, with_ends
+from cedar.operators.text.texts import Mask, Texts
+from cedar.operators.text.words import Ids
+from cedar.operators.transform import BadValues
+
+_STRETCH = 1 << 18  # bytes worked on at a time, so that what is made of them stays in the processor's cache
+_SPACE = ord(" ")
+
+
+def encode(encoder: Encoder, texts: Texts, special: bool, longest: int) -> tuple[Ids, Index]:
+    """The ids of all rows, one after the other, and where each row's begin: int64[rows + 1].
+
+    Args:
+        special: with what the tokenizer puts around a text.
+        longest: bytes that the tokenizer may be given at once.
+
+    Raises:
+        BadValues: rows with more that cannot be cut, or for which a function gave no ids.
+    """
+    known = encoder.known
+    if known.cutter is None or (special and encoder.around is None):
+        return _whole(encoder, texts, special, longest)
+    try:
+        return _pieced(encoder, texts, special, longest)
+    except UnfitIds:  # of some pieces: which rows it is shows row by row
+        return _whole(encoder, texts, special, longest)
+
+
+def _pieced(encoder: Encoder, texts: Texts, special: bool, longest: int) -> tuple[Ids, Index]:
+    """Each row cut into words, but for those that name special tokens."""
+    blocked = _blocked(texts, encoder.known.whole)
+    if blocked is None:
+        return _around(encoder, *_cut(encoder, texts, longest), special)
+    free, rest = np.flatnonzero(~blocked), np.flatnonzero(blocked)
+    with _told(free):
+        one = _around(encoder, *_cut(encoder, _rows(texts, free), longest), special)
+    with _told(rest):
+        other = _whole(encoder, _rows(texts, rest), special, longest)
+    return picked(*joined(one, other), np.argsort(np.concatenate([free, rest])))
+
+
+def _rows(texts: Texts, rows: Index) -> Texts:
+    return Texts.of(texts.array().take(pa.array(rows)))
+
+
+@contextmanager
+def _told(rows: Index) -> Iterator[None]:
+    """Bad rows among ``rows``, by their numbers in the column."""
+    try:
+        yield
+    except BadValues as bad:
+        raise BadValues({int(rows[row]): why for row, why in bad.rows.items()}, bad.fix) from None
+
+
+def _around(encoder: Encoder, ids: Ids, offsets: Index, special: bool) -> tuple[Ids, Index]:
+    begin, end = encoder.around if special and encoder.around else ([], [])
+    return with_ends(ids, offsets, begin, end)
+
+
+def _blocked(texts: Texts, names: tuple[str, ...]) -> Mask | None:
+    """Rows in which one of the names occurs; None where there are none."""
+    if not names or not len(texts.bytes):
+        return None
+    firsts = {name.encode()[0] for name in names if name}
+    seen = np.zeros(256, dtype=np.bool_)
+    seen[list(firsts)] = True
+    data = texts.bytes
+    if not (data == firsts.pop() if len(firsts) == 1 else seen.take(data)).any():
+        return None
+    found = pc.match_substring_regex(texts.array(), "|".join(re.escape(name) for name in names if name))
+    mask: Mask = found.to_numpy(zero_copy_only=False)
+    return mask if mask.any() else None
+
+
+# ---- row by row ------------------------------------------------------------------------------------------------------
+
+
+def _whole(encoder: Encoder, texts: Texts, special: bool, longest: int) -> tuple[Ids, Index]:
+    """Each row as a whole; equal ones once."""
+    long = np.flatnonzero(texts.lengths > longest)
+    if len(long):
+        raise _too_long({int(row): int(texts.lengths[row]) for row in long}, longest, "as a whole")
+    found = texts.array().dictionary_encode()
+    rows = found.indices.to_numpy()
+    try:
+        ids, counts = encoder.encode(found.dictionary.to_pylist(), special)
+    except UnfitIds as unfit:
+        bad = np.flatnonzero(np.isin(rows, list(unfit.texts)))
+        whys = {int(row): unfit.texts[int(rows[row])] for row in bad}
+        raise BadValues(whys, "mend the tokenizer, or drop such texts beforehand") from None
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    return (ids, offsets) if len(counts) == len(texts) else picked(ids, offsets, rows)
+
+
+# ---- in pieces -------------------------------------------------------------------------------------------------------
+
+
+def _cut(encoder: Encoder, texts: Texts, longest: int) -> tuple[Ids, Index]:
+    cutter = encoder.known.cutter
+    assert cutter is not None
+    if encoder.known.prefix:
+        texts = _with_prefix(texts)
+    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
+    found: list[Ids] = []
+    row, tokens = 0, 0  # the first row that ends later than what is done
+    for bounds in _stretches(cutter, texts):
+        _check(bounds, texts, longest)
+        ids, counts = encoder.words.ids(texts.data, bounds, encoder.pieces)
+        found.append(ids)
+        upto = int(np.searchsorted(texts.offsets, bounds[-1], side="right"))
+        before = np.concatenate([[0], np.cumsum(counts)])
+        offsets[row:upto] = tokens + before[np.searchsorted(bounds, texts.offsets[row:upto])]
+        row, tokens = upto, tokens + len(ids)
+    return (found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int32), *found])), offsets
+
+
+def _stretches(cutter: Cutter, texts: Texts) -> Iterator[Index]:
+    """Where pieces begin and the last one ends, some at a time; a row's edge is a cut."""
+    data, offsets = texts.data, texts.offsets
+    start, end = int(offsets[0]), int(offsets[-1])
+    begun = at = start  # of a piece whose end is not found yet; of what was not looked at
+    while at < end:
+        stop = min(at + _STRETCH, end)
+        mask = cutter.cuts(data, at, stop)
+        low, high = np.searchsorted(offsets, (at, stop))
+        mask[offsets[low:high] - at] = True
+        places = np.flatnonzero(mask) + at
+        first = 1 if len(places) and places[0] == begun else 0
+        last = [end] if stop == end else []
+        bounds = np.concatenate([[begun], places[first:], last]).astype(np.int64, copy=False)
+        if len(bounds) > 1:
+            yield bounds
+            begun = int(bounds[-1])
+        at = stop
+
+
+def _check(bounds: Index, texts: Texts, longest: int) -> None:
+    lengths = np.diff(bounds)
+    if not len(lengths) or int(lengths.max()) <= longest:
+        return
+    pieces = np.flatnonzero(lengths > longest)
+    rows = np.searchsorted(texts.offsets, bounds[pieces], side="right") - 1
+    raise _too_long(dict(zip(rows.tolist(), lengths[pieces].tolist(), strict=True)), longest, "without a place to cut")
+
+
+def _too_long(rows: dict[int, int], longest: int, how: str) -> BadValues:
+    whys = {row: f"tokenise: {size:,} bytes {how}; {longest:,} are allowed" for row, size in rows.items()}
+    return BadValues(whys, "cut such texts beforehand, or give tokenise(longest=) more bytes")
+
+
+def _with_prefix(texts: Texts) -> Texts:
+    """A space in front of each row that does not begin with one, and is not empty."""
+    starts, own = texts.offsets[:-1], texts.lengths > 0
+    wants = own.copy()
+    wants[own] = texts.data[starts[own]] != _SPACE
+    shift = np.concatenate([[0], np.cumsum(wants)])
+    data = np.insert(texts.bytes, starts[wants] - texts.offsets[0], _SPACE)
+    return Texts(data, texts.offsets - texts.offsets[0] + shift, texts.missing)

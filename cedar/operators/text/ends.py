@@ -1,0 +1,121 @@
+"""truncate and special_tokens: lists of ids cut to a length, and with tokens around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from cedar.columns import Column, ColumnType
+from cedar.errors import PipelineError, user_site
+from cedar.operators.algebra import length_changing
+from cedar.operators.recsys.lists import Lists, is_ids, is_lists, lists_from, offsets_of
+from cedar.operators.take import whole
+from cedar.operators.text.lists import with_ends
+from cedar.operators.text.tokenise import spec_of
+from cedar.operators.transform import Transform
+
+Tokens: TypeAlias = "int | str | Iterable[int | str] | None"
+
+
+@length_changing
+@dataclass(frozen=True)
+class Truncate(Transform):
+    """At most ``length`` items of each list, the first or the last; lists of anything. Nulls in and around lists stay.
+
+    Args:
+        length: items.
+        keep: "first" or "last".
+
+    Raises:
+        PipelineError: another side, a length below 0, or a column of no lists.
+
+    Example:
+        >>> Truncate(2)([5, 6, 7]), Truncate(2, keep="last")([5, 6, 7])
+        ([5, 6], [6, 7])
+    """
+
+    length: int
+    keep: Literal["first", "last"] = "first"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", whole(self.length, "truncate(length)", least=0))
+        if self.keep not in ("first", "last"):
+            raise PipelineError(f'truncate(keep={self.keep!r}): "first" or "last"', site=user_site())
+
+    def result(self, *types: Any) -> ColumnType:
+        if not is_lists(types[0]):
+            raise self.unfit(types[0], "lists")
+        return types[0]
+
+    def columns(self, *columns: Column) -> Column:
+        lists = Lists.of(columns[0])
+        if not len(lists) or int(lists.lengths.max()) <= self.length:
+            return columns[0]
+        kept = np.minimum(lists.lengths, self.length)
+        offsets = offsets_of(kept)
+        starts = lists.offsets[:-1] if self.keep == "first" else lists.offsets[1:] - kept
+        places = np.repeat(starts - offsets[:-1], kept) + np.arange(offsets[-1])
+        return lists_from(lists.items.take(places), offsets, lists.missing)
+
+
+@dataclass(frozen=True)
+class SpecialTokens(Transform):
+    """The same ids before and after each list of whole numbers; empty lists get them too, null lists stay null.
+
+    Args:
+        begin: ids, or names that ``tokenizer`` knows, one or several, to begin each list with.
+        end: to end it with.
+        tokenizer: as for ``tokenise``; only needed where there are names.
+
+    Raises:
+        PipelineError: a name that the tokenizer does not know, or a column of something else.
+        ValueError: an id that the numbers of the column cannot hold.
+
+    Example:
+        >>> SpecialTokens(end=0)([5, 6])
+        [5, 6, 0]
+        >>> from cedar.operators.text.byte_level import ByteLevel
+        >>> SpecialTokens("<bos>", "<eos>", ByteLevel())([72, 105])
+        [257, 72, 105, 258]
+    """
+
+    begin: Any = None
+    end: Any = None
+    tokenizer: Any = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        spec = None if self.tokenizer is None else spec_of(self.tokenizer)
+        object.__setattr__(self, "begin", _ids(self.begin, spec))
+        object.__setattr__(self, "end", _ids(self.end, spec))
+        object.__setattr__(self, "tokenizer", None)  # all that is needed of it is known
+
+    def result(self, *types: Any) -> ColumnType:
+        (kind,) = types
+        if not (is_lists(kind) and is_ids(kind.value_type)):
+            raise self.unfit(kind, "lists of whole numbers")
+        limits = np.iinfo(kind.value_type.to_pandas_dtype())
+        for token in (*self.begin, *self.end):
+            if not limits.min <= token <= limits.max:
+                raise self.unfit(kind, f"lists of numbers that can hold {token}")
+        return kind
+
+    def columns(self, *columns: Column) -> Column:
+        lists = Lists.of(columns[0])
+        items, offsets = with_ends(lists.numbers("special_tokens"), lists.offsets, self.begin, self.end)
+        return lists_from(items, offsets, lists.missing)
+
+
+def _ids(tokens: Tokens, spec: Any) -> tuple[int, ...]:
+    if tokens is None:
+        return ()
+    found = []
+    for token in tokens if isinstance(tokens, Iterable) and not isinstance(tokens, str) else [tokens]:
+        number = spec.token_to_id(token) if isinstance(token, str) and spec is not None else token
+        if isinstance(number, bool) or not isinstance(number, int | np.integer):
+            why = "give tokenizer=" if spec is None else "the tokenizer has none of that name"
+            raise PipelineError(f"special_tokens: {token!r} is no id", site=user_site(), fix=why)
+        found.append(int(number))
+    return tuple(found)

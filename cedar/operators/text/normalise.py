@@ -1,0 +1,110 @@
+"""normalise: texts in one form."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cedar.columns import Column, ColumnType
+from cedar.errors import PipelineError, user_site
+from cedar.operators.text.texts import ASCII, Errors, Texts, is_text, strings
+from cedar.operators.transform import Transform
+
+_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+_SPACE = ord(" ")
+_ASCII_SPACES = "".join(chr(i) for i in range(ASCII) if chr(i).isspace())
+_RUNS = re.compile(r"\s+")
+
+
+@dataclass(frozen=True)
+class Normalise(Transform):
+    r"""Texts in one form: Unicode form, lower case, runs of white space, ends; in this order.
+
+    What Python's ``unicodedata.normalize``, ``str.lower``, ``re.sub(r"\s+", " ", text)`` and ``str.strip`` make of a
+    text, with the Unicode tables of the Python that runs. Rows that are plain ASCII are worked on as whole columns.
+    Null texts stay null; a text may become empty.
+
+    Args:
+        form: "NFC", "NFD", "NFKC", "NFKD", or None for none of them.
+        lower: lower case.
+        collapse: each run of white space becomes one space.
+        strip: white space at both ends goes.
+        errors: what to do about bytes that are not UTF-8, in a column of bytes: "strict", the row fails; "replace".
+
+    Raises:
+        PipelineError: another form.
+
+    Example:
+        >>> Normalise("NFKC", lower=True, collapse=True)("  The  \u2177\tNotes ")
+        'the viii notes'
+    """
+
+    form: Literal["NFC", "NFD", "NFKC", "NFKD"] | None = "NFC"
+    lower: bool = False
+    collapse: bool = False
+    strip: bool = True
+    errors: Errors = "strict"
+
+    def __post_init__(self) -> None:
+        if self.form is not None and self.form not in _FORMS:
+            raise PipelineError(
+                f"normalise: there is no form {self.form!r}", site=user_site(), fix="one of " + ", ".join(_FORMS)
+            )
+        if self.errors not in ("strict", "replace"):
+            raise PipelineError(f'normalise(errors={self.errors!r}): "strict" or "replace"', site=user_site())
+
+    def result(self, *types: Any) -> ColumnType:
+        if not is_text(types[0]):
+            raise self.unfit(types[0], "text")
+        return pa.large_string()
+
+    def columns(self, *columns: Column) -> Column:
+        texts = Texts.of(columns[0], self.errors)
+        wide = texts.beyond_ascii()
+        if wide is None:
+            made = self._plain(texts)
+        else:
+            rows = np.flatnonzero(wide)
+            column = texts.array()
+            values = [self.text(value) for value in column.take(pa.array(rows)).to_pylist()]
+            others = np.flatnonzero(~wide)
+            plain = self._plain(Texts.of(column.take(pa.array(others))))
+            order = np.argsort(np.concatenate([others, rows]))
+            made = pa.concat_arrays([plain, pa.array(values, pa.large_string())]).take(pa.array(order))
+        if texts.missing is None:
+            return made
+        return pc.if_else(pa.array(~texts.missing), made, pa.scalar(None, pa.large_string()))
+
+    def text(self, text: str) -> str:
+        """One text."""
+        if self.form is not None:
+            text = unicodedata.normalize(self.form, text)
+        if self.lower:
+            text = text.lower()
+        if self.collapse:
+            text = _RUNS.sub(" ", text)
+        return text.strip() if self.strip else text
+
+    def _plain(self, texts: Texts) -> pa.Array:
+        """Texts that are plain ASCII, and so in all four forms."""
+        data, offsets = texts.bytes, texts.offsets - texts.offsets[0]
+        if self.collapse and len(data):
+            spaces = (data == _SPACE) | (data - np.uint8(9) < 5) | (data - np.uint8(28) < 4)  # as _ASCII_SPACES
+            data = np.where(spaces, np.uint8(_SPACE), data)
+            follows = spaces[1:] & spaces[:-1]
+            edges = offsets[(offsets > 0) & (offsets < len(data))]
+            follows[edges - 1] = False  # a row's first follows none
+            places = np.flatnonzero(follows) + 1
+            if len(places):
+                data = np.delete(data, places)
+                offsets = offsets - np.searchsorted(places, offsets)
+        column = strings(data, offsets)
+        if self.lower:
+            column = pc.ascii_lower(column)
+        return pc.ascii_trim(column, characters=_ASCII_SPACES) if self.strip else column

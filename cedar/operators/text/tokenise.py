@@ -1,0 +1,146 @@
+"""tokenise: texts to lists of ids."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from cedar.columns import Column, ColumnType
+from cedar.errors import PipelineError, user_site
+from cedar.operators.recsys.lists import lists_from
+from cedar.operators.take import whole
+from cedar.operators.text.byte_level import ByteLevel
+from cedar.operators.text.encoders import Function, HuggingFace, Spec, Tiktoken
+from cedar.operators.text.encoding import encode
+from cedar.operators.text.texts import Errors, Texts, is_text
+from cedar.operators.transform import Transform
+from cedar.sizes import parse_bytes
+
+
+@dataclass(frozen=True)
+class Tokenise(Transform):
+    """Texts to lists of ids (int32): those that the tokenizer gives, text by text.
+
+    Most tokenizers split a text into words before they look at any of it. Where a tokenizer is known to, each worker
+    keeps the ids of the words it has seen, and the tokenizer sees new ones alone: the ids are the same, for a small
+    part of the time. ``tokenise(...).how`` says whether that is so, and if not, why. Null texts stay null.
+
+    Args:
+        tokenizer: a ``tokenizers.Tokenizer`` or the path of its tokenizer.json (or of the folder that holds it), a fast
+            tokenizer of ``transformers``, an encoding of ``tiktoken``, or a function of a text that gives its ids. A
+            class is made once per worker. The vocabulary is read here, and travels with the pipeline. None: one id per
+            byte, as ``byte_level()``.
+        special: whether the tokenizer adds the ids that it puts around each text, such as [CLS] and [SEP], where it has
+            some.
+        batched: the function takes a list of texts and gives a list of lists.
+        errors: what to do about bytes that are not UTF-8, in a column of bytes: "strict", the row fails; "replace".
+        longest: how much text the tokenizer may be given at once, in bytes or as "4MiB". A row that has more, with no
+            place to cut it, fails: memory and time of tokenizers grow with many times the length of a text.
+
+    A tokenizer's own padding is left out (``p.pad`` pads), its own truncation is kept. tiktoken takes the names of
+    special tokens inside a text for text, ``tokenizers`` for the tokens that they name.
+
+    Raises:
+        PipelineError: no tokenizer, or one that draws at random; a library that is missing.
+
+    Example:
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> words = Tokenizer(models.WordLevel({"to": 0, "be": 1, "?": 2}, unk_token="?"))
+        >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
+        >>> Tokenise(words)("to be or be")
+        [0, 1, 2, 1]
+    """
+
+    tokenizer: Any = None
+    special: bool = True
+    batched: bool = False
+    errors: Errors = "strict"
+    longest: int | str = 4 << 20
+
+    def __post_init__(self) -> None:
+        if self.errors not in ("strict", "replace"):
+            raise PipelineError(
+                f'tokenise(errors={self.errors!r}): "strict" or "replace"', site=user_site(), fix="give one of them"
+            )
+        longest = self.longest
+        if isinstance(longest, str):
+            longest = parse_bytes(longest, "tokenise(longest)")
+        object.__setattr__(self, "longest", whole(longest, "tokenise(longest)", least=1))
+        object.__setattr__(self, "tokenizer", spec_of(self.tokenizer, self.batched))
+
+    @property
+    def how(self) -> str:
+        """How texts are tokenised here: word by word, or as a whole, and why."""
+        if isinstance(self.tokenizer, ByteLevel):
+            return "byte by byte"
+        encoder = self.tokenizer.encoder()
+        if encoder.known.cutter is None:
+            return f"text by text: {encoder.known.why}"
+        if self.special and encoder.around is None:
+            return "text by text: it is not known what it puts around a text"
+        return f"word by word, as its splits ({encoder.known.cutter.family}) allow"
+
+    @property
+    def identity(self) -> str:
+        """Equal where the ids are."""
+        return f"{self.tokenizer.digest} {self.special} {self.errors}"
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the library works in threads of its own."""
+        if not isinstance(self.tokenizer, HuggingFace) or self.tokenizer.encoder().known.cutter is not None:
+            return False
+        return os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() not in ("false", "f", "off", "no", "n", "0", "")
+
+    def result(self, *types: Any) -> ColumnType:
+        if not is_text(types[0]):
+            raise self.unfit(types[0], "text")
+        return pa.large_list(pa.int32())
+
+    def columns(self, *columns: Column) -> Column:
+        if isinstance(self.tokenizer, ByteLevel):
+            return self.tokenizer.columns(*columns)
+        texts = Texts.of(columns[0], self.errors)
+        assert isinstance(self.longest, int)
+        ids, offsets = encode(self.tokenizer.encoder(), texts, self.special, self.longest)
+        return lists_from(ids, offsets, texts.missing)
+
+
+def spec_of(tokenizer: Any, batched: bool = False) -> Spec | ByteLevel:
+    """What a user gave as a plain value.
+
+    Raises:
+        PipelineError: it is no tokenizer.
+    """
+    if tokenizer is None:
+        return ByteLevel()
+    if isinstance(tokenizer, Spec | ByteLevel):
+        return tokenizer
+    if isinstance(tokenizer, str | os.PathLike):
+        return HuggingFace.of(_read(os.fspath(tokenizer)))
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)  # of a fast tokenizer of transformers
+    library = type(backend).__module__.partition(".")[0]
+    if library == "tokenizers" and hasattr(backend, "to_str"):
+        return HuggingFace.of(backend.to_str())
+    if library == "tiktoken" and hasattr(backend, "encode_ordinary"):
+        return Tiktoken.of(backend)
+    if callable(tokenizer):
+        return Function(tokenizer, batched)
+    raise PipelineError(
+        f"tokenise: {type(tokenizer).__name__} is no tokenizer",
+        site=user_site(),
+        fix="a tokenizers.Tokenizer, the path of a tokenizer.json, a tiktoken encoding, or a function of a text",
+    )
+
+
+def _read(path: str) -> str:
+    if os.path.isdir(path):
+        path = os.path.join(path, "tokenizer.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PipelineError(f"tokenise: {path} cannot be read: {error}", site=user_site()) from error
