@@ -140,10 +140,8 @@ class DataEpoch:
                     if piece.units:
                         yield piece
                     plans.poll()
-            except Fenced:
-                continue
-            except Exception as error:
-                if not plans.failed(error):
+            except Exception as error:  # nothing is looked up for what closes the generator, maybe as Python ends
+                if not isinstance(error, Fenced) and not plans.failed(error):
                     raise
             finally:
                 if flow is not None:

@@ -76,19 +76,10 @@ def group_tensors(columns: dict[str, GroupColumn], convert: Callable[..., Any]) 
     return found
 
 
-def handed_over(columns: dict[str, Any], format: str, device: Any) -> Any:
+def handed_over(columns: dict[str, Any], format: str) -> Any:
     """A converted batch as the caller gets it: a dict, or an Arrow table."""
     if format == "arrow":
         import pyarrow as pa
 
         return pa.table(columns)
-    if device is None:
-        return columns
-    moved = {id(value): _moved(value, device) for value in columns.values()}  # a group has several names
-    return {name: moved[id(value)] for name, value in columns.items()}
-
-
-def _moved(value: Any, device: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _moved(inner, device) for name, inner in value.items()}
-    return value.to(device, non_blocking=True) if hasattr(value, "to") else value
+    return columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Self
 
 from cedar.datasets.base import Read
@@ -17,6 +17,9 @@ from cedar.execution.cached import Store
 from cedar.execution.chain import Step
 from cedar.execution.compile import Compiler
 from cedar.execution.dedup import Marked
+from cedar.execution.device import check_device, make_mover
+from cedar.execution.device_ahead import AheadEpoch, deliver
+from cedar.execution.drop_in import DataLoaderLike
 from cedar.execution.epoch import DataEpoch, Job
 from cedar.execution.executors import check_executor
 from cedar.execution.formats import Finish, check_format
@@ -29,7 +32,7 @@ from cedar.execution.replay import Replay, Replays
 from cedar.execution.runner import Runner, Runners
 from cedar.execution.state import VERSION, Identity, choose, copied, seal, validated
 from cedar.execution.tasks import Tasks
-from cedar.execution.units import NOTHING, Units
+from cedar.execution.units import Units, left
 from cedar.graph import Node, sources
 from cedar.operators.base import Env, Instances
 from cedar.plan.data import Plan
@@ -37,7 +40,7 @@ from cedar.plan.data import Plan
 _CLOSED = 8  # epochs of the data that a rank may be ahead of another when their states are merged
 
 
-class Loader:
+class Loader(DataLoaderLike):
     """Iterates a pipeline, epoch by epoch, and can be stopped and resumed anywhere.
 
     ``for batch in loader`` runs the current epoch, then moves to the next. After a ``break`` the next ``for`` starts
@@ -56,6 +59,7 @@ class Loader:
         check_executor(options.executor)
         check_format(options.format, site)
         check_options(options, site)
+        check_device(options.device, options.format, site)
         self._options = options
         self._site = site
         self.rank = find_rank(options.rank, options.world, options.subgroup, site)
@@ -79,11 +83,12 @@ class Loader:
         )  # fmt: skip
         self._identity_of: Identity | None = None
         self._account = Account(binding, self._metrics, self.rank.rank, options.observe, site)
-        self._units = Units(self._account, options, self._batched, finish)
+        self._units = Units(self._account, options, self._batched, finish, rows_per_unit(root) if self._batched else 1)
         self._generation = 0
         self._ran_on, self._workers = "none yet", 0
         self._replays = Replays(self._job, options, site)
         self._runner: Runner | None = None
+        self._deliverer: DataEpoch | AheadEpoch | None = None
         self._begin_epoch(options.epoch)
 
     def _begin_epoch(self, epoch: int) -> None:
@@ -92,7 +97,7 @@ class Loader:
         self._step = 0
         self._data = epoch
         self._open: dict[str, Any] = {}
-        self._live: DataEpoch | None = None  # the epoch whose entry in ``_open`` is behind
+        self._live: DataEpoch | AheadEpoch | None = None  # the epoch whose entry in ``_open`` is behind
         self._mark_beginning()
         self._resumed = self._started = self._placed = False
         self._account.budgets.start({}, 0)
@@ -113,13 +118,16 @@ class Loader:
         self._begin_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._iterate()
+        again, self._started = self._started, True
+        return self._iterate(again)
 
-    def _iterate(self) -> Iterator[Any]:
+    def _iterate(self, again: bool) -> Iterator[Any]:
         self._generation += 1
         mine = self._generation
-        self._restart()
         self._stop()
+        if again:
+            self._restart()
+        self._resumed = False
         runner = self._runner = Runner(self._options.executor, self._options.workers, self._metrics.deaths)
         runner.others = Runners(runner)
         self._ran_on, self._workers = runner.name, runner.workers
@@ -127,10 +135,11 @@ class Loader:
         metrics, began = self._metrics, time.perf_counter()
         own = OwnTime(metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_LOOK)
         before, entered = metrics.elapsed, began
+        deliveries = self._deliveries(runner)
         try:
             own.enter()
             self._place(runner)
-            for value in self._deliveries(runner):
+            for value in deliveries:
                 own.leave()
                 left = time.perf_counter()
                 metrics.waited += left - entered
@@ -148,33 +157,38 @@ class Loader:
             left = time.perf_counter()
             metrics.waited += left - entered
             metrics.elapsed = before + left - began
-        except CedarError as error:
-            self._account.locate(error)
+        except Exception as error:  # nothing is looked up for what closes the generator, maybe as Python ends
+            if isinstance(error, CedarError):
+                self._account.locate(error)
             raise
         finally:
+            deliveries.close()
             runner.others.close()
             self._plans.close()
         self._finish_epoch()
 
     def _stop(self) -> None:
         """End the threads of an iteration that somebody still holds, such as the traceback of an error in the loop."""
+        if isinstance(self._deliverer, AheadEpoch):
+            self._deliverer.stop()
         if self._runner is not None:
             (self._runner.others or self._runner).close()
             self._plans.close()
             self._runner = None
 
     def _restart(self) -> None:
-        """After a break the epoch starts again; after a loaded state it goes on."""
-        again, self._started = self._started and not self._resumed, True
-        self._resumed = False
-        if not again:
-            return
-        begun = self._begun
-        self._begin_epoch(self.epoch)
+        """After a break the epoch starts again, unless all of it was received; after a loaded state it goes on."""
+        data = DataEpoch(self._job, Runner("inline", 1), self._data, self._opened().get(str(self._data)))
+        steps, begun = self._options.steps, self._begun
+        if self._step >= steps if steps is not None else self._step > 0 and left(data) == 0:
+            self._close(data)
+            self._finish_epoch()
+        elif not self._resumed:
+            self._begin_epoch(self.epoch)
+            if steps is not None and begun["step"] == 0:
+                self._data, self._open, self._placed = begun["data"], begun["open"], True
+                self._mark_beginning()
         self._started = True
-        if self._options.steps is not None and begun["step"] == 0:
-            self._data, self._open, self._placed = begun["data"], begun["open"], True
-            self._mark_beginning()
 
     def _place(self, runner: Runner) -> None:
         """With ``steps``, an epoch that was not reached by running starts where it would."""
@@ -189,23 +203,20 @@ class Loader:
                 self._open = {str(self._data): {"history": [], "deal": [[taken, None, None], 0], "lanes": None}}
         self._mark_beginning()
 
-    def _deliveries(self, runner: Runner) -> Iterator[Any]:
+    def _deliveries(self, runner: Runner) -> Generator[Any]:
         steps = self._options.steps
         idle = 0
         while steps is None or self._step < steps:
-            data = self._live = DataEpoch(self._job, runner, self._data, self._open.get(str(self._data)))
             self._account.epoch = self._data
-            total = self._rows_known(data) if steps is None else None
-            for piece in data.pieces():
-                for unit, value in self._units.of(piece, runner, total):
-                    data.delivered(piece, unit)
-                    if value is NOTHING:
-                        continue
-                    self._step += 1
-                    idle = 0
-                    yield value
-                    if steps is not None and self._step >= steps:
-                        return
+            entry = self._open.get(str(self._data))
+            data, values = deliver(self._job, runner, self._data, entry, self._units, whole=steps is None)
+            self._live = self._deliverer = data
+            for value in values:
+                self._step += 1
+                idle = 0
+                yield value
+                if steps is not None and self._step >= steps:
+                    return
             if steps is None:
                 self._close(data)
                 return
@@ -219,17 +230,11 @@ class Loader:
             self._close(data)
             self._data += 1
 
-    def _close(self, data: DataEpoch) -> None:
+    def _close(self, data: DataEpoch | AheadEpoch) -> None:
         """This rank is through an epoch of the data: other ranks may need to know when their states are merged."""
         self._open = {e: entry for e, entry in self._open.items() if int(e) > data.epoch - _CLOSED}
         self._open[str(data.epoch)] = data.closed()
         self._live = None
-
-    def _rows_known(self, data: DataEpoch) -> float | None:
-        units = data.units()
-        if units is None or units == math.inf:
-            return None
-        return float(units * (rows_per_unit(self._binding.root) if self._batched else 1)) + self._account.budgets.seen
 
     def _finish_epoch(self) -> None:
         self._account.end()
@@ -314,7 +319,10 @@ class Loader:
             self._account.locate(error)
             raise
         block = piece.rows.gather()
-        return self._units.value(block, replay.runner) if self._batched else next(block.rows(), None)
+        if not self._batched:
+            return next(block.rows(), None)
+        value, mover = self._units.value(block, replay.runner), make_mover(self._options.device)
+        return value if mover is None else mover.end(mover.begin(value))
 
     def commit(self, step: int) -> None:
         """Batches up to and including ``step`` of this epoch are consumed: they need not be read again."""
@@ -359,19 +367,14 @@ class Loader:
 
     def report(self) -> Report:
         """What was done so far: rows/s, stall share, per-operator time, bottleneck, skipped rows."""
+        tables = (n.operator.source for n in sources(self._binding.root) if isinstance(n.operator, Read))
         return make_report(
-            self._metrics,
-            asked_outside_tasks(n.operator.source for n in sources(self._binding.root) if isinstance(n.operator, Read)),
-            rank=self.rank.rank,
-            world=self.rank.world,
-            rank_from=self.rank.origin,
-            executor=self._ran_on,
-            workers=self._workers,
-            epoch=self.epoch,
+            self._metrics, asked_outside_tasks(tables), rank=self.rank.rank, world=self.rank.world,
+            rank_from=self.rank.origin, executor=self._ran_on, workers=self._workers, epoch=self.epoch,
             plan=self._plans.current.method,
             notes=(*self._plans.notes(), *self._job.store.told(), *self._account.left_behind()),
             deaths=tuple(map(self._account.told, list(self._metrics.deaths.latest))),
-        )
+        )  # fmt: skip
 
     @property
     def plan(self) -> Plan:

@@ -52,8 +52,6 @@ def check_options(options: Options, site: Site | None) -> None:
             raise PipelineError(f"{name}={value!r}: a whole number{', at least 0' if least == 0 else ''}", site=site)
     if options.on_error is not None and not isinstance(options.on_error, Skip):
         raise PipelineError(f"on_error={options.on_error!r}: None or cedar.Skip(...)", site=site)
-    if options.device is not None and options.format != "torch":
-        raise PipelineError('device= needs format="torch"', site=site)
 
 
 def check_slices(binding: Binding, batched: bool, world: int, site: Site | None) -> None:
