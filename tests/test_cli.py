@@ -181,10 +181,23 @@ def test_a_terminal_gets_tables_and_a_progress_line(module, command, monkeypatch
 # ---- the rest --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["bench"])
-def test_what_is_not_there_says_so(command, capsys):
-    assert main([command, "module:p"]) == 1
-    assert f"cedar {command} is not there yet" in capsys.readouterr().err
+def test_bench_runs_the_workloads_of_a_checkout(capfd):
+    assert main(["bench", "--list"]) == 0
+    told = capfd.readouterr().out
+    assert "clicklog" in told
+    assert "dataloader" in told
+    assert main(["bench", "--only", "nothing"]) == 2
+    assert "there is no workload 'nothing'" in capfd.readouterr().err
+
+
+def test_bench_says_that_it_needs_a_checkout(tmp_path, monkeypatch, capsys):
+    import cedar
+
+    monkeypatch.setattr(cedar, "__file__", str(tmp_path / "cedar" / "__init__.py"))
+    assert main(["bench"]) == 1
+    told = capsys.readouterr().err
+    assert "cedar bench needs a checkout" in told
+    assert "make bench" in told
 
 
 def test_data_clicks_writes_the_rows_asked_for(tmp_path, capsys):

@@ -8,15 +8,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from cedar.cli import commands, data, service, train
+from cedar.cli import bench, commands, data, service, train
 from cedar.cli.target import TARGET, load_pipeline
 from cedar.errors import CedarError
 
 __all__ = ["load_pipeline", "main"]
-
-_LATER = {
-    "bench": "compare with the peers that are installed",
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,10 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     data.add(adder)
     train.add(adder)
     service.add(adder)
-    for name, what in _LATER.items():
-        later = adder.add_parser(name, help=f"{what} (not there yet)")
-        later.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-        later.set_defaults(call=_later, command=name)
+    bench.add(adder)
     return parser
 
 
@@ -115,10 +108,6 @@ def _add_run(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     run.add_argument("--executor", default="auto", metavar="NAME", help="auto, inline, threads, ... (default: auto)")
     run.add_argument("--workers", type=_count, metavar="N", help="tasks at once (default: the cores of the machine)")
     run.add_argument("--plan", default="auto", metavar="PLAN", help="auto, off, or a file of plan.save (default: auto)")
-
-
-def _later(chosen: argparse.Namespace) -> None:
-    raise CedarError(f"cedar {chosen.command} is not there yet", fix="see `cedar --help` for what there is")
 
 
 def _count(text: str) -> int:

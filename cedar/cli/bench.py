@@ -1,0 +1,66 @@
+"""``cedar bench``: ours against the peers that are installed in this environment.
+
+The workloads and the peers' entries are no part of the installed package: they lie beside it in a checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cedar
+from cedar import CedarError
+
+
+def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    bench = adder.add_parser(
+        "bench",
+        help="compare with the peers that are installed",
+        description="Compare with the peers that are installed in this environment. Needs a checkout of the project.",
+        epilog="examples:\n  cedar bench --only clicklog,python_map\n"
+        "  cedar bench --peers cedar,dataloader --data my_photos\n"
+        "`make bench` gives every peer an environment of its own.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    bench.add_argument("--only", metavar="A,B", help="these workloads")
+    bench.add_argument("--peers", metavar="A,B", help="these entries; cedar is ours, limits the parts alone")
+    bench.add_argument("--rounds", metavar="N", help="how often each runs (default: 2, with --full 5)")
+    bench.add_argument("--full", action="store_true", help="more rows, more rounds, every setting")
+    bench.add_argument("--data", metavar="DIR", help="your own .jpg, .wav, .flac and .txt files")
+    bench.add_argument("--out", metavar="DIR", help="where results and inputs go (default: benchmarks/out/peers)")
+    bench.add_argument("--list", action="store_true", help="name workloads and peers")
+    bench.set_defaults(call=bench_here)
+
+
+def bench_here(chosen: argparse.Namespace) -> int:
+    """``cedar bench``; the exit status says whether a row was wrong (2: an argument was)."""
+    root = checkout()
+    command = [sys.executable, "-m", "benchmarks.peers", "--here", "--all-settings"]
+    for name in ("only", "peers", "rounds"):
+        if (value := getattr(chosen, name)) is not None:
+            command += [f"--{name}", value]
+    for name in ("data", "out"):
+        if (value := getattr(chosen, name)) is not None:
+            command += [f"--{name}", str(Path(value).resolve())]
+    command += [f"--{name}" for name in ("full", "list") if getattr(chosen, name)]
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(command, cwd=root, env=os.environ | {"PYTHONPATH": path}, check=False).returncode  # noqa: S603
+
+
+def checkout() -> Path:
+    """The folder that holds the package and its benchmarks.
+
+    Raises:
+        CedarError: the package is installed without them.
+    """
+    root = Path(cedar.__file__).resolve().parents[1]
+    if not (root / "benchmarks" / "peers" / "__main__.py").is_file():
+        raise CedarError(
+            f"cedar bench needs a checkout: there is no benchmarks/peers beside {Path(cedar.__file__).parent}",
+            fix="clone the project, then `pip install -e .` and `cedar bench` there, or `make bench` for every peer",
+        )
+    return root
