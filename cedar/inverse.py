@@ -213,13 +213,13 @@ class InverseKeyedJaggedTensor:
 
     def pin_memory(self) -> InverseKeyedJaggedTensor:
         """Copied to page-locked memory, from where copies to a device run in the background."""
-        return self._mapped(lambda tensor: tensor.pin_memory())
+        return self.mapped(lambda tensor: tensor.pin_memory())
 
     def to_torch(self) -> InverseKeyedJaggedTensor:
         """With tensors for arrays, sharing their memory where it is writable."""
         from cedar.convert import to_torch
 
-        return self._mapped(lambda values: to_torch(values, "values") if isinstance(values, np.ndarray) else values)
+        return self.mapped(lambda values: to_torch(values, "values") if isinstance(values, np.ndarray) else values)
 
     def to_torchrec(self) -> Any:
         """A ``torchrec.KeyedJaggedTensor`` of variable batch: a stride per key, and the inverse of each.
@@ -253,7 +253,8 @@ class InverseKeyedJaggedTensor:
         inverse = self.inverse_lookup
         return inverse if isinstance(inverse, np.ndarray) else inverse.long()
 
-    def _mapped(self, fn: Any) -> InverseKeyedJaggedTensor:
+    def mapped(self, fn: Any) -> InverseKeyedJaggedTensor:
+        """With ``fn`` applied to each array or tensor in it."""
         parts = [{k: each(v, fn) for k, v in p.items()} for p in (self.values, self.offsets, self.weights or {})]
         return InverseKeyedJaggedTensor(self.keys, parts[0], parts[1], fn(self.inverse_lookup), parts[2])
 

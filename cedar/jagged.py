@@ -97,8 +97,8 @@ class JaggedTensor:
             RowError: a row is longer than ``length``.
             PipelineError: the values are not one array of numbers.
         """
-        offsets = np.asarray(self.offsets)
-        values = np.asarray(self.values) if is_array(self.values) else None
+        offsets = _on_host(self.offsets)
+        values = _on_host(self.values) if is_array(self.values) else None
         if values is None or values.dtype == object:
             raise PipelineError(
                 f"to_padded: the values are {type(self.values).__name__}, not an array of numbers",
@@ -124,8 +124,7 @@ class JaggedTensor:
     def to(self, *args: Any, **kwargs: Any) -> JaggedTensor:
         """``torch.Tensor.to`` of values and offsets; a dtype changes the values alone."""
         values = each(self.values, lambda v: v.to(*args, **kwargs))
-        device = _first(values).device
-        return JaggedTensor(values, self.offsets.to(device=device, non_blocking=bool(kwargs.get("non_blocking"))))
+        return JaggedTensor(values, self.offsets.to(**_place(self.offsets, args, kwargs)))
 
     def pin_memory(self) -> JaggedTensor:
         """Copied to page-locked memory, from where copies to a device run in the background."""
@@ -139,7 +138,7 @@ class JaggedTensor:
 
     def to_arrow(self) -> pa.Array:
         """A LargeListArray, without a copy of NumPy values."""
-        offsets = pa.array(np.asarray(self.offsets).astype(np.int64, copy=False))
+        offsets = pa.array(_on_host(self.offsets).astype(np.int64, copy=False))
         return pa.LargeListArray.from_arrays(offsets, _arrow(self.values))
 
     def to_torchrec(self) -> Any:
@@ -187,6 +186,11 @@ def is_array(values: Any) -> bool:
     return isinstance(values, np.ndarray) or hasattr(values, "detach")
 
 
+def _on_host(values: Any) -> Any:
+    """As an ndarray, wherever the values are."""
+    return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
+
+
 def _cut(values: Any, start: int, stop: int) -> Any:
     if isinstance(values, dict):
         return {name: _cut(child, start, stop) for name, child in values.items()}
@@ -214,10 +218,10 @@ def each(values: Any, fn: Any) -> Any:
     return fn(values) if is_array(values) and values.dtype != object else values
 
 
-def _first(values: Any) -> Any:
-    if isinstance(values, dict):
-        return _first(next(iter(values.values())))
-    return values.offsets if isinstance(values, JaggedTensor) else values
+def _place(like: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Of the arguments of ``Tensor.to`` those that say where: what counts or points keeps its dtype."""
+    device = like.new_empty(0).to(*args, **kwargs).device  # torch knows how to read them
+    return {"device": device, "non_blocking": bool(kwargs.get("non_blocking"))}
 
 
 def _arrow(values: Any) -> pa.Array:

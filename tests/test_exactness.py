@@ -19,7 +19,7 @@ from tests import toy_pipelines
 from tests.toy_pipelines import Toy
 from tests.toy_runs import batches_of, rows_of, run, saved, values
 
-CASES = int(os.environ.get("CEDAR_CASES", "200"))
+CASES = int(os.environ.get("CEDAR_CASES", "60"))
 SEED = int(os.environ.get("CEDAR_SEED", "0"))
 GROUP = max(5, CASES // 40)
 EVERY = 12  # of so many loaders on threads, one runs on processes
@@ -213,7 +213,7 @@ def marked(pipeline: cedar.Pipeline) -> cedar.Pipeline:
 def test_steps_resume_anywhere_and_at_another_world(known: bool, last: Any) -> None:
     pipeline = marked(numbers(23, known, splits=3)).shuffle(seed=3).batch(2, last=last)
     passes = [set(marks(run(pipeline.loader(epoch=e))[0])) for e in range(12)]
-    for case in range(12):
+    for case in range(12 if CASES > 100 else 6):  # all of them in `make chaos`
         draw = random.Random(case)
         steps, world, after = draw.randint(2, 9), draw.randint(1, 3), draw.randint(1, 3)
         epochs, stop = draw.randint(0, 3), draw.randint(0, steps - 1)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.columns import Column, ColumnType, Index, concat, cut, take
-from cedar.groups.encode import distinct, list_offsets, numbers_in, renumber
+from cedar.groups.encode import distinct, distinct_rows, list_offsets, numbers_in, renumber
 from cedar.groups.gather import gather
 
 Inverse = npt.NDArray[np.int32]
@@ -156,15 +156,17 @@ def grouped(columns: Mapping[str, Column]) -> dict[str, GroupColumn]:
     one = held[0].sharing if isinstance(held[0], GroupColumn) else None
     if one is None or any(not isinstance(c, GroupColumn) or c.sharing is not one for c in held):
         arrays = [plain(c) for c in held]
-        inverse, first = distinct(arrays)
-        values = arrays if len(first) == len(inverse) else [take_lists(a, first) for a in arrays]
+        inverse, first, known = distinct_rows(arrays)
+        values = arrays
+        if len(first) < len(inverse):
+            values = [take_lists(a, first) if k is None else k for a, k in zip(arrays, known, strict=True)]
         sharing = Sharing(inverse, len(first), len(held), len(inverse))
         return {name: GroupColumn(value, sharing) for name, value in zip(columns, values, strict=True)}
     inverse, order = renumber(one.inverse)
     ordered = len(order) == one.held and bool((order[1:] > order[:-1]).all())
     values = [c.values if ordered else take_lists(c.values, order) for c in held]
-    known = one.together == len(held) and all(c.fresh for c in held)
-    if not known:
+    told = one.together == len(held) and all(c.fresh for c in held)
+    if not told:
         again, first = distinct(values)
         if len(first) < len(again):
             inverse, values = again[inverse], [take_lists(v, first) for v in values]

@@ -37,17 +37,38 @@ def distinct(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes]
         >>> inverse.tolist(), first.tolist()
         ([0, 0, 1, 2], [0, 2, 3])
     """
-    codes, count = _codes(columns[0])
+    inverse, first, _ = distinct_rows(columns)
+    return inverse, first
+
+
+def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes, list[pa.Array | None]]:
+    """``distinct``, and for each column its values in the rows ``first``, where numbering them has gathered them.
+
+    That is so for lists of numbers without nulls which differ in each two of the distinct rows, such as those that
+    change together; None for others.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> lists = pa.array([[1, 2], [1, 2], [3]], pa.large_list(pa.int64()))
+        >>> distinct_rows([lists])[2][0].to_pylist()
+        [[1, 2], [3]]
+    """
+    codes, count, held = _coded(columns[0])
+    dictionaries, gaps = [held], False
     for column in columns[1:]:
-        more, others = _codes(column)
+        more, others, held = _coded(column)
+        dictionaries.append(held)
+        if count == others and not gaps and np.array_equal(codes, more):
+            continue  # it changes where the ones before do
         if count * others >= _MOST:
             codes, count = _numbered(pa.array(codes))
-        codes, count = codes * others + more, count * others  # numbers with gaps, until they are numbered again
-    if len(columns) > 1:
+        codes, count, gaps = codes * others + more, count * others, True  # numbers with gaps, until they are numbered
+    if gaps:
         codes, count = _numbered(pa.array(codes))
     first = np.zeros(count, dtype=np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
-    return codes.astype(np.int32), first
+    # As many distinct values as distinct rows: both are in the order of first occurrence, so they are the same rows.
+    return codes.astype(np.int32), first, [None if d is None or len(d) != count else d for d in dictionaries]
 
 
 def renumber(inverse: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -59,6 +80,20 @@ def renumber(inverse: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt
 def _codes(array: pa.Array) -> tuple[Codes, int]:
     """A number per row, equal for equal rows, in order of first occurrence; and how many there are."""
     return _numbered(_flat(array))
+
+
+def _coded(column: pa.Array) -> tuple[Codes, int, pa.Array | None]:
+    """A number per row, how many there are, and the value of each, where it is a list of numbers without nulls."""
+    encoded = _flat(column).dictionary_encode(null_encoding="encode")
+    codes, held = as_ints(encoded.indices, np.int32).astype(np.int64), encoded.dictionary
+    kind = column.type
+    number = pt.is_large_list(kind) and (pt.is_integer(kind.value_type) or pt.is_floating(kind.value_type))
+    if not number or column.null_count or column.values.null_count or not len(held):
+        return codes, len(held), None
+    width = kind.value_type.bit_width // 8
+    offsets = np.frombuffer(held.buffers()[1], dtype=np.int64, count=len(held) + 1, offset=held.offset * 8) // width
+    items = pa.Array.from_buffers(kind.value_type, int(offsets[-1]), [None, held.buffers()[2]])
+    return codes, len(held), pa.Array.from_buffers(kind, len(held), [None, pa.py_buffer(offsets)], children=[items])
 
 
 def _numbered(array: pa.Array) -> tuple[Codes, int]:

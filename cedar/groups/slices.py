@@ -7,6 +7,7 @@ values alone; what looks at a whole row (the first x, n-grams, attention) needs 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,26 @@ class Slices:
         """Values of all rows over those held; 1.0 without values."""
         return int(self.lengths.sum()) / len(self.values) if len(self.values) else 1.0
 
+    def mapped(self, change: Callable[[pa.Array], pa.Array]) -> Slices:
+        """Other values: ``change`` sees each shared value once, as an Arrow array, and gives one for each.
+
+        For functions of one value by itself (a hash, a table), such as ``SigridHash(...).columns``; one that looks at
+        whole rows, or at a value's place in its row, would see the wrong ones.
+
+        Raises:
+            ValueError: another number of values came back, or nulls.
+
+        Example:
+            >>> import pyarrow as pa, pyarrow.compute as pc
+            >>> held = slices_of(pa.array([[1, 2, 3], [2, 3, 4]], pa.large_list(pa.int64())))
+            >>> held.mapped(lambda ids: pc.add(ids, 10)).plain().to_pylist()
+            [[11, 12, 13], [12, 13, 14]]
+        """
+        made = change(pa.array(self.values))
+        if len(made) != len(self.values) or made.null_count:
+            raise ValueError(f"{len(self.values)} values became {len(made)}, {made.null_count} of them null")
+        return Slices(numbers_in(made), self.starts, self.lengths)
+
     def plain(self) -> pa.Array:
         """Every row by itself."""
         offsets = np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
@@ -66,14 +87,22 @@ def slices_of(lists: pa.Array, most: int = 8) -> Slices:
         ([1, 2, 3, 4, 5, 9], [0, 1, 2, 5], [3, 3, 3, 1])
     """
     offsets = list_offsets(lists)
-    values = numbers_in(lists.values)[offsets[0] : offsets[-1]]
-    offsets = offsets - offsets[0]
+    return slide(numbers_in(lists.values)[offsets[0] : offsets[-1]], offsets - offsets[0], most)
+
+
+def slide(values: npt.NDArray[Any], offsets: Ints, most: int = 8) -> Slices:
+    """``slices_of``, of values and offsets: lists of numbers that lie one after the other.
+
+    ``starts``, and ``starts + lengths``, ascend.
+    """
     lengths = np.diff(offsets)
     shifts = _shifts(values.view(f"u{values.dtype.itemsize}"), offsets, most)
     alone = shifts < 0  # the row begins a run of its own
     before = np.concatenate([[0], lengths[:-1]]) if len(lengths) else lengths
     new = np.where(alone, lengths, lengths - (before - shifts))  # values that a row adds to the end
     ends = np.cumsum(new)
+    if len(lengths) and ends[-1] == len(values):  # nothing slides
+        return Slices(values, offsets[:-1], lengths)
     rows = np.arange(len(lengths))
     added, _ = gather(values, np.stack([offsets[1:] - new, offsets[1:]], axis=1).reshape(-1), 2 * rows)
     return Slices(added, ends - lengths, lengths)

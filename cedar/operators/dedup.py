@@ -68,7 +68,9 @@ class Dedup(RowOperator):
     def bind(self, bound: Bound) -> Kernel:
         """The kernel; raises PipelineError for columns that are not there, or hold no lists."""
         if self.groups is None:
-            return DedupRows(tuple(estimate.names for estimate in self.found(bound).groups))
+            sampled = self.sampled(bound)
+            groups = find_groups(sampled, self._names(bound)).groups if sampled and sampled.may_pay() else ()
+            return DedupRows(tuple(estimate.names for estimate in groups))
         self._names(bound)
         return DedupRows(self.groups)
 

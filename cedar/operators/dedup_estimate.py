@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -135,10 +136,25 @@ class Sampled:
             keys = keys[order]
             inner = np.lexsort((keys, cut))
             order, keys = order[inner], keys[inner]
-        self._codes = {name: _codes(column)[order] for name, column in columns.items()}
-        self._begins = np.ones(rows, dtype=bool)  # of a session in a window
-        if rows:
-            self._begins[1:] = (np.diff(cut) != 0) | (np.diff(keys) != 0 if keys is not None else self._all_change())
+        self._columns, self._order, self._keys, self._cut = columns, order, keys, cut
+
+    def may_pay(self) -> bool:
+        """Whether any list is long enough for a group; that takes no look at values."""
+        return any(length >= _LONG for length in self._lengths.values())
+
+    @cached_property
+    def _codes(self) -> dict[str, Codes]:
+        return {name: _codes(column)[self._order] for name, column in self._columns.items()}
+
+    @cached_property
+    def _begins(self) -> npt.NDArray[np.bool_]:
+        """Of a session in a window."""
+        begins = np.ones(self.rows, dtype=bool)
+        if self.rows:
+            keys = self._keys
+            changes = np.diff(keys) != 0 if keys is not None else self._all_change()
+            begins[1:] = (np.diff(self._cut) != 0) | changes
+        return begins
 
     def _all_change(self) -> npt.NDArray[np.bool_]:
         varied = [codes for codes in self._codes.values() if codes.max(initial=0) > 0]

@@ -35,14 +35,14 @@ def for_groups(kernel: Kernel, operator: RowOperator) -> Kernel:
 def unique_reads(operator: Operator) -> tuple[str, ...] | None:
     """The columns that an operator's result depends on alone, alike for equal rows; None where there is no telling.
 
-    So it is of transforms, which are functions of their row, and of functions of one column that say what they do to
-    each of its values (see ``algebra``).
+    So it is of transforms that are functions of their row, and of functions of one column that say what they do to
+    each of its values (see ``algebra``). Transforms that run in chains are fused with their neighbours instead.
     """
     if not isinstance(operator, Map) or operator.random:
         return None
-    if isinstance(operator.fn, Transform) or operator.effects().algebra is not None:
-        return operator.columns
-    return None
+    if isinstance(operator.fn, Transform):
+        return operator.columns if not operator.fn.random and operator.fn.chain is None else None
+    return operator.columns if operator.effects().algebra is not None else None
 
 
 class _Around:
