@@ -1,5 +1,6 @@
-"""The figures of the mixture-of-experts trainer: ``python -m benchmarks.moe [--quick]``.
+"""The figures of the mixture-of-experts trainer: ``python -m benchmarks.moe [--quick] [--only language --minutes 30]``.
 
+It may be stopped at any time: parts that were measured, and language models that were trained, are not done again.
 Without a GPU there is no latency to tell of: processes of one machine share its cores. Bytes, exactness and survival do
 not depend on that.
 """
@@ -8,11 +9,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from functools import partial
 
-from benchmarks import harness, moe_exact, moe_language
-from benchmarks.harness import Figure
+from benchmarks import kept, moe_exact, moe_language
 
 _PARTS = {
     "oracle": moe_exact.against_oracle,
@@ -27,24 +26,17 @@ _PARTS = {
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/moe.json; 1 if a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few ranks, steps and seeds: minutes")
-    parser.add_argument("--only", nargs="+", choices=_PARTS, default=_PARTS, metavar="PART", help=", ".join(_PARTS))
+    kept.add_arguments(parser, list(_PARTS), "moe")
     parser.add_argument("--text", help="what the language model reads (default: Python's own sources)")
     parser.add_argument("--target", type=float, default=moe_language.TARGET, help="loss, in nats per byte, to reach")
     parser.add_argument("--jobs", type=int, default=1, help="language models that are trained at once (default: 1)")
-    parser.add_argument("--name", default="moe", help="of the file in benchmarks/out")
     options = parser.parse_args(arguments)
-    parts = _PARTS | {
-        "language": partial(moe_language.figures, text=options.text, jobs=options.jobs, target=options.target)
-    }
-    figures: list[Figure] = []
-    for name in options.only:
-        start = time.perf_counter()
-        figures += parts[name](options.quick)
-        print(f"{name}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
-    harness.show("moe" + (" (quick)" if options.quick else ""), figures)
-    print(harness.write(options.name, figures))
-    return int(any(figure.met is False for figure in figures))
+    language = partial(
+        moe_language.figures, text=options.text, jobs=options.jobs, target=options.target, minutes=options.minutes,
+        fresh=options.fresh,
+    )  # fmt: skip
+    parts = {name: partial(part, options.quick) for name, part in (_PARTS | {"language": language}).items()}
+    return kept.measure("moe", options.name, parts, options.only, quick=options.quick, fresh=options.fresh)
 
 
 if __name__ == "__main__":

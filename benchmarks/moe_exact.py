@@ -22,8 +22,8 @@ from cedar.trainers.moe.options import DataOptions, ExpertOptions, ModelOptions,
 from cedar.trainers.moe.placement import Placement, minmax, paper, place
 from cedar.trainers.moe.windows import plan_window, step_bytes
 
-_TESTS = ("toy_crew", "toy_text", "test_oracle", "test_sparse", "test_loss_of_ranks")
-crews, texts, oracle, sparse, lost = (import_module(f"tests.trainers.moe.{name}") for name in _TESTS)
+_TESTS = ("toy_crew", "moe.toy_text", "moe.test_oracle", "moe.test_sparse", "moe.test_loss_of_ranks")
+crews, texts, oracle, sparse, lost = (import_module(f"tests.trainers.{name}") for name in _TESTS)
 
 
 @contextmanager
@@ -184,7 +184,7 @@ def sparse_checkpoints(quick: bool) -> list[Figure]:
 
 def saved_values(options: Options, ranks: int) -> list[int]:
     """Values of each operator on one rank: experts first, then what all ranks hold."""
-    from cedar.trainers.moe.group import Group
+    from cedar.trainers.group import Group
     from cedar.trainers.moe.trainer import Trainer
 
     trainer = Trainer(replace(options, experts=replace(options.experts, slots=options.experts.experts)), Group())

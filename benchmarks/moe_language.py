@@ -12,14 +12,17 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Figure
+from benchmarks.kept import whole_lines
 
+_QUICK = ("static", "periodic", "symi", "no drops")
 POLICIES = ("static", "periodic", "ema", "symi", "oracle", "no drops")
 TARGET = 2.0  # nats per byte, mean of 20 steps: fixed before the first full run
 _SMOOTH = 20
@@ -30,8 +33,8 @@ def train(policy: str, seed: int, steps: int, text: str, target: float = TARGET)
     """One run; its survival, popularity and losses."""
     import torch
 
+    from cedar.trainers.group import Group
     from cedar.trainers.moe import options as settings
-    from cedar.trainers.moe.group import Group
     from cedar.trainers.moe.policies import Kind
     from cedar.trainers.moe.trainer import Trainer
 
@@ -62,24 +65,29 @@ def train(policy: str, seed: int, steps: int, text: str, target: float = TARGET)
     }  # fmt: skip
 
 
-def runs(quick: bool, text: str | None, jobs: int, target: float) -> list[dict[str, Any]]:
+def runs(
+    quick: bool, text: str | None, jobs: int, target: float, minutes: float = math.inf, fresh: bool = False
+) -> list[dict[str, Any]]:
     """All runs, each in a process of its own; those in benchmarks/out/moe_runs.jsonl already are taken from it."""
     steps, seeds = (40, 2) if quick else (1000, 5)
-    policies = ("static", "periodic", "symi", "no drops") if quick else POLICIES
+    policies = _QUICK if quick else POLICIES
     path = harness.OUT / "moe_runs.jsonl"
     harness.OUT.mkdir(parents=True, exist_ok=True)
+    if fresh:
+        path.unlink(missing_ok=True)
+    end = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory() as folder:
         corpus = text or standard_library(folder)
         size = Path(corpus).stat().st_size
-        there = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        there = whole_lines(path)
         found = {
             (r["policy"], r["seed"]): r for r in there if (r["steps"], r["bytes"], r["target"]) == (steps, size, target)
         }
         wanted = [(policy, seed) for seed in range(seeds) for policy in policies]
         left = [key for key in wanted if key not in found]
         running: list[tuple[tuple[str, int], subprocess.Popen[bytes]]] = []
-        while left or running:
-            while left and len(running) < jobs:
+        while running or (left and (time.monotonic() < end or not found)):
+            while left and len(running) < jobs and (time.monotonic() < end or not (found or running)):
                 key = left.pop(0)
                 command = [
                     sys.executable,
@@ -99,7 +107,13 @@ def runs(quick: bool, text: str | None, jobs: int, target: float) -> list[dict[s
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(found[key]) + "\n")
             print(f"  {found[key]}", file=sys.stderr, flush=True)
-    return [found[key] for key in wanted]
+    return [found[key] for key in wanted if key in found]
+
+
+def whole_seeds(found: Sequence[dict[str, Any]], policies: Collection[str]) -> list[dict[str, Any]]:
+    """The runs of those seeds that have been run with every policy."""
+    done = {(run["policy"], run["seed"]) for run in found}
+    return [run for run in found if all((policy, run["seed"]) in done for policy in policies)]
 
 
 def standard_library(folder: str) -> str:
@@ -110,9 +124,14 @@ def standard_library(folder: str) -> str:
     return str(path)
 
 
-def figures(quick: bool, text: str | None = None, jobs: int = 1, target: float = TARGET) -> list[Figure]:
-    """Survival by policy, and iterations to the target loss."""
-    found = runs(quick, text, jobs, target)
+def figures(
+    quick: bool, text: str | None = None, jobs: int = 1, target: float = TARGET, minutes: float = math.inf,
+    fresh: bool = False,
+) -> list[Figure]:  # fmt: skip
+    """Survival by policy, and iterations to the target loss, of the seeds for which all policies have been run."""
+    found = whole_seeds(runs(quick, text, jobs, target, minutes, fresh), _QUICK if quick else POLICIES)
+    if not found:
+        return []
     of = {name: [run for run in found if run["policy"] == name] for name in POLICIES}
     survival = {name: [run["survival"] for run in of[name]] for name in POLICIES if of[name]}
     steps, seeds = found[0]["steps"], len(of["symi"])

@@ -5,17 +5,20 @@ The process that starts ranks holds the store they meet at, so the store outlive
 
 from __future__ import annotations
 
+import ctypes
 import datetime as dt
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from cedar.errors import CedarError
 
+LAUNCHER = "CEDAR_LAUNCHER"  # the process that started the ranks
 _GRACE = 20.0  # seconds for ranks to see that one is gone, and to say so
 _LOOK = 0.05
 
@@ -24,7 +27,7 @@ def run_ranks(command: Sequence[str], ranks: int, environment: Mapping[str, str]
     """Run a command once for each rank, and wait for all; for the main thread.
 
     Args:
-        command: program and arguments; it calls ``connected``.
+        command: program and arguments; it calls ``end_with_launcher`` early, and ``connected``.
         ranks: how many.
         environment: of the processes; default: this one's.
 
@@ -40,6 +43,7 @@ def run_ranks(command: Sequence[str], ranks: int, environment: Mapping[str, str]
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        LAUNCHER: str(os.getpid()),
     }
     started: list[subprocess.Popen[bytes]] = []
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the ranks end, too
@@ -75,6 +79,37 @@ def _watch(started: Sequence[subprocess.Popen[bytes]]) -> None:
         done="the other ranks were stopped; checkpoints are as they were",
         fix="see what it said above; start again with --resume, on as many ranks or on fewer",
     )
+
+
+def end_with_launcher() -> None:
+    """Let this process end when the one that started it as a rank is gone, however that ended.
+
+    The kernel sees to it on Linux; a thread looks, too, elsewhere and for what happened before this call.
+    """
+    launcher = os.environ.pop(LAUNCHER, None)  # what this process starts is no rank
+    if launcher is not None:
+        end_with(int(launcher))
+
+
+def end_with(parent: int, *, look: bool = True) -> None:
+    """Let this process get SIGKILL when its parent ends: the parent's thread that started it, on Linux.
+
+    Args:
+        parent: the process that should be this one's parent.
+        look: start a thread that looks; False where the caller does so.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if look:
+        threading.Thread(target=_look_for, args=(parent,), name="launcher-watch", daemon=True).start()
+
+
+def _look_for(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK * 10)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextmanager

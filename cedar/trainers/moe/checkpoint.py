@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 
 from cedar.errors import CedarError
-from cedar.trainers.moe.group import Group
+from cedar.trainers.group import Group
 from cedar.trainers.moe.parts import Part
 from cedar.trainers.moe.trainer import Trainer
 
@@ -94,7 +94,7 @@ class Checkpoints:
         try:
             with open(os.path.join(path, STATE), encoding="utf-8") as file:
                 state = json.load(file)
-            check_shapes(trainer, state, path)
+            check(trainer, state, path)
             tensors = _tensors(trainer.optimizer.parts, self.group, copy=False)
             with _quiet():
                 load_shards(tensors, checkpoint_id=path, process_group=self._side, no_dist=self._side is None)
@@ -170,14 +170,8 @@ def load_state(trainer: Trainer, state: dict[str, Any], path: str) -> None:
     """The inverse of ``saved_state``; placements are worked out anew.
 
     Raises:
-        CedarError: a placement is not the one that was saved; the seed is another.
+        CedarError: a placement is not the one that was saved.
     """
-    if state["seed"] != trainer.options.run.seed:
-        raise CedarError(
-            f"{path} is of a run with seed {state['seed']}, this one has {trainer.options.run.seed}",
-            done="nothing was loaded",
-            fix=f"set run.seed = {state['seed']}: data and dropout follow from it",
-        )
     trainer.step = state["step"]
     trainer.optimizer.steps, trainer.optimizer.skips = state["updates"], state["skips"]
     trainer.batches.load_state_dict(state["loader"])
@@ -195,12 +189,18 @@ def load_state(trainer: Trainer, state: dict[str, Any], path: str) -> None:
             )
 
 
-def check_shapes(trainer: Trainer, state: dict[str, Any], path: str) -> None:
-    """Compare what a checkpoint holds with what a trainer needs.
+def check(trainer: Trainer, state: dict[str, Any], path: str) -> None:
+    """Compare what a checkpoint holds with what a trainer needs, before anything of the trainer is changed.
 
     Raises:
         CedarError: they differ.
     """
+    if state["seed"] != trainer.options.run.seed:
+        raise CedarError(
+            f"{path} is of a run with seed {state['seed']}, this one has {trainer.options.run.seed}",
+            done="nothing was loaded",
+            fix=f"set run.seed = {state['seed']}: data and dropout follow from it",
+        )
     own = saved_shapes(trainer)
     if state["shapes"] != own:
         odd = [name for name in {**own, **state["shapes"]} if own.get(name) != state["shapes"].get(name)]

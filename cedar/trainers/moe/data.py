@@ -9,7 +9,7 @@ import torch
 
 import cedar
 from cedar.errors import CedarError
-from cedar.trainers.moe.group import Group
+from cedar.trainers.group import Group
 from cedar.trainers.moe.options import DataOptions
 from cedar.trainers.text import token_rows
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from cedar.errors import CedarError
+from cedar.trainers.group import Group
 from cedar.trainers.moe.dispatch import Dispatch, plan_dispatch
 from cedar.trainers.moe.experts import expert_outputs
 from cedar.trainers.moe.gather import take_rows
-from cedar.trainers.moe.group import Group
 from cedar.trainers.moe.options import ExpertOptions
 from cedar.trainers.moe.placement import Placement, place
 from cedar.trainers.moe.policies import Basis

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cedar.trainers.moe.group import Group
+from cedar.trainers.group import Group
 from cedar.trainers.moe.layer import MoELayer
 from cedar.trainers.moe.options import ExpertOptions, ModelOptions
 from cedar.trainers.moe.parts import keyed

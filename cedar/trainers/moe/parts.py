@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from cedar.trainers.moe.group import Group
+from cedar.trainers.group import Group
 from cedar.trainers.moe.layer import MoELayer
 from cedar.trainers.moe.shards import Hosts, Shards
 

@@ -7,16 +7,18 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from importlib.util import find_spec
 
+from cedar.errors import CedarError
+from cedar.trainers.group import Group
+from cedar.trainers.lines import MetricsFile, read_lines
 from cedar.trainers.moe.checkpoint import Checkpoints
-from cedar.trainers.moe.group import Group
-from cedar.trainers.moe.metrics import MetricsFile, read_lines
+from cedar.trainers.moe.command import PLOT
 from cedar.trainers.moe.options import Options
 from cedar.trainers.moe.plot import plot
 from cedar.trainers.moe.sparse import SparseCheckpoints
 from cedar.trainers.moe.trainer import Trainer
 from cedar.trainers.progress import progress
 
-METRICS, PLOT = "metrics.jsonl", "replicas.png"
+METRICS = "metrics.jsonl"
 
 
 def run(options: Options, group: Group | None = None, *, resume: bool = False, quiet: bool = False) -> str:
@@ -35,7 +37,8 @@ def run(options: Options, group: Group | None = None, *, resume: bool = False, q
         The path of the metrics.
 
     Raises:
-        CedarError: see ``Trainer.train_step`` and ``Checkpoints``.
+        CedarError: the folder holds checkpoints of another run, which a later ``resume`` would take for this one's; see
+            ``Trainer.train_step`` and ``Checkpoints``.
     """
     group = group or Group()
     folder, run = options.run.folder, options.run
@@ -49,6 +52,10 @@ def run(options: Options, group: Group | None = None, *, resume: bool = False, q
             sparse = stack.enter_context(SparseCheckpoints(os.path.join(folder, "sparse"), trainer, run.sparse_window))
         if resume:
             _resume(trainer, files, sparse)
+        elif (there := files.latest()) is not None:
+            raise CedarError(
+                f"{there} is there already", fix="go on with --resume, or set run.folder to another folder"
+            )
         path = os.path.join(folder, METRICS)
         metrics = MetricsFile(path, trainer.step) if group.rank == 0 else None
         say = stack.enter_context(progress("training", run.steps, trainer.step, quiet=quiet or group.rank > 0))

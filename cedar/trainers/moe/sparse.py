@@ -16,14 +16,15 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from functools import partial
+from pickle import UnpicklingError
 from typing import Any, Self
 
 import torch
 
 from cedar.errors import CedarError
-from cedar.trainers.moe.checkpoint import check_shapes, load_state, saved_state
-from cedar.trainers.moe.group import Group
-from cedar.trainers.moe.metrics import read_lines
+from cedar.trainers.group import Group
+from cedar.trainers.lines import read_lines
+from cedar.trainers.moe.checkpoint import check, load_state, saved_state
 from cedar.trainers.moe.optimizer import Outcome
 from cedar.trainers.moe.trainer import Logged, Trainer
 from cedar.trainers.moe.windows import plan_window
@@ -114,7 +115,10 @@ class SparseCheckpoints:
     @staticmethod
     def _write(path: str, saved: dict[str, Any]) -> None:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        torch.save(saved, path + ".part")
+        with open(path + ".part", "wb") as file:
+            torch.save(saved, file)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(path + ".part", path)
 
     def _write_log(self, logged: Logged) -> None:
@@ -222,13 +226,20 @@ class SparseCheckpoints:
     def _begin(self, start: int) -> None:
         path = self._path(start, 0, self.group.rank)
         state = json.loads(self._read(start, 0)["about"])
-        check_shapes(self.trainer, state, path)
+        check(self.trainer, state, path)
         load_state(self.trainer, state, path)
         self._load(start, 0)
         self.trainer.optimizer.publish()
 
     def _read(self, start: int, at: int) -> dict[str, Any]:
-        found: dict[str, Any] = torch.load(self._path(start, at, self.group.rank), weights_only=True)
+        path = self._path(start, at, self.group.rank)
+        try:
+            found: dict[str, Any] = torch.load(path, weights_only=True)
+        except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
+            raise CedarError(
+                f"{path} cannot be read: {error}",
+                fix="remove its folder: the window before it, or a dense checkpoint, is taken",
+            ) from error
         return found
 
     def _load(self, start: int, at: int) -> None:

@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional
 
 from cedar.errors import CedarError
+from cedar.trainers.group import Group
 from cedar.trainers.moe.data import Batches, micro_batches, slice_of
-from cedar.trainers.moe.group import Group
 from cedar.trainers.moe.layer import MoELayer
 from cedar.trainers.moe.metrics import BYTES, SECONDS, LayerRecord, StepRecord, by_phase, popularity
 from cedar.trainers.moe.model import Model

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from cedar.errors import CedarError, ResumeError
+from cedar.trainers.group import Group
 from cedar.trainers.moe.checkpoint import STATE, Checkpoints
-from cedar.trainers.moe.group import Group
 from cedar.trainers.moe.trainer import Trainer
 from tests.trainers.moe.toy_text import options, write_text
 
@@ -143,6 +143,16 @@ def test_a_checkpoint_of_another_model_is_refused(text, checkpoint, changes, sai
         resumed(Group(), options(text, slots=8, **changes), str(checkpoint), 0)
     assert said.split("[")[0] in str(error.value)
     assert "nothing was loaded" in str(error.value)
+
+
+def test_a_checkpoint_that_is_refused_changes_nothing(text, checkpoint):
+    trainer = Trainer(options(text, slots=8, run={"seed": 3}))
+    before = [part.shards.master.clone() for part in trainer.optimizer.parts]
+    with pytest.raises(CedarError, match="seed 0, this one has 3"):
+        files = Checkpoints(str(checkpoint), Group())
+        files.load(trainer, files.latest())
+    assert all(torch.equal(a, part.shards.master) for a, part in zip(before, trainer.optimizer.parts, strict=True))
+    trainer.close()
 
 
 def test_a_checkpoint_of_other_data_is_refused(checkpoint, tmp_path):

@@ -7,11 +7,11 @@ import signal
 import torch
 
 from cedar.errors import CedarError
+from cedar.trainers.group import Group
 from cedar.trainers.moe.checkpoint import Checkpoints
-from cedar.trainers.moe.group import Group
 from cedar.trainers.moe.trainer import Trainer
-from tests.trainers.moe.toy_crew import Crew
 from tests.trainers.moe.toy_text import options, write_text
+from tests.trainers.toy_crew import Crew
 
 STEPS = 12
 

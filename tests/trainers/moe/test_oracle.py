@@ -1,10 +1,14 @@
 """The layer and the decoupled optimizer on several ranks against one process with whole experts and plain loops."""
 
+import os
+
 import pytest
 import torch
 
 from tests.trainers.moe.toy_net import Run, case
 from tests.trainers.moe.toy_reference import Reference
+
+LONG = pytest.mark.skipif(not os.environ.get("CEDAR_LONG"), reason="make test-long runs it")
 
 
 def trained(group, case):
@@ -116,7 +120,13 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "ranks"), [*((name, 4) for name in CASES), *((name, 2) for name in list(CASES)[:2])])
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        *(pytest.param(name, 4, marks=LONG if number else ()) for number, name in enumerate(CASES)),
+        *((name, 2) for name in list(CASES)[:2]),
+    ],
+)
 def test_training_is_that_of_one_process_in_float64(crew, name, ranks):
     chosen = CASES[name] | {"slots": CASES[name]["slots"] * 4 // ranks}
     worst, dropped, placements, _ = compared(crew, chosen, ranks)

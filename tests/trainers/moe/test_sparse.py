@@ -210,3 +210,18 @@ def test_what_cannot_be_written_is_told(text, tmp_path):
     with pytest.raises(CedarError, match="a part of a sparse checkpoint could not be written"):
         sparse.close()
     trainer.close()
+
+
+def test_a_damaged_part_of_a_window_is_told(text, tmp_path):
+    trainer = Trainer(options(text, slots=8))
+    with SparseCheckpoints(str(tmp_path), trainer, 2) as sparse:
+        for _ in range(2):
+            sparse.before_step()
+            trainer.train_step()
+    trainer.close()
+    path = tmp_path / "window-00000000.1x2" / "slot-1.rank-0.pt"
+    path.write_bytes(path.read_bytes()[:100])
+    again = Trainer(options(text, slots=8))
+    with SparseCheckpoints(str(tmp_path), again, 2) as sparse, pytest.raises(CedarError, match="slot-1.*cannot be"):
+        sparse.recover()
+    again.close()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cedar.errors import CedarError
-from cedar.trainers.moe.group import Group
+from cedar.trainers.group import Group
 from cedar.trainers.moe.metrics import exchange_bytes
 from cedar.trainers.moe.placement import Placement
 from cedar.trainers.moe.trainer import Trainer

@@ -1,8 +1,8 @@
-"""One crew of four ranks for all tests of this folder."""
+"""One crew of four ranks for all tests of trainers."""
 
 import pytest
 
-from tests.trainers.moe.toy_crew import Crew
+from tests.trainers.toy_crew import Crew
 
 
 @pytest.fixture(scope="session")

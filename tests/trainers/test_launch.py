@@ -1,0 +1,132 @@
+"""Ranks as processes: one that fails ends all; none outlives the process that started them, however that ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+
+from cedar.errors import CedarError
+from cedar.trainers.launch import run_ranks
+
+RANK = "import os, pathlib; pathlib.Path(os.environ['FOLDER'], str(os.getpid())).touch()\n"
+
+
+def wait_until(done, seconds=60):
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def gone(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        with suppress(ProcessLookupError):
+            os.kill(pid, 0)
+            return False
+        return True
+
+
+def test_a_rank_that_fails_ends_all_and_is_named():
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL if os.environ['RANK'] == '1' else 0)"
+    with pytest.raises(CedarError) as error:
+        run_ranks([sys.executable, "-S", "-c", code], 2)
+    assert f"rank 1 of 2 was killed by signal {int(signal.SIGKILL)}" in str(error.value)
+    assert "start again with --resume" in str(error.value)
+
+
+def test_ranks_end_with_the_process_that_started_them(tmp_path):
+    """Rank 0 sends SIGTERM to that process, as a scheduler would."""
+    code = RANK + (
+        "import signal, time\nos.environ['RANK'] == '1' or os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(100)"
+    )
+    with pytest.raises(SystemExit) as end:
+        run_ranks([sys.executable, "-S", "-c", code], 2, dict(os.environ) | {"FOLDER": str(tmp_path)})
+    assert end.value.code == 128 + signal.SIGTERM
+    assert os.listdir(tmp_path)
+    assert all(gone(int(pid)) for pid in os.listdir(tmp_path))
+
+
+def children(pid):
+    """Of a process, and theirs."""
+    found = []
+    with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
+        for child in map(int, file.read().split()):
+            found += [child, *children(child)]
+    return found
+
+
+RUNS = {
+    "moe": """
+data = {paths = "TEXT", length = 12, batch = 6, held_out = 5}
+model = {width = 8, heads = 2}
+experts = {experts = 5, slots = 4, hidden = 10}
+run = {folder = "RUN", steps = 100000, save_every = 0, dtype = "float32", device = "cpu", threads = 1}
+""",
+    "dlrm": """
+features = [{column = "item", rows = 60}]
+data = {paths = "LOG", dense = ["d0"], batch = 64, executor = "inline", plan = "off"}
+model = {width = 4, bottom = [8], top = [8]}
+tables = {backend = "torch"}
+run = {folder = "RUN", steps = 100000, device = "cpu", threads = 1}
+""",
+    "resilient": """
+data = {paths = "TEXT", length = 8, batch = 8}
+model = {layers = 2, width = 8, heads = 2}
+pipeline = {micro_batches = 2}
+run = {folder = "RUN", steps = 100000, save_every = 1, keep = 1}
+""",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("name", [name for name in RUNS if name == "resilient" or os.environ.get("CEDAR_LONG")])
+def test_no_process_of_a_run_outlives_the_one_that_was_started(tmp_path, name):
+    from tests.trainers.dlrm.toy_clicks import write_log
+    from tests.trainers.moe.toy_text import write_text
+
+    folder, path = tmp_path / "run", tmp_path / "run.toml"
+    text = RUNS[name].replace("RUN", str(folder))
+    if "TEXT" in text:
+        text = text.replace("TEXT", write_text(tmp_path / "text.txt", lines=200))
+    if "LOG" in text:
+        text = text.replace("LOG", write_log(tmp_path / "log.parquet", rows=512))
+    path.write_text(text)
+    more = [] if name == "resilient" else ["--ranks", "2"]
+    command = [sys.executable, "-m", "cedar.cli", "train", name, str(path), *more]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wrote = folder / ("checkpoints/step-00000001" if name == "resilient" else "metrics.jsonl")
+    try:
+        wait_until(lambda: process.poll() is not None or (wrote.exists() and wrote.stat().st_size > 0), 300)
+        assert process.poll() is None
+        there = children(process.pid)
+        assert len(there) == (5 if name == "resilient" else 2)
+    finally:
+        process.kill()
+        process.wait(30)
+    wait_until(lambda: all(map(gone, there)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("early", [True, False])
+def test_ranks_end_when_that_process_is_killed(tmp_path, early):
+    """Also where it is gone before a rank has asked to end with it."""
+    pause = "import time\ntime.sleep(1.0)\n" if early else ""
+    code = f"{RANK}{pause}from cedar.trainers.launch import end_with_launcher\nend_with_launcher()\nimport time\n"
+    code += "pathlib.Path(os.environ['FOLDER'], 'on').touch()\ntime.sleep(100)"
+    start = f"import sys\nfrom cedar.trainers.launch import run_ranks\nrun_ranks([sys.executable, '-c', {code!r}], 2)"
+    launcher = subprocess.Popen([sys.executable, "-c", start], env=dict(os.environ) | {"FOLDER": str(tmp_path)})
+    try:
+        wait_until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2 and (early or (tmp_path / "on").exists()))
+    finally:
+        launcher.kill()
+        launcher.wait(30)
+    ranks = [int(path.name) for path in tmp_path.glob("[0-9]*")]
+    wait_until(lambda: all(map(gone, ranks)))
+    assert early is not (tmp_path / "on").exists()
