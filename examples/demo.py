@@ -1,6 +1,7 @@
 """Train a recommendation model (DLRM) through a pipeline, stop it in the middle, go on, and compare with plain rows.
 
-python examples/demo.py                              # writes a click log of 150,000 rows under build/ and uses it
+python examples/demo.py                              # writes a click log of 150,000 rows under build/, clusters it by
+                                                     # session, and uses it
 python examples/demo.py --data 'clicks/*.parquet'    # your files: floats become dense features; integers,
                                                      # strings and lists of integers become hashed ids
 """
@@ -18,8 +19,8 @@ from typing import Any
 import pyarrow.types as pt
 
 import cedar
-from cedar import col
-from cedar.datasets.clicks import write_clicks
+from cedar import col, recommendation
+from cedar.datasets.clicklog import ClickLog, ListFeature, write_sessions
 from cedar.trainers.dlrm.checkpoint import Checkpoints
 from cedar.trainers.dlrm.options import (
     DataOptions,
@@ -35,6 +36,7 @@ from cedar.trainers.dlrm.trainer import Trainer
 BATCH = 1024
 BUCKETS = 1 << 15  # rows of an embedding table
 LONGEST = 32  # ids of a list that are looked at
+HOURS = 10  # of the synthetic log; the last one is held out
 COMPARED = 12  # steps of the comparison
 LABELS = ("label", "click", "clicked", "is_click", "target", "y")
 SESSIONS = ("session_id", "session")
@@ -93,9 +95,11 @@ def options_for(columns: Columns, rows: int, folder: Path) -> Options:
     """One epoch of a small model."""
     size = min(BATCH, max(1, rows // 20))
     features = [FeatureOptions(name, BUCKETS, ids="modulo") for name in columns.ids + columns.words]
-    features += [FeatureOptions(n, BUCKETS, ids="modulo", pooling="attention", longest=LONGEST) for n in columns.lists]
+    features += [
+        FeatureOptions(n, BUCKETS, ids="modulo", pooling="transformer", longest=LONGEST) for n in columns.lists
+    ]
     return Options(
-        DataOptions(label=columns.label, dense=columns.dense, log=columns.dense, session=columns.session, batch=size),
+        DataOptions(label=columns.label, dense=columns.dense, session=columns.session, batch=size),
         tuple(features),
         ModelOptions(width=16, bottom=(64,), top=(64, 32)),
         TableOptions(rate=0.1),
@@ -104,22 +108,38 @@ def options_for(columns: Columns, rows: int, folder: Path) -> Options:
     )
 
 
-def click_log(folder: Path, rows: int) -> str:
-    """Write the synthetic click log anew; returns the pattern of its files."""
-    if folder.exists():
-        shutil.rmtree(folder)
+def click_log(folder: Path, rows: int) -> tuple[str, str]:
+    """Write a synthetic log anew, and cluster it by session; returns the files to train on, and those held out."""
+    shutil.rmtree(folder, ignore_errors=True)
     started = time.perf_counter()
-    files = write_clicks(folder, rows=rows, seed=0)
+    lists = (ListFeature("hist_items", 30.0, ids=1_000), ListFeature("tags", 5.0, ids=300))
+    log = ClickLog(samples=16, repeats=0.95, lists=lists, items=1_000)
+    written = write_sessions(folder / "raw", rows, log=log, rows_per_file=-(-rows // HOURS))
     took = time.perf_counter() - started
-    size = sum(file.stat().st_size for file in folder.glob("*.parquet")) / 1e6
-    print(f"wrote {rows:,} rows in {len(files)} files, {size:.0f} MB, to {folder} in {took:.1f} s")
-    return f"{folder}/*.parquet"
+    size = sum(file.stat().st_size for file in (folder / "raw").glob("*.parquet")) / 1e6
+    print(f"wrote {rows:,} rows in {len(written.urls)} files, {size:.0f} MB, to {folder} in {took:.1f} s")
+    print(f"the model that drew the labels has AUC {written.bayes_auc:.4f}: no other can have more")
+
+    print("\n== cluster by session: rows of a session next to each other, in order of time")
+    started = time.perf_counter()
+    hours = sorted(str(file) for file in (folder / "raw").glob("*.parquet"))
+    for name, files in (("train", hours[:-1]), ("held_out", hours[-1:])):
+        made = recommendation.cluster(files, folder / name, session="session_id", sort="ts", row_group_rows=16_384)
+        print(f"{name:<9} {made}")
+    print(f"took {time.perf_counter() - started:.1f} s")
+    found = recommendation.inspect(folder / "train", session="session_id", sort="ts", batch=BATCH)
+    print(*str(found).splitlines()[:7], sep="\n")  # the features that gain most
+    return f"{folder}/train/*.parquet", f"{folder}/held_out/*.parquet"
 
 
-def read(pattern: str) -> tuple[cedar.Pipeline, cedar.Pipeline, int]:
-    """The rows to train on, the last tenth of the rows, held out, and how many the first are."""
+def read(pattern: str, held_out: str | None) -> tuple[cedar.Pipeline, cedar.Pipeline, int]:
+    """The rows to train on, those held out (of files without a pattern of their own, the last tenth), and how many the
+    first are.
+    """
     rows = cedar.read_parquet(pattern)
     total = len(rows.loader())  # from the footers
+    if held_out is not None:
+        return rows, cedar.read_parquet(held_out), total
     if total < 20:
         raise ValueError(f"{pattern} holds {total} rows; a tenth is held out, so at least 20 are needed")
     kept = total - total // 10
@@ -163,9 +183,9 @@ def compare(options: Options, rows: cedar.Pipeline) -> None:
     print(f"{'faster':<17}{seconds['plain'] / max(seconds['deduplicated'], 1e-9):>9.2f} times, on the same rows")
 
 
-def run(pattern: str, label: str | None, folder: Path) -> None:
+def run(pattern: str, apart: str | None, label: str | None, folder: Path) -> None:
     """The whole story: look, train, stop, resume, judge, compare."""
-    rows, held_out, count = read(pattern)
+    rows, held_out, count = read(pattern, apart)
     columns = choose_columns(rows.schema, label)
     options = options_for(columns, count, folder)
     rows, held_out = prepare(rows, columns), prepare(held_out, columns)
@@ -213,8 +233,9 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     try:
-        pattern = arguments.data or click_log(arguments.folder / "clicks", arguments.rows)
-        run(pattern, arguments.label, arguments.folder)
+        own = (arguments.data, None)
+        pattern, apart = own if arguments.data else click_log(arguments.folder / "clicks", arguments.rows)
+        run(pattern, apart, arguments.label, arguments.folder)
     except (cedar.CedarError, ValueError) as error:
         sys.exit(f"error: {error}")
 

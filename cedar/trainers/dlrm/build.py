@@ -10,7 +10,7 @@ from cedar.trainers.dlrm.fbgemm_tables import RULES, FbgemmTables
 from cedar.trainers.dlrm.model import Model
 from cedar.trainers.dlrm.options import OptimizerOptions, Options
 from cedar.trainers.dlrm.tables import Table, Tables, TorchTables
-from cedar.trainers.moe.group import Group
+from cedar.trainers.group import Group
 
 
 def make_tables(

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 
-from cedar.trainers import config, launch
+from cedar.trainers import config, ranked
 from cedar.trainers.dlrm.options import Options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("config", metavar="CONFIG", help="a TOML file; see docs/dlrm.md")
-    parser.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings in place of the file's: run.steps=50")
-    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="processes on this machine (default: 1)")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in run.folder")
+    ranked.configure(parser, "docs/dlrm.md")
 
 
 def main(chosen: argparse.Namespace) -> int:
@@ -23,26 +19,4 @@ def main(chosen: argparse.Namespace) -> int:
     Raises:
         CedarError: the configuration is wrong, or the training could not go on.
     """
-    options = config.load(chosen.config, Options, chosen.changes)
-    if chosen.ranks > 1 and "RANK" not in os.environ:
-        again = ["--resume"] if chosen.resume else []
-        launch.run_ranks(launch.this_command("train", "dlrm", chosen.config, *chosen.changes, *again), chosen.ranks)
-        return 0
-    import torch
-
-    from cedar.trainers.dlrm.report import table
-    from cedar.trainers.dlrm.run import run
-    from cedar.trainers.moe.metrics import read_lines
-
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if options.run.device == "auto" else options.run.device
-    with launch.connected(device) as here:
-        torch.set_num_threads(options.run.threads or max(1, (os.cpu_count() or 1) // here))
-        path = run(options, resume=chosen.resume)
-        if int(os.environ.get("RANK", "0")) == 0:
-            from rich.console import Console
-
-            console = Console()
-            if lines := read_lines(path):
-                console.print(table(lines))
-            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-    return 0
+    return ranked.train("dlrm", chosen, config.load(chosen.config, Options, chosen.changes))

@@ -18,7 +18,8 @@ from cedar import col
 from cedar.errors import CedarError
 from cedar.trainers.dlrm.limits import check_footers
 from cedar.trainers.dlrm.options import DataOptions, FeatureOptions, Options
-from cedar.trainers.moe.group import Group
+from cedar.trainers.dlrm.vocabularies import files_of, mapped
+from cedar.trainers.group import Group
 
 
 class Batches:
@@ -66,7 +67,7 @@ class Batches:
         self.rows = prepared(rows, options)
         self.pipeline = self._ordered(self.rows).batch(data.batch)
         self.loader = self._loader(self.pipeline, group.rank, group.size)
-        self.vocabularies = {path: _digest(path) for path in data.vocabularies}
+        self.vocabularies = {path: _digest(path) for path in files_of(data)}
         self.waited = 0.0
         self._batches: Iterator[Any] | None = None
 
@@ -167,6 +168,13 @@ def wanted(options: Options) -> list[str]:
 
 def prepared(rows: cedar.Pipeline, options: Options) -> cedar.Pipeline:
     """Rows of the columns that are wanted, and the session: dense ones without gaps, ids in their tables."""
+    schema = rows.schema
+    for feature in options.features:
+        if feature.column not in schema:
+            raise CedarError(
+                f"the data has no column {feature.column!r}: it has {', '.join(map(str, schema))}", fix="see features"
+            )
+    rows = mapped(rows, options)
     data = options.data
     expressions: dict[str, Any] = {name: col(name) for name in wanted(options)}
     if data.session:
@@ -176,10 +184,6 @@ def prepared(rows: cedar.Pipeline, options: Options) -> cedar.Pipeline:
         expressions[name] = value.clip(lower_bound=0.0).log1p() if name in data.log else value
     schema = rows.schema
     for feature in options.features:
-        if feature.column not in schema:
-            raise CedarError(
-                f"the data has no column {feature.column!r}: it has {', '.join(map(str, schema))}", fix="see features"
-            )
         expressions[feature.column] = _ids(feature, schema[feature.column])
     return rows.select(**expressions)
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from cedar.trainers.dlrm.options import FeatureOptions
 from cedar.trainers.dlrm.tables import Bags, Tables
-from cedar.trainers.moe.group import Group
+from cedar.trainers.group import Group
 
 IDS, ROWS, GRADIENTS = "ids", "pooled rows", "row gradients"
 
@@ -101,13 +101,13 @@ class ShardedTables:
         return received, weights
 
     def _message(self, at: int, bags: Bags) -> torch.Tensor:
-        if self.features[at].sequence:
+        if self.features[at].single:
             return bags.ids.to(self._kind)
         return torch.cat([bags.offsets.diff().to(self._kind), bags.ids.to(self._kind)])
 
     def _pieces(self, at: int, sizes: Sequence[int]) -> tuple[int, int]:
         """Numbers of a feature's message: lengths, which those that are looked up one by one do without, and ids."""
-        return (0 if self.features[at].sequence else sizes[0]), sizes[1]
+        return (0 if self.features[at].single else sizes[0]), sizes[1]
 
     def _length(self, at: int, sizes: Sequence[int]) -> int:
         return sum(self._pieces(at, sizes))
@@ -116,7 +116,7 @@ class ShardedTables:
         """The bags of all ranks for one feature of this rank's tables, in the order of ranks."""
         k = self._of[self.group.rank].index(at)
         ids = torch.cat([row[k][1] for row in received]).long()
-        if self.features[at].sequence:
+        if self.features[at].single:
             offsets = torch.arange(len(ids) + 1, device=ids.device)
         else:
             lengths = torch.cat([row[k][0] for row in received]).long()

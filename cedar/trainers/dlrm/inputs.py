@@ -13,6 +13,7 @@ from cedar.errors import CedarError
 from cedar.trainers.dlrm.expand import Expansion
 from cedar.trainers.dlrm.options import FeatureOptions
 from cedar.trainers.dlrm.tables import Bags
+from cedar.trainers.dlrm.windows import Windows, windows_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,12 +21,29 @@ class Feature:
     """A feature of a batch.
 
     Args:
-        bags: its lists: of unique rows where it is in a group, else of all rows.
+        bags: its lists: of unique rows where it is in a group, else of all rows; with ``windows``, one for each value
+            that lists share.
         by: which unique row each row is; one object for all features of a group; None where rows are by themselves.
+        windows: where lists slide: which of those values each list holds; else None.
     """
 
     bags: Bags
     by: Expansion | None
+    windows: Windows | None = None
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self.by) if self.by is not None else self.lists
+
+    @property
+    def lists(self) -> int:
+        """Unique rows where it is in a group, else all."""
+        return len(self.bags) if self.windows is None else len(self.windows)
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """int64 ``[lists]``."""
+        return self.bags.offsets.diff() if self.windows is None else self.windows.lengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +87,7 @@ def read_batch(
     """
     known: dict[int, Expansion] = {}
     found = tuple(_feature(batch, option, known, device) for option in features)
-    rows = [len(f.by) if f.by is not None else len(f.bags) for f in found]
+    rows = [len(feature) for feature in found]
     columns = [batch[name].to(device=device, dtype=dtype) for name in dense]
     width = torch.stack(columns, 1) if columns else torch.zeros(rows[0], 0, dtype=dtype, device=device)
     labels = None
@@ -111,6 +129,11 @@ def _feature(
     if ids.is_floating_point() or ids.is_complex():
         raise CedarError(f"the ids of {option.column!r} are {ids.dtype}", fix="give integers")
     check(option, ids, offsets)
+    if option.sliding:
+        held, windows = windows_of(ids, offsets)
+        single = torch.arange(len(held) + 1, device=device)
+        bags = Bags(option.home, held.to(device=device, dtype=torch.int64), single)
+        return Feature(bags, by, windows.to(device))
     bags = Bags(
         option.home, ids.to(device=device, dtype=torch.int64), offsets.to(device),
         None if weights is None else weights.to(device),
@@ -175,13 +198,16 @@ def rows_of(inputs: Inputs, rows: range) -> Inputs:
     known: dict[int, tuple[int, int, Expansion]] = {}
     found = []
     for feature in inputs.features:
-        if feature.by is None:
-            found.append(Feature(_bags_of(feature.bags, rows.start, rows.stop), None))
-            continue
-        if id(feature.by) not in known:
-            known[id(feature.by)] = _narrowed(feature.by, rows)
-        start, stop, by = known[id(feature.by)]
-        found.append(Feature(_bags_of(feature.bags, start, stop), by))
+        start, stop, by = rows.start, rows.stop, None
+        if feature.by is not None:
+            if id(feature.by) not in known:
+                known[id(feature.by)] = _narrowed(feature.by, rows)
+            start, stop, by = known[id(feature.by)]
+        windows = None
+        if feature.windows is not None:
+            windows, held = feature.windows.cut(start, stop)
+            start, stop = held.start, held.stop
+        found.append(Feature(_bags_of(feature.bags, start, stop), by, windows))
     cut = slice(rows.start, rows.stop)
     return Inputs(inputs.dense[cut], tuple(found), None if inputs.labels is None else inputs.labels[cut])
 

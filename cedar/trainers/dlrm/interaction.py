@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 
 class Dot(nn.Module):
@@ -22,12 +24,32 @@ class Dot(nn.Module):
         self.first = first
         self.size = n * (n - 1) // 2 + (width if first else 0)
         pairs = torch.tril_indices(n, n, -1)
+        places = torch.full((n, n), pairs.shape[1])  # of what stands behind the last pair: 0
+        places[pairs[0], pairs[1]] = places[pairs[1], pairs[0]] = torch.arange(pairs.shape[1])
         self.register_buffer("pairs", pairs[0] * n + pairs[1], persistent=False)
+        self.register_buffer("places", places.flatten(), persistent=False)
         self.pairs: torch.Tensor
+        self.places: torch.Tensor
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        products = torch.bmm(rows, rows.transpose(1, 2)).flatten(1).index_select(1, self.pairs)
+        products: torch.Tensor = _Products.apply(rows, self.pairs, self.places)  # type: ignore[no-untyped-call]
         return torch.cat([rows[:, 0], products], 1) if self.first else products
+
+
+class _Products(torch.autograd.Function):
+    """Products are symmetric, so one multiplication gives their gradient, where autograd would take two."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, pairs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows, places)
+        return torch.bmm(rows, rows.transpose(1, 2)).flatten(1).index_select(1, pairs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (rows, places), grad = ctx.saved_tensors, grads[0]
+        n = rows.shape[1]
+        both = functional.pad(grad.to(rows.dtype), (0, 1)).index_select(1, places).view(-1, n, n)
+        return torch.bmm(both, rows), None, None
 
 
 class Cross(nn.Module):

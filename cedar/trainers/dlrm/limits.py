@@ -24,7 +24,7 @@ def check_footers(paths: str | Sequence[str], features: Iterable[FeatureOptions]
     Raises:
         CedarError: an id is negative, or beyond its table.
     """
-    wanted = {f.column: f for f in features if f.ids == "asis"}
+    wanted = {f.column: f for f in features if f.ids == "asis" and not f.vocabulary}
     for path in [paths] if isinstance(paths, str) else paths:
         for name, metadata in _footers(path, most):
             _check(metadata, wanted, name)

@@ -1,14 +1,10 @@
-"""What a step tells, and the file that keeps it."""
+"""What a step tells."""
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from cedar.trainers.dlrm.scores import Scores
-from cedar.trainers.moe.metrics import read_lines
 
 
 @dataclass(frozen=True)
@@ -36,24 +32,3 @@ class StepRecord:
     looked_up: int
     sent: dict[str, int] = field(default_factory=dict)
     held_out: Scores | None = None
-
-
-class MetricsFile:
-    """Records as lines of JSON, for rank 0.
-
-    Args:
-        path: of the file.
-        after: records of this step and later ones are dropped: they will be written again.
-    """
-
-    def __init__(self, path: str, after: int = 0) -> None:
-        self.path = path
-        kept: list[dict[str, Any]] = [line for line in read_lines(path) if line["step"] < after] if after else []
-        temporary = f"{path}.tmp"
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in kept)
-        os.replace(temporary, path)
-
-    def write(self, record: StepRecord) -> None:
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(record)) + "\n")

@@ -14,6 +14,7 @@ from cedar.trainers.dlrm.options import FeatureOptions, ModelOptions
 from cedar.trainers.dlrm.sequence import SequencePooling
 from cedar.trainers.dlrm.tables import Bags
 from cedar.trainers.dlrm.unique import check_repeatable
+from cedar.trainers.dlrm.windows import pool
 
 Lookup = Callable[[Sequence[Bags]], list[torch.Tensor]]
 
@@ -70,10 +71,12 @@ class Model(nn.Module):
 
     def _pooled(self, at: int, feature: Feature, rows: torch.Tensor) -> torch.Tensor:
         option = self.features[at]
+        if feature.windows is not None:
+            rows = pool(rows, feature.windows)
         if option.pooling == "sum":
             return rows
         if option.pooling == "mean":
-            return rows / feature.bags.offsets.diff().clamp(min=1)[:, None].to(rows.dtype)
+            return rows / feature.lengths.clamp(min=1)[:, None].to(rows.dtype)
         module = self.pooling[f"at {at}"]
         if feature.by is not None and self.training:
             check_repeatable(module, anyway=self.options.repeat_dropout)

@@ -15,27 +15,40 @@ class FeatureOptions:
 
     Args:
         column: of the data.
-        rows: of its table: ids are 0 to rows - 1.
+        rows: of its table: ids are 0 to rows - 1. With a vocabulary it may be left out.
         table: its name; features that name the same share one. Default: the column's.
         pooling: how a list becomes one vector: ``sum``, ``mean``, ``attention`` with a learned query, or a
             ``transformer`` layer and then attention.
         longest: the most ids that a list may have; 0 for no promise. A longer one is an error.
         weights: a column of lists of floats, one for each id, for ``sum``.
         ids: ``asis``; or ``modulo``: their remainder by ``rows``, never negative.
-        missing: a null list is an ``error``, or ``empty``.
+        missing: a null is an ``error``; a null list may be ``empty``; with a vocabulary, a null value (not a list) may
+            be ``oov``: it counts as all that the vocabulary does not hold.
+        vocabulary: the column whose vocabulary (of ``data.vocabularies``) turns values, or strings, into ids.
+        sliding: lists slide: each is the one before it, less its first values, and with new ones at its end. Values
+            that neighbours share are looked up once, so leave ``data.interleave`` at 1. For ``sum`` and ``mean``.
     """
 
     column: str
-    rows: int
+    rows: int = 0
     table: str = ""
     pooling: Pooling = "sum"
     longest: int = 0
     weights: str = ""
     ids: Literal["asis", "modulo"] = "asis"
-    missing: Literal["error", "empty"] = "error"
+    missing: Literal["error", "empty", "oov"] = "error"
+    vocabulary: str = ""
+    sliding: bool = False
 
     def __post_init__(self) -> None:
-        _positive(self, "rows")
+        if self.rows < 1 and not (self.rows == 0 and self.vocabulary):
+            raise ValueError(f"rows of {self.column!r} is {self.rows}: give 1 or more, or a vocabulary")
+        if self.vocabulary and self.ids != "asis":
+            raise ValueError(f"{self.column!r} has a vocabulary: its ids are asis")
+        if self.missing == "oov" and not self.vocabulary:
+            raise ValueError(f"missing values of {self.column!r} are oov: name the vocabulary")
+        if self.sliding and (self.pooling not in ("sum", "mean") or self.weights):
+            raise ValueError(f"{self.column!r} slides: its pooling must be sum or mean, without weights")
         if self.longest < 0:
             raise ValueError(f"longest of {self.column!r} is {self.longest}: give 0 (no promise) or more")
         if self.weights and self.pooling != "sum":
@@ -50,6 +63,11 @@ class FeatureOptions:
     def sequence(self) -> bool:
         """Whether the ids of a list stay apart until a module pools them."""
         return self.pooling in ("attention", "transformer")
+
+    @property
+    def single(self) -> bool:
+        """Whether ids are looked up one by one, and pooled later."""
+        return self.sequence or self.sliding
 
 
 @dataclass(frozen=True)
@@ -69,7 +87,8 @@ class DataOptions:
         dedup: ``auto``, ``off``, or lists of columns: what repeats together. See docs/dedup.md.
         held_out: rows at the end of the data that only evaluation sees.
         evaluate: other files for evaluation, in place of ``held_out``.
-        vocabularies: files that say how ids were made: checkpoints hold a copy, and refuse others.
+        vocabularies: files, or folders of ``cedar data vocab``, that say how ids are made: features name them,
+            checkpoints hold a copy, and refuse others.
         plan: ``auto`` or ``off``; executor and workers as of ``p.loader``.
         executor: where the pipeline runs.
         workers: of the executor; 0: as many as it likes.
@@ -227,6 +246,8 @@ class Options:
             raise ValueError(f"{', '.join(sorted(twice))}: a column is one feature")
         rows: dict[str, int] = {}
         for feature in self.features:
+            if not feature.rows:  # the vocabulary will say
+                continue
             if rows.setdefault(feature.home, feature.rows) != feature.rows:
                 raise ValueError(f"table {feature.home!r} has {rows[feature.home]} rows, and {feature.rows}")
         if any(f.pooling == "transformer" for f in self.features) and self.model.width % self.model.heads:

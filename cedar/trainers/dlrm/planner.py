@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from cedar.errors import CedarError
-from cedar.trainers.dlrm.inputs import Inputs
+from cedar.trainers.dlrm.inputs import Feature, Inputs
 from cedar.trainers.dlrm.options import FeatureOptions
 
 _HOT = 1000
@@ -27,7 +27,7 @@ class FeatureStatistics:
         table: that it looks up.
         coverage: share of rows whose list is not empty.
         pooling: ids of such a row, on average.
-        factor: rows per unique row.
+        factor: rows per unique row; of lists that slide, their ids over those that are looked up.
         lookups: ids of the unique rows of a batch.
         distinct: rows of the table that a batch touches: their number falls as frequencies are skewed.
         hot: share of lookups that go to the 1,000 most frequent ids.
@@ -54,22 +54,27 @@ def look(batches: Sequence[Inputs], features: Sequence[FeatureOptions]) -> list[
         parts = [batch.features[at] for batch in batches]
         rows = covered = ids = 0
         for part in parts:
-            lengths = part.bags.offsets.diff()
+            lengths = part.lengths
             lengths = lengths if part.by is None else lengths[part.by.index]
             rows, covered, ids = rows + len(lengths), covered + int((lengths > 0).sum()), ids + int(lengths.sum())
-        unique = sum(len(part.bags) for part in parts)
         held = torch.cat([part.bags.ids for part in parts])
         counts = torch.unique(held, return_counts=True)[1].sort(descending=True).values
         distinct = sum(len(torch.unique(part.bags.ids)) for part in parts) / len(parts)
         found.append(
             FeatureStatistics(
                 option.column, option.home,
-                coverage=covered / max(1, rows), pooling=ids / max(1, covered), factor=rows / max(1, unique),
+                coverage=covered / max(1, rows), pooling=ids / max(1, covered), factor=_factor(parts, rows, ids),
                 lookups=len(held) / len(parts), distinct=distinct,
                 hot=float(counts[:_HOT].sum()) / max(1, len(held)),
             )
         )  # fmt: skip
     return found
+
+
+def _factor(parts: Sequence[Feature], rows: int, ids: int) -> float:
+    if any(part.windows is not None for part in parts):
+        return ids / max(1, sum(len(part.bags) for part in parts))
+    return rows / max(1, sum(len(part.bags) for part in parts))
 
 
 def place(costs: Mapping[str, float], sizes: Mapping[str, int], ranks: int, memory: int = 0) -> dict[str, int]:

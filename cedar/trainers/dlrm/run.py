@@ -7,10 +7,10 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from cedar.trainers.dlrm.checkpoint import Checkpoints
-from cedar.trainers.dlrm.metrics import MetricsFile
 from cedar.trainers.dlrm.options import Options
 from cedar.trainers.dlrm.trainer import Trainer
-from cedar.trainers.moe.group import Group
+from cedar.trainers.group import Group
+from cedar.trainers.lines import MetricsFile
 from cedar.trainers.progress import progress
 
 METRICS = "metrics.jsonl"

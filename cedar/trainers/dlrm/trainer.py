@@ -19,7 +19,8 @@ from cedar.trainers.dlrm.options import Options
 from cedar.trainers.dlrm.planner import FeatureStatistics, look, place
 from cedar.trainers.dlrm.scores import Scores, Window, score
 from cedar.trainers.dlrm.unique import check_repeatable
-from cedar.trainers.moe.group import Group
+from cedar.trainers.dlrm.vocabularies import sized
+from cedar.trainers.group import Group
 from cedar.trainers.schedules import constant
 
 _SAMPLE = 4  # batches that statistics are taken of
@@ -49,6 +50,7 @@ class Trainer:
         rows: cedar.Pipeline | None = None,
         held_out: cedar.Pipeline | None = None,
     ) -> None:
+        options = sized(options)
         self.options, self.group = options, group or Group()
         run = options.run
         self.device = torch.device(

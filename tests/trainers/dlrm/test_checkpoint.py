@@ -11,7 +11,7 @@ import torch
 from cedar.errors import CedarError
 from cedar.trainers.dlrm.checkpoint import STATE, VOCABULARIES, Checkpoints
 from cedar.trainers.dlrm.trainer import Trainer
-from cedar.trainers.moe.group import Group
+from cedar.trainers.group import Group
 from tests.trainers.dlrm.toy_clicks import ITEMS, changed, options
 
 DROPS = {"model": {"dropout": 0.2, "repeat_dropout": True}}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cedar.trainers.dlrm.trainer import Trainer
-from cedar.trainers.moe.group import Group
+from cedar.trainers.group import Group
 from tests.trainers.dlrm.toy_clicks import ITEMS, TAGS, options
 
 KEPT = ("item.weight", "acts.weight", "tags.weight")

@@ -24,6 +24,11 @@ def lists_of(feature):
     """What each row holds."""
     offsets = feature.bags.offsets.tolist()
     lists = [feature.bags.ids[a:b].tolist() for a, b in pairwise(offsets)]
+    if feature.windows is not None:
+        values = feature.bags.ids.tolist()
+        assert lists == [[value] for value in values]  # one by one
+        ends = zip(feature.windows.starts.tolist(), feature.windows.ends.tolist(), strict=True)
+        lists = [values[a:b] for a, b in ends]
     return lists if feature.by is None else [lists[u] for u in feature.by.index.tolist()]
 
 
@@ -33,6 +38,7 @@ def test_any_slice_of_a_batch_holds_the_rows_of_that_slice(lists, ascending, dat
     lists = sorted(lists) if ascending else lists
     group = cedar.InverseKeyedJaggedTensor.from_jagged({"a": jagged(lists)})
     options = (FeatureOptions("a", 4), FeatureOptions("p", 4), FeatureOptions("one", 50))
+    options += (FeatureOptions("a", 4, sliding=True), FeatureOptions("p", 4, sliding=True))
     batch = {"a": group, "p": jagged(lists), "one": torch.arange(len(lists)), "x": torch.arange(len(lists))}
     inputs = read_batch(batch, options, ("x",), None)
     start = data.draw(st.integers(0, len(lists)))
@@ -40,6 +46,7 @@ def test_any_slice_of_a_batch_holds_the_rows_of_that_slice(lists, ascending, dat
     part = rows_of(inputs, range(start, stop))
     assert lists_of(part.features[0]) == lists_of(part.features[1]) == lists[start:stop]
     assert lists_of(part.features[2]) == [[i] for i in range(start, stop)]
+    assert lists_of(part.features[3]) == lists_of(part.features[4]) == lists[start:stop]
     assert part.dense[:, 0].tolist() == list(range(start, stop))
 
 

@@ -11,7 +11,7 @@ from cedar.trainers.dlrm.interaction import Cross, Dot
 from cedar.trainers.dlrm.sequence import SequencePooling
 from cedar.trainers.dlrm.trainer import Trainer
 from cedar.trainers.dlrm.unique import check_repeatable
-from cedar.trainers.moe.group import Group
+from cedar.trainers.group import Group
 from tests.trainers.dlrm.toy_clicks import options
 
 

@@ -12,8 +12,8 @@ from cedar.errors import CedarError
 from cedar.trainers.dlrm import fbgemm
 from cedar.trainers.dlrm.run import run
 from cedar.trainers.dlrm.trainer import Trainer
-from cedar.trainers.moe.group import Group
-from cedar.trainers.moe.metrics import read_lines
+from cedar.trainers.group import Group
+from cedar.trainers.lines import read_lines
 from tests.trainers.dlrm.toy_clicks import ITEMS, options
 
 CONFIG = """

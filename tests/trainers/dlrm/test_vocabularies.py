@@ -1,0 +1,143 @@
+"""Vocabularies in a run: sizes of tables, ids of strings, and what a checkpoint keeps of them."""
+
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import cedar
+from cedar.cli import main
+from cedar.errors import CedarError
+from cedar.recommendation import build_vocabularies, load_vocabularies, save_vocabularies
+from cedar.trainers.dlrm.checkpoint import VOCABULARIES, Checkpoints
+from cedar.trainers.dlrm.trainer import Trainer
+from cedar.trainers.group import Group
+from tests.trainers.dlrm.toy_clicks import options
+
+FEATURES = [
+    {"column": "word", "vocabulary": "word", "missing": "oov"},
+    {"column": "seen", "vocabulary": "seen", "pooling": "mean"},
+]
+DATA = {"dense": [], "log": [], "session": "session", "dedup": [["seen"]], "batch": 16, "held_out": 0, "shuffle": False}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A log of words and of ids that are no numbers of rows, and the folder of its vocabularies."""
+    rng = np.random.default_rng(0)
+    rows = 64
+    seen = [[int(i) * 10**12 for i in rng.integers(0, 6, 3)] for _ in range(rows // 8) for _ in range(8)]
+    table = pa.table({
+        "session": np.arange(rows) // 8,
+        "word": [None if i % 9 == 0 else f"w{i % 5}" if i % 16 else "rare" + str(i) for i in range(rows)],
+        "seen": pa.array([seen[i // 8 * 8] for i in range(rows)], pa.large_list(pa.int64())),
+        "label": rng.integers(0, 2, rows).astype(np.int8),
+    })  # fmt: skip
+    path, folder = str(tmp_path / "log.parquet"), str(tmp_path / "words")
+    pq.write_table(table, path)
+    made = build_vocabularies(cedar.read_parquet(path), ["word", "seen"], min_count=2, executor="inline")
+    save_vocabularies(made, folder)
+    return path, folder, made
+
+
+def chosen_of(path, folder, features=FEATURES, **data):
+    return options(path, features=features, data=DATA | {"vocabularies": [folder]} | data)
+
+
+def test_ids_and_sizes_of_tables_are_those_of_the_vocabularies(files):
+    path, folder, made = files
+    trainer = Trainer(chosen_of(path, folder), Group())
+    assert {f.column: f.rows for f in trainer.options.features} == {n: made[n].size for n in ("word", "seen")}
+    (batch,) = trainer.batches.sample(1)
+    table = pq.read_table(path)
+    numbers = dict(zip(made["word"].values.to_pylist(), made["word"].ids.to_pylist(), strict=True))
+    words = table["word"].to_pylist()[:16]
+    assert batch["word"].tolist() == [numbers.get(word, 0) for word in words]  # nulls and rare ones alike
+    assert (words[0], words[9]) == (None, None)
+    assert "rare16" not in numbers
+    seen = made["seen"].transform()
+    wanted = [list(seen(ids)) for ids in table["seen"].to_pylist()[:16]]
+    assert batch["seen"].expand()["seen"].to_list() == wanted
+    trainer.train_step()
+    trainer.close()
+
+
+def test_a_checkpoint_holds_them_so_that_they_load_from_there(files, tmp_path):
+    path, folder, made = files
+    trainer = Trainer(chosen_of(path, folder), Group())
+    saved = Checkpoints(str(tmp_path / "saved"), trainer).save()
+    trainer.close()
+    kept = os.path.join(saved, VOCABULARIES)
+    assert load_vocabularies(kept)["word"].values.equals(made["word"].values)
+    other = Trainer(chosen_of(path, kept), Group())
+    (one,), (two,) = trainer.batches.sample(1), other.batches.sample(1)
+    assert one["word"].tolist() == two["word"].tolist()
+    other.close()
+
+
+def test_the_commands_make_and_use_them(files, tmp_path, capsys):
+    path, _, _ = files
+    folder, config = str(tmp_path / "made"), tmp_path / "run.toml"
+    assert main(["data", "vocab", path, folder, "--columns", "word,seen", "--min-count", "2"]) == 0
+    config.write_text(f"""
+features = [{{ column = "word", vocabulary = "word", missing = "oov" }}, {{ column = "seen", vocabulary = "seen" }}]
+[data]
+paths = "{path}"
+batch = 16
+session = "session"
+vocabularies = ["{folder}"]
+executor = "inline"
+[model]
+width = 4
+[run]
+folder = "{tmp_path / "run"}"
+threads = 1
+device = "cpu"
+""")
+    assert main(["train", "dlrm", str(config)]) == 0
+    assert "wrote" in capsys.readouterr().out
+    (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
+    assert sorted(load_vocabularies(saved / VOCABULARIES)) == ["seen", "word"]
+
+
+@pytest.mark.parametrize(
+    ("features", "data", "told"),
+    [
+        ([{"column": "word", "vocabulary": "words"}], {}, "no vocabulary of 'words'"),
+        ([{"column": "word", "vocabulary": "word", "rows": 3}], {}, "has 3 rows, the vocabulary of 'word'"),
+        (
+            [{"column": "word", "vocabulary": "word"}, {"column": "seen", "vocabulary": "seen", "table": "word"}],
+            {}, "one vocabulary",
+        ),
+        ([{"column": "word", "vocabulary": "word"}], {"vocabularies": []}, "no vocabulary of 'word'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_told_before_the_first_step(files, features, data, told):
+    path, folder, _ = files
+    with pytest.raises(CedarError) as failed:
+        Trainer(chosen_of(path, folder, features, **data), Group())
+    assert told in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("feature", "told"),
+    [
+        ({"column": "a"}, "rows of 'a' is 0: give 1 or more, or a vocabulary"),
+        ({"column": "a", "rows": 3, "missing": "oov"}, "name the vocabulary"),
+        ({"column": "a", "vocabulary": "a", "ids": "modulo"}, "its ids are asis"),
+        ({"column": "a", "rows": 3, "sliding": True, "pooling": "attention"}, "must be sum or mean"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(feature, told):
+    with pytest.raises(CedarError) as failed:
+        options("log.parquet", features=[feature])
+    assert told in str(failed.value)
+
+
+def test_a_folder_without_vocabularies_is_told(files, tmp_path):
+    path, _, _ = files
+    os.makedirs(tmp_path / "none")
+    with pytest.raises(CedarError, match="no vocabularies in"):
+        Trainer(chosen_of(path, str(tmp_path / "none")), Group())
