@@ -1,7 +1,8 @@
 """The fault-tolerant pipeline trainer: real processes that are killed, stopped and replaced, against whole runs.
 
-``python -m benchmarks.resilient [--quick]``. Everything here is measured on this machine, gloo on the CPU, unless a row
-says simulated. Schedules have their own figures: ``--plans`` adds those of ``benchmarks.resilient_plans``.
+``python -m benchmarks.resilient [--quick] [--only kills --minutes 10]``. Everything here is measured on this machine,
+gloo on the CPU, unless a row says simulated. It may be stopped at any time, and goes on where it was: see
+``benchmarks.kept``. Schedules have their own figures: ``--plans`` adds those of ``benchmarks.resilient_plans``.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.harness import ROOT, Figure, at_least, at_most, environment, reported, show, write
+from benchmarks import kept as keeping
+from benchmarks.harness import ROOT, Figure, at_least, at_most, environment, reported
+from benchmarks.kept import Kept
 from cedar.errors import CedarError
 from cedar.trainers.resilient import report, run
 from cedar.trainers.resilient.chaos import parse
@@ -39,19 +44,21 @@ from cedar.trainers.resilient.options import (
     RunOptions,
 )
 from cedar.trainers.resilient.planner import Problem, plan
-from cedar.trainers.resilient.schedule import Costs
-from cedar.trainers.resilient.simulator import error
+from cedar.trainers.resilient.planning import EFFORT
+from cedar.trainers.resilient.schedule import Mode, Schedule, Worker, timeline
+from cedar.trainers.resilient.simulator import Durations, error
 
 _HEARTBEAT = 1.0
 
 
-def options(folder: str, mode: str = "sync", replicas: int = 2, **more: float) -> Options:
-    """A tiny model: what is looked at is who does what, and when."""
+def options(folder: str, mode: str = "sync", replicas: int = 2, *, plain: bool = False, **more: float) -> Options:
+    """A tiny model: what is looked at is who does what, and when; ``plain``: by the plans for slots that are alike."""
     text = Path(folder).parent / "text.txt"
     if not text.exists():
         text.write_text("\n".join(f"line {i}: {'abcdefghij' * (i % 5)}" for i in range(2000)), encoding="utf-8")
     return Options(
-        DataOptions(str(text), 8, 4 * replicas), ModelOptions(3, 8, 2, 0.1), PipelineOptions(2, mode),  # type: ignore[arg-type]
+        DataOptions(str(text), 8, 4 * replicas), ModelOptions(3, 8, 2, 0.1),
+        PipelineOptions(2, mode, calibrate=not plain, moves=not plain),  # type: ignore[arg-type]
         OptimizerOptions(warmup=2, clip=0.5), replace(RunOptions(folder=folder, heartbeat=5.0), **more),  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -68,48 +75,59 @@ def digests(record: run.Record) -> dict[str, str]:
 
 # ---- bitwise equal ---------------------------------------------------------------------------------------------------
 
+_STEPS = 16
 
-def kills(quick: bool, folder: str) -> list[Figure]:
+
+def kills(kept: Kept, quick: bool, folder: str) -> list[Figure]:
     """Any worker, any instruction; some twice, some with a rejoin."""
-    count, steps, figures = 6 if quick else 200, 16, []
-    expected = digests(run.lead(options(f"{folder}/whole", steps=steps, save_every=4), 2, 2, quiet=True))
+    count, figures = 6 if quick else 200, []
+    whole = options(f"{folder}/whole", steps=_STEPS, save_every=4)
+    expected = kept.get("kills: whole", lambda: digests(run.lead(whole, 2, 2, quiet=True)))
     for mode in ("sync", "staggered"):
-        equal, fired, rejoined, restored, kept, wrong = 0, 0, 0, 0, 0, []
-        for number in range(count):
-            draw = random.Random(f"{mode} {number}")
-            deaths = [
-                f"kill={draw.randrange(4)}@step{draw.randrange(steps)}:{draw.randrange(20)}"
-                for _ in range(draw.choice((1, 1, 2)))
-            ]
-            chaos = ", ".join(deaths + (["rejoin@step4"] if draw.random() < 0.5 else []))
-            try:
-                record = run.lead(
-                    options(f"{folder}/{mode}-{number}", mode, steps=steps, save_every=4, pace=0.006), 2, 2,
-                    mishaps=parse(chaos, 4), quiet=True,
-                )  # fmt: skip
-            except CedarError as failed:
-                wrong.append(f"{chaos}: {failed}")
-                continue
-            if digests(record) == expected and record.ended:
-                equal += 1
-            else:
-                wrong.append(chaos)
-            fired += len(record.mishaps)
-            rejoined += sum(event.what == "join" for event in record.events)
-            restored += sum(event.what == "restore" for event in record.events)
-            kept += sum(one.kept for one in report.recoveries(record))
+        runs = kept.some({f"kills: {mode} {n}": partial(_killed, mode, n, expected, folder) for n in range(count)})
+        done = {name: sum(one[name] for one in runs) for name in ("fired", "join", "replay", "restore", "move", "kept")}
         note = (
-            f"2 x 2 processes, {fired} kills, {rejoined} rejoins, {restored} restores, {kept} micro-batches from logs"
+            f"{len(runs)} runs of 2 x 2 processes; {done['fired']} kills, {done['join']} rejoins, {done['move']} moves,"
+            f" {done['replay']} times a lost stage restored alone, {done['restore']} times all;"
+            f" {done['kept']} micro-batches from logs"
         )
-        figures.append(
-            at_least(f"runs with random kills, {mode}: weights bitwise equal to fault-free", count, [equal], "runs",
-                     note=note + "".join(f"; NOT: {what}" for what in wrong))
-        )  # fmt: skip
+        wrong = "".join(f"; NOT: {one['wrong']}" for one in runs if one["wrong"])
+        equal = sum(not one["wrong"] for one in runs)
+        what = f"runs with random kills, {mode}: weights bitwise equal to fault-free"
+        figures.append(at_least(what, count, [equal], "runs", note=note + wrong))
     return figures
 
 
-def machines(_quick: bool, folder: str) -> list[Figure]:
+def _killed(mode: str, number: int, expected: dict[str, str], folder: str) -> dict[str, Any]:
+    draw = random.Random(f"{mode} {number}")
+    deaths = [
+        f"kill={draw.randrange(4)}@step{draw.randrange(_STEPS)}:{draw.randrange(20)}"
+        for _ in range(draw.choice((1, 1, 2)))
+    ]
+    chaos = ", ".join(deaths + (["rejoin@step4"] if draw.random() < 0.5 else []))
+    made = options(f"{folder}/{mode}-{number}", mode, steps=_STEPS, save_every=4, pace=0.006)
+    names = ("join", "replay", "restore", "move")
+    try:
+        record = run.lead(made, 2, 2, mishaps=parse(chaos, 4), quiet=True)
+    except CedarError as failed:
+        return {"wrong": f"{chaos}: {failed}", "fired": 0, "kept": 0} | dict.fromkeys(names, 0)
+    right = bool(record.ended) and digests(record) == expected
+    events = [event.what for event in record.events]
+    return {
+        "wrong": "" if right else chaos, "fired": len(record.mishaps),
+        "kept": sum(one.kept for one in report.recoveries(record)),
+    } | {name: events.count(name) for name in names}  # fmt: skip
+
+
+def machines(kept: Kept, _quick: bool, folder: str) -> list[Figure]:
     """Two supervisors; one is killed with its workers; another joins."""
+    one = kept.get("machines", lambda: _machines(folder))
+    what = "two supervisors, one killed with its workers, a new one joins: weights bitwise equal"
+    note = f"{one['joined']} workers joined, {one['ended']} at the end"
+    return [at_least(what, 1, [float(one["equal"] and one["joined"] == 2)], "run", note=note)]
+
+
+def _machines(folder: str) -> dict[str, Any]:
     path = Path(folder) / "machines.toml"
     made = options(f"{folder}/machines")
     path.write_text(
@@ -147,29 +165,28 @@ def machines(_quick: bool, folder: str) -> list[Figure]:
     whole = digests(run.lead(options(f"{folder}/one", steps=250, save_every=0), 2, 2, quiet=True))
     stages = {worker[1]: one["digest"] for worker, one in told["ended"].items()}
     joined = sum(event["what"] == "join" for event in told["events"])
-    note = f"{joined} workers joined, {len(told['ended'])} at the end"
-    what = "two supervisors, one killed with its workers, a new one joins: weights bitwise equal"
-    return [at_least(what, 1, [float(stages == whole and joined == 2)], "run", note=note)]
+    return {"equal": stages == whole, "joined": joined, "ended": len(told["ended"])}
 
 
 # ---- times -----------------------------------------------------------------------------------------------------------
 
 
-def recovery(quick: bool, folder: str) -> list[Figure]:
+def recovery(kept: Kept, quick: bool, folder: str) -> list[Figure]:
     """From SIGKILL to the first redone F or B, 9 processes."""
-    first, last, parts = [], [], []
-    for number in range(4 if quick else 40):
+
+    def one(number: int) -> list[list[float]]:
         draw = random.Random(number)
         chaos = f"kill={draw.randrange(9)}@step4:{draw.randrange(12)}"
         made = options(f"{folder}/recovery-{number}", replicas=3, steps=8, save_every=0, pace=0.005)
         record = run.lead(made, 3, 3, mishaps=parse(chaos, 9), quiet=True)
-        for one in _meant(record):
-            first.append(one.redo)
-            last.append(one.redo_all)
-            parts.append((one.detection or 0.0, one.decision, one.rebuild, one.plan))
-    middle = [1000 * statistics.median(column) for column in zip(*parts, strict=True)]
+        return [[r.redo, r.redo_all, r.detection or 0.0, r.decision, r.rebuild, r.plan] for r in _meant(record)]
+
+    runs = kept.some({f"recovery: {n}": partial(one, n) for n in range(4 if quick else 40)})
+    first, last, *parts = zip(*(times for found in runs for times in found), strict=True)
+    middle = [1000 * statistics.median(column) for column in parts]
     names = ("detect", "decide", "rebuild", "plan")
     note = "; ".join(f"{name} {value:.0f} ms" for name, value in zip(names, middle, strict=True))
+    note += f"; {len(first)} kills; a restart by torchrun takes 3 s or more"
     return [
         at_most("SIGKILL to the first redone F or B on any survivor, 9 processes", 0.3, first, "s", note=note),
         reported("the same, p95", [sorted(first)[int(0.95 * (len(first) - 1))]], "s"),
@@ -182,38 +199,72 @@ def _meant(record: run.Record) -> list[report.Recovery]:
     return [one for one in report.recoveries(record) if one.detection is not None]
 
 
-def hung(quick: bool, folder: str) -> list[Figure]:
+def hung(kept: Kept, quick: bool, folder: str) -> list[Figure]:
     """Stopped, and in an endless loop under a live heartbeat thread; a slow worker is left alone."""
+
+    def one(name: str, number: int) -> list[float]:
+        made = options(f"{folder}/{name}-{number}", steps=8, save_every=0, pace=0.005, heartbeat=_HEARTBEAT)
+        record = run.lead(made, 2, 2, mishaps=parse(f"{name}={number % 4}@step4:3", 4), quiet=True)
+        return [one.redo for one in _meant(record)]
+
+    def slow() -> int:
+        made = options(f"{folder}/slow", steps=20, save_every=0, pace=0.02, heartbeat=_HEARTBEAT)
+        record = run.lead(made, 2, 2, mishaps=parse("slow=1@step4", 4), quiet=True)
+        return sum(event.what == "failure" for event in record.events)
+
     figures = []
     for name, what in (("hang", "SIGSTOP"), ("loop", "an endless loop under a live heartbeat")):
-        found = []
-        for number in range(1 if quick else 5):
-            made = options(f"{folder}/{name}-{number}", steps=8, save_every=0, pace=0.005, heartbeat=_HEARTBEAT)
-            record = run.lead(made, 2, 2, mishaps=parse(f"{name}={number % 4}@step4:3", 4), quiet=True)
-            found += [one.redo for one in _meant(record)]
+        runs = kept.some({f"hung: {name} {n}": partial(one, name, n) for n in range(1 if quick else 5)})
+        found = [seconds for times in runs for seconds in times]
         figures.append(at_most(f"{what}: to the first redone F or B, heartbeat 1 s", _HEARTBEAT + 0.3, found, "s"))
-    made = options(f"{folder}/slow", steps=20, save_every=0, pace=0.02, heartbeat=_HEARTBEAT)
-    record = run.lead(made, 2, 2, mishaps=parse("slow=1@step4", 4), quiet=True)
-    failures = sum(event.what == "failure" for event in record.events)
+    failures = kept.get("hung: slow", slow)
     return [*figures, at_most("a worker that is 3x slow: times it was taken for dead", 0, [failures], "times")]
 
 
-def calibrated(quick: bool, folder: str) -> list[Figure]:
-    """The simulator's period against steps whose instructions sleep for a slot."""
-    figures, slot = [], 0.1
-    for dead, chaos in ((0, ""), (1, "kill=3@step2:1")):
-        made = options(f"{folder}/calibrated-{dead}", replicas=2, steps=8 if quick else 16, save_every=0, pace=slot)
-        record = run.lead(made, 2, 2, mishaps=parse(chaos, 4), quiet=True)
-        gone = frozenset(e.worker for e in record.events if e.what == "failure" and e.worker is not None)
-        expected = slot * plan(Problem(2, 2, 2, gone, "1f1b", "sync", Costs(), tied=True)).period
-        found = report.intervals(record)[-(4 if quick else 10) :]
-        what = f"simulated period against the sleep-calibrated executor, slots of 100 ms, {dead} dead"
-        note = f"simulated {expected:.3f} s, measured {statistics.median(found):.3f} s"
-        figures.append(at_most(what, 5, [100 * error(expected, statistics.median(found))], "%", note=note))
+def calibrated(kept: Kept, quick: bool, folder: str) -> list[Figure]:
+    """The simulator's period against steps whose instructions sleep for a slot.
+
+    Simulated once from the slot alone, and once from what instructions were measured to take before anybody died.
+    """
+    figures = []
+    modes: tuple[Mode, ...] = ("sync",) if quick else ("sync", "staggered")
+    for slot in (0.05,) if quick else (0.05, 0.1):
+        for mode in modes:
+            for dead in (0, 1):
+                name = f"{1000 * slot:.0f} ms, {mode}, {dead} dead"
+                one = kept.get(f"calibrated: {name}", partial(_calibrated, slot, mode, dead, folder))
+                what = f"simulated period against the sleep-calibrated executor, slots of {name}"
+                note = f"from measured instructions {one['learnt']:.3f} s, measured {one['measured']:.3f} s"
+                off = 100 * error(one["learnt"], one["measured"])
+                figures.append(at_most(what, 5, [off], "%", note=note))
+                off = 100 * error(one["slots"], one["measured"])
+                figures.append(reported(f"the same from slots alone, {name}", [off], "%", note=f"{one['slots']:.3f} s"))
     return figures
 
 
-_PARTS: dict[str, Callable[[bool, str], list[Figure]]] = {
+def _calibrated(slot: float, mode: Mode, dead: int, folder: str) -> dict[str, float]:
+    steps = 20 + 12 * dead
+    made = options(f"{folder}/calibrated-{slot}-{mode}-{dead}", mode, plain=True, steps=steps, save_every=0, pace=slot)
+    record = run.lead(made, 2, 2, mishaps=parse("kill=3@step16:1" if dead else "", 4), quiet=True)
+    gone = frozenset(e.worker for e in record.events if e.what == "failure" and e.worker is not None)
+    durations = Durations({(kind, int(stage)): s for (kind, stage), s in _split(record.durations)})  # type: ignore[misc]
+    schedule = plan(Problem(2, 2, 2, gone, "1f1b", mode, tied=True), 0 if gone else EFFORT).schedule
+    return {
+        "slots": slot * _period(schedule, lambda _, done: float(done.kind in {"F", "B_INPUT", "B_WEIGHT"})),
+        "learnt": _period(schedule, durations),
+        "measured": statistics.median(report.intervals(record)[-10:]),
+    }
+
+
+def _split(durations: dict[str, float]) -> list[tuple[list[str], float]]:
+    return [(name.split(" "), seconds) for name, seconds in durations.items()]
+
+
+def _period(schedule: Schedule, takes: Callable[[Worker, Any], float]) -> float:
+    return timeline(schedule, takes, iterations=8).period
+
+
+_PARTS: dict[str, Callable[[Kept, bool, str], list[Figure]]] = {
     "kills": kills, "machines": machines, "recovery": recovery, "hung": hung, "calibrated": calibrated,
 }  # fmt: skip
 
@@ -221,25 +272,18 @@ _PARTS: dict[str, Callable[[bool, str], list[Figure]]] = {
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/resilient.json; 1 if a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="6 kills in each mode instead of 200")
-    parser.add_argument("--only", nargs="+", choices=list(_PARTS), default=list(_PARTS), metavar="PART")
+    keeping.add_arguments(parser, list(_PARTS), "resilient")
     parser.add_argument("--plans", action="store_true", help="the figures of benchmarks.resilient_plans, too")
-    parser.add_argument("--name", default="resilient", help="of the file in benchmarks/out")
     chosen = parser.parse_args(arguments)
-    figures: list[Figure] = []
+    kept = Kept(chosen.name + ("_quick" if chosen.quick else ""), fresh=chosen.fresh, minutes=chosen.minutes)
     with tempfile.TemporaryDirectory() as folder:
-        for part in chosen.only:
-            start = time.perf_counter()
-            figures += _PARTS[part](chosen.quick, folder)
-            print(f"{part}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
-    show("resilient" + (" (quick)" if chosen.quick else ""), figures)
-    print(write(chosen.name, figures))
-    missed = any(figure.met is False for figure in figures)
+        parts = {name: partial(part, kept, chosen.quick, folder) for name, part in _PARTS.items()}
+        missed = keeping.measure("resilient", chosen.name, parts, chosen.only, quick=chosen.quick, fresh=chosen.fresh)
     if chosen.plans:
         from benchmarks import resilient_plans
 
-        missed = bool(resilient_plans.main(["--quick"] if chosen.quick else [])) or missed
-    return int(missed)
+        missed = resilient_plans.main(["--quick"] if chosen.quick else []) or missed
+    return missed
 
 
 if __name__ == "__main__":

@@ -157,6 +157,7 @@ class Checkpoints:
             os.fsync(file.fileno())
         shutil.rmtree(path, ignore_errors=True)
         os.rename(aside, path)
+        self.board.put("persisted", state.version)  # logs from before are not needed any more
         names = sorted(name for name in os.listdir(self.folder) if _NAME.match(name))
         whole = [name for name in names if _NAME.fullmatch(name)]
         newest = whole[-1]

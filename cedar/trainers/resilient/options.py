@@ -58,6 +58,10 @@ class PipelineOptions:
         reduction: ``exact``: gradients are added in a fixed order, bitwise the same whoever worked them; ``fast``.
         memory: activations that a worker may keep: ``"1f1b"``, ``"stage 1f1b"``, a number, or ``"all"``.
         logs: keep finished work of a step until it commits, so that a failure costs only what the dead worker had.
+        replay: keep what crossed boundaries of stages until a checkpoint holds it, in the memory of the host, so that
+            a stage that has lost all its workers goes back to the checkpoint alone.
+        calibrate: make plans again for what instructions were measured to take.
+        moves: let workers take places in other stages where that pays.
     """
 
     micro_batches: int = 4
@@ -65,6 +69,9 @@ class PipelineOptions:
     reduction: Literal["exact", "fast"] = "exact"
     memory: str | int = "1f1b"
     logs: bool = True
+    replay: bool = True
+    calibrate: bool = True
+    moves: bool = True
 
     @property
     def cap(self) -> Memory:
@@ -157,3 +164,8 @@ class Options:
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     run: RunOptions = field(default_factory=RunOptions)
+
+    @property
+    def replays(self) -> bool:
+        """Whether logs are kept until a checkpoint: without checkpoints they would grow for ever."""
+        return self.pipeline.replay and self.run.save_every > 0

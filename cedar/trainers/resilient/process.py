@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
+import multiprocessing
 import os
 import signal
 import sys
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from cedar.errors import CedarError
-from cedar.trainers import schedules
+from cedar.trainers import launch, schedules
 from cedar.trainers.resilient.chaos import Fate, Mishap, happen
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.beats import Beats
@@ -26,7 +26,6 @@ from cedar.trainers.resilient.options import OptimizerOptions, Options
 from cedar.trainers.resilient.schedule import Instruction, Worker, pairs
 
 _BEAT = 0.05
-_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True)
@@ -84,11 +83,11 @@ def preload() -> None:
 def work(setup: Setup, me: Worker, life: int, row: int, beats: Beats) -> None:
     """Train as one worker; ends the process."""
     code = 1
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+    parent = _supervisor()
+    launch.end_with(parent, look=False)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
-    threading.Thread(target=_beat, args=(beats, row, os.getppid()), name="heartbeat", daemon=True).start()
+    threading.Thread(target=_beat, args=(beats, row, parent), name="heartbeat", daemon=True).start()
     board = None
     try:
         board = Board(store.connect(setup.host, setup.port))
@@ -105,6 +104,14 @@ def work(setup: Setup, me: Worker, life: int, row: int, beats: Beats) -> None:
         os._exit(code)  # threads that wait in the network for the dead are left behind
 
 
+def _supervisor() -> int:
+    """The process that forked this one; also where that has died since."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "workers are forked by a supervisor"
+    assert parent.pid is not None, "workers are forked by a supervisor"
+    return parent.pid
+
+
 def _beat(beats: Beats, row: int, parent: int) -> None:
     while os.getppid() == parent:
         beats.beat(row)
@@ -119,8 +126,9 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: B
     from cedar.trainers.resilient.data import TextBatches
     from cedar.trainers.resilient.executor import Waiting
     from cedar.trainers.resilient.executor.group import GroupTransport
+    from cedar.trainers.resilient.job import Job, Left
     from cedar.trainers.resilient.model import AdamW, Engine, Stage, Transformer
-    from cedar.trainers.resilient.trainer import Job, Trainer, digest
+    from cedar.trainers.resilient.trainer import Trainer, digest
 
     options, run = setup.options, setup.options.run
     torch.set_num_threads(run.threads)
@@ -132,7 +140,7 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: B
     pipeline = options.pipeline
     job = Job(
         setup.stages, setup.replicas, pipeline.micro_batches, setup.rows, run.steps, pipeline.mode, pipeline.reduction,
-        pipeline.cap, options.model.tied, pipeline.logs, run.patience, run.pace,
+        pipeline.cap, options.model.tied, pipeline.logs, options.replays, run.patience, run.pace,
     )  # fmt: skip
     engine = Engine(
         Stage(model, me.stage, setup.stages, run.seed), seed=run.seed, dtype=getattr(torch, run.dtype), device=device,
@@ -171,8 +179,11 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: B
         progress=_progress(setup, me, life, row, beats, board), since=board.generation(),
     )  # fmt: skip
     board.report("ready", worker=me, machine=setup.machine)
-    state = trainer.train()
-    board.report("ended", worker=me, digest=digest(state), peak=trainer.peak)
+    try:
+        state = trainer.train()
+    except Left:
+        return
+    board.report("ended", worker=me, digest=digest(state), peak=trainer.peak, logs=trainer.logged)
 
 
 def _progress(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: Board) -> Any:

@@ -19,7 +19,10 @@ from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.lead import Event, Lead
 from cedar.trainers.resilient.control.supervisor import LOOK, Supervisor
+from cedar.trainers.resilient.manager import Manager
 from cedar.trainers.resilient.options import Options
+from cedar.trainers.resilient.planner import Problem
+from cedar.trainers.resilient.planning import Planning
 from cedar.trainers.resilient.process import Setup, preload, work
 
 
@@ -32,8 +35,10 @@ class Record:
         events: failures, restores and joins.
         recoveries: for each generation and worker, the times of its way to the first redone F or B.
         mishaps: what was done on purpose, and when, by worker and life.
-        ended: for each worker its weights' digest and its peak of bytes of state.
-        plans: seconds that planning ahead took, and for how many counts of failures.
+        ended: for each worker its weights' digest, its peak of bytes of state, and that of its logs.
+        plans: seconds that planning ahead took, and for how many failures at most.
+        step: seconds of one without failures: as simulated from what instructions were measured to take, and measured.
+        durations: that measurement, seconds of each kind of instruction at each stage.
     """
 
     steps: list[tuple[int, float, float]] = field(default_factory=list)
@@ -42,6 +47,8 @@ class Record:
     mishaps: dict[str, tuple[str, float]] = field(default_factory=dict)
     ended: dict[str, dict[str, Any]] = field(default_factory=dict)
     plans: dict[str, float] = field(default_factory=dict)
+    step: dict[str, float] = field(default_factory=dict)
+    durations: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: str) -> None:
         with open(path, "w", encoding="utf-8") as file:
@@ -65,6 +72,7 @@ class _Follower:
             for replica in range(self.setup.replicas):
                 told = self.board.take(f"loss/{self.line}/{self.step}/{replica}") or []
                 found += [loss for _, _, loss in told]
+                self.board.forget(f"loss/{self.line}/{self.step}/{replica}")
             self.steps.append((self.step, when, sum(found) / len(found) if found else float("nan")))
             self.step += 1
 
@@ -94,7 +102,7 @@ def lead(
         raise CedarError(f"{newest} is there already", fix="go on with --resume, or set run.folder to another folder")
     setup = Setup(options, stages, replicas, listen[0], listen[1], f"{os.uname().nodename}-{os.getpid()}", mishaps)
     assert setup.rows > 0
-    plans = _ahead(setup)
+    planning = _planning(setup)
     preload()
     process, port = store.start(*listen)
     supervisor = None
@@ -102,18 +110,20 @@ def lead(
         setup = replace(setup, port=port)
         board = Board(store.connect(listen[0], port))
         board.put("setup", _told(setup))
+        planning.publish(board)
         board.put("store", process.pid)
         if machines > 1:
             _say(f"workers can join at {listen[0]}:{port}")
         supervisor = Supervisor(setup.machine, board, stages * replicas, options.run.heartbeat, partial(work, setup))
         chief = Lead(
             board, stages, replicas, machines=machines, latest=partial(checkpoint.latest, folder),
-            begin_at=newest if resume else "", silence=options.run.silence,
+            begin_at=newest if resume else "", silence=options.run.silence, alone=partial(_alone, setup),
         )  # fmt: skip
-        return _watch(setup, board, supervisor, chief, plans, quiet=quiet)
+        return _watch(setup, board, supervisor, chief, planning, quiet=quiet)
     except RuntimeError as error:  # torch's stores raise these
         raise _storeless(error) from error
     finally:
+        planning.stop()
         if supervisor is not None:
             supervisor.stop()
         process.kill()
@@ -121,9 +131,10 @@ def lead(
 
 
 def _watch(
-    setup: Setup, board: Board, supervisor: Supervisor, chief: Lead, plans: dict[str, float], *, quiet: bool
+    setup: Setup, board: Board, supervisor: Supervisor, chief: Lead, planning: Planning, *, quiet: bool
 ) -> Record:
     follower = _Follower(board, setup)
+    manager = Manager(setup.options, board, chief, planning, partial(store.connect, setup.host, setup.port))
     rejoins = sorted(mishap.step for mishap in setup.mishaps if mishap.what == "rejoin")
     told = shown = 0
     with progress("resilient", setup.options.run.steps, quiet=quiet) as say:
@@ -131,6 +142,7 @@ def _watch(
             supervisor.tick()
             chief.tick(time.monotonic(), follower.step)
             follower.look(chief)
+            manager.look(follower.steps)
             if rejoins and follower.step >= rejoins[0]:
                 chief.fill(setup.machine)
                 rejoins.pop(0)
@@ -145,11 +157,11 @@ def _watch(
             time.sleep(LOOK)
     follower.look(chief)
     board.put("over", True)
-    return _record(board, chief, follower, setup, plans)
+    return _record(board, chief, follower, setup, manager)
 
 
-def _record(board: Board, chief: Lead, follower: _Follower, setup: Setup, plans: dict[str, float]) -> Record:
-    record = Record(follower.steps, chief.events, plans=plans)
+def _record(board: Board, chief: Lead, follower: _Follower, setup: Setup, manager: Manager) -> Record:
+    record = Record(follower.steps, chief.events, **manager.told())
     for generation in range(1, chief.generation + 1):
         found = {str(w): board.take(f"recovery/{generation}/{w}") for w in board.epoch(generation).members}
         record.recoveries[str(generation)] = {worker: times for worker, times in found.items() if times}
@@ -159,7 +171,7 @@ def _record(board: Board, chief: Lead, follower: _Follower, setup: Setup, plans:
             if happened is not None:
                 record.mishaps[f"{number}/{life}"] = (happened[0], happened[1])
     record.ended = {
-        str(worker): {"digest": told["digest"], "peak": told["peak"]} for worker, told in chief.ended.items()
+        str(worker): {name: told[name] for name in ("digest", "peak", "logs")} for worker, told in chief.ended.items()
     }
     return record
 
@@ -198,19 +210,23 @@ def _told(setup: Setup) -> dict[str, Any]:
     return {"options": told, "stages": setup.stages, "replicas": setup.replicas}
 
 
-def _ahead(setup: Setup) -> dict[str, float]:
+def _planning(setup: Setup) -> Planning:
     """Plans by count of failures, kept with the run."""
-    from cedar.trainers.resilient.planner import Problem, ahead, keep
-
-    pipeline = setup.options.pipeline
-    tied = setup.options.model.tied and setup.stages > 1
+    options = setup.options
     problem = Problem(
-        setup.stages, setup.replicas, pipeline.micro_batches, memory=pipeline.cap, mode=pipeline.mode, tied=tied
-    )
-    began = time.perf_counter()
-    failures = min(setup.stages * (setup.replicas - 1), 4)
-    keep(ahead(problem, failures, effort=20), problem, os.path.join(setup.options.run.folder, "plans"))
-    return {"failures": failures, "seconds": time.perf_counter() - began}
+        setup.stages, setup.replicas, options.pipeline.micro_batches, memory=options.pipeline.cap,
+        mode=options.pipeline.mode, tied=options.model.tied and setup.stages > 1,
+    )  # fmt: skip
+    folder = os.path.join(options.run.folder, "plans")
+    return Planning(problem, folder, options.run.steps, calibrate=options.pipeline.calibrate)
+
+
+def _alone(setup: Setup, lost: set[int]) -> bool:
+    """Whether these stages can do their steps again alone: their neighbours, and who shares weights, are there."""
+    needed = {stage + side for stage in lost for side in (-1, 1)}
+    if setup.options.model.tied:
+        needed |= {setup.stages - 1 - stage for stage in lost & {0, setup.stages - 1}}
+    return setup.options.replays and len(lost) < setup.stages and not needed & lost
 
 
 def _say(text: str) -> None:

@@ -4,84 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from cedar.errors import CedarError
+from cedar.trainers.resilient.again import recover
 from cedar.trainers.resilient.control.board import Board, Epoch
-from cedar.trainers.resilient.executor import Executor, Kept, Lost, Reduction, Result, Superseded, Transport, Waiting
-from cedar.trainers.resilient.executor.run import Data, Progress
+from cedar.trainers.resilient.durations import Told
+from cedar.trainers.resilient.executor import Executor, Kept, Lost, Result, Superseded, Transport, Waiting
+from cedar.trainers.resilient.executor.run import Progress
+from cedar.trainers.resilient.history import History
+from cedar.trainers.resilient.job import Batches, Fenced, Job, Left, Saver
 from cedar.trainers.resilient.model import AdamW, Engine, State
-from cedar.trainers.resilient.planner import Memory, Problem, plan
-from cedar.trainers.resilient.schedule import Instruction, Mode, Schedule, Worker, grid, serve
+from cedar.trainers.resilient.planning import schedule_of
+from cedar.trainers.resilient.schedule import Instruction, Schedule, Worker, serve
 from cedar.trainers.resilient.states import Pending, receive_state, send_state
 
-
-class Fenced(CedarError):
-    """The others go on without this worker: nothing that it does counts any more."""
-
-
-class Batches(Data, Protocol):
-    """Data that can be read again until it is committed."""
-
-    def commit(self, step: int) -> None:
-        """Steps up to this one are never read again."""
-
-
-class Saver(Protocol):
-    """Checkpoints."""
-
-    def due(self, step: int) -> bool:
-        """Whether the state after so many steps is to be saved."""
-
-    def save(self, state: State, epoch: Epoch) -> None:
-        """Begin to save; the work is done beside the training."""
-
-    def load(self, path: str) -> State:
-        """This stage's state."""
-
-    def wait(self) -> None:
-        """Until what was begun is done."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What all workers of a run agree on.
-
-    Args:
-        stages: of the pipeline.
-        replicas: of each stage.
-        micro_batches: of each pipeline in one step.
-        rows: of a micro-batch.
-        steps: of the run.
-        mode: ``sync``: a step counts by a vote of all; ``staggered``: stages step on their own.
-        reduction: ``exact`` or ``fast``.
-        memory: activations that a worker may keep.
-        tied: the first and last stage share the table of tokens.
-        logs: keep finished work of a step until it commits.
-        patience: seconds after which a wait is given up.
-        pace: seconds that each F, B_INPUT and B_WEIGHT takes at least.
-    """
-
-    stages: int
-    replicas: int
-    micro_batches: int
-    rows: int
-    steps: int
-    mode: Mode = "sync"
-    reduction: Reduction = "exact"
-    memory: Memory = "1f1b"
-    tied: bool = True
-    logs: bool = True
-    patience: float = 600.0
-    pace: float = 0.0
-
-    def problem(self, dead: frozenset[Worker]) -> Problem:
-        tied = self.tied and self.stages > 1
-        return Problem(self.stages, self.replicas, self.micro_batches, dead, self.memory, self.mode, tied=tied)
+_SPAN = 4  # steps between two looks at what need not be kept any more
 
 
 class Trainer:
@@ -106,16 +47,18 @@ class Trainer:
         connect: Callable[[Epoch, Waiting], Transport], data: Callable[[], Batches], saver: Saver | None = None,
         progress: Progress | None = None, since: int = 0,
     ) -> None:  # fmt: skip
-        self.since = since
         self.me, self.job, self.engine, self.optimizer, self.board = me, job, engine, optimizer, board
-        self.newest, self.connect, self.open, self.saver = newest, connect, data, saver
+        self.newest, self.connect, self.open, self.saver, self.since = newest, connect, data, saver, since
         self.progress: Progress = progress or (lambda *_: None)
         self.state, self.pending = engine.begin, None  # type: tuple[State, Pending | None]
         self.step, self.kept = 0, Kept(0)
         self.ahead: frozenset[int] = frozenset()
         self.times: dict[str, float] = {}
+        self.history = History(first=me.stage == 0, last=me.stage == job.stages - 1)
+        self.logged = 0  # the most bytes of it
         self.redone = 0  # micro-batches that needed no new work when a step was redone
         self.peak = 0  # bytes of weights, optimizer state and their copies
+        self.durations = Told()
         self._placed = False
         self.transport: Transport | None = None
         self.data: Batches | None = None
@@ -127,13 +70,14 @@ class Trainer:
 
         Raises:
             Fenced: the others go on without this worker.
+            Left: a new process has taken this worker's state to another place.
             Lost: a wait has taken longer than the patience.
         """
         generation = self.since
         while True:
             waiting = Waiting(generation, self.newest, self.job.patience)
             try:
-                self._idle(waiting)
+                self.idle(waiting)
             except Superseded:
                 generation = self.board.generation()
             epoch = self.board.epoch(generation)
@@ -148,15 +92,22 @@ class Trainer:
             except Lost as error:
                 self.board.report("lost", generation=generation, worker=self.me, error=str(error))
 
-    def _idle(self, waiting: Waiting) -> None:
+    def idle(self, waiting: Waiting) -> None:
+        """Until a newer generation begins, which is raised as Superseded."""
         self._tell("STEP", waits=True)
         waiting.until(_asleep, "a new generation")
+
+    def tell_again(self, step: int, at: int, done: Instruction, waits: bool) -> None:
+        """What is done of a step that is done again."""
+        self.progress(step, at, done, self.me if waits else None)
 
     def _tell(self, kind: Any, *, waits: bool = False) -> None:
         self.progress(self.step, -1, Instruction(kind), self.me if waits else None)
 
     def _enter(self, epoch: Epoch) -> None:
         """Meet the others of a generation, and find out where to go on."""
+        if self.me in epoch.leaves:
+            raise Left
         if self.me not in epoch.members:
             raise Fenced(
                 f"generation {epoch.number} goes on without worker {self.me}",
@@ -169,13 +120,16 @@ class Trainer:
             self.transport.close()
         transport = self.transport = self.connect(epoch, self.waiting)
         self.times["connected"] = time.time()
-        if epoch.restore is not None:
+        if epoch.restore is not None and (not epoch.lost or self.me.stage in epoch.lost):
             self._restore(epoch.restore)
         versions = self._versions()
+        if epoch.lost:
+            self.plan()
+            recover(self, versions, transport)
         self._agree(versions, transport)
         self.times["agreed"] = time.time()
-        dead = epoch.dead(grid(self.job.stages, self.job.replicas))
-        self.schedule = plan(self.job.problem(dead)).schedule
+        if not epoch.lost:
+            self.plan()
         self.times["planned"] = time.time()
         if self.kept.step != self.step:
             self.kept = Kept(self.step)
@@ -186,11 +140,25 @@ class Trainer:
             self.data = self.open()
             if self.me.stage in (0, self.job.stages - 1) and self.step < self.job.steps:
                 self.data.tokens(self.step, (0, 0))  # the way to the first batch may be long
-        self.executor = Executor(
+        self.executor = self.executor_of(transport)
+        self.durations.begin(self.executor)
+
+    def plan(self) -> None:
+        """For this generation."""
+        made = schedule_of(self.board, self.epoch, self.job.problem, self.me, self.waiting)
+        self.schedule = made.schedule
+        if self.me == self.epoch.members[0]:
+            self.board.put(f"period/{self.epoch.number}", made.period)
+
+    def executor_of(self, transport: Transport) -> Executor:
+        """For this generation, with the data."""
+        assert self.data is not None
+        executor = Executor(
             self.me, self.engine, transport, self.data, self.job.rows, reduction=self.job.reduction,
             progress=self.progress, pace=self.job.pace,
         )  # fmt: skip
-        self.executor.on_compute = self._first_compute
+        executor.on_compute = self._first_compute
+        return executor
 
     def _restore(self, path: str) -> None:
         if self.saver is not None and path:
@@ -198,8 +166,18 @@ class Trainer:
             self.state = self.saver.load(path)
         else:
             self.state = self.engine.begin
+        if self.data is not None:
+            self.data.close()
         self.pending, self.data, self._placed = None, None, True
         self.kept = Kept(-1)
+        self.history.forget(self.job.steps)
+
+    def remember(self, step: int, kept: Kept, gradient: torch.Tensor | None) -> None:
+        """Keep what crossed the boundaries, where a lost stage may need it."""
+        if self.job.replay:
+            shared = self.engine.layout.tied
+            self.history.add(step, kept, gradient[:shared] if gradient is not None and shared else None)
+            self.logged = max(self.logged, self.history.nbytes)
 
     def _versions(self) -> dict[Worker, int]:
         """How far everybody is; those who join are not in it."""
@@ -223,8 +201,9 @@ class Trainer:
         here = stages[self.me.stage]
         self.ahead = frozenset(stage for stage, version in enumerate(stages) if version > self.step)
         if self._placed and self.state.version > here:
-            assert self.pending is not None, "a stage is one step ahead at most"
-            assert self.pending.state.version == here, "a stage is one step ahead at most"
+            before = None if self.pending is None else self.pending.state.version
+            assert before == here, "a stage is one step ahead at most"
+            assert self.pending is not None
             self.state, self.pending = self.pending.state, None
         if self.pending is not None and self.pending.state.version < self.step:
             self._validate()
@@ -255,12 +234,14 @@ class Trainer:
             schedule: Schedule = serve(self.schedule, self.ahead) if self.ahead else self.schedule
             result = self.executor.run(schedule, self.step, self.kept)
             if result.gradient is None:
+                self.remember(self.step, self.kept, None)
                 self._advance()
             elif job.mode == "sync":
                 self._vote(result)
             else:
                 self._stagger(result)
             self.ahead = frozenset()
+            self.durations.tell(self.board, self.me)
             held = self.state.nbytes + (0 if self.pending is None else self.pending.nbytes)
             self.peak = max(self.peak, held)
             if saver is not None and saver.due(self.step) and self.step < job.steps:
@@ -282,15 +263,16 @@ class Trainer:
         if self.board.first(f"gate/{number}/{self.step}", "pause" if wanted else "go") == "pause":
             self._validate()
             self.board.count(f"paused/{number}")
-            self._idle(self.waiting)
+            self.idle(self.waiting)
 
     def _vote(self, result: Result) -> None:
         """sync: the step counts if everybody has come here; one key says so, and the first to write it is right."""
         board, number, members = self.board, self.epoch.number, len(self.epoch.members)
+        began = time.perf_counter()
         assert result.gradient is not None
         self._tell("STEP", waits=True)
         board.first(f"norm/{number}/{self.step}/{self.me.stage}", result.norm.hex())
-        self._tell_losses(result)
+        self.tell_losses(result)
         key = f"decision/{number}/{self.step}"
         if board.count(f"votes/{number}/{self.step}") == members:
             board.first(key, "commit")
@@ -303,24 +285,39 @@ class Trainer:
             raise Superseded
         norms = self._norms(f"norm/{number}/{self.step}")
         scale = self.optimizer.scale(norms)
+        self.remember(self.step, self.kept, result.gradient)
+        self.history.scaled(self.step, scale)
         self.state = self.optimizer.step(self.state, result.gradient, self.engine.layout, scale)
-        self._commit(self.step)
+        self.durations.stepped(time.perf_counter() - began)
+        self.commit(self.step)
+        if self.me == self.epoch.members[0]:
+            self._forget(f"decision/{number}", f"votes/{number}", f"norm/{number}")
         self._advance()
         self.waiting.check()
 
     def _stagger(self, result: Result) -> None:
         """staggered: step now, as if nothing were clipped; the step before can be looked at, as all have taken it."""
         assert result.gradient is not None
+        began = time.perf_counter()
         if not self._validate():
             return  # the weights were wrong: the same step again
-        key = f"norm/{self.epoch.line}/{self.step}"
+        self.tell_losses(result)
+        self.remember(self.step, self.kept, result.gradient)
+        self.step_eagerly(result)
+        self.durations.stepped(time.perf_counter() - began)
+        self.commit(self.step - 1)
+        if self.me == self.epoch.members[0]:
+            self._forget(f"norm/{self.epoch.line}")
+        self._advance()
+
+    def step_eagerly(self, result: Result) -> None:
+        """staggered: the optimizer's step, and what it takes to undo it."""
+        assert result.gradient is not None
+        key = f"norm/{self.epoch.line}/{self.state.version}"
         self.board.first(f"{key}/{self.me.stage}", result.norm.hex())
-        self._tell_losses(result)
         eager = self.optimizer.scale([0.0 * result.norm])  # None where this stage's gradients are not finite
         self.pending = Pending(self.state, result.gradient, eager, key)
         self.state = self.optimizer.step(self.state, result.gradient, self.engine.layout, eager)
-        self._commit(self.step - 1)
-        self._advance()
 
     def _validate(self) -> bool:
         """Look at the last step with the norms of all stages; False where it has to be taken in another way."""
@@ -329,6 +326,7 @@ class Trainer:
         pending = self.pending
         scale = self.optimizer.scale(self._norms(pending.key))
         self.pending = None
+        self.history.scaled(pending.state.version, scale)
         if scale == pending.scale:
             return True
         self.state = self.optimizer.step(pending.state, pending.gradient, self.engine.layout, scale)
@@ -341,19 +339,30 @@ class Trainer:
             for stage in range(self.job.stages)
         ]
 
-    def _tell_losses(self, result: Result) -> None:
+    def tell_losses(self, result: Result) -> None:
+        """Of this step, for whoever follows the run."""
         if result.losses:
             self.board.put(
                 f"loss/{self.epoch.line}/{self.step}/{self.me.replica}",
                 [[*k, v] for k, v in sorted(result.losses.items())],
             )
 
-    def _commit(self, step: int) -> None:
+    def commit(self, step: int) -> None:
+        """No step up to this one is read again."""
         assert self.data is not None
         if step >= 0:
             self.data.commit(step)
 
+    def _forget(self, *prefixes: str) -> None:
+        """What was told of a step that everybody is well past."""
+        old, stages = self.step - _SPAN, range(self.job.stages)
+        names = [f"{prefix}/{old}" for prefix in prefixes if not prefix.startswith("norm")]
+        norms = [f"{prefix}/{old}/{stage}" for prefix in prefixes if prefix.startswith("norm") for stage in stages]
+        self.board.forget(f"gate/{self.epoch.number}/{old}", *names, *norms)
+
     def _advance(self) -> None:
+        if self.job.replay and self.step % _SPAN == 0 and (saved := self.board.take("persisted")) is not None:
+            self.history.forget(saved)
         if self.me.stage == self.job.stages - 1:
             self.board.put(f"done/{self.epoch.line}/{self.step}", time.time())
         self.step += 1

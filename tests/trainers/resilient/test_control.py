@@ -15,7 +15,7 @@ from cedar.errors import CedarError
 from cedar.trainers.resilient.chaos import Fate, Mishap, parse
 from cedar.trainers.resilient.checkpoint import Checkpoints, latest, step_of
 from cedar.trainers.resilient.control.beats import Beats
-from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
 from cedar.trainers.resilient.control.lead import Lead
 from cedar.trainers.resilient.executor import Lost, Superseded, Waiting
 from cedar.trainers.resilient.executor.group import GroupTransport
@@ -181,6 +181,109 @@ def test_a_worker_that_does_not_start_ends_the_run() -> None:
     run.die(Worker(0, 0))
     with pytest.raises(CedarError, match="did not start: killed: no such file"):
         run.tick()
+
+
+def test_connections_that_break_again_and_again_end_the_run() -> None:
+    run = Run()
+    run.begun()
+    with pytest.raises(CedarError, match="connections broke 5 times without getting further: no route"):
+        for generation in range(1, 20):
+            run.board.report("lost", generation=generation, worker=Worker(0, 0), error="no route")
+            run.tick()
+            run.tick(2.0)
+
+
+def test_a_death_after_all_steps_does_not_leave_the_lead_waiting() -> None:
+    run = Run()
+    epoch = run.begun()
+    run.board.count(f"finished/{epoch.number}", 4)
+    for worker in ALL[:3]:
+        run.board.report("ended", worker=worker, digest="", peak=0, logs=0)
+    run.die(ALL[3])
+    with pytest.raises(CedarError, match="gone while the last checkpoint was written"):
+        run.tick()
+
+
+def test_a_report_that_was_never_written_holds_up_no_other() -> None:
+    board = Board(HashStore())
+    mailbox = Mailbox(board, patience=5.0)
+    board.count("reports")  # its sender was killed here
+    board.report("machine", machine="a")
+    board.count("reports")  # this one is only slow
+    assert [report["machine"] for report in mailbox.new(0.0)] == ["a"]
+    board.put("report/3", {"what": "machine", "machine": "b"})
+    assert [report["machine"] for report in mailbox.new(1.0)] == ["b"]
+    assert mailbox.new(7.0) == []
+    board.report("machine", machine="c")
+    assert [report["machine"] for report in mailbox.new(8.0)] == ["c"]
+
+
+def test_a_lost_stage_restores_alone_until_it_has_done_its_steps_again() -> None:
+    run = Run()
+    run.lead.alone = lambda lost: len(lost) == 1
+    run.begun()
+    run.die(Worker(1, 0), Worker(1, 1))
+    run.tick()
+    epoch = run.tick()
+    assert epoch is not None
+    assert (epoch.restore, epoch.lost, epoch.line) == ("step-00000010", (1,), 1)
+    run.die(Worker(0, 0))  # before that is done
+    epoch = run.tick()
+    assert epoch is not None
+    assert (epoch.number, epoch.restore, epoch.lost, epoch.line) == (3, "step-00000010", (1,), 1)
+    for worker in (Worker(1, 0), Worker(1, 1)):
+        run.board.report("replayed", generation=3, worker=worker)
+    run.die(Worker(1, 0))
+    epoch = run.tick()
+    assert epoch is not None
+    assert (epoch.number, epoch.restore, epoch.lost) == (4, None, ())
+
+
+def test_where_something_was_not_logged_all_restore() -> None:
+    run = Run()
+    run.lead.alone = lambda lost: True
+    run.begun()
+    run.die(Worker(1, 0), Worker(1, 1))
+    run.tick()
+    run.tick()
+    run.board.report("unlogged", generation=2, worker=Worker(0, 0))
+    epoch = run.tick()
+    assert epoch is not None
+    assert (epoch.number, epoch.restore, epoch.lost, epoch.line) == (3, "step-00000010", (), 3)
+
+
+def test_a_worker_moves_by_a_new_process_that_joins_as_it_leaves() -> None:
+    run = Run()
+    run.begun()
+    run.die(Worker(0, 0))
+    run.tick()
+    run.lead.move(Worker(1, 1), Worker(0, 0))
+    run.tick()
+    run.tick()
+    run.board.count("paused/2", 3)
+    epoch = run.tick()
+    assert epoch is not None
+    assert epoch.members == (Worker(0, 0), Worker(0, 1), Worker(1, 0))
+    assert (epoch.joins, epoch.leaves) == ((Worker(0, 0),), (Worker(1, 1),))
+    assert run.lead.events[-1].what == "move"
+    assert run.lead.fill("m0") == [Worker(1, 1)]  # its old place is free
+
+
+def test_nobody_leaves_a_stage_that_would_be_empty() -> None:
+    run = Run()
+    run.begun()
+    run.die(Worker(0, 0))
+    run.tick()
+    run.lead.move(Worker(1, 1), Worker(0, 0))
+    run.die(Worker(1, 0))
+    run.tick()
+    run.tick()
+    run.tick()
+    run.board.count("paused/3", 2)
+    epoch = run.tick()
+    assert epoch is not None
+    assert (epoch.joins, epoch.leaves) == ((Worker(0, 0),), ())
+    assert Worker(1, 1) in epoch.members
 
 
 def test_of_commit_and_abort_the_first_counts() -> None:

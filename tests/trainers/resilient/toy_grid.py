@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
 from cedar.trainers.resilient.executor import Executor, Fifo, FifoTransport, Kept, Result, Waiting
-from cedar.trainers.resilient.model import AdamW, Engine, Stage, Transformer
+from cedar.trainers.resilient.job import Job
+from cedar.trainers.resilient.model import AdamW, Engine, Stage, State, Transformer
 from cedar.trainers.resilient.schedule import Instruction, Schedule, Worker, grid
-from cedar.trainers.resilient.trainer import Job, Trainer, digest
+from cedar.trainers.resilient.trainer import Trainer, digest
 
 MODEL = Transformer(vocabulary=17, length=5, layers=2, width=8, heads=2, dropout=0.1)
 JOB = Job(stages=2, replicas=2, micro_batches=3, rows=2, steps=4, patience=60)
@@ -40,6 +41,46 @@ class Tokens:
 
     def commit(self, step: int) -> None:
         self.committed = step
+
+    def close(self) -> None:
+        pass
+
+
+class Saved:
+    """Checkpoints in memory, by step and stage."""
+
+    def __init__(self, every: int, stages: int) -> None:
+        self.every, self.stages = every, stages
+        self.states: dict[int, dict[int, State]] = {}
+
+    def latest(self) -> str:
+        return str(max((step for step, states in self.states.items() if len(states) == self.stages), default=""))
+
+    def of(self, stage: int, board: Board) -> Saver:
+        return Saver(self, stage, board)
+
+
+@dataclass
+class Saver:
+    """One worker's part in them."""
+
+    saved: Saved
+    stage: int
+    board: Board
+
+    def due(self, step: int) -> bool:
+        return step % self.saved.every == 0
+
+    def save(self, state: State, epoch: Epoch) -> None:
+        self.saved.states.setdefault(state.version, {})[self.stage] = state
+        if self.saved.latest():
+            self.board.put("persisted", int(self.saved.latest()))
+
+    def load(self, path: str) -> State:
+        return self.saved.states[int(path)][self.stage]
+
+    def wait(self) -> None:
+        pass
 
 
 def engine(stage: int, stages: int = 2, model: Transformer = MODEL, **more: Any) -> Engine:
@@ -95,6 +136,9 @@ class Crew:
     rejoin: bool = False
     clip: float = 0.0
     watch: Callable[[Worker, int, int, Instruction], None] = lambda *_: None
+    model: Transformer = MODEL
+    every: int = 0
+    restores: list[str] = field(default_factory=list)
     generation: int = 0
     digests: dict[Worker, str] = field(default_factory=dict)
     errors: list[BaseException] = field(default_factory=list)
@@ -104,6 +148,8 @@ class Crew:
         """Until all who are alive have ended; the digests of their weights."""
         self.board, self.fifos, self.lock = Board(HashStore()), {}, threading.Lock()  # type: ignore[var-annotated]
         self.dead: list[Worker] = []
+        self.saved = Saved(self.every, self.job.stages)
+        mailbox, lost, replayed = Mailbox(self.board, 60), set(), set()  # type: ignore[var-annotated]
         self.members = set(grid(self.job.stages, self.job.replicas))
         self.threads = {worker: self._start(worker, self.kills.get(worker)) for worker in self.members}
         self._begin(restore="")
@@ -112,9 +158,28 @@ class Crew:
         while not self.members <= set(self.digests) and not self.errors:
             assert time.monotonic() < end, "the run hangs"
             time.sleep(0.002)
+            for report in mailbox.new(0.0):
+                if report["generation"] != self.generation:
+                    continue
+                if report["what"] == "replayed":
+                    replayed.add(Worker(*report["worker"]))
+                elif report["what"] == "unlogged":
+                    lost.clear()
+                    self._begin(restore=self.saved.latest(), line=self.generation + 1)
+            lost = {stage for stage in lost if not {w for w in self.members if w.stage == stage} <= replayed}
             if self.dead:
-                worker = self.dead.pop()
-                self.members.discard(worker)
+                dying = [self.dead.pop() for _ in range(len(self.dead))]
+                self.members -= set(dying)
+                worker = dying[0]
+                gone = {stage for stage in range(self.job.stages) if not any(w.stage == stage for w in self.members)}
+                for back in [w for w in self.threads if w.stage in gone]:
+                    self.threads[back] = self._start(back, None)
+                    self.members.add(back)
+                lost |= gone
+                replayed = set()
+                if lost:
+                    self._begin(restore=self.saved.latest(), lost=tuple(sorted(lost)))
+                    continue
                 self._begin()
                 if self.rejoin:
                     self.threads[worker] = self._start(worker, None)
@@ -134,6 +199,9 @@ class Crew:
         return self.digests
 
     def _begin(self, **more: Any) -> None:
+        self.line = more.setdefault("line", getattr(self, "line", 1))
+        if more.get("restore") is not None:
+            self.restores.append("replay" if more.get("lost") else "restore")
         self.board.begin(Epoch(self.generation + 1, tuple(sorted(self.members)), **more))
         self.generation += 1
 
@@ -152,9 +220,10 @@ class Crew:
 
         def work() -> None:
             trainer = self.trainers[worker] = Trainer(
-                worker, self.job, engine(worker.stage, self.job.stages), AdamW(lambda step: 1e-2, clip=self.clip),
-                self.board, newest=lambda: self.generation, connect=connect, data=Tokens, progress=progress,
-                since=since,
+                worker, self.job, engine(worker.stage, self.job.stages, self.model),
+                AdamW(lambda step: 1e-2, clip=self.clip), self.board, newest=lambda: self.generation, connect=connect,
+                data=Tokens, progress=progress, since=since,
+                saver=self.saved.of(worker.stage, self.board) if self.every else None,
             )  # fmt: skip
             try:
                 self.digests[worker] = digest(trainer.train())

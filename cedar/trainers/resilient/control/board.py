@@ -18,6 +18,7 @@ class Store(Protocol):
     def add(self, key: str, amount: int, /) -> int: ...
     def check(self, keys: list[str], /) -> bool: ...
     def compare_set(self, key: str, expected: str, wanted: str, /) -> bytes: ...
+    def delete_key(self, key: str, /) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,11 @@ class Epoch:
         members: who is alive.
         joins: those of them that get their state from a peer.
         restore: None: go on; a checkpoint's path: everybody loads it; empty: everybody begins anew.
-        line: the generation of the last restore: what was told before it does not count.
+        lost: stages that have lost all their workers: only they restore, and do the steps since then again with what
+            others have logged.
+        leaves: workers that have gone to other places, and end now.
+        line: the generation of the last restore of all: what was told before it does not count.
+        plans: which version of the plans made ahead is used.
         detected: when the lead heard of the failure that began it, ``time.time()``; 0 without a failure.
     """
 
@@ -37,7 +42,10 @@ class Epoch:
     members: tuple[Worker, ...]
     joins: tuple[Worker, ...] = ()
     restore: str | None = None
+    lost: tuple[int, ...] = ()
+    leaves: tuple[Worker, ...] = ()
     line: int = 1
+    plans: int = 0
     detected: float = 0.0
 
     def dead(self, places: Iterable[Worker]) -> frozenset[Worker]:
@@ -70,6 +78,8 @@ class Board:
         plain = json.loads(self.store.get(f"epoch/{number}"))
         plain["members"] = tuple(Worker(*worker) for worker in plain["members"])
         plain["joins"] = tuple(Worker(*worker) for worker in plain["joins"])
+        plain["leaves"] = tuple(Worker(*worker) for worker in plain["leaves"])
+        plain["lost"] = tuple(plain["lost"])
         return Epoch(**plain)
 
     # ---- values by name ----------------------------------------------------------------------------------------------
@@ -88,6 +98,11 @@ class Board:
     def count(self, key: str, more: int = 1) -> int:
         return int(self.store.add(key, more))
 
+    def forget(self, *keys: str) -> None:
+        """Nobody asks for these any more: a store keeps what it is told for as long as a run takes."""
+        for key in keys:
+            self.store.delete_key(key)
+
     # ---- a mailbox of the lead ---------------------------------------------------------------------------------------
 
     def report(self, what: str, **more: Any) -> None:
@@ -95,12 +110,37 @@ class Board:
         number = self.count("reports")
         self.put(f"report/{number}", {"what": what, **more})
 
-    def reports(self, seen: int) -> list[Mapping[str, Any]]:
-        """All after the ``seen`` first ones that are whole."""
+
+class Mailbox:
+    """What was reported to the lead, each report once.
+
+    A worker that is killed right before it writes leaves a number without a report. Those after it do not wait for it.
+
+    Args:
+        board: shared by all.
+        patience: seconds after which nothing comes any more under such a number.
+    """
+
+    def __init__(self, board: Board, patience: float) -> None:
+        self.board, self.patience = board, patience
+        self._seen = 0
+        self._holes: dict[int, float] = {}
+
+    def new(self, now: float) -> list[Mapping[str, Any]]:
+        """What has come since the last call.
+
+        Args:
+            now: by a clock that only goes forward.
+        """
+        newest = self.board.count("reports", 0)
+        self._holes |= dict.fromkeys(range(self._seen + 1, newest + 1), now)
+        self._seen = newest
         found = []
-        for number in range(seen + 1, self.count("reports", 0) + 1):
-            plain = self.take(f"report/{number}")
-            if plain is None:
-                break
-            found.append(plain)
+        for number, since in sorted(self._holes.items()):
+            plain = self.board.take(f"report/{number}")
+            if plain is not None:
+                found.append(plain)
+                self.board.forget(f"report/{number}")
+            if plain is not None or now - since > self.patience:
+                del self._holes[number]
         return found

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cedar.errors import CedarError
-from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
 from cedar.trainers.resilient.schedule import Worker, grid
 
-_RESTORES = 5  # in a row that bring no step: then the cause is no accident
+_IN_A_ROW = 5  # restores, or broken connections, that bring no step: then the cause is no accident
 
 
 @dataclass
@@ -46,21 +46,27 @@ class Lead:
         latest: the newest checkpoint's path; empty where there is none.
         begin_at: what everybody loads at the start; empty: nothing.
         silence: seconds after which a supervisor without a sign counts as gone, with its workers.
+        alone: whether these stages, all of whose workers are gone, can do their steps again by what others logged.
     """
 
     def __init__(
         self, board: Board, stages: int, replicas: int, *, machines: int = 1, latest: Callable[[], str] = lambda: "",
-        begin_at: str = "", silence: float = 10.0,
+        begin_at: str = "", silence: float = 10.0, alone: Callable[[set[int]], bool] = lambda _: False,
     ) -> None:  # fmt: skip
         self.board, self.stages, self.replicas, self.expected = board, stages, replicas, machines
-        self.latest, self.begin_at, self.silence = latest, begin_at, silence
+        self.latest, self.begin_at, self.silence, self.alone = latest, begin_at, silence, alone
         self.machines: dict[str, Machine] = {}
         self.members: set[Worker] = set()
         self.ready: set[Worker] = set()
         self.events: list[Event] = []
         self.ended: dict[Worker, Mapping[str, Any]] = {}
-        self.generation, self.line, self.restores = 0, 0, 0
-        self._reports = self._restored_at = 0
+        self.generation = self.line = self.plans = 0
+        self.lost: set[int] = set()  # stages that have not done their steps again yet
+        self.leaving: dict[Worker, Worker] = {}  # by the place that each will take, once its new process is ready
+        self._mailbox = Mailbox(board, silence)
+        self._again: dict[str, tuple[int, int]] = {}  # how often in a row something brought no step, and at which
+        self._replayed: set[Worker] = set()
+        self._all_restore = False
         self._paused = False
         self._dealt = False
         self._restoring = False
@@ -87,8 +93,7 @@ class Lead:
         Raises:
             CedarError: the run cannot go on.
         """
-        for report in self.board.reports(self._reports):
-            self._reports += 1
+        for report in self._mailbox.new(now):
             self._heard(report, now)
         self._listen(now)
         if self._doubt is not None and now - self._doubt[0] > self.silence / 4 and not self._news:
@@ -120,6 +125,11 @@ class Lead:
             self._errors[worker] = report["error"]
         elif what == "ended" and worker is not None:
             self.ended[worker] = report
+        elif what == "replayed" and report["generation"] == self.generation and worker is not None:
+            self._replayed.add(worker)
+            self.lost = {s for s in self.lost if not {w for w in self.members if w.stage == s} <= self._replayed}
+        elif what == "unlogged" and report["generation"] == self.generation:
+            self._restoring = self._all_restore = True
         elif what == "lost" and report["generation"] == self.generation and self._doubt is None:
             if self._restoring:
                 return  # everybody meets anew anyway
@@ -149,8 +159,16 @@ class Lead:
         self.ready.discard(worker)
         if self.generation == 0:
             raise CedarError(f"worker {worker} did not start: {why}", fix="see what it said above")
-        if worker in self.members and not self._all_finished():
-            self._news.append((worker, when, why))
+        self.leaving.pop(worker, None)
+        if worker not in self.members or worker in self.ended:
+            return
+        if self._all_finished():  # nobody needs it any more, but its part of the last checkpoint is missing
+            raise CedarError(
+                f"worker {worker} is gone while the last checkpoint was written: {why}",
+                done="all steps were taken; older checkpoints are as they were",
+                fix="start again with --resume: it does the last steps again",
+            )
+        self._news.append((worker, when, why))
 
     def _all_finished(self) -> bool:
         return self.board.count(f"finished/{self.generation}", 0) >= len(self.members)
@@ -190,34 +208,46 @@ class Lead:
         for worker, when, why in news:
             what = "lost connection" if worker is None else "failure"
             self.events.append(Event(what, worker, self.generation + 1, when, time.time(), why))
+        if not dead:
+            self._repeated("connections broke", step, news[0][2])
         self._restoring = self._restoring or any(not self._alive(stage) for stage in range(self.stages))
         if self._restoring:
             self._restore(step)
+        elif self.lost:  # a stage was doing its steps again: it begins once more
+            self._begin("", restore=self.latest(), lost=self.lost, detected=first)
         else:
             self._begin("", detected=first)
+
+    def _repeated(self, what: str, step: int, why: str = "") -> None:
+        times, at = self._again.get(what, (0, -1))
+        times = times + 1 if step <= at else 1
+        self._again[what] = times, step
+        if times > _IN_A_ROW:
+            raise CedarError(
+                f"{what} {_IN_A_ROW} times without getting further" + (f": {why}" if why else ""),
+                done="checkpoints are as they were", fix="see what workers say, then start again with --resume",
+            )  # fmt: skip
 
     def _alive(self, stage: int) -> bool:
         return any(worker.stage == stage for worker in self.members)
 
     def _restore(self, step: int) -> None:
-        """A stage's weights are gone: fill it, then everybody goes back to the last checkpoint."""
+        """A stage's weights are gone: fill it, then it goes back to the last checkpoint, with all others if it must."""
         if not self.machines:
             raise CedarError("no supervisor is left", fix="start again with --resume")
         for stage in range(self.stages):
-            lost = {worker for worker in self.places if worker.stage == stage}
-            if not lost & (self.members | self.ready) and not self._starting(lost):
-                self.fill(min(self.machines), lost)
+            places = {worker for worker in self.places if worker.stage == stage}
+            if not places & (self.members | self.ready) and not self._starting(places):
+                self.fill(min(self.machines), places)
         present = self.members | self.ready
         if all(any(worker.stage == stage for worker in present) for stage in range(self.stages)):
-            self.restores = self.restores + 1 if step <= self._restored_at else 1
-            if self.restores > _RESTORES:
-                raise CedarError(
-                    f"the run went back to a checkpoint {_RESTORES} times without getting further",
-                    done="checkpoints are as they were", fix="see why workers die, then start again with --resume",
-                )  # fmt: skip
-            self._restored_at, self._restoring = step, False
-            self.members, self.ready = present, set()
-            self._begin("restore", restore=self.latest())
+            self._repeated("the run went back to a checkpoint", step)
+            lost = self.lost | {stage for stage in range(self.stages) if not self._alive(stage)}
+            alone = not self._all_restore and self.alone(lost)
+            self._restoring = self._all_restore = False
+            self.leaving.clear()
+            self.members, self.ready, self.lost = present, set(), lost if alone else set()
+            self._begin("replay" if alone else "restore", restore=self.latest(), lost=self.lost)
 
     def _starting(self, places: set[Worker]) -> bool:
         return any(machine.roles & places for machine in self.machines.values())
@@ -231,17 +261,47 @@ class Lead:
             joins, self.ready = self.ready, set()
             self.members |= joins
             for worker in sorted(joins):
-                self.events.append(Event("join", worker, self.generation + 1, time.time(), time.time()))
-            self._begin("", joins=tuple(sorted(joins)))
+                before = self.leaving.get(worker)
+                what, why = ("join", "") if before is None else ("move", f"from {before}")
+                self.events.append(Event(what, worker, self.generation + 1, time.time(), time.time(), why))
+            leaves = self._leaves(joins)
+            restore = self.latest() if self.lost else None
+            self._begin("", joins=tuple(sorted(joins)), leaves=leaves, restore=restore, lost=self.lost)
+
+    def move(self, worker: Worker, role: Worker) -> None:
+        """Let a live worker take the place of a dead one in another stage: a new process of its machine gets its state
+        there from a peer, and at the boundary at which it comes in, the worker leaves.
+        """
+        machine = next(name for name, known in self.machines.items() if worker in known.roles)
+        self.leaving[role] = worker
+        self._order(machine, role)
+
+    def _leaves(self, joins: set[Worker]) -> tuple[Worker, ...]:
+        """Those whose new process has joined, as long as their stage keeps a worker."""
+        found = []
+        for worker in filter(None, (self.leaving.pop(role, None) for role in sorted(joins))):
+            stays = [other for other in self.members if other.stage == worker.stage and other != worker]
+            if worker in self.members and stays:
+                self.members.discard(worker)
+                found.append(worker)
+                for machine in self.machines.values():
+                    machine.roles.discard(worker)
+        return tuple(found)
 
     def _begin(
-        self, what: str, *, joins: tuple[Worker, ...] = (), restore: str | None = None, detected: float = 0.0
-    ) -> None:
+        self, what: str, *, joins: tuple[Worker, ...] = (), leaves: tuple[Worker, ...] = (),
+        restore: str | None = None, lost: Collection[int] = (), detected: float = 0.0,
+    ) -> None:  # fmt: skip
         self.generation += 1
-        if restore is not None:
+        self._replayed = set()
+        if restore is not None and not lost:
             self.line = self.generation
         if what:
             self.events.append(Event(what, None, self.generation, time.time(), time.time(), restore or ""))
         self._paused, self._doubt = False, None
-        members = tuple(sorted(self.members))
-        self.board.begin(Epoch(self.generation, members, joins, restore, self.line, detected))
+        self.board.begin(
+            Epoch(
+                self.generation, tuple(sorted(self.members)), joins, restore, tuple(sorted(lost)), leaves,
+                self.line, self.plans, detected,
+            )
+        )  # fmt: skip

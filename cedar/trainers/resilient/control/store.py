@@ -13,6 +13,7 @@ from typing import Any
 from cedar.errors import CedarError
 
 _LOOK = 0.2
+_START = 60.0  # seconds
 
 
 def start(host: str, port: int) -> tuple[Any, int]:
@@ -31,10 +32,11 @@ def start(host: str, port: int) -> tuple[Any, int]:
     process.start()
     theirs.close()
     try:
-        answer = ours.recv()
+        answer = ours.recv() if ours.poll(_START) else f"it did not begin within {_START:g} s"
     except EOFError:
         answer = "it ended at once"
     if isinstance(answer, str):
+        process.kill()
         process.join()
         raise CedarError(f"no store can listen at {host}:{port}: {answer}", fix="give another HOST:PORT to --listen")
     return process, int(answer)

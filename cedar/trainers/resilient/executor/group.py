@@ -11,6 +11,7 @@ import datetime as dt
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ class GroupTransport:
     def send(self, to: Worker, message: torch.Tensor) -> None:
         if to not in self._out:
             self._out[to] = _Lane(self._sending(self.rank[to]), f"to {to}")
-        self._out[to].orders.put(message.detach().to(self.device))
+        self._out[to].orders.put(message.detach())
 
     def expect(self, source: Worker, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         if source not in self._in:
@@ -88,10 +89,10 @@ class GroupTransport:
     def close(self) -> None:
         """Leave the threads behind; they hold what they use."""
         for lane in (*self._out.values(), *self._in.values()):
-            lane.orders.put(None)
+            lane.close()
 
     def _sending(self, rank: int) -> Callable[[Any], Any]:
-        return lambda message: self.group.send([message.contiguous()], rank, 0).wait()
+        return lambda message: self.group.send([message.to(self.device).contiguous()], rank, 0).wait()
 
     def _receiving(self, rank: int) -> Callable[[Any], Any]:
         def receive(announced: tuple[tuple[int, ...], torch.dtype]) -> torch.Tensor:
@@ -109,15 +110,24 @@ class _Lane:
         self.orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.results: queue.Queue[Any] = queue.Queue(_AHEAD)
         self._work, self._keeps = work, name.startswith("from")
+        self._closed = False
         threading.Thread(target=self._run, name=f"messages {name}", daemon=True).start()
 
+    def close(self) -> None:
+        """Let the thread end: at once where it waits for an order, or to be rid of a result."""
+        self._closed = True
+        self.orders.put(None)
+        with suppress(queue.Empty):
+            while True:
+                self.results.get_nowait()
+
     def _run(self) -> None:
-        while (order := self.orders.get()) is not None:
+        while (order := self.orders.get()) is not None and not self._closed:
             try:
                 result = self._work(order)
             except Exception as error:  # noqa: BLE001 - told to the one who receives; a sender's peer is seen to be gone
                 result = error
-            if self._keeps:
+            if self._keeps and not self._closed:
                 self.results.put(result)
             if isinstance(result, BaseException):
                 return

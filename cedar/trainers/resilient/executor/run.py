@@ -88,7 +88,9 @@ class Executor:
         """
         assert kept.step == step, "work is kept for one step"
         self.engine.reset()
-        skip, inputs, gradients = kept.done, {}, {}
+        skip = kept.done
+        inputs: dict[Key, torch.Tensor | None] = {}
+        gradients: dict[Key, torch.Tensor | None] = {}
         serving = self.me.stage in schedule.serving
         gradient: torch.Tensor | None = None
         norm = 0.0
@@ -109,26 +111,28 @@ class Executor:
             elif kind == "SEND_B":
                 self._send(done, kept.gradients[key])
             elif kind == "ALL_REDUCE":
-                gradient, norm = self._reduce(schedule, kept)
+                gradient, norm = self.sum(schedule, kept)
             elif kind in COMPUTING:
-                self._compute(done, step, key, kept, inputs, gradients, key in skip, serving)
-            if self.records is not None and kind not in RECEIVING and kind != "ALL_REDUCE":
+                if key in skip:
+                    inputs.pop(key, None)
+                    gradients.pop(key, None)
+                    continue
+                self.compute(done, step, kept, inputs, gradients, serving=serving)
+            if self.records is not None and kind not in RECEIVING:
                 self.records.append((self.me, done, time.perf_counter() - began))
         return Result(gradient, norm, dict(kept.losses))
 
-    def _compute(
-        self, done: Instruction, step: int, key: Key, kept: Kept, inputs: dict[Key, torch.Tensor],
-        gradients: dict[Key, torch.Tensor], skip: bool, serving: bool,
+    def compute(
+        self, done: Instruction, step: int, kept: Kept, inputs: dict[Key, torch.Tensor | None],
+        gradients: dict[Key, torch.Tensor | None], *, serving: bool = False,
     ) -> None:  # fmt: skip
-        engine, kind = self.engine, done.kind
-        if skip:
-            inputs.pop(key, None)
-            gradients.pop(key, None)
-            return
+        """F, B_INPUT, B_WEIGHT or B of a micro-batch; takes what it needs out of ``inputs`` and ``gradients``."""
+        engine, kind, key = self.engine, done.kind, (done.replica, done.micro_batch)
         self.on_compute()
         end = time.perf_counter() + self.pace * (2 if kind == "B" else 1)
         if kind == "F":
             x = self.data.tokens(step, key) if engine.stage.first else inputs.pop(key)
+            assert x is not None, "it was received before"
             targets = self.data.targets(step, key) if engine.stage.last else None
             kept.outputs[key] = engine.forward(step, key, x, targets)
             if targets is not None:
@@ -156,7 +160,14 @@ class Executor:
             )
         self.transport.send(done.other(self.me), message.contiguous())
 
-    def _reduce(self, schedule: Schedule, kept: Kept) -> tuple[torch.Tensor, float]:
+    def sum(self, schedule: Schedule, kept: Kept, logged: torch.Tensor | None = None) -> tuple[torch.Tensor, float]:
+        """ALL_REDUCE: the gradient of the stage and the sum of its squares.
+
+        Args:
+            schedule: says who has which rows.
+            kept: this worker's.
+            logged: the sum of the part that another stage shares, where it is known.
+        """
         layout, stage, last = self.engine.layout, self.me.stage, schedule.stages - 1
         peers = schedule.peers(stage)
         rows, owners = self._rows(schedule, kept, [stage])
@@ -164,7 +175,9 @@ class Executor:
         found = reduce(
             self.transport, self.me, peers, {k: row[shared:] for k, row in rows.items()}, owners, layout.size - shared
         )
-        if shared:
+        if shared and logged is not None:
+            found = torch.cat([logged.to(found), found])
+        elif shared:
             both = schedule.peers(0) + schedule.peers(last)
             _, owners = self._rows(schedule, kept, [0, last])
             tied = reduce(self.transport, self.me, both, {k: row[:shared] for k, row in rows.items()}, owners, shared)

@@ -11,6 +11,7 @@ from cedar.trainers.resilient.executor.transport import Lost, Superseded
 
 T = TypeVar("T")
 POLL = 0.02
+_LONGEST = 0.004  # seconds between two questions: what a step's end may be noticed late
 
 
 class Waiting:
@@ -54,7 +55,7 @@ class Waiting:
                 found.append(answer)
                 return True
             time.sleep(min(pause[0], longest))
-            pause[0] *= 1.5
+            pause[0] = min(1.5 * pause[0], _LONGEST)
             return False
 
         self.until(ask, what)

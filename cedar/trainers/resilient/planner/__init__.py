@@ -4,10 +4,10 @@
 worker that calls it; more ``effort`` makes it search for better ones. ``exact`` is slow, and proves how good a plan
 can be (needs the extra ``schedules``). ``ahead`` makes the plans for 0, 1, .. failures before they happen; ``keep`` and
 ``kept`` write them to the run's folder and read them. ``moves``, ``roles`` and ``change`` tell how to get from those
-who died to the plan made ahead, and whether it pays.
+who died to the plan made ahead, and whether it pays; ``fitted`` gives its roles to those who are alive.
 """
 
-from cedar.trainers.resilient.planner.ahead import Change, Move, ahead, change, keep, kept, moves, normal, roles
+from cedar.trainers.resilient.planner.ahead import Change, Move, ahead, change, fitted, keep, kept, moves, normal, roles
 from cedar.trainers.resilient.planner.baselines import one_f_one_b, zero_bubble
 from cedar.trainers.resilient.planner.exact import exact
 from cedar.trainers.resilient.planner.heuristic import Plan, plan
@@ -22,6 +22,7 @@ __all__ = [
     "ahead",
     "change",
     "exact",
+    "fitted",
     "keep",
     "kept",
     "moves",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cedar.trainers.resilient.planner.heuristic import Plan, plan
 from cedar.trainers.resilient.planner.problem import Problem
-from cedar.trainers.resilient.schedule import ScheduleError, Worker, from_plain, timeline, to_plain, validate
+from cedar.trainers.resilient.schedule import Schedule, ScheduleError, Worker, from_plain, timeline, to_plain, validate
 
 
 class Move(NamedTuple):
@@ -169,6 +169,35 @@ def roles(dead: frozenset[Worker], planned: frozenset[Worker], stages: int, repl
             )
         found |= {worker: worker for worker in sorted(live & wanted)}
         found |= dict(zip(sorted(live - wanted), sorted(wanted - live), strict=True))
+    return found
+
+
+def fitted(made: Schedule, dead: frozenset[Worker]) -> Schedule | None:
+    """A plan whose dead are others of the same stages, with its roles given to those who are alive; proven again.
+
+    None where a stage has another number of dead.
+
+    Example:
+        >>> made = plan(Problem(2, 2, 2, frozenset({Worker(0, 0)}))).schedule
+        >>> fitted(made, frozenset({Worker(0, 1)})).route(0, 1, 1)
+        Worker(stage=0, replica=0)
+        >>> fitted(made, frozenset({Worker(1, 1)})) is None
+        True
+    """
+    if Counter(worker.stage for worker in dead) != Counter(worker.stage for worker in made.dead):
+        return None
+    if dead == made.dead:
+        return made
+    played = roles(dead, made.dead, made.stages, made.replicas)
+    player = {role: worker for worker, role in played.items()}
+    work = {
+        worker: tuple(
+            done if done.peer < 0 else done._replace(peer=player[done.other(role)].replica) for done in made.work[role]
+        )
+        for worker, role in played.items()
+    }
+    found = replace(made, work=work, dead=dead)
+    validate(found)
     return found
 
 

@@ -7,7 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cedar.trainers.resilient.schedule import Instruction, Kind, Schedule, Timeline, Worker, timeline
+from cedar.trainers.resilient.schedule import Costs, Instruction, Kind, Schedule, Timeline, Worker, timeline
+
+_MEETINGS: tuple[Kind, Kind] = ("ALL_REDUCE", "STEP")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,26 @@ class Durations:
         for worker, step, seconds in records:
             found[step.kind, worker.stage].append(seconds)
         return cls({key: statistics.median(values) for key, values in found.items()}, transfer)
+
+    def costs(self, stages: int) -> Costs:
+        """For plans: seconds of F, B_INPUT and B_WEIGHT at each stage, to a twentieth of the largest.
+
+        Finer differences are noise, and would make plans that differ for nothing.
+
+        Example:
+            >>> Durations({("F", 0): 0.101, ("B_INPUT", 0): 0.1, ("B_WEIGHT", 0): 0.052}).costs(1).stage(0)
+            (0.101, 0.101, 0.0505)
+        """
+        kinds: tuple[Kind, Kind, Kind] = ("F", "B_INPUT", "B_WEIGHT")
+        grain = max(self.seconds.get((kind, stage), 0.0) for kind in kinds for stage in range(stages)) / 20
+        forward, backward_input, backward_weight = (
+            tuple(grain * round(self.seconds.get((kind, s), 0.0) / grain) if grain else 0.0 for s in range(stages))
+            for kind in kinds
+        )
+        reduce, step = (
+            max((s for (kind, _), s in self.seconds.items() if kind == name), default=0.0) for name in _MEETINGS
+        )
+        return Costs(forward, backward_input, backward_weight, self.transfer, reduce, step)
 
     def __call__(self, worker: Worker, step: Instruction) -> float:
         return self.seconds.get((step.kind, worker.stage), 0.0)

@@ -1,0 +1,192 @@
+"""Which plan a generation works by: at once for those who died, or, at a boundary, one that was made ahead.
+
+Plans made ahead are made for the best spread of so many failures, with more effort than a failure has time for. They
+lie in the store, where all workers find the same ones, and in the run's folder. Version 0 counts in slots; once
+instructions have been measured, a process of its own makes version 1, for what they really take.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+from cedar.trainers import launch
+from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.executor import Waiting
+from cedar.trainers.resilient.planner import Change, Plan, Problem, ahead, fitted, keep, moves, plan
+from cedar.trainers.resilient.schedule import Costs, Schedule, Worker, from_plain, grid, to_plain
+from cedar.trainers.resilient.simulator import Durations, predict
+
+EFFORT = 20
+_MOST = 4  # failures that are planned for
+_SMALL = 256  # micro-batches at all stages together
+_SETTLED = 3  # steps under one plan before moves are thought of
+
+
+@dataclass(frozen=True)
+class Made:
+    """A plan, as far as a run needs it.
+
+    Args:
+        schedule: proven.
+        period: of a step, in units of the costs.
+    """
+
+    schedule: Schedule
+    period: float
+
+
+class ProblemOf(Protocol):
+    """A run's problem for some dead workers."""
+
+    def __call__(self, dead: frozenset[Worker], costs: Costs | None = None, /) -> Problem: ...
+
+
+def schedule_of(
+    board: Board, epoch: Epoch, problem_of: ProblemOf, me: Worker, waiting: Waiting | None = None
+) -> Made:  # fmt: skip
+    """The plan of a generation; every worker finds the same one.
+
+    After a failure it is made at once. At a boundary there is time to look whether one was made ahead that fits. A
+    small one is made by one worker for all, as there may be more workers than cores; to pass on a large one would take
+    longer than to make it.
+
+    Args:
+        board: shared by all.
+        epoch: the generation.
+        problem_of: the run's problems.
+        me: one of its workers.
+        waiting: for the one who plans; None: this worker plans for itself.
+    """
+    costs = costs_of(board, epoch.plans)
+    whole = problem_of(frozenset(), costs)
+    dead = epoch.dead(grid(whole.stages, whole.replicas))
+    failed = epoch.detected > 0 or epoch.lost
+    plain = None if failed else board.take(f"plan/{epoch.plans}/{len(dead)}")
+    if plain is not None:
+        schedule = fitted(from_plain(plain["schedule"]), dead)
+        if schedule is not None:
+            return Made(schedule, plain["period"])
+    problem = problem_of(dead, costs)
+    small = problem.stages * problem.replicas * problem.micro_batches <= _SMALL
+    if waiting is not None and small and me != epoch.members[0]:
+        told = waiting.poll(partial(board.take, f"made/{epoch.number}"), f"the plan of {epoch.members[0]}")
+        return Made(from_plain(told["schedule"]), told["period"])
+    made = plan(problem)
+    if small:
+        board.put(f"made/{epoch.number}", _plain(made))
+    return Made(made.schedule, made.period)
+
+
+def _plain(made: Plan) -> dict[str, Any]:
+    return {"schedule": to_plain(made.schedule), "period": made.period}
+
+
+def costs_of(board: Board, version: int) -> Costs:
+    """What the plans of a version were made for."""
+    plain: dict[str, Any] | None = board.take(f"costs/{version}")
+    if plain is None:
+        return Costs()
+    kept: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in plain.items()}
+    return Costs(**kept)
+
+
+def publish(board: Board, version: int, problem: Problem, plans: Mapping[int, Plan], folder: str) -> None:
+    """Put plans where all workers find them, and keep them with the run."""
+    keep(plans, problem, folder)
+    board.put(f"costs/{version}", asdict(problem.costs))
+    for count, made in plans.items():
+        board.put(f"plan/{version}/{count}", _plain(made))
+    board.put("plans", version)
+
+
+class Planning:
+    """Plans ahead of a run, for the process that leads it.
+
+    Args:
+        problem: nobody is dead.
+        folder: where plans are kept.
+        steps: of the run.
+        calibrate: make them again for what instructions take.
+    """
+
+    def __init__(self, problem: Problem, folder: str, steps: int, *, calibrate: bool = True) -> None:
+        self.problem, self.folder, self.steps, self.calibrate = problem, folder, steps, calibrate
+        self.failures = min(problem.stages * (problem.replicas - 1), _MOST)
+        began = time.perf_counter()
+        self.plans = ahead(problem, self.failures, effort=EFFORT)
+        self.seconds = time.perf_counter() - began
+        self.durations: Durations | None = None
+        self._process: Any = None
+        self._looked = -1
+
+    def publish(self, board: Board) -> None:
+        """The first version."""
+        publish(board, 0, self.problem, self.plans, self.folder)
+
+    def learn(self, durations: Durations, connect: Callable[[], Any]) -> None:
+        """Make the second version, in a process of its own: a look at workers must not wait for it.
+
+        Args:
+            durations: of instructions.
+            connect: to the store.
+        """
+        self.durations = durations
+        if not self.calibrate:
+            return
+        problem = replace(self.problem, costs=durations.costs(self.problem.stages))
+
+        parent = os.getpid()
+
+        def make() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            launch.end_with(parent)
+            publish(Board(connect()), 1, problem, ahead(problem, self.failures, effort=EFFORT), self.folder)
+            os._exit(0)
+
+        self._process = multiprocessing.get_context("fork").Process(target=make, name="planner", daemon=True)
+        self._process.start()
+
+    def stop(self) -> None:
+        """End the process that plans, if there is one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+
+    def change(
+        self, board: Board, epoch: Epoch, since: int, intervals: list[float], seconds: float
+    ) -> tuple[Change, float] | None:
+        """The moves that pay, and how many seconds a step then takes less; looked at once in a generation.
+
+        Args:
+            board: shared by all.
+            epoch: who is alive.
+            since: steps that this generation has done.
+            intervals: seconds of the last steps.
+            seconds: that a move costs.
+        """
+        problem = replace(self.problem, dead=epoch.dead(grid(self.problem.stages, self.problem.replicas)))
+        if not problem.dead or self._looked == epoch.number or since < _SETTLED:
+            return None
+        self._looked = epoch.number
+        now = board.take(f"period/{epoch.number}")
+        then = board.take(f"plan/{epoch.plans}/{len(problem.dead)}")
+        if now is None or then is None or not now:
+            return None
+        found = Change(moves(problem), now, then["period"])
+        slot = statistics.median(intervals[-since:]) / now
+        left = self.steps - (len(intervals) + 1)
+        return (found, slot * (found.before - found.after)) if found.pays(seconds, slot, left) else None
+
+    def predicted(self) -> float | None:
+        """Seconds of a step without failures, by the simulator and what was measured; None before that."""
+        if self.durations is None:
+            return None
+        return predict(self.plans[0].schedule, self.durations, iterations=6).period

@@ -1,0 +1,108 @@
+"""A stage that has lost all its workers goes back to the checkpoint alone, and does its steps again from logs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from cedar.trainers.resilient.executor import Kept
+from cedar.trainers.resilient.history import History, find_sources
+from cedar.trainers.resilient.model import Transformer
+from cedar.trainers.resilient.schedule import Instruction, Worker
+from tests.trainers.resilient.toy_grid import Crew, Killed, job
+
+MODEL = Transformer(vocabulary=17, length=5, layers=3, width=8, heads=2, dropout=0.1)
+CLIP = 0.66
+MODES = ["sync", "staggered"]
+pytestmark = pytest.mark.timeout(300)
+
+
+def crew(mode: str, **more: object) -> Crew:
+    return Crew(job(stages=3, mode=mode, steps=6, replay=True), model=MODEL, every=2, clip=CLIP, **more)
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[Worker, str]:
+    torch.set_num_threads(1)  # as each test has: bits depend on it
+    return crew("sync").run()
+
+
+def lost(stage: int, step: int) -> dict[Worker, tuple[int, int]]:
+    return {Worker(stage, 0): (step, 2), Worker(stage, 1): (step, 7)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("stage", "step"), [(0, 3), (1, 5), (2, 1), (1, 3)])
+def test_a_lost_stage_does_its_steps_again_alone(whole: dict[Worker, str], mode: str, stage: int, step: int) -> None:
+    run = crew(mode, kills=lost(stage, step))
+    done: Counter[tuple[Worker, int]] = Counter()
+
+    def watch(worker: Worker, step: int, at: int, instruction: Instruction) -> None:
+        if instruction.kind == "STEP" and at >= 0:
+            done[worker, step] += 1
+
+    run.watch = watch
+    found = run.run()
+    assert found == {worker: whole[worker] for worker in found}
+    assert len(found) == 6
+    assert set(run.restores[1:]) == {"replay"}
+    others = [count for (worker, at), count in done.items() if worker.stage != stage and at < step - 1]
+    assert all(count == 1 for count in others)  # nobody else takes a step again
+    if step % 2:
+        assert done[Worker(stage, 0), step - 1] == 1  # by the schedule; again, it is done from logs
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("who", [Worker(1, 1), Worker(0, 0), Worker(2, 1)])
+def test_a_failure_while_steps_are_done_again_changes_no_bit(whole: dict[Worker, str], mode: str, who: Worker) -> None:
+    run = crew(mode, kills=lost(1, 5))
+    fired: list[int] = []
+
+    def watch(worker: Worker, step: int, at: int, instruction: Instruction) -> None:
+        if len(run.restores) == 2 and worker == who and not fired and (at >= 0 or who.stage != 1):
+            fired.append(step)
+            raise Killed
+
+    run.watch = watch
+    found = run.run()
+    assert fired
+    assert found == {worker: whole[worker] for worker in found}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_where_logs_are_gone_with_a_neighbour_all_restore(whole: dict[Worker, str], mode: str) -> None:
+    """Worker (0, 1) dies in step 3 with what it had sent since step 2, and in step 3 stage 1 dies."""
+    kills = {Worker(0, 1): (3, 1), Worker(1, 0): (3, 10), Worker(1, 1): (3, 12)}
+    run = crew(mode, kills=kills)
+    found = run.run()
+    assert found == {worker: whole[worker] for worker in found}
+    assert "restore" in run.restores[1:]
+
+
+def test_logs_are_kept_from_the_checkpoint_on() -> None:
+    run = crew("sync")
+    run.run()
+    for trainer in run.trainers.values():
+        assert min(trainer.history.steps, default=9) >= 4
+        assert trainer.logged > 0
+
+
+def test_who_sends_what_is_found_or_refused() -> None:
+    history = History(first=False, last=False)
+    kept = Kept(0, outputs={(0, 0): torch.zeros(2)}, gradients={(0, 0): torch.ones(2)})
+    history.add(0, kept, None)
+    history.scaled(0, 0.5)
+    told = {Worker(0, 1): history.told(), Worker(2, 0): history.told(), Worker(0, 2): history.told()}
+    found = find_sources(told, 1, range(1), stages=3, keys=[(0, 0)], tied=True, staggered=False)
+    assert found is not None
+    assert list(found.messages(0, [(0, 0)])) == [
+        (Worker(0, 1), "outputs", (0, 0)), (Worker(2, 0), "gradients", (0, 0)),
+    ]  # fmt: skip
+    assert found.scales == {0: 0.5}
+    for steps, keys, stage, tied in ((2, 1, 1, False), (1, 2, 1, False), (1, 1, 0, True)):
+        wanted = [(0, number) for number in range(keys)]
+        assert find_sources(told, stage, range(steps), stages=3, keys=wanted, tied=tied, staggered=False) is None
+    history.forget(1)
+    assert history.nbytes == 0
