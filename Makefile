@@ -13,7 +13,7 @@ CODE := cedar tests examples benchmarks conftest.py
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test test-long coverage chaos lint format types layers check bench-core bench-optimizer bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation-training bench-recommendation-storage bench-dedup bench-transport bench-cluster clean
+.PHONY: help venv demo test test-long coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-transport bench-cluster clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -62,6 +62,12 @@ check: $(STAMP)  ## the tests alone; ARGS='-k shuffle' narrows them down
 coverage: $(STAMP)  ## the tests, and which lines they ran; half as long again
 	@$(BIN)/python -m pytest -n 2 --cov=cedar $(ARGS)
 
+bench: $(STAMP)  ## ours against every peer, each in an environment of its own; ARGS='--only simclr --data DIR'
+	@$(BIN)/python -m benchmarks.peers $(ARGS)
+
+bench-full: $(STAMP)  ## the same with more rows, more rounds and every setting; hours
+	@$(BIN)/python -m benchmarks.peers --full $(ARGS)
+
 bench-core: $(STAMP)  ## the figures of the core, into benchmarks/out/; QUICK=1 for under a minute
 	@$(BIN)/python -m benchmarks.core $(if $(QUICK),--quick)
 
@@ -74,8 +80,11 @@ bench-chaos: $(STAMP)  ## killed workers, poison rows, resumes, soak; QUICK=1 fo
 bench-storage: $(STAMP)  ## a store that fails 5 and 30% of its requests; QUICK=1 for a minute
 	@$(BIN)/python -m benchmarks.storage $(if $(QUICK),--quick)
 
-bench-moe: $(STAMP)  ## the figures of the mixture-of-experts trainer; QUICK=1 for minutes, ARGS='--jobs 2'
+bench-moe: $(STAMP)  ## the figures of the mixture-of-experts trainer; QUICK=1 for minutes, ARGS='--only language --minutes 30'; goes on where it was
 	@$(BIN)/python -m benchmarks.moe $(if $(QUICK),--quick) $(ARGS)
+
+bench-recommendation: $(STAMP)  ## all figures of recommendation; QUICK=1 for minutes, ARGS='--only storage quality' for some
+	@$(BIN)/python -m benchmarks.recommendation $(if $(QUICK),--quick) $(ARGS)
 
 bench-recommendation-training: $(STAMP)  ## training on deduplicated rows; QUICK=1 for minutes
 	@$(BIN)/python -m benchmarks.recommendation_training $(if $(QUICK),--quick) $(ARGS)
@@ -92,10 +101,10 @@ bench-transport: $(STAMP)  ## how blocks travel between processes, and what is l
 bench-cluster: $(STAMP)  ## a Dask cluster of this machine, and what befalls its workers; QUICK=1 for minutes
 	@$(BIN)/python -m benchmarks.cluster $(if $(QUICK),--quick) $(ARGS)
 
-bench-resilient: $(STAMP)  ## what a dead worker costs the resilient trainer; QUICK=1 for minutes, ARGS=--plans for schedules, too
+bench-resilient: $(STAMP)  ## what a dead worker costs the resilient trainer; QUICK=1 for minutes, ARGS='--only kills --minutes 10'; goes on where it was
 	@$(BIN)/python -m benchmarks.resilient $(if $(QUICK),--quick) $(ARGS)
 
-bench-resilient-plans: $(STAMP)  ## schedules of the resilient trainer; QUICK=1 for two minutes
+bench-resilient-plans: $(STAMP)  ## schedules of the resilient trainer; QUICK=1 for two minutes, ARGS='--only exact'; goes on where it was
 	@$(BIN)/python -m benchmarks.resilient_plans $(if $(QUICK),--quick) $(ARGS)
 
 clean:  ## remove what was built, .venv included

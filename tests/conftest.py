@@ -18,7 +18,9 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 _SLOW_MACHINES = [HealthCheck.too_slow]
-settings.register_profile("ci", derandomize=True, deadline=None, database=None, suppress_health_check=_SLOW_MACHINES)
+settings.register_profile(
+    "ci", max_examples=50, derandomize=True, deadline=None, database=None, suppress_health_check=_SLOW_MACHINES
+)
 settings.register_profile("dev", deadline=None, suppress_health_check=_SLOW_MACHINES)
 settings.register_profile("long", deadline=None, max_examples=1000, suppress_health_check=_SLOW_MACHINES)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
@@ -45,7 +47,7 @@ def no_thread_left_behind() -> Iterator[None]:
     """Fails a test whose threads are still there some seconds after it ended."""
     before = set(threading.enumerate())
     yield
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 20.0
     while left := _left(before):
         if time.monotonic() > deadline:
             pytest.fail("threads left behind: " + ", ".join(sorted(t.name for t in left)))
