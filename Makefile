@@ -57,10 +57,10 @@ layers: $(STAMP)  ## who may import whom
 	@$(BIN)/lint-imports
 
 check: $(STAMP)  ## the tests alone; ARGS='-k shuffle' narrows them down
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 coverage: $(STAMP)  ## the tests, and which lines they ran; half as long again
-	@$(BIN)/python -m pytest -n 2 --cov=cedar $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --cov=cedar $(ARGS)
 
 bench: $(STAMP)  ## ours against every peer, each in an environment of its own; ARGS='--only simclr --data DIR'
 	@$(BIN)/python -m benchmarks.peers $(ARGS)

@@ -19,7 +19,7 @@ import pytest
 import cedar
 from cedar import CedarError, PipelineError, RowError, SourceError, col
 
-pytestmark = pytest.mark.timeout(60)  # nothing hangs
+pytestmark = pytest.mark.timeout(180)  # nothing hangs
 EXECUTORS = ["inline", "threads"]
 
 

@@ -28,7 +28,7 @@ from cedar.optimizer import planner as optimizer
 from cedar.profile import Machine, Profile
 from tests.toy_runs import plain
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 
 FILES, ROWS = 24, 250
 RARE = FILES * ROWS // 2 + 7  # the one row where things go wrong, far from any sample

@@ -2,7 +2,8 @@
 
 Two rows are the same where their bits are: a NaN equals the NaN of the same bits, 0.0 and -0.0 differ, a null list is
 not an empty one. A list of numbers is looked at as one binary value over the same memory, which Arrow's
-``dictionary_encode`` numbers without a copy, without a sort and without collisions.
+``dictionary_encode`` numbers without a copy, without a sort and without collisions. Where most rows are the one before
+them, only those that are not are numbered.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from cedar.columns import canonical_type
 
 Codes = npt.NDArray[np.int64]
-
-_MOST = 1 << 62  # numbers of two columns are combined into one below this
 
 
 def distinct(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes]:
@@ -53,22 +53,49 @@ def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], C
         >>> distinct_rows([lists])[2][0].to_pylist()
         [[1, 2], [3]]
     """
-    codes, count, held = _coded(columns[0])
-    dictionaries, gaps = [held], False
-    for column in columns[1:]:
-        more, others, held = _coded(column)
-        dictionaries.append(held)
-        if count == others and not gaps and np.array_equal(codes, more):
-            continue  # it changes where the ones before do
-        if count * others >= _MOST:
-            codes, count = _numbered(pa.array(codes))
-        codes, count, gaps = codes * others + more, count * others, True  # numbers with gaps, until they are numbered
-    if gaps:
-        codes, count = _numbered(pa.array(codes))
+    views = [_alike(_flat(column)) for column in columns]
+    heads = _heads(views)
+    codes, count, held = _combined(views if heads is None else [view.take(pa.array(heads)) for view in views])
     first = np.zeros(count, dtype=np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    if heads is not None:
+        begins = np.zeros(len(columns[0]), dtype=np.int64)
+        begins[heads] = 1
+        codes, first = codes[np.cumsum(begins) - 1], heads[first]
     # As many distinct values as distinct rows: both are in the order of first occurrence, so they are the same rows.
-    return codes.astype(np.int32), first, [None if d is None or len(d) != count else d for d in dictionaries]
+    values = [_lists(c, h) if len(h) == count else None for c, h in zip(columns, held, strict=True)]
+    return codes.astype(np.int32), first, values
+
+
+def _heads(views: Sequence[pa.Array]) -> Codes | None:
+    """The rows that differ from the one before them; None where most do, and looking for them does not pay."""
+    rows = len(views[0])
+    if rows < 2:
+        return None
+    same = np.ones(rows - 1, dtype=bool)
+    for view in views:
+        equal = pc.equal(view.slice(1), view.slice(0, rows - 1)).buffers()[1]
+        same &= np.unpackbits(np.frombuffer(equal, np.uint8), count=rows - 1, bitorder="little").view(bool)
+        if 2 * np.count_nonzero(same) < rows:
+            return None
+    return np.flatnonzero(np.concatenate([[True], ~same]))
+
+
+def _combined(views: Sequence[pa.Array]) -> tuple[Codes, int, list[pa.Array]]:
+    """A number per row, how many there are, and the distinct values of each view."""
+    codes, count, held = np.zeros(len(views[0]), dtype=np.int64), 1, []
+    for view in views:
+        if held and count == len(codes):
+            held.append(view)  # all rows differ already
+            continue
+        encoded = view.dictionary_encode()
+        more, others = as_ints(encoded.indices, np.int32).astype(np.int64), len(encoded.dictionary)
+        if not held:
+            codes, count = more, others
+        elif count != others or not np.array_equal(codes, more):  # it changes where the ones before do not
+            codes, count = _numbered(pa.array(codes * others + more))
+        held.append(encoded.dictionary)
+    return codes, count, held
 
 
 def renumber(inverse: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -82,18 +109,23 @@ def _codes(array: pa.Array) -> tuple[Codes, int]:
     return _numbered(_flat(array))
 
 
-def _coded(column: pa.Array) -> tuple[Codes, int, pa.Array | None]:
-    """A number per row, how many there are, and the value of each, where it is a list of numbers without nulls."""
-    encoded = _flat(column).dictionary_encode(null_encoding="encode")
-    codes, held = as_ints(encoded.indices, np.int32).astype(np.int64), encoded.dictionary
+def _alike(view: pa.Array) -> pa.Array:
+    """A view of values that Arrow compares, none of them null: binary ones or integers, else their numbers."""
+    kind = view.type
+    plain = pt.is_large_binary(kind) or pt.is_integer(kind)
+    return view if plain and not view.null_count else pa.array(_numbered(view)[0])
+
+
+def _lists(column: pa.Array, held: pa.Array) -> pa.Array | None:
+    """Rows of a view as the lists that they are; None for lists of other things than numbers, and for nulls."""
     kind = column.type
     number = pt.is_large_list(kind) and (pt.is_integer(kind.value_type) or pt.is_floating(kind.value_type))
     if not number or column.null_count or column.values.null_count or not len(held):
-        return codes, len(held), None
+        return None
     width = kind.value_type.bit_width // 8
     offsets = np.frombuffer(held.buffers()[1], dtype=np.int64, count=len(held) + 1, offset=held.offset * 8) // width
     items = pa.Array.from_buffers(kind.value_type, int(offsets[-1]), [None, held.buffers()[2]])
-    return codes, len(held), pa.Array.from_buffers(kind, len(held), [None, pa.py_buffer(offsets)], children=[items])
+    return pa.Array.from_buffers(kind, len(held), [None, pa.py_buffer(offsets)], children=[items])
 
 
 def _numbered(array: pa.Array) -> tuple[Codes, int]:

@@ -22,7 +22,7 @@ from cedar.operators.base import Env
 from cedar.plan.data import Plan, Prediction
 from cedar.profile import Machine, Observation, OperatorProfile, Profile
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 # ---- a function whose cost changes in the middle of the epoch --------------------------------------------------------
 

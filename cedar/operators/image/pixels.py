@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,9 +53,6 @@ class PixelProgram:
         if self.norms and not self.to_float:
             for image, result in zip(images, out, strict=True):
                 _standardize(image, self.norms, result, self.channels_first)
-        elif rows and self.channels_first and not self.to_float:
-            for result, made in zip(out, replace(self, channels_first=False).run(images, draws), strict=True):
-                result[:] = made.transpose(2, 0, 1)
         elif rows:
             self._pass(images, draws, out)
         return out
@@ -83,7 +80,7 @@ class PixelProgram:
                 raise ValueError(f"out is not contiguous, of shape {shape} and {np.dtype(dtype)}")
         _, targets, made = _places(out)
         layouts[:, 4] = made[:, :3].prod(axis=1)
-        writes = pixels_kernels.PIXELS
+        writes = pixels_kernels.PLANES if self.channels_first else pixels_kernels.PIXELS
         if self.to_float:
             writes = pixels_kernels.FLOAT_PLANES if self.channels_first else pixels_kernels.FLOATS
         norms = np.ones((len(self.norms), 2, 4), dtype=np.float32)

@@ -41,8 +41,8 @@ from cedar.operators.image.pixels_points import (
 )
 
 CHUNK = 1024  # pixels of a stretch: three channels of float32 and of results are 24 KiB
-KEEP, PIXELS, FLOATS, FLOAT_PLANES = 0, 1, 2, 3  # what a sweep writes; KEEP is for a next sweep
-NOTHING = 4  # what a sweep writes that only looks
+KEEP, PIXELS, PLANES, FLOATS, FLOAT_PLANES = 0, 1, 2, 3, 4  # what a sweep writes; KEEP is for a next sweep
+NOTHING = 5  # what a sweep writes that only looks
 
 _NONE, _BRIGHTNESS, _SATURATION, _HUE = _codes.NONE, _codes.BRIGHTNESS, _codes.SATURATION, _codes.HUE
 _GREY, _GREY_ONE, _SPREAD = _codes.GREY, _codes.GREY_ONE, _codes.SPREAD
@@ -201,6 +201,9 @@ def sweep(
                     write_plane(planes[c], work[c, at:], n)
             elif writes == PIXELS:
                 write_pixels(planes, left, out[at * left :], n)
+            elif writes == PLANES:
+                for c in range(left):
+                    write_plane(planes[c], out[c * pixels + at :], n)
             elif writes != NOTHING:
                 for c in range(left):
                     target = planes[4 + c]  # not in place: loops over one array alone become vector instructions
@@ -259,8 +262,9 @@ def apply(
         stride, size = layouts[row, 3], layouts[row, 4]
         packed = stride == width * channels
         image = (addresses[row], stride, 1, height * width) if packed else (addresses[row], stride, height, width)
-        out = _carray(pointer(targets[row]), (size if writes == PIXELS else 0,), np.uint8)
-        floats = _carray(float_pointer(targets[row]), (0 if writes == PIXELS else size,), np.float32)
+        whole = writes < FLOATS
+        out = _carray(pointer(targets[row]), (size if whole else 0,), np.uint8)
+        floats = _carray(float_pointer(targets[row]), (0 if whole else size,), np.float32)
         count = needed(steps[row], values[row], channels, codes, numbers)
         begin, kept = 0, False
         while True:

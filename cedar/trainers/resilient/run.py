@@ -18,7 +18,7 @@ from cedar.trainers.resilient.chaos import Mishap
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.lead import Event, Lead
-from cedar.trainers.resilient.control.supervisor import LOOK, Supervisor
+from cedar.trainers.resilient.control.supervisor import Supervisor
 from cedar.trainers.resilient.manager import Manager
 from cedar.trainers.resilient.options import Options
 from cedar.trainers.resilient.planner import Problem
@@ -140,7 +140,8 @@ def _watch(
     with progress("resilient", setup.options.run.steps, quiet=quiet) as say:
         while not chief.over:
             supervisor.tick()
-            chief.tick(time.monotonic(), follower.step)
+            chief.tick(supervisor.clock.now, follower.step)
+            supervisor.tell(chief.generation)
             follower.look(chief)
             manager.look(follower.steps)
             if rejoins and follower.step >= rejoins[0]:
@@ -154,10 +155,19 @@ def _watch(
                 if not quiet and event.what != "start":
                     who = "" if event.worker is None else f" of {event.worker}"
                     _say(f"generation {event.generation}: {event.what}{who} {event.why}")
-            time.sleep(LOOK)
+            supervisor.pause()
     follower.look(chief)
-    board.put("over", True)
+    see_off(board, chief, supervisor)
     return _record(board, chief, follower, setup, manager)
+
+
+def see_off(board: Board, chief: Lead, supervisor: Supervisor) -> None:
+    """Tell the other supervisors that the run is over, and wait until they know: the store ends with this process."""
+    board.put("over", True)
+    while any(name != supervisor.name and not board.count(f"left/{name}", 0) for name in chief.machines):
+        supervisor.tick()
+        chief.listen(supervisor.clock.now)  # forgets those who are silent
+        supervisor.pause()
 
 
 def _record(board: Board, chief: Lead, follower: _Follower, setup: Setup, manager: Manager) -> Record:
@@ -198,9 +208,10 @@ def join(options: Options, host: str, port: int) -> None:
         try:
             while not board.take("over"):
                 supervisor.tick()
-                time.sleep(LOOK)
+                supervisor.pause()
         finally:
             supervisor.stop()
+        board.count(f"left/{supervisor.name}")
     except RuntimeError as error:
         raise _storeless(error) from error
 

@@ -45,6 +45,7 @@ class Beats:
     def __init__(self, rows: int) -> None:
         self._memory = mmap.mmap(-1, 8 * (1 + rows * _FIELDS))
         self.numbers = memoryview(self._memory).cast("d")
+        self._known: dict[int, tuple[float, float]] = {}  # the watcher's: numbers, and since when they are so
 
     @property
     def generation(self) -> int:
@@ -59,6 +60,7 @@ class Beats:
         base = 1 + row * _FIELDS
         for field in range(_FIELDS):
             self.numbers[base + field] = 0.0
+            self._known.pop(base + field, None)
         self.numbers[base + _BEAT] = self.numbers[base + _SINCE] = time.monotonic()
         self.numbers[base + _PEER] = -1
 
@@ -90,8 +92,8 @@ class Beats:
         waiting = numbers[base + _STATE] == WAITING
         return Seen(int(numbers[base + _STEP]), int(numbers[base + _AT]), waiting, int(numbers[base + _PEER]))
 
-    def hung(self, row: int, heartbeat: float, now: float | None = None, starting: float = 120.0) -> str | None:
-        """Why a worker counts as hung; None if it does not.
+    def hung(self, row: int, heartbeat: float, now: float, starting: float = 120.0) -> str | None:
+        """Why a worker counts as hung; None if it does not. Call often: it compares what it sees with what it saw.
 
         A worker that is only slow does not: an instruction may take ``heartbeat`` seconds, and five times as long as
         the slowest one that it has done.
@@ -99,15 +101,23 @@ class Beats:
         Args:
             row: of the worker.
             heartbeat: seconds.
-            now: by ``time.monotonic``.
+            now: by the watcher's ``Clock``.
             starting: seconds that a new worker has until its first sign, and for its first step.
         """
         base, numbers = 1 + row * _FIELDS, self.numbers
-        now = time.monotonic() if now is None else now
+        silent, still = self._unchanged(base + _BEAT, now), self._unchanged(base + _MOVES, now)
         limit = starting if numbers[base + _STATE] == STARTING else heartbeat
-        if now - numbers[base + _BEAT] > limit:
+        if silent > limit:
             return f"it gave no sign for {limit:g} s"
         limit = max(limit, 5 * numbers[base + _SLOWEST]) if numbers[base + _SLOWEST] else starting
-        if numbers[base + _STATE] == RUNNING and now - numbers[base + _SINCE] > limit:
+        if numbers[base + _STATE] == RUNNING and still > limit:
             return f"it made no progress for {limit:.3g} s and waited for nobody"
         return None
+
+    def _unchanged(self, at: int, now: float) -> float:
+        """For how long this number has been what it is."""
+        value, since = self._known.get(at, (None, now))
+        if self.numbers[at] != value:
+            self._known[at] = self.numbers[at], now
+            return 0.0
+        return now - since

@@ -95,7 +95,7 @@ class Lead:
         """
         for report in self._mailbox.new(now):
             self._heard(report, now)
-        self._listen(now)
+        self.listen(now)
         if self._doubt is not None and now - self._doubt[0] > self.silence / 4 and not self._news:
             self._news.append((None, *self._doubt[1:]))  # nobody died: only a connection broke
         if self.generation == 0:
@@ -135,7 +135,7 @@ class Lead:
                 return  # everybody meets anew anyway
             self._doubt = now, time.time(), report["error"]
 
-    def _listen(self, now: float) -> None:
+    def listen(self, now: float) -> None:
         """Supervisors that gave no sign for too long are gone, with their workers."""
         for name, machine in list(self.machines.items()):
             beats = self.board.count(f"machine/{name}", 0)

@@ -7,10 +7,12 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from multiprocessing import connection
 from typing import Any
 
 from cedar.trainers.resilient.control.beats import Beats
 from cedar.trainers.resilient.control.board import Board
+from cedar.trainers.resilient.control.clock import Clock
 from cedar.trainers.resilient.schedule import Worker
 
 LOOK = 0.01  # seconds between two looks
@@ -38,14 +40,15 @@ class Supervisor:
         self.processes: dict[Worker, Any] = {}
         self.rows: dict[Worker, int] = {}
         self.started: dict[Worker, int] = {}
+        self.clock = Clock()
         self._orders = 0
         self._signed = 0.0
         board.report("machine", machine=name)
 
     def tick(self) -> None:
         """Do what the lead ordered, look at the workers, tell them the newest generation."""
-        self.beats.generation = self.board.generation()
-        now = time.monotonic()
+        self.tell(self.board.generation())
+        watched, now = self.clock.look(), time.monotonic()
         if now - self._signed > _SIGN:
             self._signed = now
             self.board.count(f"machine/{self.name}")
@@ -58,7 +61,7 @@ class Supervisor:
         for worker, process in list(self.processes.items()):
             code = process.exitcode
             if code is None:
-                why = self.beats.hung(self.rows[worker], self.heartbeat)
+                why = self.beats.hung(self.rows[worker], self.heartbeat, watched)
                 if why is None:
                     continue
                 os.kill(process.pid, signal.SIGKILL)
@@ -73,6 +76,14 @@ class Supervisor:
                     why=f"{why}, at step {seen.step}, instruction {seen.at}",
                 )  # fmt: skip
             process.close()
+
+    def tell(self, generation: int) -> None:
+        """The workers of this machine are told the newest generation."""
+        self.beats.generation = generation
+
+    def pause(self) -> None:
+        """Until it is time to look again: at once when a worker has ended."""
+        connection.wait([process.sentinel for process in self.processes.values()], LOOK)
 
     def _start(self, worker: Worker) -> None:
         row = self.rows.setdefault(worker, len(self.rows))
