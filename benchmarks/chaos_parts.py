@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -174,6 +175,8 @@ def _resumes(quick: bool) -> list[Figure]:
         except Exception:
             logging.getLogger("cedar").exception("seed %d", seed)
             failed += 1
+        if (seed + 1) % 100 == 0:
+            print(f"{seed + 1:,} random pipelines, {failed} failed", file=sys.stderr, flush=True)
     note = f"{cases:,} random pipelines, {cases * len(PROPERTIES):,} cases of stop, resume, executor, workers and ranks"
     return [at_most("random pipelines: rows lost, repeated or reordered", 0, [failed], "pipelines", note=note)]
 
