@@ -282,7 +282,7 @@ predicates = st.recursive(
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 @given(tables(), st.lists(predicates, min_size=1, max_size=6))
 def test_no_row_that_polars_keeps_is_lost(tmp_path, made, asked):
