@@ -122,7 +122,9 @@ def frozen(environment: Environment) -> str:
     """What is installed, as pins."""
     assert environment.python is not None
     command = [environment.python, "-m", "pip", "freeze", "--disable-pip-version-check"]
-    lines = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.splitlines()
+    # without this process's PYTHONPATH: a checkout on it is not in the environment
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=plain_variables())
+    lines = done.stdout.splitlines()
     # a local version (+cpu) names a build of one index: the plain one is to be had everywhere
     return "\n".join(line.partition("+")[0] for line in lines if "==" in line) + "\n"
 

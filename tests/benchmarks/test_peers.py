@@ -225,6 +225,7 @@ def test_an_environment_is_what_its_pins_say():
             names = {environments.name_of(text).lower() for text in pinned}
             wanted = {environments.name_of(text).lower() for text in (*entry.requirements, "numpy", "simplejpeg")}
             assert wanted <= names, name
+            assert "cedar" not in names, f"{name}: no index has the checkout"
             assert all("==" in text and "+" not in text for text in pinned), name
 
 
