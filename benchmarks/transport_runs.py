@@ -135,7 +135,7 @@ def settled():  # the spare worker may still be starting
         found = now
         time.sleep(2)
     return found
-cycles(20)
+cycles(100)  # by then each worker has had to make its arena
 before = settled()
 cycles(int(sys.argv[1]))
 print(json.dumps([before, settled(), time.time()]))
