@@ -18,7 +18,12 @@ __all__ = ["load_pipeline", "main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. What is wrong is said on stderr, without a traceback."""
     parser = _parser()
-    chosen = parser.parse_args(arguments)
+    chosen, rest = parser.parse_known_args(arguments)
+    if "changes" in chosen:  # KEY=VALUE may stand on both sides of an option; argparse takes only the first run of them
+        chosen.changes += [each for each in rest if "=" in each and not each.startswith("-")]
+        rest = [each for each in rest if each not in chosen.changes]
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if "call" not in chosen:
         parser.print_help()
         return 0

@@ -8,6 +8,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from cedar.errors import CedarError
@@ -100,9 +101,16 @@ def _value(value: Any, hint: Any, where: str, key: str) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _build(value, hint, where, key + ".")
     if origin in (typing.Union, types.UnionType):
+        listed = isinstance(value, (list, tuple))
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-        return _value(value, kinds[0], where, key) if len(kinds) == 1 else value
-    if origin is tuple and isinstance(value, list):
+        kinds = [kind for kind in kinds if (typing.get_origin(kind) is tuple) == listed] or kinds
+        for kind in kinds[:-1]:
+            with suppress(CedarError):
+                return _value(value, kind, where, key)
+        return _value(value, kinds[-1], where, key)
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise CedarError(f"{where}: {key!r} is {value!r}, not a list", fix="write it as [...]")
         return tuple(_value(item, typing.get_args(hint)[0], where, f"{key}[{at}]") for at, item in enumerate(value))
     if origin is typing.Literal:
         if value not in typing.get_args(hint):

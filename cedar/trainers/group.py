@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from cedar.errors import CedarError
+from cedar.trainers.digest import digest
 
 
 @dataclass
@@ -86,6 +87,25 @@ class Group:
             total += row
         return total
 
+    def agree(self, values: Mapping[str, object], fix: str, device: torch.device | None = None) -> None:
+        """Compare what all ranks must hold alike.
+
+        Args:
+            values: the same keys on all ranks; values are compared by their ``repr``.
+            fix: what to do where they differ.
+            device: of the tensors that this group exchanges.
+
+        Raises:
+            CedarError: another rank holds another value; raised on all of them.
+        """
+        own = torch.tensor([digest(value) for value in values.values()], device=device)
+        table = self.gather(own, "agreement").cpu()
+        if odd := odd_ranks(table.tolist()):
+            names = [name for name, column in zip(values, table.T.tolist(), strict=True) if odd_ranks(column)]
+            raise CedarError(
+                f"ranks disagree: {odd} differ from rank 0 in {', '.join(names)}", done="nothing was trained", fix=fix
+            )
+
     def exchange(self, rows: torch.Tensor, send: Sequence[int], receive: Sequence[int], phase: str) -> torch.Tensor:
         """Rows for each rank out, rows from each rank in, both in the order of ranks.
 
@@ -115,3 +135,13 @@ class Group:
                     done="this rank stopped; what the last checkpoint holds is safe",
                     fix="start again with --resume, on as many ranks or on fewer",
                 ) from error
+
+
+def odd_ranks(values: Sequence[object]) -> list[int]:
+    """The ranks whose value is not that of rank 0.
+
+    Example:
+        >>> odd_ranks([3, 3, 4])
+        [2]
+    """
+    return [rank for rank, value in enumerate(values) if value != values[0]]

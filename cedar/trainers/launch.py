@@ -125,27 +125,70 @@ def connected(device: str = "cpu", *, timeout: float = 600.0) -> Iterator[int]:
 
     Yields:
         How many ranks there are on this machine.
+
+    Raises:
+        CedarError: the environment does not say where ranks meet, they do not, or this one has no GPU.
     """
-    if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         yield 1
         return
     import torch.distributed as dist
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, world, port = (_number(name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    local, address = int(os.environ.get("LOCAL_RANK", str(rank))), _told("MASTER_ADDR")
+    if device == "cuda":
+        _take_gpu(local)
     limit = dt.timedelta(seconds=timeout)
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = TCPStore(
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size=None if hosted else world,
-        is_master=rank == 0 and not hosted, timeout=limit, wait_for_workers=False,
-    )  # fmt: skip
-    attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, store=attempt, rank=rank, world_size=world, timeout=limit)
+    try:
+        store = TCPStore(
+            address, port, world_size=None if hosted else world, is_master=rank == 0 and not hosted, timeout=limit,
+            wait_for_workers=False,
+        )  # fmt: skip
+        attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+        dist.init_process_group(backend, store=attempt, rank=rank, world_size=world, timeout=limit)
+    except RuntimeError as error:
+        raise CedarError(
+            f"rank {rank} of {world} did not meet the others at {address}:{port} within {timeout:g} s: {error}",
+            done="nothing was trained",
+            fix="see that all ranks are started, and that MASTER_ADDR and MASTER_PORT are the same for all",
+        ) from error
     try:
         yield int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
     finally:
         dist.destroy_process_group()
+
+
+def _told(name: str) -> str:
+    if name in os.environ:
+        return os.environ[name]
+    raise CedarError(
+        f"RANK and WORLD_SIZE are set, so this is one of several ranks, and {name} is not set",
+        fix="start ranks with --ranks N or with torchrun, which set all of it; or unset RANK to train alone",
+    )
+
+
+def _number(name: str) -> int:
+    try:
+        return int(_told(name))
+    except ValueError as error:
+        raise CedarError(f"{name} is {os.environ[name]!r}, no whole number", fix="let torchrun set it") from error
+
+
+def _take_gpu(local: int) -> None:
+    """A GPU of its own for the rank with this number on this machine."""
+    import torch
+
+    found = torch.cuda.device_count()
+    one_each = found == 1 and "CUDA_VISIBLE_DEVICES" in os.environ  # whoever started the ranks has dealt them
+    if local >= found and not one_each:
+        raise CedarError(
+            f"rank {local} of this machine has no GPU: there are {found}, and each rank takes one",
+            fix="start as many ranks on a machine as it has GPUs, or set run.device=cpu",
+        )
+    torch.cuda.set_device(0 if one_each else local)
 
 
 def this_command(*arguments: str) -> list[str]:

@@ -16,8 +16,14 @@ def configure(parser: argparse.ArgumentParser, page: str) -> None:
     """Add the arguments; ``page`` is where the configuration is told of."""
     parser.add_argument("config", metavar="CONFIG", help=f"a TOML file; see {page}")
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings in place of the file's: run.steps=50")
-    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="processes on this machine (default: 1)")
+    parser.add_argument("--ranks", type=_count, default=1, metavar="N", help="processes on this machine (default: 1)")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in run.folder")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
 
 
 def train(name: str, chosen: argparse.Namespace, options: Any, files: Sequence[str] = ()) -> int:
@@ -39,9 +45,10 @@ def train(name: str, chosen: argparse.Namespace, options: Any, files: Sequence[s
     launch.end_with_launcher()
     import torch
 
+    from cedar.trainers.devices import device_of
+
     run, report = (import_module(f"cedar.trainers.{name}.{part}") for part in ("run", "report"))
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if options.run.device == "auto" else options.run.device
-    with launch.connected(device) as here:
+    with launch.connected(device_of(options.run.device).type) as here:
         torch.set_num_threads(options.run.threads or max(1, (os.cpu_count() or 1) // here))
         path = run.run(options, resume=chosen.resume)
         if int(os.environ.get("RANK", "0")) == 0:

@@ -8,6 +8,8 @@ import math
 def cosine(step: int, *, peak: float, steps: int, warmup: int = 0, least: float = 0.0) -> float:
     """Linear to ``peak`` over ``warmup`` steps, then half a cosine down to ``least`` at ``steps``, and flat from there.
 
+    The curve is that of SGDR (arXiv 1608.03983), without its restarts.
+
     Example:
         >>> [round(cosine(step, peak=1.0, steps=6, warmup=2, least=0.1), 3) for step in range(8)]
         [0.5, 1.0, 1.0, 0.868, 0.55, 0.232, 0.1, 0.1]

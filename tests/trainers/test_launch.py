@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,7 +11,8 @@ from contextlib import suppress
 import pytest
 
 from cedar.errors import CedarError
-from cedar.trainers.launch import run_ranks
+from cedar.trainers import launch
+from cedar.trainers.launch import connected, run_ranks
 
 RANK = "import os, pathlib; pathlib.Path(os.environ['FOLDER'], str(os.getpid())).touch()\n"
 
@@ -51,6 +53,44 @@ def test_ranks_end_with_the_process_that_started_them(tmp_path):
     assert end.value.code == 128 + signal.SIGTERM
     assert os.listdir(tmp_path)
     assert all(gone(int(pid)) for pid in os.listdir(tmp_path))
+
+
+def test_ranks_that_do_not_know_where_they_meet_are_told(monkeypatch):
+    for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(CedarError, match="this is one of several ranks, and MASTER_PORT is not set"), connected():
+        pass
+    monkeypatch.setenv("MASTER_PORT", "many")
+    with pytest.raises(CedarError, match="MASTER_PORT is 'many', no whole number"), connected():
+        pass
+    with socket.socket() as free:  # bound, and nobody listens
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        with (
+            pytest.raises(CedarError, match="rank 1 of 2 did not meet the others at 127.0.0.1"),
+            connected(timeout=0.5),
+        ):
+            pass
+
+
+def test_each_rank_takes_a_gpu_of_its_own(monkeypatch):
+    import torch
+
+    taken = []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for local in range(2):
+        launch._take_gpu(local)
+    with pytest.raises(CedarError, match="rank 2 of this machine has no GPU: there are 2"):
+        launch._take_gpu(2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")  # whoever started it has given it that one
+    launch._take_gpu(3)
+    assert taken == [0, 1, 0]
 
 
 def children(pid):

@@ -11,8 +11,10 @@ import re
 import shutil
 import threading
 import warnings
+from collections.abc import Collection
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -22,11 +24,16 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 
 from cedar.errors import CedarError
 from cedar.trainers.group import Group
+from cedar.trainers.moe.options import settings
 from cedar.trainers.moe.parts import Part
 from cedar.trainers.moe.trainer import Trainer
 
 STATE = "state.json"
 _KINDS = ("master", "first", "second")
+_SHAPE = (  # of weights, of the data, of random numbers
+    "model.layers", "model.width", "model.heads", "experts.experts", "experts.hidden", "experts.shared",
+    "data.length", "data.batch", "data.held_out", "data.shuffle", "run.seed",
+)  # fmt: skip
 _NAME = re.compile(r"step-(\d{8})")
 
 
@@ -50,7 +57,11 @@ class Checkpoints:
         self._error: BaseException | None = None
 
     def save(self, trainer: Trainer) -> str:
-        """Save what a trainer holds now; the path of the checkpoint, which is there after ``wait``."""
+        """Save what a trainer holds now; the path of the checkpoint, which is there after ``wait``.
+
+        Raises:
+            CedarError: it could not be written, or the one before.
+        """
         self.wait()
         path = os.path.join(self.folder, f"step-{trainer.step:08d}")
         state = saved_state(trainer)
@@ -59,8 +70,17 @@ class Checkpoints:
             self._thread = threading.Thread(target=self._guarded, args=(path, state, copies), name="checkpoint")
             self._thread.start()
         else:
-            self._write(path, state, copies)
+            self._guarded(path, state, copies)
+            self.wait()
         return path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Until nothing is being written; an error under way is not hidden behind one of a checkpoint."""
+        with suppress(CedarError) if kind is not None else nullcontext():
+            self.wait()
 
     def wait(self) -> None:
         """Until the checkpoint that is being written is there.
@@ -81,8 +101,11 @@ class Checkpoints:
 
     def latest(self) -> str | None:
         """The newest whole checkpoint, None where there is none."""
-        found = sorted(name for name in os.listdir(self.folder) if _NAME.fullmatch(name))
+        found = self._names()
         return os.path.join(self.folder, found[-1]) if found else None
+
+    def _names(self) -> list[str]:
+        return sorted(name for name in os.listdir(self.folder) if _NAME.fullmatch(name))
 
     def load(self, trainer: Trainer, path: str) -> None:
         """Make a trainer what it was when it saved, on as many ranks or on others.
@@ -95,6 +118,7 @@ class Checkpoints:
             with open(os.path.join(path, STATE), encoding="utf-8") as file:
                 state = json.load(file)
             check(trainer, state, path)
+            load_state(trainer, state, path)
             tensors = _tensors(trainer.optimizer.parts, self.group, copy=False)
             with _quiet():
                 load_shards(tensors, checkpoint_id=path, process_group=self._side, no_dist=self._side is None)
@@ -108,13 +132,12 @@ class Checkpoints:
                 found = tensors[f"{part.shards.name}.{kind}"]
                 local = found.to_local() if self._side is not None else found
                 getattr(part.shards, kind)[:, : local.shape[1]].copy_(local)
-        load_state(trainer, state, path)
         trainer.optimizer.publish()
 
     def _guarded(self, *what: Any) -> None:
         try:
             self._write(*what)
-        except BaseException as error:  # noqa: BLE001 - told by wait()
+        except (Exception, CheckpointException) as error:  # noqa: BLE001 - told by wait()
             self._error = error
 
     def _write(self, path: str, state: dict[str, Any], tensors: dict[str, Any]) -> None:
@@ -132,8 +155,8 @@ class Checkpoints:
                 os.fsync(file.fileno())
             shutil.rmtree(path, ignore_errors=True)
             os.rename(aside, path)
-            old = sorted(name for name in os.listdir(self.folder) if _NAME.fullmatch(name))[: -self.keep]
-            for name in old:
+            unfinished = [name for name in os.listdir(self.folder) if name.endswith(".part")]
+            for name in [*self._names()[: -self.keep], *unfinished]:
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
         self._meet()
 
@@ -148,9 +171,7 @@ def saved_state(trainer: Trainer) -> dict[str, Any]:
         "step": trainer.step,
         "updates": trainer.optimizer.steps,
         "skips": trainer.optimizer.skips,
-        "seed": trainer.options.run.seed,
-        "shapes": saved_shapes(trainer),
-        "options": asdict(trainer.options),
+        "settings": settings(trainer.options),
         "loader": trainer.batches.state_dict(),
         "layers": {
             layer.name: {
@@ -172,9 +193,9 @@ def load_state(trainer: Trainer, state: dict[str, Any], path: str) -> None:
     Raises:
         CedarError: a placement is not the one that was saved.
     """
+    trainer.batches.load_state_dict(state["loader"])  # which refuses other data, before anything is changed
     trainer.step = state["step"]
     trainer.optimizer.steps, trainer.optimizer.skips = state["updates"], state["skips"]
-    trainer.batches.load_state_dict(state["loader"])
     for layer in trainer.layers:
         found = state["layers"][layer.name]
         layer.basis = tuple(found["basis"])
@@ -189,32 +210,27 @@ def load_state(trainer: Trainer, state: dict[str, Any], path: str) -> None:
             )
 
 
-def check(trainer: Trainer, state: dict[str, Any], path: str) -> None:
-    """Compare what a checkpoint holds with what a trainer needs, before anything of the trainer is changed.
+def check(trainer: Trainer, state: dict[str, Any], path: str, free: Collection[str] | None = None) -> None:
+    """Compare the settings that were saved with those of a trainer, before anything of the trainer is changed.
+
+    Args:
+        trainer: that is to take the state.
+        state: what ``saved_state`` gave.
+        path: of it.
+        free: settings that may differ; None: all but those of shapes, data and random numbers.
 
     Raises:
         CedarError: they differ.
     """
-    if state["seed"] != trainer.options.run.seed:
+    saved, own = state["settings"], json.loads(json.dumps(settings(trainer.options)))
+    bound = _SHAPE if free is None else [name for name in own if name not in free]
+    odd = [f"{name} was {saved.get(name)!r} and is {own[name]!r}" for name in bound if own[name] != saved.get(name)]
+    if odd:
         raise CedarError(
-            f"{path} is of a run with seed {state['seed']}, this one has {trainer.options.run.seed}",
+            f"{path} was saved with other settings: {'; '.join(odd)}",
             done="nothing was loaded",
-            fix=f"set run.seed = {state['seed']}: data and dropout follow from it",
+            fix="give the settings that it was saved with, or another run.folder",
         )
-    own = saved_shapes(trainer)
-    if state["shapes"] != own:
-        odd = [name for name in {**own, **state["shapes"]} if own.get(name) != state["shapes"].get(name)]
-        told = "; ".join(f"{name} is {state['shapes'].get(name)} there and {own.get(name)} here" for name in odd)
-        raise CedarError(
-            f"{path} is of a model of another shape (rows, values of a row): {told}",
-            done="nothing was loaded",
-            fix="give the configuration that it was saved with, or another folder",
-        )
-
-
-def saved_shapes(trainer: Trainer) -> dict[str, list[int]]:
-    """Rows and values of a row of each part."""
-    return {part.shards.name: [part.shards.rows, part.shards.size] for part in trainer.optimizer.parts}
 
 
 def _tensors(parts: list[Part], group: Group, *, copy: bool) -> dict[str, Any]:

@@ -66,8 +66,9 @@ def limits(counts: torch.Tensor, placement: Placement, capacity: float | None) -
 def kept_copies(counts: torch.Tensor, limit: torch.Tensor, drop: Drop) -> torch.Tensor:
     """How many copies of each rank an expert takes, where there are more than its limit.
 
-    ``position``: those of the lowest ranks, as if ranks stood in a queue. ``probability``: each rank its share, rounded
-    by largest remainders (ties go to the lowest rank); which of its copies is for the rank to say.
+    ``position``: those of the lowest ranks, as if ranks stood in a queue (Switch Transformers, arXiv 2101.03961).
+    ``probability``: each rank its share, rounded by largest remainders (Hamilton's method; ties go to the lowest rank);
+    which of its copies is for the rank to say: the likeliest (batch prioritised routing, arXiv 2106.05974).
 
     Args:
         counts: int64 ``[ranks, experts]``.

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from cedar.errors import CedarError
-from cedar.trainers.group import Group
+from cedar.trainers.group import Group, odd_ranks
 from cedar.trainers.moe.dispatch import Dispatch, plan_dispatch
 from cedar.trainers.moe.experts import expert_outputs
 from cedar.trainers.moe.gather import take_rows
@@ -21,9 +21,9 @@ from cedar.trainers.moe.routing import Router, Routing, auxiliary_loss, z_loss
 class MoELayer(nn.Module):
     """A mixture of experts whose replicas are spread over the ranks of a group.
 
-    The router and the shared experts are plain parameters, the same on all ranks. The weights of the experts that this
-    rank holds are ``weights``, ``[held, 2 * width * hidden]``, in the order of ``placement.hosts[rank]``; who sets a
-    placement sets them too.
+    The router and the shared experts (DeepSeekMoE, arXiv 2401.06066) are plain parameters, the same on all ranks. The
+    weights of the experts that this rank holds are ``weights``, ``[held, 2 * width * hidden]``, in the order of
+    ``placement.hosts[rank]``; who sets a placement sets them too.
 
     Args:
         width: of a token.
@@ -84,7 +84,7 @@ class MoELayer(nn.Module):
         flat = tokens.reshape(-1, self.width)
         with self.group.meter.timing(f"routing {self.name}"):
             routing = self.router(flat)
-            counts = self._count(routing)
+        counts = self._count(routing)
         if self.policy.kind == "oracle":
             self.placement = place(counts.sum(0).tolist(), 1, self.options.slots, self.options.rule)
         with self.group.meter.timing(f"planning {self.name}"):
@@ -104,9 +104,7 @@ class MoELayer(nn.Module):
         own = torch.bincount(routing.experts.flatten(), minlength=self.options.experts)
         digest = torch.tensor([self.placement.digest], device=own.device)
         table = self.group.gather(torch.cat([own, digest]), f"counts {self.name}").cpu()
-        digests = table[:, -1].tolist()
-        if len(set(digests)) > 1:
-            odd = [rank for rank, found in enumerate(digests) if found != digests[0]]
+        if odd := odd_ranks(table[:, -1].tolist()):
             raise CedarError(
                 f"ranks disagree on where experts are: {odd} have another placement than rank 0",
                 done="nothing was sent",

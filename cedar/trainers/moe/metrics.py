@@ -24,7 +24,7 @@ class LayerRecord:
         replicas: of each expert.
         moved: replicas that the next step gives to other experts.
         sent: bytes from rank to rank, over all ranks, by phase.
-        seconds: of rank 0, by phase.
+        seconds: of rank 0, by phase; on a GPU those until its work was handed over.
     """
 
     name: str

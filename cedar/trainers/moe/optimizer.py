@@ -32,7 +32,9 @@ class Outcome:
 
 
 class Optimizer:
-    """AdamW over parts whose state is spread evenly over the ranks and never moves.
+    """AdamW over parts whose state is spread evenly over the ranks and never moves (SYMI, arXiv 2504.19925).
+
+    Clipping is by the norm of all gradients together (arXiv 1211.5063).
 
     Call ``add`` after each backward pass, ``update`` once per step, then, where experts live from now on being decided,
     ``publish``. Gradients are sums over ranks: divide the loss by the tokens of the whole step (or by the number of
@@ -72,8 +74,9 @@ class Optimizer:
             for part in self.parts:
                 part.sums.zero_()
             if self.skips > self.options.most_skips:
+                where = f"on ranks {list(outcome.ranks)}" if outcome.ranks else "once they were added up over ranks"
                 raise CedarError(
-                    f"{self.skips} steps in a row had gradients that are not finite, on ranks {list(outcome.ranks)}",
+                    f"{self.skips} steps in a row had gradients that are not finite, {where}",
                     done="no weight was changed by them",
                     fix="lower the learning rate, or look at the data of these ranks",
                 )

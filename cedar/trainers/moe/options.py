@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from cedar.trainers.moe.policies import Kind, Policy
 
@@ -56,8 +57,7 @@ class ExpertOptions:
         _positive(self, "experts", "slots", "hidden", "top_k")
         if self.top_k > self.experts:
             raise ValueError(f"top_k is {self.top_k}: there are {self.experts} experts")
-        if self.capacity < 0:
-            raise ValueError(f"capacity is {self.capacity}: give 0 (no limit) or more")
+        _not_negative(self, "shared", "capacity", "aux_loss", "z_loss", "bias_rate", "rates", "decays")
         for name in ("rates", "decays"):
             if getattr(self, name) and len(getattr(self, name)) != self.experts:
                 raise ValueError(f"{name} has {len(getattr(self, name))} values for {self.experts} experts")
@@ -91,6 +91,9 @@ class DataOptions:
 
     def __post_init__(self) -> None:
         _positive(self, "length", "batch", "accumulate")
+        _not_negative(self, "held_out")
+        if not all((self.paths,) if isinstance(self.paths, str) else self.paths or ("",)):
+            raise ValueError(f"paths is {self.paths!r}: give a path, a glob or a URL, or a list of them")
         if self.batch < self.accumulate:
             raise ValueError(f"a batch of {self.batch} rows cannot be cut into {self.accumulate} micro-batches")
 
@@ -150,6 +153,7 @@ class OptimizerOptions:
     most_skips: int = 10
 
     def __post_init__(self) -> None:
+        _not_negative(self, "rate", "least", "warmup", "eps", "decay", "clip", "most_skips")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas are {self.betas}: give two numbers of 0 or more, less than 1")
 
@@ -187,6 +191,7 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         _positive(self, "steps", "keep")
+        _not_negative(self, "evaluate_every", "save_every", "sparse_window", "threads")
 
 
 @dataclass(frozen=True)
@@ -200,7 +205,28 @@ class Options:
     run: RunOptions = field(default_factory=RunOptions)
 
 
+_OF_A_RANK = ("data.paths", "run.folder", "run.device", "run.threads")
+
+
+def settings(options: Options) -> dict[str, Any]:
+    """All that the training follows from, by "table.name": without what each rank may have for itself.
+
+    Example:
+        >>> settings(Options(DataOptions("text.txt", batch=4)))["data.batch"]
+        4
+    """
+    named = {f"{table}.{name}": value for table, of in asdict(options).items() for name, value in of.items()}
+    return {name: value for name, value in named.items() if name not in _OF_A_RANK}
+
+
 def _positive(options: object, *names: str) -> None:
     for name in names:
         if getattr(options, name) < 1:
             raise ValueError(f"{name} is {getattr(options, name)}: give 1 or more")
+
+
+def _not_negative(options: object, *names: str) -> None:
+    for name in names:
+        value = getattr(options, name)
+        if not all(0 <= each < math.inf for each in (value if isinstance(value, (tuple, list)) else (value,))):
+            raise ValueError(f"{name} is {value}: give 0 or more")

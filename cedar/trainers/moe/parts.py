@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import nn
 
+from cedar.trainers.digest import digest
 from cedar.trainers.group import Group
 from cedar.trainers.moe.layer import MoELayer
 from cedar.trainers.moe.shards import Hosts, Shards
@@ -158,8 +158,7 @@ def keyed(*key: object) -> torch.Generator:
         >>> torch.equal(torch.rand(3, generator=keyed(0, "a")), torch.rand(3, generator=keyed(0, "a")))
         True
     """
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest) >> 1)
+    return torch.Generator().manual_seed(digest(key))
 
 
 def _first_weights(layer: MoELayer, seed: int, row: int) -> torch.Tensor:

@@ -7,7 +7,6 @@ any placement can.
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from cedar.errors import CedarError
+from cedar.trainers.digest import digest
 
 
 def paper(popularity: Sequence[int], slots: int) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ def _checked(popularity: Sequence[int], slots: int) -> list[int]:
     if slots < len(counts):
         raise CedarError(
             f"{len(counts)} experts do not fit into {slots} slots: each needs one at least",
-            fix="give more slots per rank, more ranks, or fewer experts",
+            fix="give more slots per rank (experts.slots), more ranks, or fewer experts",
         )
     if any(count < 0 for count in counts):
         raise CedarError(f"popularity must not be negative: {counts}", fix="give the number of tokens of each expert")
@@ -152,8 +152,7 @@ class Placement:
     @cached_property
     def digest(self) -> int:
         """63 bits that two placements share only if they are equal."""
-        text = repr((self.replicas, self.ranks, self.slots)).encode()
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
+        return digest((self.replicas, self.ranks, self.slots))
 
     def moved(self, other: Placement) -> int:
         """How many replicas another placement gives to other experts."""

@@ -20,9 +20,9 @@ class Policy:
     """How a placement follows the counts.
 
     Args:
-        kind: ``symi`` (the counts of the last step), ``static`` (all experts alike, for good), ``periodic`` (the counts
-            of every ``every``-th step), ``ema`` (a moving average), ``oracle`` (the counts of the step itself: a bound
-            that only a single rank can reach, since there no weight has to travel).
+        kind: ``symi`` (the counts of the last step, arXiv 2504.19925), ``static`` (all experts alike, for good),
+            ``periodic`` (the counts of every ``every``-th step), ``ema`` (a moving average), ``oracle`` (the counts of
+            the step itself: a bound that only a single rank can reach, since there no weight has to travel).
         every: steps between two changes of ``periodic``.
         decay: of the past, at each step of ``ema``.
 

@@ -29,13 +29,13 @@ class Routing:
 
 
 class Router(nn.Module):
-    """Top-k of a linear map. Scores are worked out in float32 at least.
+    """Top-k of a linear map (arXiv 1701.06538). Scores are worked out in float32 at least.
 
     Args:
         width: of a token.
         experts: to choose from.
         top_k: experts per token.
-        score: ``softmax`` over experts, or ``sigmoid`` of each.
+        score: ``softmax`` over experts, or ``sigmoid`` of each (DeepSeek-V3, arXiv 2412.19437).
         renormalise: divide the gates of a token by their sum.
 
     ``bias``, float32 ``[experts]``, is added to the scores to choose by, never to the gates (loss-free balancing,

@@ -42,11 +42,17 @@ def run(options: Options, group: Group | None = None, *, resume: bool = False, q
     """
     group = group or Group()
     folder, run = options.run.folder, options.run
-    os.makedirs(folder, exist_ok=True)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise CedarError(
+            f"run.folder is {folder!r}, which cannot be made: {error.strerror}",
+            fix="set it to a folder for checkpoints and metrics",
+        ) from error
     with ExitStack() as stack:
         trainer = stack.enter_context(closing(Trainer(options, group)))
-        files = Checkpoints(os.path.join(folder, "checkpoints"), group, keep=run.keep, beside=run.save_async)
-        stack.callback(files.wait)
+        where = os.path.join(folder, "checkpoints")
+        files = stack.enter_context(Checkpoints(where, group, keep=run.keep, beside=run.save_async))
         sparse = None
         if run.sparse_window:
             sparse = stack.enter_context(SparseCheckpoints(os.path.join(folder, "sparse"), trainer, run.sparse_window))
@@ -78,8 +84,9 @@ def run(options: Options, group: Group | None = None, *, resume: bool = False, q
 
 
 def _resume(trainer: Trainer, files: Checkpoints, sparse: SparseCheckpoints | None) -> None:
-    dense = files.latest()
-    reached = sparse.end() if sparse is not None else None
+    dense, reached = files.latest(), sparse.end() if sparse is not None else None
+    found = {"the newest checkpoint": dense and os.path.basename(dense), "the end of the sparse one": reached}
+    trainer.group.agree(found, "give all ranks a run.folder that they share", trainer.device)
     if sparse is not None and reached is not None and (dense is None or reached > int(dense.rpartition("-")[2])):
         sparse.recover()
     elif dense is not None:

@@ -1,4 +1,4 @@
-"""Optimizer state that never moves: every rank holds an equal slice of every row, for good.
+"""Optimizer state that never moves: every rank holds an equal slice of every row, for good (SYMI, arXiv 2504.19925).
 
 A row is an expert, or a piece of the part of the model that all ranks hold. Gradients come to the slices and new
 weights leave from them, one exchange each; where a row's weights lived before is never asked.

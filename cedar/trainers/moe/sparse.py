@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from functools import partial
@@ -30,6 +30,10 @@ from cedar.trainers.moe.trainer import Logged, Trainer
 from cedar.trainers.moe.windows import plan_window
 
 _WINDOW = re.compile(r"window-(\d{8})\.(\d+)x(\d+)")  # first step, ranks, steps
+_FREE = (  # what a replay takes from the log, and what no step follows from
+    "optimizer.rate", "optimizer.least", "optimizer.warmup", "optimizer.schedule", "optimizer.clip",
+    "optimizer.most_skips", "run.steps", "run.evaluate_every", "run.save_every", "run.keep", "run.save_async",
+)  # fmt: skip
 Operator = tuple[int, int]  # part, row
 
 
@@ -92,6 +96,7 @@ class SparseCheckpoints:
         self.bytes.append(sum(t.nbytes for kind in saved.values() for t in kind.values()))
         if at == 0:
             saved["about"] = json.dumps(saved_state(self.trainer))
+        wait(self._writing[: 1 - self.window or None])  # a slow disk holds the training up, and not all in memory
         self._writing.append(self._thread.submit(self._write, self._path(self._start, at, self.group.rank), saved))
 
     def _cut(self) -> list[list[Operator]]:
@@ -195,8 +200,12 @@ class SparseCheckpoints:
     def end(self) -> int | None:
         """The number of steps that ``recover`` would reach; None where there is no whole window."""
         steps = [line["step"] for line in read_lines(self._log)]
-        whole = [start for start in self._whole() if steps and start + self.window - 1 <= steps[-1]]
-        return steps[-1] + 1 if whole else None
+        return steps[-1] + 1 if steps and self._before(steps[-1] + 1, steps) is not None else None
+
+    def _before(self, until: int, logged: Collection[int]) -> int | None:
+        """The first step of the last whole window from which all steps before ``until`` are logged."""
+        whole = [start for start in self._whole() if start + self.window <= until]
+        return whole[-1] if whole and set(range(whole[-1], until)).issubset(logged) else None
 
     def recover(self, until: int | None = None) -> None:
         """Bring the trainer, bit for bit, to where it was after ``until`` steps; None: after the last one logged.
@@ -207,14 +216,13 @@ class SparseCheckpoints:
         """
         log = {line["step"]: _logged(line) for line in read_lines(self._log)}
         until = until if until is not None else max(log, default=-1) + 1
-        whole = [start for start in self._whole() if start + self.window <= until and start in log]
-        if not whole:
+        start = self._before(until, log)
+        if start is None:
             raise CedarError(
                 f"{self.folder} holds no window of {self.window} steps by {self.group.size} ranks before step {until}",
                 done="nothing was loaded",
                 fix="recover on as many ranks, with the same run.sparse_window, or take a dense checkpoint",
             )
-        start = whole[-1]
         self._begin(start)
         for at in range(self.window):
             last = at + 1 == self.window
@@ -226,7 +234,7 @@ class SparseCheckpoints:
     def _begin(self, start: int) -> None:
         path = self._path(start, 0, self.group.rank)
         state = json.loads(self._read(start, 0)["about"])
-        check(self.trainer, state, path)
+        check(self.trainer, state, path, _FREE)
         load_state(self.trainer, state, path)
         self._load(start, 0)
         self.trainer.optimizer.publish()

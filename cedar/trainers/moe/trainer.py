@@ -11,16 +11,19 @@ import torch
 from torch.nn import functional
 
 from cedar.errors import CedarError
+from cedar.trainers.devices import device_of
 from cedar.trainers.group import Group
 from cedar.trainers.moe.data import Batches, micro_batches, slice_of
 from cedar.trainers.moe.layer import MoELayer
 from cedar.trainers.moe.metrics import BYTES, SECONDS, LayerRecord, StepRecord, by_phase, popularity
 from cedar.trainers.moe.model import Model
 from cedar.trainers.moe.optimizer import Optimizer, Outcome
-from cedar.trainers.moe.options import Options
+from cedar.trainers.moe.options import Options, settings
 from cedar.trainers.moe.parts import DensePart, ExpertPart, Part
 from cedar.trainers.schedules import constant, cosine
 from cedar.trainers.text import VOCABULARY
+
+_ALIKE = "start all ranks with one configuration, on the same files"
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Trainer:
         group: the ranks that train together; None for all of torch.distributed, or this process alone.
 
     Raises:
-        CedarError: there are fewer slots than experts.
+        CedarError: there are fewer slots than experts; ranks have other settings or other data.
 
     ``step`` is the number of steps done.
     """
@@ -61,10 +64,9 @@ class Trainer:
         self.options = options
         self.group = group = group or Group()
         run = options.run
-        self.device = torch.device(
-            ("cuda" if torch.cuda.is_available() else "cpu") if run.device == "auto" else run.device
-        )
+        self.device = device_of(run.device)
         self.dtype: torch.dtype = getattr(torch, run.dtype)
+        group.agree(settings(options), _ALIKE, self.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(run.seed)
             self.model = Model(
@@ -73,10 +75,12 @@ class Trainer:
         self.layers: list[MoELayer] = self.model.layers
         self.optimizer = Optimizer(self._parts(), group, options.optimizer)
         self.optimizer.publish()
-        group.meter.take()
         self.batches = Batches(options.data, run.seed)
         self.step = 0
         self.log: Callable[[Logged], None] | None = None
+        if group.size > 1:  # the listing is read for it
+            group.agree({"the files of data.paths": self.batches.state_dict()}, _ALIKE, self.device)
+        group.meter.take()
 
     def _parts(self) -> list[Part]:
         gradients = None if self.dtype == torch.float64 else getattr(torch, self.options.optimizer.gradients)

@@ -99,6 +99,20 @@ def test_a_new_run_does_not_begin_where_another_has_left_checkpoints(text, tmp_p
         run(settings(text, tmp_path, sparse_window=0, steps=3), quiet=True)
 
 
+def test_ranks_that_see_other_folders_do_not_go_on(crew, text, tmp_path):
+    """Rank 1 has no checkpoint, as on a machine that does not share the folder."""
+    run(settings(text, tmp_path / "0", steps=2, sparse_window=0), quiet=True)
+    for said in crew.run(resumed_apart, [settings(text, tmp_path / str(rank)) for rank in range(2)], ranks=2):
+        assert "ranks disagree: [1] differ from rank 0 in the newest checkpoint" in said
+
+
+def resumed_apart(group, options):
+    try:
+        run(options[group.rank], group, resume=True, quiet=True)
+    except CedarError as error:
+        return str(error)
+
+
 def run_until(options, steps):
     """A run that ends after so many steps, as by Ctrl-C."""
     write = MetricsFile.write
@@ -116,7 +130,7 @@ def test_the_command_trains_resumes_and_tells(text, tmp_path, capsys):
     (tmp_path / "moe.toml").write_text(SETTINGS.format(paths=text, folder=tmp_path / "run"))
     chosen = [str(tmp_path / "moe.toml"), "experts.slots=5", "run.threads=1"]
     assert main(["train", "moe", *chosen]) == 0
-    assert main(["train", "moe", *chosen, "run.steps=6", "--resume"]) == 0
+    assert main(["train", "moe", *chosen, "--resume", "run.steps=6"]) == 0
     said = capsys.readouterr()
     assert "survival" in said.out
     assert "metrics.jsonl" in said.out
@@ -132,12 +146,26 @@ def test_the_command_trains_resumes_and_tells(text, tmp_path, capsys):
         ("experts.top_k=9", "top_k is 9: there are 5 experts"),
         ("experts.rates=[1.0]", "rates has 1 values for 5 experts"),
         ("experts.every=0", "every is 0: give 1 or more"),
-        ("experts.capacity=-1", "capacity is -1.0"),
+        ("experts.capacity=-1", "capacity is -1.0: give 0 or more"),
         ("model.heads=3", "a width of 8 cannot be cut into 3 heads"),
         ("model.dropout=1.0", "dropout is 1.0"),
         ("data.accumulate=7", "a batch of 6 rows cannot be cut into 7 micro-batches"),
         ("optimizer.betas=[0.9]", "betas are (0.9,)"),
         ("run.steps=0", "steps is 0: give 1 or more"),
+        ("optimizer.clip=-1", "clip is -1.0: give 0 or more"),
+        ("optimizer.betas=0.9", "'optimizer.betas' is 0.9, not a list"),
+        ("experts.capacity=inf", "capacity is inf: give 0 or more"),
+        ("experts.capacity=nan", "capacity is nan: give 0 or more"),
+        ("experts.decays=[1, 1, 1, -1, 1]", "decays is (1.0, 1.0, 1.0, -1.0, 1.0): give 0 or more"),
+        ("data.held_out=-1", "held_out is -1: give 0 or more"),
+        ("data.paths=3", "'data.paths' is 3"),
+        ("data.paths=[1]", "'data.paths[0]' is 1, not str"),
+        ("data.paths=[]", "paths is (): give a path"),
+        ("run.device=gpu", "run.device is 'gpu'"),
+        ("run.device=meta", "run.device is 'meta'"),
+        ("run.threads=-1", "threads is -1: give 0 or more"),
+        ("run.folder=", "run.folder is '', which cannot be made"),
+        ("run.folder=/dev/null", "run.folder is '/dev/null', which cannot be made"),
         ("experts.slots=4", "5 experts do not fit into 4 slots"),
         ("run.sparse_window=1000", "a sparse window of 1000 steps cannot be cut"),
         ("data.paths=nowhere.txt", "nowhere.txt"),
@@ -151,6 +179,13 @@ def test_wrong_settings_are_told_in_a_line(text, tmp_path, capsys, change, said)
     told = capsys.readouterr().err
     assert said in told
     assert "Traceback" not in told
+
+
+def test_arguments_that_nobody_knows_are_refused(tmp_path, capsys):
+    for odd in ("--rang=2", "twice"):
+        with pytest.raises(SystemExit):
+            main(["train", "moe", str(tmp_path / "moe.toml"), "--resume", "run.steps=6", odd])
+        assert f"unrecognized arguments: {odd}" in capsys.readouterr().err
 
 
 def test_the_example_is_a_configuration():

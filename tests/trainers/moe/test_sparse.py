@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import time
 from itertools import combinations, pairwise
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.errors import CedarError
+from cedar.trainers.moe import sparse as sparse_module
 from cedar.trainers.moe.sparse import SparseCheckpoints
 from cedar.trainers.moe.trainer import Trainer
 from cedar.trainers.moe.windows import plan_window, step_bytes
@@ -200,6 +202,59 @@ def test_a_replay_that_sees_other_tokens_is_stopped(text, tmp_path):
         sparse.recover()
     again.close()
     assert "step 1 sends tokens to other experts than it did before" in str(error.value)
+
+
+def test_steps_that_were_not_logged_are_not_skipped(text, tmp_path):
+    """A window, then steps without sparse checkpoints, then a step of a window that was cut short."""
+    trainer = Trainer(options(text, slots=8))
+    for steps, saving in ((2, True), (2, False), (1, True)):
+        with SparseCheckpoints(str(tmp_path), trainer, 2) as sparse:
+            trainer.log = trainer.log if saving else None
+            for _ in range(steps):
+                sparse.before_step() if saving else None
+                trainer.train_step()
+    with SparseCheckpoints(str(tmp_path), trainer, 2) as sparse:
+        assert sparse.end() is None
+        with pytest.raises(CedarError, match="holds no window of 2 steps by 1 ranks before step 5"):
+            sparse.recover()
+    trainer.close()
+
+
+def test_a_replay_takes_the_settings_that_were_saved(text, tmp_path):
+    trainer = Trainer(options(text, slots=8))
+    with SparseCheckpoints(str(tmp_path), trainer, 2) as sparse:
+        for _ in range(2):
+            sparse.before_step()
+            trainer.train_step()
+    whole = digest(trainer)
+    trainer.close()
+    again = Trainer(options(text, slots=8, optimizer={"decay": 0.2, "betas": (0.8, 0.95)}))
+    with SparseCheckpoints(str(tmp_path), again, 2) as sparse, pytest.raises(CedarError) as error:
+        sparse.recover()
+    again.close()
+    assert "optimizer.betas was [0.9, 0.95] and is [0.8, 0.95]; optimizer.decay was 0.01 and is 0.2" in str(error.value)
+    again = Trainer(options(text, slots=8, optimizer={"rate": 1.0, "clip": 9.0}, run={"steps": 99}))  # the log's count
+    with SparseCheckpoints(str(tmp_path), again, 2) as sparse:
+        sparse.recover()
+    assert same(whole, digest(again))
+    again.close()
+
+
+def test_a_slow_disk_does_not_fill_the_memory(text, tmp_path, monkeypatch):
+    """Nothing is written before the training waits for it."""
+    write, wait, waited = SparseCheckpoints._write, sparse_module.wait, threading.Event()
+    monkeypatch.setattr(SparseCheckpoints, "_write", staticmethod(lambda *what: (waited.wait(), write(*what))))
+    monkeypatch.setattr(sparse_module, "wait", lambda those: (waited.set() if those else None, wait(those)))
+    trainer = Trainer(options(text, slots=8))
+    with SparseCheckpoints(str(tmp_path), trainer, 2) as sparse:
+        try:
+            for _ in range(4):
+                sparse.before_step()
+                assert sum(not future.done() for future in sparse._writing) <= 2
+                trainer.train_step()
+        finally:
+            waited.set()
+    trainer.close()
 
 
 def test_what_cannot_be_written_is_told(text, tmp_path):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -152,6 +153,33 @@ def test_fewer_slots_than_experts_are_refused(text):
         Trainer(options(text, slots=4))
 
 
+def test_no_second_is_counted_in_two_phases(crew, text):
+    for nested, seen in crew.run(timed, options(text), ranks=2):
+        assert not nested
+        assert {"routing block0", "counts block0", "tokens block1", "weights block1"} <= seen
+
+
+def timed(group, options):
+    """The phases that were timed within others, and all of them, of one step."""
+    under_way, nested, seen, timing = [], [], set(), group.meter.timing
+
+    @contextmanager
+    def watched(phase):
+        nested.extend((other, phase) for other in under_way)
+        seen.add(phase)
+        under_way.append(phase)
+        with timing(phase):
+            yield
+        under_way.remove(phase)
+
+    group.meter.timing = watched
+    try:
+        trained(group, options, 1)
+    finally:
+        del group.meter.timing
+    return nested, seen
+
+
 def test_ranks_that_disagree_stop_before_anything_is_sent(crew, text):
     for said in crew.run(disagreeing, options(text), ranks=2):
         assert "ranks disagree on where experts are: [1] have another placement than rank 0" in said
@@ -170,6 +198,20 @@ def disagreeing(group, options):
         return str(error)
     finally:
         trainer.close()
+
+
+def test_ranks_with_other_settings_or_data_do_not_begin(crew, text, tmp_path):
+    other = write_text(tmp_path / "other.txt", lines=90, seed=3)
+    rate = [options(text), options(text, optimizer={"rate": 1e-2, "clip": 0.1})]
+    for said in crew.run(refused_of, rate, ranks=2):
+        assert "ranks disagree: [1] differ from rank 0 in optimizer.rate, optimizer.clip" in said
+    for said in crew.run(refused_of, [options(other), options(text), options(other)], ranks=3):
+        assert "ranks disagree: [1] differ from rank 0 in the files of data.paths" in said
+
+
+def refused_of(group, options):
+    """What each rank, with options of its own, says to them."""
+    return refused(group, options[group.rank])
 
 
 def test_the_oracle_needs_all_slots_on_one_rank(crew, text):
