@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from cedar.columns import Column
+from cedar.columns import Column, ColumnType
 from cedar.operators.draws import Draws
 
 if TYPE_CHECKING:
@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Link:
-    """A transform in a chain, with the columns that it reads and writes."""
+    """A transform in a chain, with the columns that it reads and writes.
+
+    Attributes:
+        exact: False: its result may differ as far as ``Transform.tolerance`` says.
+        like: what ``Transform.like`` found in a sample of the column that it reads first; None: nothing.
+    """
 
     transform: Transform
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    exact: bool = True
+    like: ColumnType | None = None
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,9 @@ class Fault:
 
 
 class Chain(Protocol):
-    """Runs several transforms of a family at once. The result is that of one after the other, bit for bit."""
+    """Runs several transforms of a family at once. The result is that of one after the other, bit for bit where all
+    links are exact.
+    """
 
     def joins(self, below: Sequence[Link], above: Link) -> bool:
         """Whether a transform of the family may join a run of them."""

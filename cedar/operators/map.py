@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cedar.block import Block
-from cedar.columns import UNKNOWN
+from cedar.columns import OBJECT, UNKNOWN
 from cedar.errors import RowRef
 from cedar.operators.algebra import algebra_of
 from cedar.operators.arguments import key_hashes, row_arguments
@@ -39,6 +39,7 @@ class Map(RowOperator):
             64 rows show.
         on_error: the policy for rows on which ``fn`` fails.
         timeout: seconds that one call may take.
+        exact: False: a transform's result may differ as far as its ``tolerance`` says. Set by the optimizer.
 
     Raises:
         PipelineError: ``fn`` cannot be called so, ``into`` names nothing, or ``dtype`` is no type.
@@ -56,6 +57,7 @@ class Map(RowOperator):
     dtype: Any = None
     on_error: Skip | None = None
     timeout: float | None = None
+    exact: bool = True
     name = "map"
 
     def __post_init__(self) -> None:
@@ -112,7 +114,10 @@ class Map(RowOperator):
     def bind(self, bound: Bound) -> Kernel:
         if isinstance(self.fn, Transform):
             blame = Blame(bound.index, bound.label, bound.site, bound.on_error)
-            return TransformRows(self.fn, self.columns, self.written, blame, bound.draw)
+            like = None
+            if (bound.types or {}).get(self.columns[0], UNKNOWN) in (UNKNOWN, OBJECT):
+                like = self.fn.like(lambda: bound.sample().columns[self.columns[0]])
+            return TransformRows(self.fn, self.columns, self.written, blame, bound.draw, self.exact, like)
         call = call_of(self.fn, bound, random=self.random, timeout=self.timeout)
         declared = declared_types(self.fn, self.form, self.written, self.dtype)
         if bound.batched:

@@ -7,6 +7,7 @@ equal parameters make equal transforms. Each is a function of its row alone, and
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
@@ -65,6 +66,16 @@ class Transform(ABC):
         Raises:
             BadValues: rows that have no result.
         """
+
+    def tolerance(self, above: Sequence[Transform]) -> str:
+        """How it may differ below transforms of the column that it writes, where ``exact=False``; "": it may not."""
+        del above
+        return ""
+
+    def like(self, sample: Callable[[], Column]) -> ColumnType | None:
+        """What a column of objects is taken to hold, by a sample of it; other rows fail. None: each row tells."""
+        del sample
+        return None
 
     def __call__(self, *values: Any, draws: Draws | None = None) -> Any:
         """The result for one row, given as Python values; ``draws`` holds one row, for what is random.

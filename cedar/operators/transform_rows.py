@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cedar.block import Block
-from cedar.columns import Column, type_of
+from cedar.columns import Column, ColumnType, type_of
 from cedar.errors import PipelineError
 from cedar.groups.column import plain
 from cedar.operators.arguments import key_hashes, pick
@@ -20,16 +20,23 @@ from cedar.operators.transform import BadValues, Transform, as_tuple
 
 @dataclass(frozen=True)
 class TransformRows:
-    """A transform: reads columns, writes columns; ``draw`` is the operator's own seed, for a random one."""
+    """A transform: reads columns, writes columns; ``draw`` is the operator's own seed, for a random one.
+
+    ``exact`` and ``like``: see ``Link``.
+    """
 
     transform: Transform
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     blame: Blame
     draw: int = 0
+    exact: bool = True
+    like: ColumnType | None = None
     row_wise: ClassVar[bool] = True  # a block may be cut
 
     def __call__(self, block: Block, env: Env) -> Block:
+        if self.transform.chain is not None:
+            return ChainRows((self,))(block, env)
         arrays = [plain(pick(block, name, self.blame)) for name in self.reads]
         draws = self.draws(block, env)
         try:
@@ -62,7 +69,7 @@ class TransformRows:
 
     @property
     def link(self) -> Link:
-        return Link(self.transform, self.reads, self.writes)
+        return Link(self.transform, self.reads, self.writes, self.exact, self.like)
 
     def fuse(self, above: object) -> ChainRows | None:
         """Both as one kernel, where their family does that."""
@@ -91,6 +98,11 @@ class ChainRows:
             raise
         after = block.with_columns(done)
         return _settled(after, env, self.parts, faults) if faults else after
+
+    @property
+    def inexact(self) -> bool:
+        """Its result may differ from that of one transform after the other."""
+        return not all(part.exact for part in self.parts)
 
     def fuse(self, above: object) -> ChainRows | None:
         """With one more, where the family takes it."""

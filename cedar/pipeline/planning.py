@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from cedar import graph
 from cedar.errors import CedarError, PlanError, user_site
 from cedar.execution.binding import Binding
 from cedar.execution.checking import check_plan
@@ -51,6 +52,10 @@ def choose_plan(
                 "plan= is the plan of another pipeline",
                 site=user_site(),
                 fix="Plan.load(path, pipeline) fits a saved plan to a pipeline; p.optimize() makes one",
+            )
+        if exact and not all(getattr(each.operator, "exact", True) for each in graph.walk(plan.root)):
+            raise PlanError(
+                "plan= gives results within a tolerance", site=user_site(), fix="give exact=False, or another plan"
             )
         return None, plan
     if not isinstance(plan, str) or plan not in ("auto", "off"):

@@ -17,6 +17,7 @@ from cedar.operators.base import Operator
 from cedar.operators.cache import Cache
 from cedar.operators.columns_ops import Drop, Rename
 from cedar.operators.expressions import FilterExpression, Select, WithColumns
+from cedar.operators.map import Map
 from cedar.operators.take import Take
 from cedar.plan.scan import Scan
 
@@ -77,6 +78,8 @@ def _changes(operator: Operator, written: Operator, ordinals: Mapping[int, int],
             changed[field.name] = [_place_of(item, theirs, number, operator) for item in mine]
         elif isinstance(operator, Take) and field.name == "n":
             changed["n"] = mine
+        elif isinstance(operator, Map) and field.name == "exact":
+            changed["exact"] = mine
         else:
             raise _unspeakable(number, operator, f"has another {field.name} than in the pipeline")
     return changed
@@ -222,6 +225,8 @@ def _operator(entry: Mapping[str, Any], number: int, origin: Node, logical: Sequ
         _only(entry, known | {"n"}, number, written)
         n = ordinal_in(entry, "n", number) if "n" in entry else written.n
         return written if n == written.n else dataclasses.replace(written, n=n)
+    if isinstance(written, Map) and entry.get("exact") is False:
+        return dataclasses.replace(written, exact=False)
     _only(entry, known, number, written)
     return written
 

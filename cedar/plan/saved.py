@@ -172,6 +172,8 @@ def _work(entry: Mapping[str, Any], logical: list[Node]) -> str:
         text += f", columns {_names(entry['columns'])}"
     if "where" in entry:
         text += ", where " + " and ".join(logical[i].operator.label() for i in entry["where"])
+    if entry.get("exact") is False:
+        text += ", not exact"
     changed = next((key for key in ("items", "names", "pairs", "n") if key in entry), None)
     return f"{text}, {changed} {entry[changed]}" if changed else text
 

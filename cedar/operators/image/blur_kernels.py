@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cedar.operators.image.blur_lanes import LANES, sum_lines
+from cedar.operators.image.blur_lanes import LANES, ROWS, sum_across, sum_down
 from cedar.operators.image.pixels_jit import kernel
 from cedar.operators.image.pixels_lanes import address, even32
 
@@ -16,6 +16,8 @@ _TOP = np.float32(255)
 @kernel()
 def mirrored(place: Any, size: Any) -> Any:
     """The place within 0 .. size - 1 that a place outside is mirrored to, as often as needed; borders once."""
+    if 0 <= place < size:
+        return place
     if size == 1:
         return 0
     period = 2 * (size - 1)
@@ -30,26 +32,38 @@ def blur_plane(plane: Any, across: Any, down: Any) -> None:
     reach, rise = len(across) // 2, len(down) // 2
     chunks = (width + LANES - 1) // LANES
     room = chunks * LANES
-    slots = 2 * rise + 1
+    slots = 2 * rise + ROWS
     ring = np.zeros((slots, room), np.float32)
-    wide = np.zeros(room + 2 * reach, np.float32)  # a row and its mirrored borders
-    line = np.empty(room, np.float32)
-    rows = np.empty(slots, np.int64)
-    steps = np.arange(len(across)) * np.int64(4)
+    wide = np.zeros((ROWS, room + 2 * reach), np.float32)  # rows and their mirrored borders
+    done = np.empty((ROWS, room), np.float32)
+    offsets = np.empty(slots, np.int64)
+    weights = np.zeros(len(down) + 2 * (ROWS - 1), np.float32)  # 0 adds nothing to a row that has no use for a line
+    weights[ROWS - 1 : ROWS - 1 + len(down)] = down
+    before, behind = np.empty(reach, np.int64), np.empty(reach, np.int64)
+    for k in range(reach):
+        before[k] = reach + mirrored(k - reach, width)
+        behind[k] = reach + mirrored(width + k, width)
     made = 0
-    for y in range(height):
-        while made <= min(y + rise, height - 1):
+    for y in range(0, height, ROWS):
+        while made <= min(y + ROWS - 1 + rise, height - 1):
             slot = ring[made % slots]
             for x in range(width):
                 slot[x] = plane[made, x]
             made += 1
         for k in range(slots):
-            rows[k] = mirrored(y + k - rise, height) % slots * (room * 4)
-        sum_lines(address(ring), address(rows), address(down), slots, address(wide) + reach * 4, chunks)
-        for k in range(1, reach + 1):
-            wide[reach - k] = wide[reach + mirrored(-k, width)]
-        for k in range(reach):
-            wide[reach + width + k] = wide[reach + mirrored(width + k, width)]
-        sum_lines(address(wide), address(steps), address(across), len(across), address(line), chunks)
-        for x in range(width):
-            plane[y, x] = np.uint8(np.int32(min(even32(line[x]), _TOP)))
+            offsets[k] = mirrored(y + k - rise, height) % slots * (room * 4)
+        first, pitch = address(weights) + (ROWS - 1) * 4, (room + 2 * reach) * 4
+        sum_down(address(ring), address(offsets), first, slots, address(wide) + reach * 4, pitch, chunks)
+        for row in range(ROWS):
+            line = wide[row]
+            for k in range(reach):
+                line[k] = line[before[k]]
+            for k in range(reach):
+                line[reach + width + k] = line[behind[k]]
+        for row in range(0, ROWS, 2):
+            begin, target = address(wide) + row * pitch, address(done) + row * room * 4
+            sum_across(begin, pitch, address(across), len(across), target, room * 4, chunks)
+        for row in range(min(ROWS, height - y)):
+            line = done[row]
+            for x in range(width):
+                plane[y + row, x] = np.uint8(np.int32(min(even32(line[x]), _TOP)))

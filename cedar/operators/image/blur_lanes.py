@@ -1,50 +1,109 @@
-"""The inner loop of blurring, written in LLVM's vectors: weighted sums of lines of float32."""
+"""The inner loops of blurring, written in LLVM's vectors: weighted sums of lines of float32, several lines at once."""
 
 # ruff: noqa: ARG001 - what numba hands to every intrinsic
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from cedar.operators.image.pixels_jit import numba, part
 
 LANES = 32  # numbers of a line that are worked on at once: their sums stay in registers
+ROWS = 4  # lines that are summed at once
+_PART = 8  # numbers of a register: longer ones lie across two lines of the cache more often
 
 _nb = numba()
 _ir, _cgutils = part("llvmlite.ir"), part("numba.core.cgutils")
 _I32, _I64, _F32 = _ir.IntType(32), _ir.IntType(64), _ir.FloatType()
-_LINE = _ir.VectorType(_F32, LANES)
+_LINE = _ir.VectorType(_F32, _PART)
+_void = _nb.core.types.void
+
+
+def _number(value: int) -> Any:
+    return _ir.Constant(_I64, value)
 
 
 def _load(builder: Any, address: Any, kind: Any) -> Any:
     return builder.load(builder.inttoptr(address, kind.as_pointer()), align=4)
 
 
+def _splat(builder: Any, address: Any) -> Any:
+    nothing = _ir.Constant(_LINE, _ir.Undefined)
+    first = builder.insert_element(nothing, _load(builder, address, _F32), _ir.Constant(_I32, 0))
+    return builder.shuffle_vector(first, nothing, _ir.Constant(_ir.VectorType(_I32, _PART), [0] * _PART))
+
+
+def _summed(builder: Any, rows: int, count: Any, target: Any, pitch: Any, chunks: Any, each: Any) -> None:
+    """Lines of sums: ``each(chunk, k)`` gives the weights and the parts of lines of step k, for each of the rows."""
+    fma = _cgutils.get_or_insert_function(builder.module, _ir.FunctionType(_LINE, [_LINE] * 3), f"llvm.fma.v{_PART}f32")
+    parts = LANES // _PART
+    with _cgutils.for_range(builder, chunks) as along:
+        place = builder.mul(along.index, _number(4 * LANES))
+        totals = [[_cgutils.alloca_once(builder, _LINE) for _ in range(parts)] for _ in range(rows)]
+        for total in itertools.chain(*totals):
+            builder.store(_ir.Constant(_LINE, [0.0] * _PART), total)
+        with _cgutils.for_range(builder, count) as loop:
+            weights, lines = each(place, loop.index)
+            for row in range(rows):
+                for total, line in zip(totals[row], lines[row], strict=True):
+                    builder.store(builder.call(fma, [line, weights[row], builder.load(total)]), total)
+        for row in range(rows):
+            begin = builder.add(builder.add(target, place), builder.mul(pitch, _number(row)))
+            for i, total in enumerate(totals[row]):
+                at = builder.inttoptr(builder.add(begin, _number(4 * _PART * i)), _LINE.as_pointer())
+                builder.store(builder.load(total), at, align=4)
+
+
+def _parts(builder: Any, begin: Any) -> list[Any]:
+    return [_load(builder, builder.add(begin, _number(4 * i)), _LINE) for i in range(0, LANES, _PART)]
+
+
 @_nb.extending.intrinsic  # type: ignore[untyped-decorator]
-def sum_lines(typing: Any, source: Any, offsets: Any, weights: Any, count: Any, target: Any, chunks: Any) -> Any:
-    """``chunks`` times LANES float32 at ``target``: the sum over k of ``weights[k]`` times what lies ``offsets[k]``
-    bytes after ``source``, by fused multiply and add, k ascending. All are addresses, of int64 and of float32.
+def sum_down(
+    typing: Any, source: Any, offsets: Any, weights: Any, count: Any, target: Any, pitch: Any, chunks: Any
+) -> Any:
+    """ROWS lines at ``target``, ``pitch`` bytes apart, of ``chunks`` times LANES float32.
+
+    Line i is the sum over k below ``count`` of ``weights[k - i]`` times what lies ``offsets[k]`` bytes after
+    ``source``, by fused multiply and add, k ascending. All are addresses, of int64 and of float32; there are ROWS - 1
+    more weights on both sides.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source, offsets, weights, count, target, chunks = args
-        kind = _ir.FunctionType(_LINE, [_LINE] * 3)
-        fma = _cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
-        with _cgutils.for_range(builder, chunks) as along:
-            place = builder.mul(along.index, _ir.Constant(_I64, 4 * LANES))
-            begin = builder.add(source, place)
-            total = _cgutils.alloca_once(builder, _LINE)
-            builder.store(_ir.Constant(_LINE, [0.0] * LANES), total)
-            with _cgutils.for_range(builder, count) as loop:
-                shift = _load(builder, builder.add(offsets, builder.mul(loop.index, _ir.Constant(_I64, 8))), _I64)
-                weight = _load(builder, builder.add(weights, builder.mul(loop.index, _ir.Constant(_I64, 4))), _F32)
-                nothing = _ir.Constant(_LINE, _ir.Undefined)
-                spread = builder.insert_element(nothing, weight, _ir.Constant(_I32, 0))
-                zeros = _ir.Constant(_ir.VectorType(_I32, LANES), [0] * LANES)
-                spread = builder.shuffle_vector(spread, nothing, zeros)
-                line = _load(builder, builder.add(begin, shift), _LINE)
-                builder.store(builder.call(fma, [line, spread, builder.load(total)]), total)
-            at = builder.inttoptr(builder.add(target, place), _LINE.as_pointer())
-            builder.store(builder.load(total), at, align=4)
+        source, offsets, weights, count, target, pitch, chunks = args
+
+        def each(place: Any, k: Any) -> Any:
+            shift = _load(builder, builder.add(offsets, builder.mul(k, _number(8))), _I64)
+            line = _parts(builder, builder.add(builder.add(source, place), shift))
+            own = builder.add(weights, builder.mul(k, _number(4)))
+            return [_splat(builder, builder.sub(own, _number(4 * row))) for row in range(ROWS)], [line] * ROWS
+
+        _summed(builder, ROWS, count, target, pitch, chunks, each)
         return context.get_dummy_value()
 
-    return _nb.core.types.void(source, offsets, weights, count, target, chunks), generate
+    return _void(source, offsets, weights, count, target, pitch, chunks), generate
+
+
+@_nb.extending.intrinsic  # type: ignore[untyped-decorator]
+def sum_across(
+    typing: Any, source: Any, stride: Any, weights: Any, count: Any, target: Any, pitch: Any, chunks: Any
+) -> Any:
+    """Two lines at ``target``, ``pitch`` bytes apart, of ``chunks`` times LANES float32.
+
+    Each number is the sum over k below ``count`` of ``weights[k]`` times the number k places further in the line of
+    ``source``, whose lines are ``stride`` bytes apart, by fused multiply and add, k ascending.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source, stride, weights, count, target, pitch, chunks = args
+
+        def each(place: Any, k: Any) -> Any:
+            shift = builder.mul(k, _number(4))
+            weight = _splat(builder, builder.add(weights, shift))
+            begin = builder.add(builder.add(source, place), shift)
+            return [weight] * 2, [_parts(builder, begin), _parts(builder, builder.add(begin, stride))]
+
+        _summed(builder, 2, count, target, pitch, chunks, each)
+        return context.get_dummy_value()
+
+    return _void(source, stride, weights, count, target, pitch, chunks), generate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
@@ -12,6 +13,8 @@ from cedar.errors import PipelineError, user_site
 from cedar.operators.image.base import ImageTransform
 from cedar.operators.image.decoding import Mode
 from cedar.operators.image.layout import ImageType
+from cedar.operators.image.spatial import Spatial
+from cedar.operators.transform import Transform
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,8 @@ class Decode(ImageTransform):
     JPEG (by libjpeg-turbo), PNG (by libpng) and WebP (by libwebp); GIF, BMP, TIFF and what else Pillow reads: their
     first frame. docs/images.md has a table of what CMYK, palettes, transparency, 16 bits and animations become.
 
-    Where a crop follows, what lies below it in a JPEG file is not decoded; the pixels are the same.
+    Where a crop follows, what lies below it in a JPEG file is not decoded; the pixels are the same. Where a part
+    shrinks by 2 or more, a run with ``exact=False`` decodes at 1/2, 1/4 or 1/8 of the sides; pixels differ a little.
 
     Args:
         mode: "RGB" (transparency is dropped); "GRAY" (1 channel; of a JPEG file its luma, else ITU-R 601 luma as
@@ -69,13 +73,15 @@ class Decode(ImageTransform):
             raise self.unfit(kind, "bytes of image files")
         return ImageType(self.channels)
 
+    def tolerance(self, above: Sequence[Transform]) -> str:
+        for transform in above:
+            if not isinstance(transform, Spatial):
+                return ""
+            if transform.averages:
+                return f"JPEG files at 1/2, 1/4 or 1/8, where {type(transform).__name__} shrinks them no less"
+        return ""
+
     def columns(self, *columns: Any, **draws: Any) -> Column:
         from cedar.operators.image.engine import alone
 
         return alone(self, columns, None)
-
-
-def payload(column: pa.Array) -> list[bytes | None]:
-    """The bytes of each row."""
-    found: list[bytes | None] = column.to_pylist()
-    return found

@@ -20,19 +20,23 @@ _WARNINGS = (  # of libjpeg, where it goes on
 )  # fmt: skip
 
 
-def decode_image(data: bytes, header: Header, mode: Mode, *, strict: bool = False, rows: int | None = None) -> Image:
+def decode_image(
+    data: bytes, header: Header, mode: Mode, *, strict: bool = False, rows: int | None = None, shrink: int = 1
+) -> Image:
     """The image of a file, uint8 (height, width, channels), turned upright where the header holds an orientation.
 
     Args:
         strict: fail on any damage that the JPEG decoder reports, also where it goes on.
         rows: how many rows from the top are needed; there may be more.
+        shrink: 1, or 2, 4 or 8: how much smaller than the header says the image of a JPEG file may be decoded. Rows are
+            still counted at full size.
 
     Raises:
         BadImage: the file is damaged.
     """
     turned = header.orientation > 1
     if header.jpeg is not None and header.plain:
-        image = _jpeg(data, header, mode, strict, None if turned else rows)
+        image = _jpeg(data, header, mode, strict, None if turned else rows, shrink)
     else:
         image = _checked(_as_mode(_plain(data, header) if header.plain else _pillow(data, mode), mode), header)
     return upright(image, header.orientation) if turned else image
@@ -42,17 +46,19 @@ def upright(image: Image, orientation: int) -> Image:
     """The image turned as EXIF's orientation (2 .. 8) asks."""
     if orientation >= 5:
         image = image.transpose(1, 0, 2)
-    if orientation in (3, 4, 7, 8):
-        image = image[::-1]
-    if orientation in (2, 3, 6, 7):
-        image = image[:, ::-1]
-    return np.ascontiguousarray(image)
+    down, right = flipped(orientation)
+    return np.ascontiguousarray(image[:: -1 if down else 1, :: -1 if right else 1])
+
+
+def flipped(orientation: int) -> tuple[bool, bool]:
+    """Whether turning upright turns the image upside down, and whether it mirrors it."""
+    return orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
 
 
 # ---- JPEG ------------------------------------------------------------------------------------------------------------
 
 
-def _jpeg(data: bytes, header: Header, mode: Mode, strict: bool, rows: int | None) -> Image:
+def _jpeg(data: bytes, header: Header, mode: Mode, strict: bool, rows: int | None, shrink: int) -> Image:
     assert header.jpeg is not None
     jpeg = library("simplejpeg", "decode")
     gray = mode == "GRAY" or (mode == "UNCHANGED" and header.jpeg.components == 1)
@@ -62,9 +68,11 @@ def _jpeg(data: bytes, header: Header, mode: Mode, strict: bool, rows: int | Non
         part = data + _END
     elif rows is not None and not strict:
         part, height = first_rows(data, header, rows)
-    image = np.empty((height, header.width, 1 if gray else 3), dtype=np.uint8)
+    height, width = -(-height // shrink), -(-header.width // shrink)
+    image = np.empty((height, width, 1 if gray else 3), dtype=np.uint8)
+    least = {} if shrink == 1 else {"min_height": height, "min_width": width}
     try:
-        jpeg.decode_jpeg(part, "GRAY" if gray else "RGB", buffer=image)
+        jpeg.decode_jpeg(part, "GRAY" if gray else "RGB", buffer=image, **least)
     except Exception as error:  # noqa: BLE001 - ValueError, and KeyError for odd colour spaces
         why = str(error)
         if strict or not ends or not why.startswith(_WARNINGS):

@@ -7,22 +7,24 @@ pixel operators work on all images of the block in one kernel.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from cedar import buffers
-from cedar.columns import Column, ColumnType, TensorType, type_of
+from cedar.columns import UNKNOWN, Column, ColumnType, TensorType, type_of
 from cedar.errors import PipelineError
 from cedar.operators.algebra import algebra_of
 from cedar.operators.chains import Fault, Link
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes, box_column, box_rows, kept_entries, thinned
+from cedar.operators.image.channels import ChannelsFirst
 from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.decode import Decode
 from cedar.operators.image.headers import BadImage
-from cedar.operators.image.layout import DTYPES, Image, ImageType, Sizes
+from cedar.operators.image.layout import Image, ImageType, Layout, Sizes, layout
 from cedar.operators.image.moves import Moves, Steps, moved_boxes
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.sources import Arrays, Files, Source
@@ -60,6 +62,8 @@ def run(
         end = at + 1
         while end < len(links) and _family(links[end]) is _family(links[at]):
             end += 1
+        if _family(links[at]) is _pixels and end < len(links) and isinstance(links[end].transform, ChannelsFirst):
+            end += 1  # the pass writes its results so
         _family(links[at])(job, at, end)
         at = end
     return job.results(), {row: Fault(order[f.link], f.why, f.fix) for row, f in job.faults.items()}
@@ -90,12 +94,13 @@ class _Job:
         self.written: set[str] = set()
         self.boxes: dict[str, list[Boxes]] = {}  # of columns of boxes, read once
         start = links[0].transform
-        self.source: Source = Files(first, start) if isinstance(start, Decode) else Arrays(first)
+        self.source: Source = Files(first, start, links[0].exact) if isinstance(start, Decode) else Arrays(first)
         for row, bad in self.source.bad.items():
             self.faults[row] = Fault(0, bad.why, bad.fix)
         self.kind: ColumnType = self.source.kind
-        if len(self.source.bad) == self.n and isinstance(self.kind, ImageType) and isinstance(self.source, Arrays):
-            self.kind = _acceptable(links[0].transform, [type_of(self.beside[name]) for name in links[0].reads[1:]])
+        self.layouts: list[Layout | None] = []  # of the rows, where the column's type does not tell
+        self.apart: dict[Layout, ColumnType] = {}  # and what those have become
+        self.tell_apart()
 
     def fault(self, row: int, link: int, why: str, fix: str) -> None:
         """A row fails at a link, unless it failed at an earlier one."""
@@ -106,30 +111,49 @@ class _Job:
         """The rows that have not failed."""
         return [row for row in range(self.n) if row not in self.faults] if self.faults else list(range(self.n))
 
+    def tell_apart(self) -> None:
+        """From here on each image is judged by itself, where the column's type does not tell what they are."""
+        if isinstance(self.source, Arrays) and not self.source.tensor and getattr(self.kind, "channels", None) is None:
+            self.layouts = [None if row in self.faults else layout(self.source.images[row]) for row in range(self.n)]
+            self.apart = {own: ImageType(*own) for own in self.layouts if own is not None}
+
     def step(self, link: int) -> None:
-        """Note what type the images have after a link.
+        """Note what type the images have after a link; those that it does not take fail.
 
         Raises:
-            PipelineError: it does not take what it gets.
+            PipelineError: it takes nothing in such a column.
         """
         of = self.links[link]
         beside = [type_of(self.beside[name]) for name in of.reads[1:]]
-        self.kind = as_tuple(of.transform.result(self.kind, *beside))[0]
+        made = _made(of, self.kind, beside)
+        if made is UNKNOWN:  # one array of objects: of images like most of them
+            often = Counter(own for own in self.layouts if own in self.apart).most_common(1)
+            made = _made(of, of.like or (self.apart[often[0][0]] if often else ImageType()), beside)
+        self.kind = made
+        for own, kind in list(self.apart.items()):
+            why, fix = "", _MIXED_FIX
+            try:
+                self.apart[own] = _made(of, kind, beside)
+            except PipelineError as error:
+                why, fix = error.what, error.fix or fix
+            if not why and isinstance(made, TensorType) and self.apart[own] != made:
+                why = f"{_shown(self.apart[own])} among those of {_shown(made)}"
+            if why:
+                del self.apart[own]
+                for row, other in enumerate(self.layouts):
+                    if other == own:
+                        self.fault(row, link, why, fix)
 
     def results(self) -> dict[str, Column]:
         return {self.links[-1].writes[0]: self.source.column()} | {name: self.beside[name] for name in self.written}
 
 
-def _acceptable(transform: Transform, beside: Sequence[ColumnType]) -> ImageType:
-    """Where no image tells what an object column holds: what the first operator takes."""
-    guesses = [ImageType(channels, dtype) for dtype in DTYPES for channels in (3, 1)]
-    for guess in guesses:
-        try:
-            transform.result(guess, *beside)
-        except PipelineError:
-            continue
-        return guess
-    return guesses[0]
+def _made(of: Link, kind: ColumnType, beside: Sequence[ColumnType]) -> ColumnType:
+    return as_tuple(of.transform.result(kind, *beside))[0]
+
+
+def _shown(kind: TensorType) -> str:
+    return f"{kind.shape[2]} channel(s) of {kind.dtype}"
 
 
 # ---- decode ----------------------------------------------------------------------------------------------------------
@@ -137,8 +161,9 @@ def _acceptable(transform: Transform, beside: Sequence[ColumnType]) -> ImageType
 
 def _decode(job: _Job, at: int, end: int) -> None:
     """Headers are read already; where spatial operators follow, pixels wait for them."""
+    del at
     if end == len(job.links) or _family(job.links[end]) is not _spatial:
-        _settle(job, [], at)
+        _settle(job, [])
 
 
 # ---- spatial operators -----------------------------------------------------------------------------------------------
@@ -147,15 +172,12 @@ def _decode(job: _Job, at: int, end: int) -> None:
 def _spatial(job: _Job, at: int, end: int) -> None:
     sizes = job.source.sizes
     plan: list[Moves] = []
-    fixed = None  # the first link whose results are of one size: they must be alike otherwise too
     for link in range(at, end):
         moves = _moves(job, link, sizes)
         plan.append(moves)
         sizes = np.maximum(moves.sizes(sizes), 1)  # rows that failed may have none
         job.step(link)
-        if fixed is None and isinstance(job.kind, TensorType):
-            fixed = link
-    _settle(job, plan, at if fixed is None else fixed)
+    _settle(job, plan)
 
 
 def _moves(job: _Job, link: int, sizes: Sizes) -> Moves:
@@ -198,37 +220,32 @@ def _follow(job: _Job, of: Link, link: int, moves: Moves, sizes: Sizes, boxes: l
     job.boxes[of.writes[1]] = moved
 
 
-def _settle(job: _Job, plan: Sequence[Moves], mixed_at: int) -> None:
-    """Make the pixels that a run of moves asks for; images that do not fit among the others fail at ``mixed_at``."""
+def _settle(job: _Job, plan: Sequence[Moves]) -> None:
+    """Make the pixels that a run of moves asks for."""
     kind, source = job.kind, job.source
     tensor = isinstance(kind, TensorType)
     images: Any = [None] * job.n
     if isinstance(kind, TensorType):
         images = buffers.empty((job.n, *kind.shape), kind.dtype)
-        images[...] = 0
     for row in range(job.n):
         if row in job.faults and (job.faults[row].link == 0 or not source.late):
             continue
-        steps = Steps(plan, row)
         try:
-            image = source.image(row, steps)
+            image, steps = source.image(row, Steps(plan, row))
         except BadImage as bad:
             job.fault(row, 0, bad.why, bad.fix)
             continue
         if row in job.faults:
             continue
-        if not tensor:
-            images[row] = steps.apply(image)
-        elif image.shape[2] == kind.shape[2] and image.dtype == kind.dtype:
+        if tensor:
             steps.apply(image, images[row])
         else:
-            job.fault(row, mixed_at, _mixed(image, kind), _MIXED_FIX)
+            images[row] = steps.apply(image)
+    if tensor:
+        images[list(job.faults)] = 0
     job.source = Arrays(images, kind)
-
-
-def _mixed(image: Image, kind: Any) -> str:
-    channels, dtype = (kind.shape[2], kind.dtype) if isinstance(kind, TensorType) else (kind.channels, kind.dtype)
-    return f"an image of {image.shape[2]} channels of {image.dtype} among images of {channels} of {dtype}"
+    if source.late:
+        job.tell_apart()
 
 
 # ---- pixel operators -------------------------------------------------------------------------------------------------
@@ -237,19 +254,14 @@ def _mixed(image: Image, kind: Any) -> str:
 def _pixels(job: _Job, at: int, end: int) -> None:
     source = job.source
     assert isinstance(source, Arrays)
-    before: Any = job.kind
     for link in range(at, end):
         job.step(link)
-    transforms = tuple(link.transform for link in job.links[at:end])
-    draws = list(job.draws[at:end])
-    program = compile_pixels(transforms)
+    first = isinstance(job.links[end - 1].transform, ChannelsFirst)
+    draws = list(job.draws[at : end - first])
+    program = compile_pixels([link.transform for link in job.links[at : end - first]], channels_first=first)
     if source.tensor:
         job.source = Arrays(program.run(source.images, draws), job.kind)
         return
-    for row in job.good():
-        image = source.images[row]
-        if image.dtype != before.dtype or (before.channels is not None and image.shape[2] != before.channels):
-            job.fault(row, at, _mixed(image, before), _MIXED_FIX)
     rows = job.good()
     index = np.array(rows, dtype=np.int64)
     made = program.run([source.images[row] for row in rows], [d if d is None else d.take(index) for d in draws])

@@ -6,6 +6,7 @@ column (rows, height, width, channels); images of differing sizes are a column o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from cedar.columns import ColumnType, ObjectType, TensorType
 from cedar.operators.transform import Transform
 
 Image = npt.NDArray[Any]
+Layout = tuple[int, str]  # channels, dtype
 Sizes = npt.NDArray[np.int64]  # (rows, 2): height, width
 
 DTYPES = ("uint8", "float32")
@@ -65,17 +67,12 @@ def flaw(image: Any) -> str | None:
     return None if image.size else f"an image of no pixels, shape {image.shape}"
 
 
-def stacked(images: Sequence[Image | None], shape: tuple[int, int], like: tuple[int, str]) -> Image:
-    """A tensor column of images of one shape; rows without one stay zero.
+def layout(image: Image) -> Layout:
+    """Channels and dtype."""
+    return image.shape[2], image.dtype.name
 
-    Args:
-        shape: height and width.
-        like: channels and dtype, where there is no image.
-    """
-    first = next((image for image in images if image is not None), None)
-    channels, dtype = (first.shape[2], first.dtype) if first is not None else like
-    column = np.zeros((len(images), *shape, channels), dtype=dtype)
-    for i, image in enumerate(images):
-        if image is not None:
-            column[i] = image
-    return column
+
+def likely(images: Sequence[Any]) -> ImageType | None:
+    """What most of the images in a column of objects are; None where there is none."""
+    found = Counter(layout(image) for image in images if flaw(image) is None).most_common(1)
+    return ImageType(*found[0][0]) if found else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from functools import lru_cache
 from typing import Any
 
 from cedar.errors import PipelineError, user_site
 
 
+@lru_cache
 def library(name: str, what: str) -> Any:
     """A module.
 

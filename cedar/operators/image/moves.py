@@ -6,7 +6,7 @@ Pixels, boxes and the decoder all follow the same moves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -105,9 +105,8 @@ class Steps:
             if m.size is not None:
                 height, width = m.size[row].tolist()
                 if image.shape[:2] != (height, width):
-                    rest = self.moves[i + 1 :]
-                    if (m.pad is None or not m.pad[row].any()) and all(later.flips_only for later in rest):
-                        mirrored = sum(bool(later.flip[row]) for later in rest if later.flip is not None) % 2 == 1
+                    mirrored = self.flips_behind(i)
+                    if mirrored is not None:
                         return resized(image, (height, width), m.filter, out=out, flip=mirrored)
                     image = resized(image, (height, width), m.filter)
             cut_before = False
@@ -119,6 +118,35 @@ class Steps:
             return image
         np.copyto(out, image)
         return out
+
+    def flips_behind(self, at: int) -> bool | None:
+        """Whether the image is mirrored behind the resampling of a move; None where more than that is done."""
+        m, rest = self.moves[at], self.moves[at + 1 :]
+        if (m.pad is not None and m.pad[self.row].any()) or not all(later.flips_only for later in rest):
+            return None
+        return sum(bool(later.flip[self.row]) for later in rest if later.flip is not None) % 2 == 1
+
+    def behind(self, at: int) -> Steps:
+        """What is left behind the resampling of a move."""
+        return Steps((replace(self.moves[at], cut=None, flip=None, size=None), *self.moves[at + 1 :]), self.row)
+
+    def resampling(self, height: int, width: int) -> tuple[int, tuple[int, int, int, int], bool] | None:
+        """Which move resamples the image first, which part of it (top, left, height, width), and whether mirrored.
+
+        None: no move does, or pixels are added before.
+        """
+        row, part, mirrored = self.row, (0, 0, height, width), False
+        for i, m in enumerate(self.moves):
+            if m.cut is not None:
+                top, left, tall, wide = m.cut[row].tolist()
+                left = part[3] - left - wide if mirrored else left
+                part = (part[0] + top, part[1] + left, tall, wide)
+            mirrored ^= m.flip is not None and bool(m.flip[row])
+            if m.size is not None:
+                return i, part, mirrored
+            if m.pad is not None and m.pad[row].any():
+                return None
+        return None
 
 
 def padded(

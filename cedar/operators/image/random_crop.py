@@ -62,6 +62,10 @@ class RandomResizedCrop(Spatial):
         object.__setattr__(self, "scale", check_range("random_resized_crop", "scale", self.scale, 0.0))
         object.__setattr__(self, "ratio", check_range("random_resized_crop", "ratio", self.ratio, 1e-6))
 
+    @property
+    def averages(self) -> bool:
+        return self.antialias and self.interpolation != "nearest"
+
     def shape(self, shape: tuple[int, int] | None) -> tuple[int, int]:
         del shape
         height, width = self.size  # type: ignore[misc]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
@@ -44,7 +42,6 @@ def resize_into(
         [[52, 36], [114, 98]]
     """
     from cedar.operators.image import resample_kernels
-    from cedar.operators.image.resample_lanes import GROUP
 
     height, width, channels = source.shape
     rows, columns, wanted = out.shape
@@ -62,25 +59,8 @@ def resize_into(
         roomy = np.zeros((height, width * channels + 4), dtype=np.uint8)
         roomy[:, :-4] = source.reshape(height, width * channels)
         source, stride = roomy[:, :-4].reshape(source.shape), roomy.strides[0]
-    tail = (height - 1) // GROUP * GROUP
-    ends = np.zeros((GROUP, width * channels + 4), dtype=np.uint8)
-    ends[: height - tail, :-4] = source[tail:].reshape(height - tail, width * channels)
-    xs, xw = _windows(width, left, wide, columns, antialias, flip)
-    ys, yw = _windows(height, top, tall, rows, antialias, False)
+    stop, end = np.float32(top + tall), np.float32(left + wide)  # as Pillow: a box is of 32-bit floats
     resample_kernels.resize(
-        source.__array_interface__["data"][0], stride, height, channels, ends, xs[:, 0] * channels, int(xs[0, 1]), xw,
-        ys, yw, out.reshape(rows, columns * channels),
+        source.__array_interface__["data"][0], stride, source.shape, np.float32(top), stop, np.float32(left), end,
+        antialias, flip, out.reshape(rows, columns * channels),
     )  # fmt: skip
-
-
-def _windows(
-    size: int, start: float, length: float, outputs: int, antialias: bool, flip: bool
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    from cedar.operators.image import resample_kernels
-
-    first, stop = np.float32(start), np.float32(start + length)  # as Pillow: a box is of 32-bit floats
-    support = max(float(stop - first) / outputs, 1.0) if antialias else 1.0
-    bounds = np.empty((outputs, 2), dtype=np.int64)
-    weights = np.empty((outputs, min(math.ceil(support) * 2 + 1, size)), dtype=np.int32)
-    resample_kernels.windows(size, first, stop, antialias, flip, bounds, weights)
-    return bounds, weights

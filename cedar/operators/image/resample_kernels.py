@@ -6,19 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from cedar.operators.image.pixels_jit import kernel
-from cedar.operators.image.pixels_lanes import address
+from cedar.operators.image.pixels_jit import kernel, numba
+from cedar.operators.image.pixels_lanes import address, pointer
 from cedar.operators.image.resample_lanes import BITS, GROUP, LINE, weigh_lines, weigh_pixels
 
 _ONE = 1 << BITS
+_carray = numba().carray
 
 
-@kernel("void(int64, float32, float32, boolean, boolean, int64[:, ::1], int32[:, ::1])")
-def windows(size: Any, start: Any, stop: Any, antialias: Any, flip: Any, bounds: Any, weights: Any) -> None:
+@kernel("Tuple((int64[:, ::1], int32[:, ::1]))(int64, float32, float32, int64, boolean, boolean)")
+def windows(size: Any, start: Any, stop: Any, outputs: Any, antialias: Any, flip: Any) -> Any:
     """Which inputs every output sums (first, count), and their weights, for outputs over ``start`` to ``stop``."""
-    outputs = bounds.shape[0]
     scale = np.float64(stop - start) / outputs
     support = scale if antialias and scale > 1.0 else 1.0
+    bounds = np.empty((outputs, 2), np.int64)
+    weights = np.empty((outputs, min(int(np.ceil(support)) * 2 + 1, size)), np.int32)
     shrink = 1.0 / support
     for i in range(outputs):
         center = np.float64(start) + (i + 0.5) * scale
@@ -51,29 +53,32 @@ def windows(size: Any, start: Any, stop: Any, antialias: Any, flip: Any, bounds:
             weights[i, k] = weights[i, k - shift] if shift <= k < used + shift else 0
         bounds[i, 0] -= shift
         bounds[i, 1] = most
+    return bounds, weights
 
 
-@kernel(
-    "void(int64, int64, int64, int64, uint8[:, ::1], int64[::1], int64, int32[:, ::1], int64[:, ::1], int32[:, ::1],"
-    " uint8[:, ::1])"
-)
+@kernel("void(int64, int64, UniTuple(int64, 3), float32, float32, float32, float32, boolean, boolean, uint8[:, ::1])")
 def resize(
-    source: Any, stride: Any, height: Any, channels: Any, ends: Any, lefts: Any, taps: Any, xw: Any, ys: Any, yw: Any,
+    source: Any, stride: Any, shape: Any, top: Any, bottom: Any, left: Any, right: Any, antialias: Any, flip: Any,
     target: Any,
 ) -> None:  # fmt: skip
-    """The image at address ``source`` into ``target`` (rows, columns * channels), by the windows of columns and rows.
-
-    ``ends`` is a copy of the rows from the last full group on, with four bytes more in each, since pixels are read
-    beyond their end; ``lefts`` is where in a row each column's pixels begin.
-    """
+    """A part of an image (height, width, channels) at address ``source`` into ``target`` (rows, columns * channels)."""
+    height, width, channels = shape
     rows, length = target.shape
-    columns = lefts.shape[0]
+    columns = length // channels
+    ys, yw = windows(height, top, bottom, rows, antialias, False)
+    xs, xw = windows(width, left, right, columns, antialias, flip)
+    lefts = xs[:, 0] * channels  # where in a row each column's pixels begin
+    taps = xs[0, 1]
     chunks = (length + LINE - 1) // LINE
     pitch = (chunks + 1) * LINE
     slots = (yw.shape[1] + 2 * GROUP) // GROUP * GROUP  # a group never lies across the end of the ring
     ring = np.empty((slots, pitch), np.uint8)
     line = np.empty(pitch, np.uint8)
-    tail = max(height - 1, 0) // GROUP * GROUP
+    # A copy of the rows from the last full group on, with four bytes more: pixels are read beyond their end.
+    tail = (height - 1) // GROUP * GROUP
+    ends = np.zeros((GROUP, width * channels + 4), np.uint8)
+    for y in range(tail, height):
+        ends[y - tail, :-4] = _carray(pointer(source + y * stride), (width * channels,), np.uint8)
     base, made = address(ring), 0
     for y in range(rows):
         first, count = ys[y, 0], ys[y, 1]
@@ -82,7 +87,7 @@ def resize(
             if made < tail:
                 begin, apart = source + made * stride, stride
             else:
-                begin, apart = address(ends), np.int64(ends.shape[1])
+                begin, apart = address(ends), width * channels + 4
             for c in range((channels - 1) // 4 * 4, -1, -4):  # what is written beyond a pixel is written over
                 weigh_pixels(
                     begin + c, apart, base + made % slots * pitch + c, pitch, channels, columns, address(lefts), taps,

@@ -58,6 +58,10 @@ class Resize(Spatial):
                 site=user_site(),
             )
 
+    @property
+    def averages(self) -> bool:
+        return self.antialias and self.interpolation != "nearest"
+
     def shape(self, shape: tuple[int, int] | None) -> tuple[int, int] | None:
         if isinstance(self.size, tuple):
             return self.size

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from cedar.errors import PipelineError, user_site
 from cedar.operators.image.layout import Image
 from cedar.operators.image.libraries import library
+from cedar.operators.image.resample import resize_into
 
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
+Box: TypeAlias = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -39,18 +41,26 @@ def check_filter(name: str, interpolation: str, antialias: bool) -> None:
         )
 
 
-def resized(image: Image, size: tuple[int, int], how: Filter, *, out: Image | None = None, flip: bool = False) -> Image:
-    """An image of another height and width; mirrored afterwards, if asked; written to ``out`` where that is given."""
-    from cedar.operators.image.resample import resize_into
-
+def resized(
+    image: Image,
+    size: tuple[int, int],
+    how: Filter,
+    *,
+    box: Box | None = None,
+    out: Image | None = None,
+    flip: bool = False,
+) -> Image:
+    """An image, or a part of it (top, left, height, width; may be fractions), at another height and width; mirrored
+    afterwards, if asked; written to ``out`` where that is given.
+    """
     if image.dtype == np.uint8 and how.interpolation == "bilinear":
         if out is None:
             out = np.empty((*size, image.shape[2]), dtype=np.uint8)
         # Mirrored pixels run backwards: the kernel wants them side by side.
         source = image if image.strides[1] > 0 else np.ascontiguousarray(image)
-        resize_into(source, None, out, antialias=how.antialias, flip=flip)
+        resize_into(source, box, out, antialias=how.antialias, flip=flip)
         return out
-    found = _by_pillow(image, size, how)
+    found = _by_pillow(image, size, how, box or (0, 0, *image.shape[:2]))
     if flip:
         found = found[:, ::-1]
     if out is None:
@@ -59,12 +69,16 @@ def resized(image: Image, size: tuple[int, int], how: Filter, *, out: Image | No
     return out
 
 
-def _by_pillow(image: Image, size: tuple[int, int], how: Filter) -> Image:
+def _by_pillow(image: Image, size: tuple[int, int], how: Filter, box: Box) -> Image:
     pillow = library("PIL.Image", "resize")
     filters = pillow.Resampling
     method = {"nearest": filters.NEAREST, "bilinear": filters.BILINEAR, "bicubic": filters.BICUBIC}[how.interpolation]
     # Channel by channel: Pillow would multiply by the last one, as transparency.
     planes = [pillow.fromarray(np.ascontiguousarray(image[..., i])) for i in range(image.shape[2])]
+    top, left, tall, wide = box
     if how.interpolation != "nearest":  # Pillow 13 chooses which way to go first, others go along the rows
-        planes = [plane.resize((size[1], image.shape[0]), method) for plane in planes]
-    return np.stack([np.asarray(plane.resize(size[::-1], method)) for plane in planes], axis=2)
+        height = image.shape[0]
+        planes = [plane.resize((size[1], height), method, (left, 0, left + wide, height)) for plane in planes]
+        left, wide = 0, size[1]
+    part = (left, top, left + wide, top + tall)
+    return np.stack([np.asarray(plane.resize(size[::-1], method, part)) for plane in planes], axis=2)

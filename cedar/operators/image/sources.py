@@ -6,12 +6,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cedar.columns import Column, ColumnType, TensorType, objects, type_of
+from cedar.columns import OBJECT, Column, ColumnType, TensorType, objects, type_of
 from cedar.operators.image.decode import Decode
-from cedar.operators.image.decoding import decode_image
+from cedar.operators.image.decoding import decode_image, flipped
 from cedar.operators.image.headers import BadImage, Header, max_pixels, read_header
 from cedar.operators.image.layout import Image, ImageType, Sizes, flaw
 from cedar.operators.image.moves import Steps
+from cedar.operators.image.scaled import Scaled, shrinks
 
 
 class Source(Protocol):
@@ -29,8 +30,8 @@ class Source(Protocol):
     bad: dict[int, BadImage]
     late: bool
 
-    def image(self, row: int, steps: Steps) -> Image:
-        """The image of a row, or at least all that the steps need of it.
+    def image(self, row: int, steps: Steps) -> tuple[Image, Steps | Scaled]:
+        """The image of a row, or at least all that the steps need of it, and the steps that are left to take.
 
         Raises:
             BadImage: there is none after all.
@@ -45,8 +46,8 @@ class Files:
 
     late = True
 
-    def __init__(self, column: Any, decode: Decode) -> None:
-        self.decode = decode
+    def __init__(self, column: Any, decode: Decode, exact: bool) -> None:
+        self.decode, self.exact = decode, exact
         self.kind: ColumnType = ImageType(decode.channels)
         self.bad: dict[int, BadImage] = {}
         self.files: list[bytes] = column.to_pylist()
@@ -65,11 +66,18 @@ class Files:
             turned = header.orientation >= 5
             self.sizes[row] = (header.width, header.height) if turned else (header.height, header.width)
 
-    def image(self, row: int, steps: Steps) -> Image:
-        header = self.headers[row]
+    def image(self, row: int, steps: Steps) -> tuple[Image, Steps | Scaled]:
+        header, decode = self.headers[row], self.decode
         assert header is not None
         needed = steps.rows_needed(header.height) if header.orientation == 1 else None
-        return decode_image(self.files[row], header, self.decode.mode, strict=self.decode.strict, rows=needed)
+        height, width = self.sizes[row].tolist()
+        by = 1 if self.exact or header.jpeg is None else shrinks(steps, height, width)
+        image = decode_image(self.files[row], header, decode.mode, strict=decode.strict, rows=needed, shrink=by)
+        if by == 1 or image.shape[1] == width:  # Pillow, which takes what libjpeg-turbo does not, scales nothing
+            return image, steps
+        down, right = flipped(header.orientation)
+        start = (image.shape[0] - height / by if down else 0.0, image.shape[1] - width / by if right else 0.0)
+        return image, Scaled(steps, by, (height, width), start)
 
     def column(self) -> Column:
         raise AssertionError("files are decoded before they become a column")
@@ -93,27 +101,21 @@ class Arrays:
             self.sizes = np.broadcast_to(np.array(images.shape[1:3], dtype=np.int64), (len(images), 2))
             return
         self.sizes = np.ones((len(images), 2), dtype=np.int64)
-        first = None
         for row, image in enumerate(images):
             why = flaw(image) if kind is None else None
             if why:
                 self.bad[row] = BadImage(why, "give each row an ndarray of shape (height, width, channels)")
             elif image is not None:
                 self.sizes[row] = image.shape[:2]
-                first = image if first is None else first
-        if kind is None:
-            kind = ImageType() if first is None else ImageType(first.shape[2], first.dtype.name)
-        self.kind = kind
+        self.kind = OBJECT if kind is None else kind
 
     @property
     def tensor(self) -> bool:
         """They are one array."""
         return isinstance(self.kind, TensorType)
 
-    def image(self, row: int, steps: Steps) -> Image:
-        del steps
-        image: Image = self.images[row]
-        return image
+    def image(self, row: int, steps: Steps) -> tuple[Image, Steps | Scaled]:
+        return self.images[row], steps
 
     def column(self) -> Column:
         return self.images if self.tensor else objects([_apart(image) for image in self.images])

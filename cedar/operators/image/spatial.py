@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from cedar.operators.algebra import mark
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import ImageTransform
 from cedar.operators.image.boxes import Boxes, check_boxes, thinned
-from cedar.operators.image.layout import ImageType, Sizes, checked
+from cedar.operators.image.layout import ImageType, Sizes, checked, likely
 from cedar.operators.image.moves import Moves
 from cedar.operators.transform import Transform
 
@@ -25,6 +25,11 @@ class Spatial(ImageTransform):
     arity: ClassVar[int | None] = None
     outputs: ClassVar[int | None] = None
     drops: ClassVar[bool] = False  # some boxes go
+
+    @property
+    def averages(self) -> bool:
+        """Where it makes images smaller, each pixel is a mean of all that it stands for."""
+        return False
 
     @abstractmethod
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
@@ -62,6 +67,9 @@ class Spatial(ImageTransform):
         if self.drops:
             beside = [thinned(other) for other in beside]
         return (made, *beside) if beside else made
+
+    def like(self, sample: Callable[[], Column]) -> ColumnType | None:
+        return None if self.shape(None) is None else likely(sample())
 
     def columns(self, *columns: Any, **draws: Any) -> Column | tuple[Column, ...]:
         from cedar.operators.image.engine import alone

@@ -2,6 +2,7 @@
 
 ``MOVES`` change where operators stand, and come before the search for an order; ``TRIMS`` change what is computed and
 carried, and come after it, since they depend on the order. Where a rule needs figures, it does nothing without.
+``inexact`` stands first: it asks what follows what in the order as written.
 
 ``dedup_place`` stands behind ``scan_filter``, which decides the rows that are grouped.
 """
@@ -13,6 +14,7 @@ from cedar.optimizer.rules.dead_columns import dead_columns
 from cedar.optimizer.rules.dead_results import dead_results
 from cedar.optimizer.rules.dedup_place import dedup_place
 from cedar.optimizer.rules.group_expressions import group_expressions
+from cedar.optimizer.rules.inexact import inexact
 from cedar.optimizer.rules.late import late
 from cedar.optimizer.rules.limit import limit
 from cedar.optimizer.rules.push_filter import push_filter
@@ -21,9 +23,9 @@ from cedar.optimizer.rules.scan_filter import scan_filter
 
 __all__ = [
     "MOVES", "RULES", "TRIMS", "cache_place", "common", "dead_columns", "dead_results", "dedup_place",
-    "group_expressions", "late", "limit", "push_filter", "scan_columns", "scan_filter",
+    "group_expressions", "inexact", "late", "limit", "push_filter", "scan_columns", "scan_filter",
 ]  # fmt: skip
 
-MOVES: tuple[Rule, ...] = (push_filter, scan_filter, dedup_place, limit, late, common)
+MOVES: tuple[Rule, ...] = (inexact, push_filter, scan_filter, dedup_place, limit, late, common)
 TRIMS: tuple[Rule, ...] = (group_expressions, cache_place, dead_results, scan_columns, dead_columns)
 RULES: tuple[Rule, ...] = (*MOVES, *TRIMS)

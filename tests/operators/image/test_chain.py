@@ -160,9 +160,38 @@ def test_images_that_differ_in_channels_do_not_become_one_tensor():
     with pytest.raises(BadValues) as caught:
         image.resize((3, 3)).columns(column)
     assert list(caught.value.rows) == [1]
-    assert "1 channels of uint8 among" in caught.value.rows[1]
+    assert "1 channel(s) of uint8 among" in caught.value.rows[1]
     kept = image.horizontal_flip(0.0).columns(column, draws=Draws(np.arange(2, dtype=np.uint64)))
     assert [k.shape for k in kept] == [(6, 6, 3), (6, 6, 1)]
+
+
+def test_each_image_of_a_mixed_column_is_judged_by_itself():
+    rgb = picture(6, 9)
+    several = [rgb[..., :1], rgb, rgb.astype(np.float32), np.dstack([rgb, rgb[..., :1]]), rgb]
+    operators = [image.color_jitter(contrast=0.5), image.to_float(), image.normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))]
+    links = [Link(operator, ("image",), ("image",)) for operator in operators]
+    words = np.arange(5, dtype=np.uint64)
+
+    def run(rows):
+        return IMAGES.run(links, {"image": objects([several[r] for r in rows])}, [Draws(words[rows]), None, None])
+
+    whole, faults = run([0, 1, 2, 3, 4])
+    assert {row: fault.link for row, fault in faults.items()} == {0: 2, 2: 0, 3: 0}
+    for row in range(5):
+        alone, fault = run([row])
+        if row in faults:
+            assert fault == {0: faults[row]}
+        else:
+            assert np.array_equal(alone["image"][0], whole["image"][row])
+
+
+def test_channels_first_is_written_by_the_pass_below_it():
+    links = [Link(t, ("image",), ("image",)) for t in (image.solarize(9, p=1.0), image.channels_first())]
+    for column in (np.stack([picture(6, 9)] * 2), objects([picture(6, 9), picture(4, 5)])):
+        made = IMAGES.run(links, {"image": column}, [None, None])[0]["image"]
+        for before, after in zip(column, made, strict=True):
+            assert after.flags.c_contiguous
+            assert np.array_equal(after, image.solarize(9, p=1.0)(before).transpose(2, 0, 1))
 
 
 def test_a_small_crop_does_not_keep_the_large_image():

@@ -96,6 +96,19 @@ def test_damaged_files_are_skipped_if_asked_and_move_no_other(folder):
     assert all(np.array_equal(found[path], every[path]) for path in found)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 64])
+def test_blocks_do_not_show_in_what_becomes_one_array(rows):
+    """Of which kind it is, the first rows of the data tell, not those of the block."""
+    images = [np.full((4, 5, 3 if i % 3 else 1), i, dtype=np.uint8) for i in range(9)]
+    p = cedar.from_items([{"id": i, "image": each} for i, each in enumerate(images)]).map(image.resize((2, 2)), "image")
+    with blocks_of(rows), p.loader(executor="inline", on_error=cedar.Skip(max_count=3)) as loader:
+        found = {int(row["id"]): np.array(row["image"]) for row in loader}
+    assert sorted(found) == [i for i in range(9) if i % 3]
+    assert all((made == i).all() and made.shape == (2, 2, 3) for i, made in found.items())
+    with pytest.raises(cedar.RowError, match=r"1 channel\(s\) of uint8 among those of 3"), blocks_of(rows):
+        list(p.loader(executor="inline"))
+
+
 def test_boxes_go_along(folder):
     boxes = cedar.read_files(f"{folder}/*.img").map(image.decode(), "bytes", into="image")
     boxes = boxes.map(lambda path: [[5.0, 4.0, 30.0, 28.0], [1.0, 1.0, 9.0, 9.0]], "path", into="boxes")
