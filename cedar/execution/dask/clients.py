@@ -85,10 +85,13 @@ def connected(address: str) -> Any:
         WorkerError: nobody answers.
     """
     from distributed import Client
+    from distributed.comm.addressing import parse_address, parse_host_port
     from distributed.security import Security
 
     limit = seconds("connect")
     try:
+        if address.startswith(("tcp://", "tls://")):  # without a port, a client that never was would hold up the end
+            parse_host_port(parse_address(address)[1])
         if address.startswith("tls://") and Security().get_connection_args("client")["ssl_context"] is None:  # type: ignore[no-untyped-call]
             raise OSError("TLS needs the certificates of this client, and none are configured")
         return Client(  # type: ignore[no-untyped-call]
