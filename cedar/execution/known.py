@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from cedar.datasets.base import Split
+from cedar.execution import processes
 from cedar.execution.binding import Binding
 from cedar.execution.machine import machine
 from cedar.execution.measure import subject
@@ -22,8 +23,8 @@ from cedar.profile.queueing import lock_share
 _UNSURE = (0.4, 0.9)  # a share of the GIL between these is asked for again
 _HELD = 0.4  # of an operator's time
 _SPREAD = 0.8  # of the cores kept busy by threads: nobody waits for the GIL
-_LONG = 1.25  # times the start of processes, that they may save at most
-_UNTIL = 0.3  # seconds to wait for news of how busy the cores are
+_ASKING = 0.1  # seconds that it takes to find out who holds the GIL: processes must save more
+_UNTIL = 0.3  # seconds of the run that tell how busy the cores are, if anything does
 _AHEAD = 2  # splits read ahead of what is worked on, for each worker
 _ALONE = 1.1  # cores: threads that keep no more of them busy may wait for one another
 
@@ -57,6 +58,11 @@ class Known:
         self.pace.renew()
 
     # ---- what is left ------------------------------------------------------------------------------------------------
+
+    def horizon(self) -> float | None:
+        """Rows that this rank should read yet, where metadata tells: as many as the epochs begun so far have."""
+        total = self._rows
+        return None if total is None else self._earlier[0] + total * self.share if total else math.inf
 
     def remaining(self) -> float | None:
         """Rows of this epoch that this rank is still to read and work on, where metadata tells."""
@@ -96,12 +102,10 @@ class Known:
 
     def figures(self) -> Profile:
         """What was measured of the tasks."""
-        found = self._metrics.profile(
-            self._subject,
-            machine(measure=False),
-            workers=self.workers,
-            executor=self.executor,
-        )
+        here = machine(measure=False)
+        if processes.ready(self.workers):
+            here = replace(here, start_seconds=0.0)
+        found = self._metrics.profile(self._subject, here, workers=self.workers, executor=self.executor)
         return replace(found, own=self.pace.own, around=self.pace.around)
 
     def profile(self, local: bool) -> Profile:
@@ -112,28 +116,28 @@ class Known:
         """
         return self.completed(self.figures(), local)
 
-    def asks(self, profile: Profile, remaining: float | None) -> bool:
+    def asks(self, profile: Profile, horizon: float | None) -> bool:
         """Who holds the GIL decides something: processes are worth their start, and threads do not do as well.
 
         May wait for a moment, beside the run, until it is known how busy the threads are.
         """
-        if self.workers < 2 or not self._long(profile, remaining):
+        if self.executor != "threads" or self.workers < 2 or not self._long(profile, horizon):
             return False
         end = time.perf_counter() + _UNTIL
-        while not self.pace.cores and time.perf_counter() < end:
+        while not self.pace.cores and self.pace.seconds < _UNTIL and time.perf_counter() < end:
             time.sleep(0.01)
         if self.pace.cores > _SPREAD * min(self.workers, profile.machine.cores):
             return False
         return not self._gil or any(_UNSURE[0] < gil < _UNSURE[1] for gil in self._gil.values())
 
-    def _long(self, profile: Profile, remaining: float | None) -> bool:
-        """Enough is left to do for other processes to be worth their start, if one thread at a time can work here."""
-        if remaining is None:
+    def _long(self, profile: Profile, horizon: float | None) -> bool:
+        """Enough is to come for other processes to be worth their start, if one thread at a time can work here."""
+        if horizon is None:
             return True
         machine, branches = profile.machine, max(len(self._splits), 1)
         per_row = sum(figures.cpu for figures in profile.operators.values()) / branches
-        saved = remaining * per_row * (1 - 1 / max(1, min(self.workers, machine.cores)))
-        return saved > _LONG * machine.start_seconds
+        there = per_row / max(1, min(self.workers, machine.cores))
+        return horizon * per_row - machine.seconds_with_start(horizon, per_row, there) > _ASKING
 
     def ask(self, profile: Profile) -> None:
         """Find out who holds the GIL, by calls beside the run."""

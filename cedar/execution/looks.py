@@ -23,10 +23,12 @@ class Looks:
     taken: int = 0
     at: float = 0.0
     pause: float = _PAUSE
+    last: float = 0.0
 
     def begin(self, elapsed: float) -> None:
-        """An epoch: worth a look, whatever there were before."""
-        self.taken, self.at, self.pause = min(self.taken, len(_FIRST) - 1), elapsed, _PAUSE
+        """An epoch: worth a look, at once where the run is twice as long as at the last one: so is what may come."""
+        self.taken, self.pause = min(self.taken, len(_FIRST) - 1), _PAUSE
+        self.at = elapsed - (_FIRST[self.taken] if elapsed >= 2 * self.last else 0.0)
 
     @property
     def early(self) -> bool:
@@ -44,7 +46,7 @@ class Looks:
     def took(self, elapsed: float) -> None:
         """A look was taken."""
         self.pause = self.pause if self.early else min(2 * self.pause, _LONGEST)
-        self.taken, self.at = self.taken + 1, elapsed
+        self.taken, self.at, self.last = self.taken + 1, elapsed, elapsed
 
     def untaken(self) -> None:
         """The last look came to nothing."""

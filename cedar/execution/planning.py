@@ -14,6 +14,7 @@ from cedar.execution import processes
 from cedar.execution.binding import Binding
 from cedar.execution.calling import Calls, Over, beside
 from cedar.execution.checking import check_plan
+from cedar.execution.executors import available_cpus
 from cedar.execution.known import Known
 from cedar.execution.looks import Looks, alike, missed
 from cedar.execution.metrics import Metrics
@@ -39,6 +40,7 @@ _ENOUGH = 1.5  # times as fast: a plan that takes over before anybody asks who h
 _TRIAL = 0.25  # seconds before a plan's speed says something
 _START_SECONDS = 20  # for processes to start; then the run waits for them
 _STALLED = 0.1  # of the time: where the trainer waits less than this, nothing is to be gained
+_CHOSEN = "chosen from what was measured"
 _WORTH = 0.25  # seconds of waiting that are left: less does not pay for the making of a plan
 
 
@@ -62,6 +64,7 @@ class Plans:
         self._written = Plan.as_written(binding.root)
         self._watcher = Watcher()
         self._next: Plan | None = None
+        self._warming: tuple[Plan, float] | None = None  # a plan whose processes start, and since when
         self._before: tuple[Plan, float] | None = None  # the plan before this one, and its rows per second
         self._left: list[tuple[Plan, Profile]] = []  # plans of this epoch that were given up, and what was known then
         self._promised: float | None = None  # rows per second, by the current plan's prediction
@@ -89,6 +92,7 @@ class Plans:
 
     def watcher(self, runner: Runner) -> Watcher:
         """For the streams of the current plan, or of the next one where that is ready."""
+        self._warmed()
         with self._lock:
             if self._next is not None:
                 self._take(self._next)
@@ -151,8 +155,9 @@ class Plans:
         if self.planner is None:
             return
         self._resize()
+        self._warmed()
         news = self._known.pace.look() or not self._looks.taken
-        busy = self._next is not None or (self._thread is not None and self._thread.is_alive())
+        busy = self._next or self._warming or (self._thread is not None and self._thread.is_alive())
         if news and not (self._settled or self._broken or busy):
             self._consider()
 
@@ -219,37 +224,36 @@ class Plans:
         known = self._known
         self._looks.took(self._metrics.elapsed)
         self._fresh, self._watcher.seeking = None, False
-        remaining, rest = known.remaining(), known.rest()
+        horizon, rest = known.horizon(), known.rest()
         if self._calls is None:
             self._calls = Calls(inline=known.executor == "inline")
-        self._thread = beside(self._improve, self._calls, remaining, rest)
+        self._thread = beside(self._improve, self._calls, horizon, rest)
 
-    def _improve(self, calls: Calls, remaining: float | None, rest: float) -> None:
+    def _improve(self, calls: Calls, horizon: float | None, rest: float) -> None:
         assert self.planner is not None
         try:
             raw = self._known.figures()
             profile = self._known.completed(raw, self._local)
-            plan = self._better(calls, profile, remaining, rest)
+            plan = self._better(calls, profile, horizon, rest)
             little = plan is None or self._gain(plan, profile) < _ENOUGH
-            if little and not self._one_pass and self._known.asks(raw, remaining):
+            if little and not self._one_pass and self._known.asks(raw, horizon):
                 calls.make(partial(self._known.ask, raw))
                 profile = self._known.completed(raw, self._local)
-                plan = self._better(calls, profile, remaining, rest)
+                plan = self._better(calls, profile, horizon, rest)
             if plan is not None and plan.root is self.current.root:
                 self.current = plan  # with more to tell, or more threads
                 self._promise()
             elif plan is not None and self._given_up(plan, profile):
                 self.planner.keep(self.current)
             elif plan is not None:
-                self._warm(plan, calls)
-                self._change(plan, "chosen from what was measured")
+                self._warm(plan)
         except Over:
             self._looks.untaken()  # the next epoch may see the end of it
         except Exception:  # noqa: BLE001 - a plan is never worth a run
             self._broken = True
             _log.warning("the optimizer failed: the run goes on with the plan that it has", exc_info=True)
 
-    def _better(self, calls: Calls, profile: Profile, remaining: float | None, rest: float) -> Plan | None:
+    def _better(self, calls: Calls, profile: Profile, horizon: float | None, rest: float) -> Plan | None:
         """What the planner makes of the figures, compared on as many sample rows as the rest of the job is worth."""
         assert self.planner is not None
         per_row = sum(f.wall for f in profile.operators.values()) or 1e-6
@@ -259,7 +263,7 @@ class Plans:
         def check(plan: Plan) -> Difference | None:
             return calls.make(partial(check_plan, self._binding, plan, rows))
 
-        return self.planner.improve(profile, remaining, check)
+        return self.planner.improve(profile, horizon, check)
 
     def _gain(self, plan: Plan, profile: Profile) -> float:
         """How many times as fast as the current plan another one should be."""
@@ -275,15 +279,22 @@ class Plans:
         wanted = signature(logical, plan.root)
         return any(signature(logical, left.root) == wanted and alike(known, profile) for left, known in self._left)
 
-    def _warm(self, plan: Plan, calls: Calls) -> None:
-        """The run goes on as it is until the processes of the next plan are there."""
-        if not any(node.place == "processes" for node in graph.walk(plan.root)):
+    def _warm(self, plan: Plan) -> None:
+        """The run goes on as it is, into the next epoch too, until the processes of the next plan are there."""
+        if not _in_processes(plan):
+            self._change(plan, _CHOSEN)
             return
         workers = self._known.workers
-        processes.warm(workers)
-        end = time.perf_counter() + _START_SECONDS
-        while not processes.ready(workers) and time.perf_counter() < end and not calls.over:
-            time.sleep(0.01)
+        processes.warm(workers, at_once=max(1, min(workers, available_cpus()) - 1))  # threads go on with one core
+        self._warming = plan, time.perf_counter()
+
+    def _warmed(self) -> None:
+        """A plan whose processes are there is the next one."""
+        if self._warming is not None:
+            plan, since = self._warming
+            if processes.ready(self._known.workers) or time.perf_counter() > since + _START_SECONDS:
+                self._warming = None
+                self._change(plan, _CHOSEN)
 
     def _change(self, plan: Plan, why: str, last: bool = False) -> None:
         with self._lock:
@@ -353,7 +364,11 @@ class Plans:
 
     @property
     def _local(self) -> bool:
-        return not any(node.place == "processes" for node in graph.walk(self.current.root))
+        return not _in_processes(self.current)
+
+
+def _in_processes(plan: Plan) -> bool:
+    return any(node.place == "processes" for node in graph.walk(plan.root))
 
 
 def _source(node: Node) -> object:

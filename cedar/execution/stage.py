@@ -13,7 +13,7 @@ from cedar.execution.chain import Program, Result
 from cedar.execution.tasks import Tasks
 from cedar.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
-_TARGET_SECONDS = 0.02  # of work in a task whose kernels run Python once per row
+_TARGET_SECONDS = 0.05  # of work in a task whose kernels run Python once per row
 _TARGET_BYTES = 4 << 20  # of such a task's result, so that it stays in caches, and little waits to be taken
 _FIRST_ROWS = 16
 _MOST_ROWS = 1 << 16

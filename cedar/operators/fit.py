@@ -209,7 +209,10 @@ def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         return _lists(values, kind)
     if pa.types.is_struct(kind):
         return _structs(values, kind)
-    types = set(map(type, values)) - {type(None)}
+    every = set(map(type, values))
+    if (every == {int} and pa.types.is_integer(kind)) or (every == {float} and pa.types.is_float64(kind)):
+        return _numbers(values, kind)
+    types = every - {type(None)}
     accepted = _accepted(kind)
     if accepted is not None:
         for found in types:
@@ -221,6 +224,12 @@ def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_floating(kind) and kind.bit_width < 64:
         _check_overflow(values, column)
     return column
+
+
+def _numbers(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Ints or floats by way of NumPy: the first ``pa.array`` of a process imports pandas, where there is one."""
+    numbers = np.fromiter(values, np.dtype(kind.to_pandas_dtype()), len(values))
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _check_zones(values: Sequence[Any], kind: pa.DataType) -> None:

@@ -24,7 +24,7 @@ RESOURCES = ("cores", "GIL", "process shipping", "workers", "one task at a time"
 NOTHING: Use = (0.0, 0.0, 0.0, 0.0, 0.0)
 REMOTE = "processes"  # the place whose rows are copied there and back
 INLINE = "inline"
-_TASK_SECONDS = 0.02  # of work in a task of a stage that runs Python per row, as stages cut them
+_TASK_SECONDS = 0.05  # of work in a task of a stage that runs Python per row, as stages cut them
 _HERE = -1  # the rows are in the coordinator's memory
 
 

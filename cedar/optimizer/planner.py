@@ -82,15 +82,15 @@ class AutoPlanner:
         self.current = Plan(self.root, root, tuple(decisions), method="rules")
         return self.current
 
-    def improve(self, profile: Profile, remaining: float | None, check: Check) -> Plan | None:
+    def improve(self, profile: Profile, horizon: float | None, check: Check) -> Plan | None:
         """The best plan for what was measured; the current graph, with what is known of it, unless clearly better."""
-        if self._broken or (remaining is not None and remaining <= 0):
+        if self._broken or (horizon is not None and horizon <= 0):
             return None
-        plan = self.best(profile, remaining)
+        plan = self.best(profile, horizon)
         saves = any(d.applied and d.rule == cache_place.__name__ for d in plan.decisions)  # in later epochs
         told = len(self._refusals)
         if moves(plan) or saves:  # what is kept must be the same in every epoch
-            plan = self._checked(plan, profile, remaining, check)
+            plan = self._checked(plan, profile, horizon, check)
         current = self.current
         if current is not None:
             more = plan.workers is not None and plan.workers > self.workers
@@ -123,10 +123,10 @@ class AutoPlanner:
         """The run goes on with this plan, whatever was chosen last."""
         self.current = plan
 
-    def best(self, profile: Profile, remaining: float | None = None) -> Plan:
+    def best(self, profile: Profile, horizon: float | None = None) -> Plan:
         """The best plan for a profile, unchecked."""
         moved, moves = self._rewritten(self.root, MOVES, profile)
-        found = self._search(moved, profile, remaining)
+        found = self._search(moved, profile, horizon)
         root, trims = self._rewritten(found.root, TRIMS, profile)
         return Plan(
             self.root,
@@ -177,33 +177,33 @@ class AutoPlanner:
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
-    def _checked(self, plan: Plan, profile: Profile, remaining: float | None, check: Check) -> Plan:
+    def _checked(self, plan: Plan, profile: Profile, horizon: float | None, check: Check) -> Plan:
         """The plan without the rules whose results differ on sample rows."""
         end = time.perf_counter() + _CHECKING
         while time.perf_counter() < end:
             found = check(plan)
             if found is None:
                 return plan
-            culprit = self._culprit(plan, profile, remaining, check, end)
+            culprit = self._culprit(plan, profile, horizon, check, end)
             self._refusals.append(Decision(culprit or "plan", "all of it", applied=False, why=found.what))
             self.refused |= {culprit} if culprit else _MOVING
-            plan = self.best(profile, remaining)
+            plan = self.best(profile, horizon)
             if culprit is None:
                 return plan  # in which nothing changes places
         root, trims = self._rewritten(self.root, TRIMS, profile)  # nothing changes places
         return Plan(self.root, root, (*trims, *self._refusals), method="rules", profile=profile)
 
-    def _culprit(self, plan: Plan, profile: Profile, remaining: float | None, check: Check, end: float) -> str | None:
+    def _culprit(self, plan: Plan, profile: Profile, horizon: float | None, check: Check, end: float) -> str | None:
         """The rule without which the plan has the right rows."""
         for name in dict.fromkeys(d.rule for d in plan.decisions if d.applied and d.rule != "place"):
             without = replace(self, refused=self.refused | {name}, _known={}, _refusals=[])
             if time.perf_counter() > end:
                 return None
-            if check(without.best(profile, remaining)) is None:
+            if check(without.best(profile, horizon)) is None:
                 return name
         return None
 
-    def _search(self, root: Node, profile: Profile, remaining: float | None, swap: Swap = may_swap) -> Found:
+    def _search(self, root: Node, profile: Profile, horizon: float | None, swap: Swap = may_swap) -> Found:
         facts = self._facts(root, profile)
         return search(
             root,
@@ -211,7 +211,7 @@ class AutoPlanner:
             self.budget,
             self._places(root, facts, profile),
             self.workers,
-            remaining,
+            horizon,
             most_workers=self.most_workers,
             swap=_never if ORDER in self.refused else swap,
             cluster=self.cluster,

@@ -60,7 +60,7 @@ def search(
     budget: Budget,
     executors: Sequence[str],
     workers: int,
-    remaining: float | None,
+    horizon: float | None,
     *,
     most_workers: int | None = None,
     swap: Swap = may_swap,
@@ -72,17 +72,17 @@ def search(
         facts: with a profile.
         executors: the places allowed, out of "inline", "threads" and "processes".
         workers: tasks at once; up to ``most_workers`` where waiting limits the run.
-        remaining: rows still to be read, which must pay for the start of processes; None where unknown.
+        horizon: rows expected yet, which must pay for the start of processes; None where unknown.
         swap: whether two operators may change places.
         cluster: another place allowed, and what it costs to work there.
     """
     model = _model(root, facts, budget, executors, workers)
     precedences = [find_precedence(cost.chain, facts, swap) for cost in model.costs]
-    choice = _choose(model, precedences, facts, remaining, cluster)
+    choice = _choose(model, precedences, facts, horizon, cluster)
     wanted = _wanted_workers(choice.plan, most_workers)
     if wanted > choice.plan.model.capacity.workers:
         model = model.on(dataclasses.replace(model.capacity, workers=wanted))
-        choice = _choose(model, precedences, facts, remaining, cluster)
+        choice = _choose(model, precedences, facts, horizon, cluster)
     choice = _within_memory(choice, facts, budget)
     return Found(
         root=rebuild(root, facts, _arranged(choice.plan)),
@@ -154,23 +154,26 @@ def _choose(
     model: Model,
     precedences: Sequence[Precedence],
     facts: Facts,
-    remaining: float | None,
+    horizon: float | None,
     cluster: Cluster | None = None,
 ) -> Choice:
     """The best plan with processes, with a cluster or with neither, unless the order as written is as good."""
     assert facts.profile is not None
-    start = facts.profile.machine.start_seconds
+    machine = facts.profile.machine
+    places = model.costs[0].places if model.costs else ("threads",)
+    local = tuple(place for place in places if place != REMOTE)
+    as_written = {place: joint.written(model.on(model.capacity, (place,))) for place in places}
+    here = min((_each(as_written[place]) for place in local), default=0.0)
 
     def seconds(plan: Candidate) -> float:
         """For the rows that are left, the start of processes included; for one row where nobody knows how many."""
-        each = expected_seconds(plan.model, plan.model.use(plan.paths))
-        if remaining is None:
-            return each
-        return each * remaining + (start if plan.remote and not plan.model.capacity.cluster else 0.0)
+        if horizon is None:
+            return _each(plan)
+        if plan.remote and not plan.model.capacity.cluster:
+            return machine.seconds_with_start(horizon, here, _each(plan))
+        return horizon * _each(plan)
 
-    places = model.costs[0].places if model.costs else ("threads",)
-    written = min((joint.written(model.on(model.capacity, (place,))) for place in places), key=seconds)
-    local = tuple(place for place in places if place != REMOTE)
+    written = min(as_written.values(), key=lambda plan: seconds(plan) * (1 + LEAST_GAIN * plan.remote))
     found = [joint.best(model.on(model.capacity, allowed), precedences) for allowed in {local: 0, places: 0} if allowed]
     if cluster is not None:
         found.append(joint.best(_with_cluster(model, local, cluster), precedences))
@@ -182,6 +185,11 @@ def _choose(
         settled = plan.settled(_SETTLED)
         plan = settled if seconds(settled) < seconds(written) else plan
     return Choice(plan, written, found[0][0], method, processes=REMOTE in places)
+
+
+def _each(plan: Candidate) -> float:
+    """Expected seconds per row."""
+    return expected_seconds(plan.model, plan.model.use(plan.paths))
 
 
 def _with_cluster(model: Model, local: tuple[str, ...], cluster: Cluster) -> Model:

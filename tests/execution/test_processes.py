@@ -20,9 +20,10 @@ import pyarrow as pa
 import pytest
 
 import cedar
+from cedar.block import Block
 from cedar.execution import processes
 from cedar.execution.code import Code
-from cedar.execution.processes import process
+from cedar.execution.processes import keeper, process
 from cedar.execution.processes.pool import Pool
 from cedar.execution.processes.process import WorkerDied
 from cedar.execution.processes.wire import Wire, decode, encode
@@ -127,7 +128,30 @@ def test_a_closed_wire_ends_the_other() -> None:
     there.close()
 
 
+def test_functions_that_a_module_of_ours_makes_travel_by_value() -> None:
+    module: dict[str, Any] = {"__name__": "cedar.stream"}
+    exec("def outer(x):\n    def inner(): return x\n    return inner", module)
+    assert bytes(encode(Block)[0]).count(b"cedar.block") == 1
+    assert decode(encode(module["outer"](7)))() == 7
+
+
 # ---- pool ------------------------------------------------------------------------------------------------------------
+
+
+def test_workers_start_one_after_another_where_a_run_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools: list[Pool] = []
+    there: list[int] = []
+
+    class Watched(process.WorkerProcess):
+        def __init__(self) -> None:
+            there.append(pools[0].ready() if pools else 0)
+            super().__init__()
+
+    monkeypatch.setattr(keeper, "WorkerProcess", Watched)
+    pools.append(Pool(2, at_once=1))
+    assert within(60, lambda: pools[0].ready() == 2)
+    assert there == [0, 1]
+    pools[0].shutdown()
 
 
 def test_the_pool_is_kept(pool: Pool) -> None:
@@ -422,6 +446,23 @@ def test_a_script_that_raises_shows_its_error_alone(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.count("Traceback") == 1
     assert "ZeroDivisionError" in done.stderr
+
+
+NUMBERS = """
+import sys
+import cedar
+def there(x): return int("pandas" in sys.modules)
+p = cedar.read_parquet(sys.argv[1]).map(there, "x", dtype=int).map(float, "y", dtype=float).batch(10)
+for executor in ("threads", "processes"):
+    print(*[batch["x"].max() for batch in p.loader(executor=executor, workers=1)])
+"""
+
+
+def test_no_number_waits_for_pandas_to_be_imported(tmp_path: Path) -> None:
+    numbers(20).map(lambda x: x / 2, "x", into="y").write_parquet(str(tmp_path))
+    command = [sys.executable, "-c", NUMBERS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr) == ("0 0\n" * 2, "")
 
 
 ORPHANS = """

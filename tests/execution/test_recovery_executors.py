@@ -22,6 +22,7 @@ import pytest
 import cedar
 from cedar.execution import processes
 from cedar.execution.chain import Program
+from cedar.execution.processes import spare as spare_module
 from cedar.execution.processes.pool import Pool
 from cedar.execution.processes.process import WorkerDied
 from cedar.execution.recovery import Deaths, Recovery, Work, is_lost
@@ -59,7 +60,10 @@ def but(*left_out: int) -> list[int]:
 
 
 def with_spare(pool: Pool) -> int:
-    """The process id of the spare worker, once there is one."""
+    """The process id of the spare worker: there is one soon after a worker has died, and another one took its place."""
+    pool.submit(int).result()
+    with pytest.raises(WorkerDied):
+        pool.submit(os._exit, 1).result()
     pool.submit(int).result()
     deadline = time.monotonic() + 60
     while not pool._spare.standing and time.monotonic() < deadline:
@@ -79,6 +83,17 @@ def test_a_spare_stands_by_and_takes_over() -> None:
     assert not pool._spare.is_alive()
 
 
+def test_a_spare_stands_by_though_nobody_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spare_module, "_PATIENCE", 0.01)
+    pool = Pool(1)
+    pool.submit(int).result()
+    deadline = time.monotonic() + 60
+    while not pool._spare.standing and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert pool._spare.standing
+    pool.shutdown()
+
+
 def test_a_spare_that_died_is_not_used() -> None:
     pool = Pool(1)
     pid, spare = with_spare(pool), pool._spare._standing
@@ -93,9 +108,11 @@ def test_a_spare_that_died_is_not_used() -> None:
 
 
 ORPHANS = """
-import sys, time
+import os, sys, time
+from cedar.execution.processes import spare as spare_module
 from cedar.execution.processes.pool import Pool
 pool = Pool(1)
+pool.submit(os._exit, 1).exception()
 pool.submit(int).result()
 while not pool._spare.standing: time.sleep(0.01)
 print(*pool.pids(), pool._spare._standing.pid, flush=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cedar
-from cedar.execution import account, chain, clocks, loader, planning
+from cedar.execution import account, chain, clocks, known, loader, planning, processes
 from cedar.execution.binding import Binding
 from cedar.execution.executors import InlineExecutor
 from cedar.execution.looks import Looks, alike, missed
@@ -22,7 +22,7 @@ from cedar.operators.base import Env
 from cedar.plan.data import Plan, Prediction
 from cedar.profile import Machine, Observation, OperatorProfile, Profile
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(60)
 
 # ---- a function whose cost changes in the middle of the epoch --------------------------------------------------------
 
@@ -106,7 +106,19 @@ def test_looks_that_change_nothing_become_rare() -> None:
     assert max(pauses) == pytest.approx(60, abs=0.2)
     looks.begin(1000.0)
     assert looks.early, "an epoch is worth a look"
+    assert not looks.due(1000.0)
     assert looks.due(1003.0)
+
+
+def test_an_epoch_is_worth_a_look_at_once_where_the_run_has_doubled() -> None:
+    looks, at_once = Looks(), []
+    looks.took(0.1)
+    for epoch in range(1, 100):
+        looks.begin(float(epoch))
+        if looks.due(epoch):
+            looks.took(epoch)
+            at_once.append(epoch)
+    assert at_once == [1, 2, 4, 8, 16, 32, 64]
 
 
 def test_a_check_that_finds_nothing_costs_no_look() -> None:
@@ -197,9 +209,8 @@ class Driven:
 
 def test_a_plan_that_was_left_is_not_chosen_again_unless_figures_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Driven(monkeypatch)
-    other = dataclasses.replace(run.slow.root, place="processes")
+    other = dataclasses.replace(run.slow.root, place="threads")
     run.planner.plan = dataclasses.replace(run.slow, root=other)
-    monkeypatch.setattr(run.plans, "_warm", lambda *_: None)
     run.goes_on(2, 1000, 1e-3)
     assert run.plans.current.root is other
     run.planner.plan = run.slow  # what it left
@@ -209,6 +220,25 @@ def test_a_plan_that_was_left_is_not_chosen_again_unless_figures_changed(monkeyp
     assert run.planner.kept, "the planner knows that its choice was not taken"
     run.goes_on(60, 300, 5e-3)
     assert run.plans.current.root is run.slow.root, "it costs something else now"
+
+
+def test_a_plan_takes_over_when_its_processes_are_there_whatever_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Driven(monkeypatch)
+    other = dataclasses.replace(run.slow.root, place="processes")
+    run.planner.plan = dataclasses.replace(run.slow, root=other)
+    there = False
+    monkeypatch.setattr(processes, "warm", lambda _, at_once: None)
+    monkeypatch.setattr(processes, "ready", lambda _: there)
+    for _ in range(3):
+        run.goes_on(5, 1000, 1e-3)
+        assert run.plans.current.root is run.slow.root
+        assert run.planner.asked == 1, "one plan at a time"
+        run.plans.close()
+        run.plans.start(run.runner)
+        run.plans.watcher(run.runner)
+    there = True
+    run.plans.watcher(run.runner)
+    assert run.plans.current.root is other
 
 
 def test_noise_does_not_make_it_flap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +276,25 @@ def test_no_plan_is_made_for_what_is_nearly_over(monkeypatch: pytest.MonkeyPatch
     assert run.planner.asked > 0
 
 
+def test_as_many_epochs_are_expected_as_were_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Driven(monkeypatch)
+    for epochs in range(1, 4):
+        assert run.plans._known.horizon() == epochs * 100_000
+        run.metrics.rows_read += 100_000
+        assert run.plans._known.horizon() == epochs * 100_000
+        run.plans.start(run.runner)
+
+
+def test_processes_have_to_save_more_than_their_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Driven(monkeypatch).plans._known
+    run.workers = 2
+    figures = OperatorProfile("f", 9, 100, 1e-4, 1e-4)
+    cold, warm = (Profile("", {1: figures}, Machine(2, 1, start_seconds=seconds)) for seconds in (1.0, 0.0))
+    assert not run._long(cold, 10_000)
+    assert run._long(cold, 13_000), "threads go on while they start"
+    assert run._long(warm, 10_000)
+
+
 def test_a_rank_counts_its_own_share_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Driven(monkeypatch)
     run.plans.reads(0.25)
@@ -253,3 +302,30 @@ def test_a_rank_counts_its_own_share_of_what_is_left(monkeypatch: pytest.MonkeyP
     left = run.plans._known.remaining()
     assert left is not None
     assert 20_000 <= left < 22_500  # of the splits read last, half is taken to be done
+
+
+# ---- a whole run -----------------------------------------------------------------------------------------------------
+
+
+def steps_to_one(n: int) -> int:
+    steps = 0
+    while n != 1:
+        n = n // 2 if n % 2 == 0 else 3 * n + 1
+        steps += 1
+    return steps
+
+
+def test_epoch_after_epoch_of_python_goes_to_processes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "machine", lambda measure: Machine(2, 1 << 34, start_seconds=0.3))
+    rows = [{"x": 10**12 + i} for i in range(3000)]
+    cedar.from_items(rows).write_parquet(str(tmp_path / "in"))
+    pipeline = cedar.read_parquet(str(tmp_path / "in")).map(steps_to_one, "x", into="y", dtype=int).batch(100)
+    expected = [steps_to_one(row["x"]) for row in rows]
+    with pipeline.loader(workers=2) as run:
+        for _ in range(100):  # an epoch is far too short for processes to start
+            assert [y for batch in run for y in batch["y"].tolist()] == expected
+            if "processes" in {node.place for node in cedar.graph.walk(run.plan.root)}:
+                break
+        else:
+            raise AssertionError(run.explain())
+        assert [y for batch in run for y in batch["y"].tolist()] == expected

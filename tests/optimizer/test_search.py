@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -172,7 +173,7 @@ def test_a_map_that_holds_the_gil_goes_to_processes(remaining):
     assert chosen.prediction.rows_per_second > 3 * 1e4
     (decision,) = chosen.decisions
     assert decision.what == "map(work) in processes"
-    assert decision.why.startswith("holds the GIL 100% of the time; 3.")
+    assert decision.why.startswith("holds the GIL 100% of the time; 4")
 
 
 def test_it_stays_where_little_is_left():
@@ -182,6 +183,15 @@ def test_it_stays_where_little_is_left():
     (decision,) = chosen.decisions
     assert not decision.applied
     assert decision.what == "map(work) in processes"
+
+
+def test_threads_go_on_while_processes_start():
+    root, found = gil_bound()
+    chosen = search(root, facts_of(root, found), Budget(), BOTH, 4, 13_000)
+    assert places(chosen)["map"] == "processes"
+    ready = replace(MACHINE, start_seconds=0.0)
+    chosen = search(root, facts_of(root, found, machine=ready), Budget(), BOTH, 4, 100)
+    assert places(chosen)["map"] == "processes"
 
 
 def test_it_stays_where_shipping_costs_more():

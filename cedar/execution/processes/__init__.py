@@ -71,13 +71,18 @@ class Lease(Executor):
         return self._pool.closed
 
 
-def warm(workers: int) -> Pool:
-    """The pool of so many workers; they start in the background, and stay."""
+def warm(workers: int, at_once: int | None = None) -> Pool:
+    """The pool of so many workers; they start in the background, and stay.
+
+    Args:
+        workers: of the pool.
+        at_once: how many start at the same time where there is no such pool yet; None is all of them.
+    """
     with _lock:
         now = time.monotonic()
         if workers not in _pools:
             _drop_idle(now)
-            _pools[workers] = Pool(workers)
+            _pools[workers] = Pool(workers, at_once)
         _used[workers] = now
         return _pools[workers]
 

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from cedar.execution.processes.process import WorkerDied, WorkerProcess
 from cedar.execution.processes.wire import decode, encode
 from cedar.execution.processes.worker import Failed, Logged, Ready, Task, Wanted, unsendable
 
-_SHORT = 0.02  # seconds; behind a task that takes no longer, the next one is already sent
+_SHORT = 0.1  # seconds; behind a task that takes no longer, the next one is already sent
 
 
 @dataclass
@@ -58,6 +59,10 @@ class Queue(Protocol):
     """Where a keeper gets its work: a pool."""
 
     @property
+    def starting(self) -> AbstractContextManager[Any]:
+        """Held while a worker starts."""
+
+    @property
     def closed(self) -> bool: ...
 
     def take(self, wait: bool) -> Work | None:
@@ -67,7 +72,7 @@ class Queue(Protocol):
         """Work that was not begun."""
 
     def spare(self) -> WorkerProcess | None:
-        """A worker that is ready, if one stands by."""
+        """A worker starts: one that is ready, if it stands by."""
 
     def warm(self) -> None:
         """A worker has done its first task."""
@@ -107,7 +112,8 @@ class Keeper(threading.Thread):
         """A worker's life, with the work that it begins with; False where it did not start."""
         why = ""
         try:
-            worker = self._start()
+            with self._queue.starting:
+                worker = self._start()
             self._serve(worker, first)
         except (EOFError, OSError) as error:
             why = str(error)

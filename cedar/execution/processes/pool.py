@@ -25,10 +25,13 @@ class Pool(Executor):
 
     Args:
         workers: how many.
+        at_once: how many start at the same time; None is all of them.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, at_once: int | None = None) -> None:
         self._max_workers = workers
+        self.starting = threading.Semaphore(at_once or workers)
+        self._started = 0
         self._closed = False
         self._changed = threading.Condition()
         self._waiting: deque[Work] = deque()
@@ -88,13 +91,15 @@ class Pool(Executor):
         self._spare.abandon()
 
     def spare(self) -> WorkerProcess | None:
-        """A worker that is ready, if one stands by."""
+        """A worker starts: one that is ready, if it stands by."""
+        with self._changed:
+            self._started += 1
         return self._spare.take()
 
     def warm(self) -> None:
-        """A worker has done its first task: once all are there, another one gets ready to stand by."""
+        """A worker has done its first task: once all are there, another is to stand by; soon, where one died."""
         if not self._closed and self.ready() == self._max_workers:
-            self._spare.want()
+            self._spare.want(at_once=self._started > self._max_workers)
 
     def take(self, wait: bool) -> Work | None:
         """The next call; None where there is none and ``wait`` is False, or once the pool is shut down."""

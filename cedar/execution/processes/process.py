@@ -21,21 +21,8 @@ _CODE = """\
 import sys
 sys.path[:] = {path!r}
 sys.path.append({home!r})
-{idle}
 from cedar.execution.processes.worker import main
 main({end}, {parent}, {level})
-"""
-# What takes time is done by a thread that gives way to all others; on Linux each thread has a priority of its own.
-_IDLE = """
-def load():
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-    import cedar.execution.processes.worker, cedar.execution.runner, pyarrow.compute, pyarrow.parquet, polars
-
-import os, threading
-loading = threading.Thread(target=load)
-loading.start()
-loading.join()
 """
 _VARIABLES = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS",
@@ -55,29 +42,23 @@ class WorkerDied(BrokenExecutor):
 class WorkerProcess:
     """One worker. Python runs anew in it (it is not forked), without the user's ``__main__``.
 
-    Args:
-        idle: it starts at the lowest priority.
-
     Raises:
         OSError: no process can be started.
     """
 
-    def __init__(self, idle: bool = False) -> None:
+    def __init__(self) -> None:
         with forking:  # a fork right now would keep the worker's end open, and its death would go unnoticed
-            self._start(idle)
+            self._start()
         self.pid = self._process.pid
 
-    def _start(self, idle: bool) -> None:
+    def _start(self) -> None:
         here, there = socket.socketpair()
         with there:
             self.wire = Wire(here)
             self.known: set[str] = set()  # keys of the code that it has
             level = logging.getLogger("cedar").getEffectiveLevel()
             self._kills = memory.kills()
-            code = _CODE.format(
-                path=sys.path, home=_HOME, end=there.fileno(), parent=os.getpid(), level=level,
-                idle=_IDLE if idle else "",
-            )  # fmt: skip
+            code = _CODE.format(path=sys.path, home=_HOME, end=there.fileno(), parent=os.getpid(), level=level)
             try:
                 self._process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - Python itself
                     [os.fsdecode(spawn.get_executable()), "-P", "-c", code],

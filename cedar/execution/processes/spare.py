@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 
 from cedar.execution.processes.process import WorkerProcess
 from cedar.execution.processes.wire import decode
 from cedar.execution.processes.worker import Ready
 
+_PATIENCE = 10.0  # seconds of a pool's work before its first spare: a short run is over before it could need one
+
 
 class Spare(threading.Thread):
-    """Keeps one worker ready: the first is started at the lowest priority, as nobody may ever need it.
+    """Keeps one worker ready, some time after somebody asked for that.
 
     The thread lives as long as the pool: the kernel ends a worker with the thread that started it.
     """
@@ -18,18 +22,18 @@ class Spare(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="worker-keeper-spare", daemon=True)
         self._changed = threading.Condition()
-        self._wanted = False
+        self._due = math.inf  # when one is to be there
         self._closed = False
-        self._taken = False
         self._standing: WorkerProcess | None = None
         self._starting: WorkerProcess | None = None
 
-    def want(self) -> None:
-        """From now on, one is to stand by."""
+    def want(self, at_once: bool) -> None:
+        """One is to stand by from now on, or from some seconds on."""
         with self._changed:
-            if self._closed or self._wanted:
+            due = time.monotonic() + (0 if at_once else _PATIENCE)
+            if self._closed or self._due <= due:
                 return
-            self._wanted = True
+            self._due = due
             if self.ident is None:
                 self.start()
             self._changed.notify()
@@ -38,7 +42,6 @@ class Spare(threading.Thread):
         """The one that stands by, and lives; another one takes its place."""
         with self._changed:
             worker, self._standing = self._standing, None
-            self._taken = self._taken or self._wanted
             self._changed.notify()
         if worker is None or worker.alive:
             return worker
@@ -72,14 +75,15 @@ class Spare(threading.Thread):
                 if worker is not None and not self._closed:
                     self._standing = worker
                     continue
-                self._wanted = False  # it does not start: not before somebody asks again
+                self._due = math.inf  # it does not start: not before somebody asks again
             if worker is not None:
                 worker.end()
 
     def _wait(self) -> bool:
         with self._changed:
-            while not self._closed and (self._standing is not None or not self._wanted):
-                self._changed.wait()
+            while not self._closed and (self._standing is not None or time.monotonic() < self._due):
+                left = self._due - time.monotonic()
+                self._changed.wait(left if self._standing is None and 0 < left < math.inf else None)
             standing, closed = self._standing, self._closed
         if closed and standing is not None:
             standing.end()
@@ -87,7 +91,7 @@ class Spare(threading.Thread):
 
     def _start(self) -> WorkerProcess | None:
         try:
-            worker = WorkerProcess(idle=not self._taken)
+            worker = WorkerProcess()
         except OSError:
             return None
         with self._changed:

@@ -11,14 +11,18 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
+from types import FunctionType
 from typing import Any
 
 import cloudpickle
 import pyarrow as pa
 
+from cedar.block import Block
+from cedar.cursor import Keys
 from cedar.execution.processes.arena import Inbox, Outbox, warn
 
 _APART = 1 << 14  # bytes; smaller buffers stay in the pickle
+_NAMED = frozenset(("cedar", "numpy", "pyarrow"))  # packages of what messages are made of
 _SLACK = 1 << 12  # bytes beyond its own that an Arrow array may bring along before it is copied out of them
 _BUFFER = 1 << 20  # bytes that may lie in the socket
 _MOST = 512  # buffers in one system call, below every system's limit
@@ -30,12 +34,24 @@ _HEAD = struct.Struct("<QIIIIQ")
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """By value what is of ``__main__``, and no more of an Arrow array than its own rows."""
+    """By value what is of ``__main__``, and no more of an Arrow array than its own rows.
+
+    What every message is made of goes by a shorter way, which takes a fraction of the time.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (type, FunctionType)):
+            return NotImplemented if _is_named(obj) else super().reducer_override(obj)
         if isinstance(obj, pa.Array):
             return _compact(obj).__reduce_ex__(5)
-        return super().reducer_override(obj)
+        if isinstance(obj, (Block, Keys)):
+            return type(obj), tuple(map(obj.__getattribute__, obj.__slots__))
+        return NotImplemented
+
+
+def _is_named(obj: type | FunctionType) -> bool:
+    """It is found under its name at the other end; cloudpickle goes through all modules to say the same."""
+    return obj.__module__.partition(".")[0] in _NAMED and "<" not in obj.__qualname__
 
 
 def _compact(array: pa.Array) -> pa.Array:

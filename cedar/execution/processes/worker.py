@@ -18,10 +18,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from cedar.errors import CedarError, WorkerError, portable
 from cedar.execution.code import UnknownCode
 from cedar.execution.processes.wire import Wire, decode, encode
 
+_IDLE = 0.1  # seconds without a first task, after which there is time to import what tasks may need
 _LOOK = 1.0  # seconds between two looks at whether the parent lives
 
 
@@ -120,16 +123,21 @@ def main(end: int, parent: int, level: int) -> None:
     handler = _Handler(wire)
     logging.root.addHandler(handler)
     os.register_at_fork(after_in_child=partial(_part, wire, handler))
-    _preload()
+    pa.set_cpu_count(1)
+    _import("cedar.execution.runner")  # and with it, what runs a chain
     wire.send(encode(Ready()))
-    if tasks.empty():
-        import polars as pl  # noqa: F401 - most pipelines need it soon
+    try:
+        task = tasks.get(timeout=_IDLE)
+    except queue.Empty:
+        _import("pyarrow.compute", "pyarrow.parquet", "polars")  # most pipelines need them soon
+        task = tasks.get()
     while True:
-        answer = _work(tasks.get())
+        answer = _work(task)
         if os.getpid() != own:  # a function has forked, and returned in the child as well
             os._exit(0)
         wire.send(answer)
         handler.pass_on()
+        task = tasks.get()
 
 
 def _part(wire: Wire, handler: logging.Handler) -> None:
@@ -158,11 +166,8 @@ def _receive(wire: Wire, tasks: queue.SimpleQueue[list[Any]], parent: int) -> No
         os._exit(0)
 
 
-def _preload() -> None:
-    import pyarrow as pa
-
-    pa.set_cpu_count(1)
-    for module in ("pyarrow.compute", "pyarrow.parquet", "cedar.execution.runner"):  # and with it, what runs a chain
+def _import(*modules: str) -> None:
+    for module in modules:
         importlib.import_module(module)
 
 
