@@ -178,6 +178,23 @@ def test_other_storage(folder: Path):
         fs.rm("pqtest", recursive=True)
 
 
+@pytest.mark.parametrize(("where", "ahead"), [("local", False), ("memory", True)])
+def test_only_what_is_far_away_is_fetched_before_it_is_decoded(folder: Path, monkeypatch, where: str, ahead: bool):
+    asked = []
+    opened = pq.ParquetFile
+    monkeypatch.setattr(pq, "ParquetFile", lambda *a, **k: asked.append(k["pre_buffer"]) or opened(*a, **k))
+    if where == "local":
+        assert len(read_rows(read_parquet(folder))) == 15
+    else:
+        fs = fsspec.filesystem("memory")
+        fs.pipe("pqahead/a.parquet", (folder / "a.parquet").read_bytes())
+        try:
+            assert len(read_rows(read_parquet("memory://pqahead/a.parquet"))) == 10
+        finally:
+            fs.rm("pqahead", recursive=True)
+    assert set(asked) == {ahead}
+
+
 # ---- hive partitions -------------------------------------------------------------------------------------------------
 
 
