@@ -45,7 +45,7 @@ def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], C
     """``distinct``, and for each column its values in the rows ``first``, where numbering them has gathered them.
 
     That is so for lists of numbers without nulls which differ in each two of the distinct rows, such as those that
-    change together; None for others.
+    change together; None for others, and where all rows are distinct.
 
     Example:
         >>> import pyarrow as pa
@@ -55,35 +55,42 @@ def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], C
     """
     views = [_alike(_flat(column)) for column in columns]
     heads = _heads(views)
-    codes, count, held = _combined(views if heads is None else [view.take(pa.array(heads)) for view in views])
+    if heads is not None:
+        index = pa.array(heads)
+        views = [pc.take(view, index, boundscheck=False) for view in views]
+    codes, count, held = _combined(views)
     first = np.zeros(count, dtype=np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     if heads is not None:
         begins = np.zeros(len(columns[0]), dtype=np.int64)
         begins[heads] = 1
         codes, first = codes[np.cumsum(begins) - 1], heads[first]
+    if count == len(codes):
+        return codes.astype(np.int32), first, [None] * len(columns)
     # As many distinct values as distinct rows: both are in the order of first occurrence, so they are the same rows.
     values = [_lists(c, h) if len(h) == count else None for c, h in zip(columns, held, strict=True)]
     return codes.astype(np.int32), first, values
 
 
 def _heads(views: Sequence[pa.Array]) -> Codes | None:
-    """The rows that differ from the one before them; None where most do, and looking for them does not pay."""
+    """The rows that differ from the one before them; None where nearly all do, and looking for them does not pay."""
     rows = len(views[0])
     if rows < 2:
         return None
-    same = np.ones(rows - 1, dtype=bool)
+    same = np.full((rows + 6) // 8, 255, dtype=np.uint8)
     for view in views:
         equal = pc.equal(view.slice(1), view.slice(0, rows - 1)).buffers()[1]
-        same &= np.unpackbits(np.frombuffer(equal, np.uint8), count=rows - 1, bitorder="little").view(bool)
-        if 2 * np.count_nonzero(same) < rows:
+        same &= np.frombuffer(equal, dtype=np.uint8, count=len(same))
+        if 8 * int(np.bitwise_count(same).sum()) < rows:
             return None
-    return np.flatnonzero(np.concatenate([[True], ~same]))
+    bits = np.unpackbits(same, count=rows - 1, bitorder="little")
+    return np.flatnonzero(np.concatenate([[True], bits == 0]))
 
 
 def _combined(views: Sequence[pa.Array]) -> tuple[Codes, int, list[pa.Array]]:
     """A number per row, how many there are, and the distinct values of each view."""
-    codes, count, held = np.zeros(len(views[0]), dtype=np.int64), 1, []
+    codes, count = np.zeros(len(views[0]), dtype=np.int64), 1
+    held: list[pa.Array] = []
     for view in views:
         if held and count == len(codes):
             held.append(view)  # all rows differ already

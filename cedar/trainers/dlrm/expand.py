@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,29 +17,45 @@ class Expansion:
     Args:
         index: int64 ``[rows]``.
         unique: how many unique rows there are; each is used.
-        ends: int64 ``[unique + 1]``: where each unique row's rows begin, where the index ascends; None where it
-            does not.
+        ends: int64 ``[unique + 1]``: where each unique row's rows begin in ``order``.
+        order: int64 ``[rows]``: rows by their unique row; None where the index ascends, as they stand so.
     """
 
     index: torch.Tensor
     unique: int
-    ends: torch.Tensor | None
+    ends: torch.Tensor
+    order: torch.Tensor | None = None
 
     @classmethod
     def of(cls, inverse: torch.Tensor, unique: int) -> Expansion:
         """The index of a group of features, int32 or int64 ``[rows]``.
 
         Example:
-            >>> Expansion.of(torch.tensor([0, 0, 1]), 2).ends.tolist(), Expansion.of(torch.tensor([1, 0]), 2).ends
-            ([0, 2, 3], None)
+            >>> Expansion.of(torch.tensor([0, 0, 1]), 2).ends.tolist(), Expansion.of(torch.tensor([1, 0]), 2).order
+            ([0, 2, 3], tensor([1, 0]))
         """
-        index = inverse.long()
+        index = held = inverse.long()
+        order = None
         if len(index) > 1 and not bool((index[1:] >= index[:-1]).all()):
-            return cls(index, unique, None)
-        return cls(index, unique, torch.searchsorted(index, torch.arange(unique + 1, device=index.device)))
+            held, order = torch.sort(index, stable=True)
+        return cls(index, unique, torch.searchsorted(held, torch.arange(unique + 1, device=index.device)), order)
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def summed(self, rows: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
+        """``[len(places), unique, width]``: of ``rows`` ``[rows, n, width]`` those at ``places`` of the n, added up."""
+        count, (n, width) = len(self), rows.shape[1:]
+        if not count:
+            return rows.new_zeros(len(places), self.unique, width)
+        every = torch.arange(count, device=rows.device) if self.order is None else self.order
+        index = every * n + torch.tensor(places, device=rows.device)[:, None]
+        shifts = torch.arange(len(places), device=rows.device)[:, None] * count
+        ends = functional.pad((self.ends[1:] + shifts).flatten(), (1, 0))
+        found = functional.embedding_bag(
+            index.flatten(), rows.reshape(-1, width), ends, mode="sum", include_last_offset=True
+        )
+        return found.view(len(places), self.unique, width)
 
 
 def expand(rows: torch.Tensor, by: Expansion) -> torch.Tensor:
@@ -50,21 +67,46 @@ def expand(rows: torch.Tensor, by: Expansion) -> torch.Tensor:
         >>> unique.grad.flatten().tolist()
         [2.0, 1.0]
     """
-    found: torch.Tensor = _Expand.apply(rows.flatten(1), by)  # type: ignore[no-untyped-call]
-    return found.view(len(by), *rows.shape[1:])
+    return side_by_side([rows.flatten(1)], [by]).view(len(by), *rows.shape[1:])
 
 
-class _Expand(torch.autograd.Function):
+def side_by_side(parts: Sequence[torch.Tensor], by: Sequence[Expansion | None]) -> torch.Tensor:
+    """Features of all rows, ``[rows, features, width]``, written where they stay.
+
+    Args:
+        parts: of each feature ``[unique, width]`` where it has an expansion, else ``[rows, width]``; of one dtype.
+        by: the expansions: one object for all features of a group.
+
+    Example:
+        >>> plain, once = torch.tensor([[1.0], [2.0]]), torch.tensor([[9.0]])
+        >>> side_by_side([plain, once], [None, Expansion.of(torch.tensor([0, 0]), 1)]).squeeze(2).tolist()
+        [[1.0, 9.0], [2.0, 9.0]]
+    """
+    found: torch.Tensor = _SideBySide.apply(tuple(by), *parts)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _SideBySide(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, by: Expansion) -> torch.Tensor:
+    def forward(ctx: Any, by: tuple[Expansion | None, ...], *parts: torch.Tensor) -> torch.Tensor:
         ctx.by = by
-        return rows.index_select(0, by.index)
+        rows = len(parts[0]) if by[0] is None else len(by[0])
+        found = parts[0].new_empty(rows, len(parts), parts[0].shape[1])
+        for at, (part, each) in enumerate(zip(parts, by, strict=True)):
+            if each is None:
+                found[:, at] = part
+            else:
+                torch.index_select(part, 0, each.index, out=found[:, at])
+        return found
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (grad,), by = grads, ctx.by
-        if by.ends is not None and grad.is_floating_point() and len(by):
-            every = torch.arange(len(by), device=grad.device)
-            summed = functional.embedding_bag(every, grad.contiguous(), by.ends, mode="sum", include_last_offset=True)
-            return summed, None
-        return grad.new_zeros(by.unique, grad.shape[1]).index_add_(0, by.index, grad), None
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        found = list(grads[0].unbind(1))
+        groups: dict[int, list[int]] = {}
+        for at, each in enumerate(ctx.by):
+            if each is not None:
+                groups.setdefault(id(each), []).append(at)
+        for places in groups.values():
+            for at, part in zip(places, ctx.by[places[0]].summed(grads[0], places), strict=True):
+                found[at] = part
+        return None, *found

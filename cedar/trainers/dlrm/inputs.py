@@ -214,8 +214,8 @@ def rows_of(inputs: Inputs, rows: range) -> Inputs:
 
 def _narrowed(by: Expansion, rows: range) -> tuple[int, int, Expansion]:
     index = by.index[rows.start : rows.stop]
-    if by.ends is None:
-        return 0, by.unique, Expansion(index, by.unique, None)
+    if by.order is not None:
+        return 0, by.unique, Expansion.of(index, by.unique)
     start, stop = (int(index[0]), int(index[-1]) + 1) if len(index) else (0, 0)
     return start, stop, Expansion.of(index - start, stop - start)
 

@@ -32,24 +32,31 @@ class Dot(nn.Module):
         self.places: torch.Tensor
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        products: torch.Tensor = _Products.apply(rows, self.pairs, self.places)  # type: ignore[no-untyped-call]
-        return torch.cat([rows[:, 0], products], 1) if self.first else products
+        found: torch.Tensor = _Products.apply(rows, self.pairs, self.places, self.first)  # type: ignore[no-untyped-call]
+        return found
 
 
 class _Products(torch.autograd.Function):
     """Products are symmetric, so one multiplication gives their gradient, where autograd would take two."""
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, pairs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, rows: torch.Tensor, pairs: torch.Tensor, places: torch.Tensor, first: bool) -> torch.Tensor:
         ctx.save_for_backward(rows, places)
-        return torch.bmm(rows, rows.transpose(1, 2)).flatten(1).index_select(1, pairs)
+        ctx.start = start = rows.shape[2] if first else 0
+        products = torch.bmm(rows, rows.transpose(1, 2)).flatten(1)
+        found = products.new_empty(len(rows), start + len(pairs))
+        found[:, :start] = rows[:, 0, :start]
+        found[:, start:] = products.index_select(1, pairs)
+        return found
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        (rows, places), grad = ctx.saved_tensors, grads[0]
-        n = rows.shape[1]
-        both = functional.pad(grad.to(rows.dtype), (0, 1)).index_select(1, places).view(-1, n, n)
-        return torch.bmm(both, rows), None, None
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        (rows, places), grad = ctx.saved_tensors, grads[0].to(ctx.saved_tensors[0].dtype)
+        n, start = rows.shape[1], ctx.start
+        both = functional.pad(grad[:, start:], (0, 1)).index_select(1, places).view(-1, n, n)
+        found = torch.bmm(both, rows)
+        found[:, 0, :start] += grad[:, :start]
+        return found, None, None, None
 
 
 class Cross(nn.Module):

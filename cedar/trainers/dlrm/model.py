@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from cedar.trainers.dlrm.expand import Expansion, expand
+from cedar.trainers.dlrm.expand import side_by_side
 from cedar.trainers.dlrm.inputs import Feature, Inputs
 from cedar.trainers.dlrm.interaction import Cross, Dot, mlp
 from cedar.trainers.dlrm.options import FeatureOptions, ModelOptions
@@ -56,18 +56,14 @@ class Model(nn.Module):
         Raises:
             CedarError: dropout on deduplicated features, see ``check_repeatable``.
         """
-        parts = self.embed(inputs)
-        if self.bottom is not None:
-            first = self.bottom(inputs.dense)
-            parts = [first, *(part.to(first.dtype) for part in parts)]
-        logits: torch.Tensor = self.top(self.interaction(torch.stack(parts, 1)))[:, 0]
-        return logits
-
-    def embed(self, inputs: Inputs) -> list[torch.Tensor]:
-        """A vector of each feature for all rows, ``[rows, width]``."""
         found = self.lookup([_looked_up(f, o) for f, o in zip(inputs.features, self.features, strict=True)])
-        pooled = [self._pooled(at, f, rows) for at, (f, rows) in enumerate(zip(inputs.features, found, strict=True))]
-        return _expanded(pooled, [feature.by for feature in inputs.features])
+        parts = [self._pooled(at, f, rows) for at, (f, rows) in enumerate(zip(inputs.features, found, strict=True))]
+        by = [feature.by for feature in inputs.features]
+        if self.bottom is not None:
+            parts, by = [self.bottom(inputs.dense), *parts], [None, *by]
+        rows = side_by_side([part.to(parts[0].dtype) for part in parts], by)
+        logits: torch.Tensor = self.top(self.interaction(rows))[:, 0]
+        return logits
 
     def _pooled(self, at: int, feature: Feature, rows: torch.Tensor) -> torch.Tensor:
         option = self.features[at]
@@ -90,19 +86,3 @@ def _looked_up(feature: Feature, option: FeatureOptions) -> Bags:
     if not option.sequence:
         return bags
     return Bags(bags.table, bags.ids, torch.arange(len(bags.ids) + 1, device=bags.ids.device))
-
-
-def _expanded(pooled: list[torch.Tensor], by: list[Expansion | None]) -> list[torch.Tensor]:
-    """Rows of unique rows to all rows, once for each group."""
-    groups: dict[int, list[int]] = {}
-    for at, expansion in enumerate(by):
-        if expansion is not None:
-            groups.setdefault(id(expansion), []).append(at)
-    found = list(pooled)
-    for places in groups.values():
-        expansion = by[places[0]]
-        assert expansion is not None
-        together = expand(torch.cat([pooled[at].to(pooled[places[0]].dtype) for at in places], 1), expansion)
-        for at, part in zip(places, together.chunk(len(places), 1), strict=True):
-            found[at] = part
-    return found

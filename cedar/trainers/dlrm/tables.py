@@ -6,7 +6,10 @@ the bags that hold it, which is an embedding bag over those gradients.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import math
+import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,6 +23,7 @@ from cedar.trainers.dlrm.rounding import row_keys, table_key, to_half, uniform
 
 BETAS = (0.9, 0.999)
 _BLOCK = 4096  # rows that are updated together
+_LARGE = 16 << 20  # bytes, from which on pages are chosen
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ class TorchTables:
             starts.append(starts[-1] + table.rows)
         self.starts = {table.name: start for table, start in zip(tables, starts, strict=False)}
         self._ends = torch.tensor(starts[1:], device=device)
-        self.weight = torch.empty(starts[-1], width, dtype=dtype, device=device)
+        self.weight = zeros((starts[-1], width), dtype, device)
         for table in tables:
             self._of(self.weight, table).copy_(initial(table, width, seed))
         wide = torch.promote_types(dtype, torch.float32)
@@ -119,7 +123,7 @@ class TorchTables:
             "adam": (starts[-1], width),
         }
         names = {"rowwise_adagrad": ("sum",), "sgd": (), "adam": ("first", "second")}[rule]
-        self.moments = {name: torch.zeros(shapes[rule], dtype=wide, device=device) for name in names}
+        self.moments = {name: zeros(shapes[rule], wide, device) for name in names}
         self._anchor = torch.zeros((), dtype=wide, device=device, requires_grad=True)
         self._pending: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]] = []
 
@@ -160,8 +164,11 @@ class TorchTables:
             self.moments["second"].index_copy_(0, rows, second)
             size = self.rate * (1 - two**n) ** 0.5 / (1 - one**n)
             change = first.div_(second.sqrt_().add_(self.eps)).mul_(-size)
-        new = self.weight.index_select(0, rows).to(change.dtype).add_(change)
-        self.weight.index_copy_(0, rows, self._rounded(new, rows) if self.weight.dtype == torch.float16 else new)
+        if self.weight.dtype == torch.float16:
+            new = self.weight.index_select(0, rows).to(change.dtype).add_(change)
+            self.weight.index_copy_(0, rows, self._rounded(new, rows))
+        else:
+            self.weight.index_add_(0, rows, change)
 
     def _rounded(self, values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         which = torch.searchsorted(self._ends, rows, right=True)
@@ -177,6 +184,19 @@ class TorchTables:
         return {
             f"{table.name}.{kind}": self._of(values, table) for table in self.tables for kind, values in kinds.items()
         }
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None) -> torch.Tensor:
+    """Zeros. On a CPU large ones lie in huge pages where the system has them: rows are looked up at random, and to find
+    the page of one takes as long as to read it.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size < _LARGE or (device is not None and device.type != "cpu") or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # built without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 def joined(

@@ -54,6 +54,12 @@ def test_pairs_meet_in_dot_products():
     assert Dot(3, 4, first=False)(rows).shape == (2, 3)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_products_have_the_gradient_of_their_formula(first):
+    rows = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(Dot(3, 4, first=first), (rows,))
+
+
 def test_crosses_are_those_of_dcn():
     cross = Cross(2, 3, layers=2, rank=2).double()
     rows = torch.randn(4, 2, 3, dtype=torch.float64)

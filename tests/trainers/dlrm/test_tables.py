@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cedar.errors import CedarError
 from cedar.trainers.dlrm import fbgemm
 from cedar.trainers.dlrm.fbgemm_tables import FbgemmTables
-from cedar.trainers.dlrm.tables import Bags, Table, TorchTables
+from cedar.trainers.dlrm.tables import Bags, Table, TorchTables, zeros
 
 TABLES = (Table("users", 5), Table("items", 9))
 WIDTH = 3
@@ -171,3 +171,13 @@ def test_versions_that_do_not_fit_are_told_with_what_to_install(monkeypatch):
         fbgemm.found.cache_clear()
     assert "fbgemm 1.6.0 was not built for torch 2.13.0" in str(failed.value)
     assert "pip install torch==2.13.0 fbgemm-gpu-cpu==1.8.0" in str(failed.value)
+
+
+def test_large_tables_begin_with_zeros_that_can_be_written():
+    for shape, dtype in (((1 << 19, 8), torch.float32), ((3, 2), torch.float64)):
+        found = zeros(shape, dtype, None)
+        assert found.shape == shape
+        assert found.dtype == dtype
+        assert not found.any()
+        found[1:].fill_(1.0)
+        assert float(found.sum()) == (shape[0] - 1) * shape[1]
