@@ -46,7 +46,7 @@ from cedar.trainers.resilient.options import (
 from cedar.trainers.resilient.planner import Problem, plan
 from cedar.trainers.resilient.planning import EFFORT
 from cedar.trainers.resilient.schedule import Mode, Schedule, Worker, timeline
-from cedar.trainers.resilient.simulator import Durations, error
+from cedar.trainers.resilient.simulator import Durations, error, predict
 
 _HEARTBEAT = 1.0
 
@@ -83,8 +83,10 @@ def kills(kept: Kept, quick: bool, folder: str) -> list[Figure]:
     count, figures = 6 if quick else 200, []
     whole = options(f"{folder}/whole", steps=_STEPS, save_every=4)
     expected = kept.get("kills: whole", lambda: digests(run.lead(whole, 2, 2, quiet=True)))
-    for mode in ("sync", "staggered"):
-        runs = kept.some({f"kills: {mode} {n}": partial(_killed, mode, n, expected, folder) for n in range(count)})
+    names = {mode: [f"kills: {mode} {n}" for n in range(count)] for mode in ("sync", "staggered")}
+    kept.some({names[m][n]: partial(_killed, m, n, expected, folder) for n in range(count) for m in names})  # in turn
+    for mode, each in names.items():
+        runs = [kept.found[name] for name in each if name in kept.found]
         done = {name: sum(one[name] for one in runs) for name in ("fired", "join", "replay", "restore", "move", "kept")}
         note = (
             f"{len(runs)} runs of 2 x 2 processes; {done['fired']} kills, {done['join']} rejoins, {done['move']} moves,"
@@ -245,13 +247,15 @@ def calibrated(kept: Kept, quick: bool, folder: str) -> list[Figure]:
 def _calibrated(slot: float, mode: Mode, dead: int, folder: str) -> dict[str, float]:
     steps = 20 + 12 * dead
     made = options(f"{folder}/calibrated-{slot}-{mode}-{dead}", mode, plain=True, steps=steps, save_every=0, pace=slot)
+    made = replace(made, optimizer=replace(made.optimizer, clip=0.0))  # where it bites, staggered steps are taken twice
     record = run.lead(made, 2, 2, mishaps=parse("kill=3@step16:1" if dead else "", 4), quiet=True)
     gone = frozenset(e.worker for e in record.events if e.what == "failure" and e.worker is not None)
-    durations = Durations({(kind, int(stage)): s for (kind, stage), s in _split(record.durations)})  # type: ignore[misc]
+    transfer = record.durations.pop("transfer")
+    durations = Durations({(kind, int(stage)): s for (kind, stage), s in _split(record.durations)}, transfer)  # type: ignore[misc]
     schedule = plan(Problem(2, 2, 2, gone, "1f1b", mode, tied=True), 0 if gone else EFFORT).schedule
     return {
         "slots": slot * _period(schedule, lambda _, done: float(done.kind in {"F", "B_INPUT", "B_WEIGHT"})),
-        "learnt": _period(schedule, durations),
+        "learnt": predict(schedule, durations, iterations=8).period,
         "measured": statistics.median(report.intervals(record)[-10:]),
     }
 

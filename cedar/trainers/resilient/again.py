@@ -34,10 +34,9 @@ def recover(trainer: Trainer, versions: dict[Worker, int], transport: Transport)
     key = f"logs/{epoch.number}"
     if me in there:
         trainer.board.put(f"{key}/{me}", trainer.history.told())
-    told = {
-        worker: waiting.poll(partial(trainer.board.take, f"{key}/{worker}"), f"the logs of {worker}")
-        for worker in sorted(there)
-    }
+    names = sorted(there)
+    logs = waiting.poll(partial(trainer.board.take_all, [f"{key}/{worker}" for worker in names]), "the others' logs")
+    told = dict(zip(names, logs, strict=True))
     keys = [(replica, number) for replica in range(job.replicas) for number in range(job.micro_batches)]
     begin = {stage: min(v for w, v in versions.items() if w.stage == stage) for stage in epoch.lost}
     found = [

@@ -42,13 +42,15 @@ class Manager:
             return
         self._seen = len(steps)
         if self.planning.durations is None and len(steps) > WARM + LOOK:
-            found = measured(self.board, self.chief.members)
+            found = measured(self.board, self.chief.members, self.planning.plans[0].schedule)
             if found is not None:
                 recent = [when for _, when, _ in steps][max(self._begun, len(steps) - LOOK - 1) :]
                 self._whole = [b - a for a, b in pairwise(recent)]
                 self.planning.learn(found, self.connect)
         if not self.chief.plans and self.planning.durations is not None and self.board.take("plans"):
             self.chief.plans = 1  # from the next generation on
+        if len(steps) > self._begun:  # the generation has got over its beginning
+            self.planning.prepare(self._generation, self.chief.plans, self.connect)
         if self.options.pipeline.moves and not self.chief.leaving and not self.chief.lost:
             self._move(steps)
 
@@ -81,5 +83,6 @@ class Manager:
         predicted = planning.predicted()
         if planning.durations is not None and predicted is not None and self._whole:
             found["step"] = {"simulated": predicted, "measured": statistics.median(self._whole)}
-            found["durations"] = {f"{kind} {stage}": s for (kind, stage), s in planning.durations.seconds.items()}
+            each = {f"{kind} {stage}": s for (kind, stage), s in planning.durations.seconds.items()}
+            found["durations"] = each | {"transfer": planning.durations.transfer}
         return found

@@ -1,8 +1,9 @@
-"""Which plan a generation works by: at once for those who died, or, at a boundary, one that was made ahead.
+"""Which plan a generation works by: after a failure that for those who died, at a boundary one that was made ahead.
 
 Plans made ahead are made for the best spread of so many failures, with more effort than a failure has time for. They
 lie in the store, where all workers find the same ones, and in the run's folder. Version 0 counts in slots; once
-instructions have been measured, a process of its own makes version 1, for what they really take.
+instructions have been measured, a process of its own makes version 1, for what they really take. The plan after a
+failure is the one that anybody makes at once; between failures, that process makes it for each worker that may be next.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import os
 import signal
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any, Protocol
 
 from cedar.trainers import launch
@@ -54,9 +55,9 @@ def schedule_of(
 ) -> Made:  # fmt: skip
     """The plan of a generation; every worker finds the same one.
 
-    After a failure it is made at once. At a boundary there is time to look whether one was made ahead that fits. A
-    small one is made by one worker for all, as there may be more workers than cores; to pass on a large one would take
-    longer than to make it.
+    After a failure it is that for those who are dead, prepared or made at once. At a boundary there is time to look
+    whether one was made ahead that fits. A small one is made by one worker for all, as there may be more workers than
+    cores; to pass on a large one would take longer than to make it.
 
     Args:
         board: shared by all.
@@ -75,14 +76,47 @@ def schedule_of(
         if schedule is not None:
             return Made(schedule, plain["period"])
     problem = problem_of(dead, costs)
-    small = problem.stages * problem.replicas * problem.micro_batches <= _SMALL
+    small = _small(problem)
+    plain = board.take(_prepared(epoch.plans, dead)) if failed and small else None
+    if plain is not None:
+        return Made(from_plain(plain["schedule"]), plain["period"])
     if waiting is not None and small and me != epoch.members[0]:
-        told = waiting.poll(partial(board.take, f"made/{epoch.number}"), f"the plan of {epoch.members[0]}")
+        keys = (f"made/{epoch.number}", _prepared(epoch.plans, dead))  # the first one may have found it prepared
+        told = waiting.poll(lambda: board.take(keys[0]) or board.take(keys[1]), f"the plan of {epoch.members[0]}")
         return Made(from_plain(told["schedule"]), told["period"])
     made = plan(problem)
     if small:
         board.put(f"made/{epoch.number}", _plain(made))
     return Made(made.schedule, made.period)
+
+
+def _small(problem: Problem) -> bool:
+    return problem.stages * problem.replicas * problem.micro_batches <= _SMALL
+
+
+def _prepared(version: int, dead: frozenset[Worker]) -> str:
+    return f"prepared/{version}/" + " ".join(map(str, sorted(dead)))
+
+
+def prepare(board: Board, epoch: Epoch, version: int, problem: Problem) -> None:
+    """Make the plan after a failure for each worker that may be the next to die.
+
+    Args:
+        board: shared by all.
+        epoch: who is alive.
+        version: of the plans, in the generation that the failure begins.
+        problem: of the run.
+    """
+    if not _small(problem):
+        return
+    costs, dead = costs_of(board, version), epoch.dead(grid(problem.stages, problem.replicas))
+    live = Counter(worker.stage for worker in epoch.members)
+    wanted = {_prepared(version, dead | {w}): dead | {w} for w in epoch.members if live[w.stage] > 1}
+    board.forget(*(set(board.take("prepared") or ()) - set(wanted)))
+    board.put("prepared", list(wanted))
+    for key, then in wanted.items():
+        if board.take(key) is None:
+            board.put(key, _plain(plan(replace(problem, dead=then, costs=costs))))
 
 
 def _plain(made: Plan) -> dict[str, Any]:
@@ -126,6 +160,7 @@ class Planning:
         self.durations: Durations | None = None
         self._process: Any = None
         self._looked = -1
+        self._ready = (-1, -1)
 
     def publish(self, board: Board) -> None:
         """The first version."""
@@ -142,16 +177,41 @@ class Planning:
         if not self.calibrate:
             return
         problem = replace(self.problem, costs=durations.costs(self.problem.stages))
+        self._aside(
+            lambda: publish(Board(connect()), 1, problem, ahead(problem, self.failures, effort=EFFORT), self.folder)
+        )
 
+    def prepare(self, generation: int, version: int, connect: Callable[[], Any]) -> None:
+        """See ``prepare``; once for each generation and version, and only while no other planning goes on.
+
+        Args:
+            generation: its number.
+            version: of the plans that the next one will use.
+            connect: to the store.
+        """
+        if self._ready == (generation, version) or (self._process is not None and self._process.is_alive()):
+            return
+        self._ready = generation, version
+
+        def work() -> None:
+            board = Board(connect())
+            prepare(board, board.epoch(generation), version, self.problem)
+
+        self._aside(work)
+
+    def _aside(self, work: Callable[[], None]) -> None:
+        """In a process of its own, which leaves the cores to the workers."""
+        self.stop()
         parent = os.getpid()
 
-        def make() -> None:
+        def run() -> None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             launch.end_with(parent)
-            publish(Board(connect()), 1, problem, ahead(problem, self.failures, effort=EFFORT), self.folder)
+            os.nice(10)
+            work()
             os._exit(0)
 
-        self._process = multiprocessing.get_context("fork").Process(target=make, name="planner", daemon=True)
+        self._process = multiprocessing.get_context("fork").Process(target=run, name="planner", daemon=True)
         self._process.start()
 
     def stop(self) -> None:
@@ -159,6 +219,8 @@ class Planning:
         if self._process is not None:
             self._process.kill()
             self._process.join()
+            self._process.close()
+            self._process = None
 
     def change(
         self, board: Board, epoch: Epoch, since: int, intervals: list[float], seconds: float

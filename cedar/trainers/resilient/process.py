@@ -26,6 +26,8 @@ from cedar.trainers.resilient.options import OptimizerOptions, Options
 from cedar.trainers.resilient.schedule import Instruction, Worker, pairs
 
 _BEAT = 0.05
+# imported at the first batch and the first backward: a second of each worker's start; not polars, which starts threads
+_LATER = ("cedar.pipeline.sources", "pandas", "torch.fx.experimental.symbolic_shapes")
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,9 @@ def preload() -> None:
     """Import what workers need, so that they are there at once when they are forked."""
     for name in ("checkpoint", "data", "executor.group", "model", "trainer"):
         importlib.import_module(f"cedar.trainers.resilient.{name}")
+    for name in _LATER:
+        with suppress(ImportError):  # pandas need not be there
+            importlib.import_module(name)
 
 
 def work(setup: Setup, me: Worker, life: int, row: int, beats: Beats) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -38,7 +37,7 @@ class Record:
         ended: for each worker its weights' digest, its peak of bytes of state, and that of its logs.
         plans: seconds that planning ahead took, and for how many failures at most.
         step: seconds of one without failures: as simulated from what instructions were measured to take, and measured.
-        durations: that measurement, seconds of each kind of instruction at each stage.
+        durations: that measurement, seconds of each kind of instruction at each stage, and of a message's way.
     """
 
     steps: list[tuple[int, float, float]] = field(default_factory=list)

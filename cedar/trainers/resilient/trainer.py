@@ -127,10 +127,8 @@ class Trainer:
             self.plan()
             recover(self, versions, transport)
         self._agree(versions, transport)
-        self.times["agreed"] = time.time()
         if not epoch.lost:
             self.plan()
-        self.times["planned"] = time.time()
         if self.kept.step != self.step:
             self.kept = Kept(self.step)
         mine = {(d.replica, d.micro_batch) for d in self.schedule.work[self.me] if d.kind == "F"}
@@ -145,7 +143,9 @@ class Trainer:
 
     def plan(self) -> None:
         """For this generation."""
+        self.times["agreed"] = time.time()
         made = schedule_of(self.board, self.epoch, self.job.problem, self.me, self.waiting)
+        self.times["planned"] = time.time()
         self.schedule = made.schedule
         if self.me == self.epoch.members[0]:
             self.board.put(f"period/{self.epoch.number}", made.period)
@@ -183,12 +183,9 @@ class Trainer:
         """How far everybody is; those who join are not in it."""
         key = f"at/{self.epoch.number}"
         self.board.put(f"{key}/{self.me}", self.state.version if self._placed else None)
-        found = {}
-        for worker in self.epoch.members:
-            answer = self.waiting.poll(partial(_boxed, self.board, f"{key}/{worker}"), f"the state of {worker}")
-            if answer[0] is not None:
-                found[worker] = answer[0]
-        return found
+        keys = [f"{key}/{worker}" for worker in self.epoch.members]
+        told = self.waiting.poll(partial(self.board.take_all, keys), "how far the others are")
+        return {w: version for w, version in zip(self.epoch.members, told, strict=True) if version is not None}
 
     def _agree(self, versions: dict[Worker, int], transport: Transport) -> None:
         """The step to go on with; every stage as far as all its workers are."""
@@ -246,6 +243,7 @@ class Trainer:
             self.peak = max(self.peak, held)
             if saver is not None and saver.due(self.step) and self.step < job.steps:
                 self._validate()
+                self._tell("STEP", waits=True)  # for the disk, if the last one is not written yet
                 saver.save(self.state, self.epoch)
         self._finish()
 
@@ -268,7 +266,6 @@ class Trainer:
     def _vote(self, result: Result) -> None:
         """sync: the step counts if everybody has come here; one key says so, and the first to write it is right."""
         board, number, members = self.board, self.epoch.number, len(self.epoch.members)
-        began = time.perf_counter()
         assert result.gradient is not None
         self._tell("STEP", waits=True)
         board.first(f"norm/{number}/{self.step}/{self.me.stage}", result.norm.hex())
@@ -288,7 +285,6 @@ class Trainer:
         self.remember(self.step, self.kept, result.gradient)
         self.history.scaled(self.step, scale)
         self.state = self.optimizer.step(self.state, result.gradient, self.engine.layout, scale)
-        self.durations.stepped(time.perf_counter() - began)
         self.commit(self.step)
         if self.me == self.epoch.members[0]:
             self._forget(f"decision/{number}", f"votes/{number}", f"norm/{number}")
@@ -298,13 +294,11 @@ class Trainer:
     def _stagger(self, result: Result) -> None:
         """staggered: step now, as if nothing were clipped; the step before can be looked at, as all have taken it."""
         assert result.gradient is not None
-        began = time.perf_counter()
         if not self._validate():
             return  # the weights were wrong: the same step again
         self.tell_losses(result)
         self.remember(self.step, self.kept, result.gradient)
         self.step_eagerly(result)
-        self.durations.stepped(time.perf_counter() - began)
         self.commit(self.step - 1)
         if self.me == self.epoch.members[0]:
             self._forget(f"norm/{self.epoch.line}")
@@ -334,10 +328,10 @@ class Trainer:
         return False
 
     def _norms(self, key: str) -> list[float]:
-        return [
-            float.fromhex(self.waiting.poll(partial(self.board.take, f"{key}/{stage}"), f"the norm of stage {stage}"))
-            for stage in range(self.job.stages)
-        ]
+        self._tell("STEP", waits=True)
+        keys = [f"{key}/{stage}" for stage in range(self.job.stages)]
+        told = self.waiting.poll(partial(self.board.take_all, keys), "the norms of all stages")
+        return [float.fromhex(norm) for norm in told]
 
     def tell_losses(self, result: Result) -> None:
         """Of this step, for whoever follows the run."""
@@ -382,13 +376,8 @@ class Trainer:
             self.saver.wait()
 
 
-def _boxed(board: Board, key: str) -> tuple[Any] | None:
-    """What is there, which may be null; None while nothing is."""
-    return (board.take(key),) if board.store.check([key]) else None
-
-
 def _asleep(seconds: float) -> bool:
-    time.sleep(seconds / 4)
+    time.sleep(seconds)
     return False
 
 

@@ -50,6 +50,10 @@ def test_a_lost_stage_does_its_steps_again_alone(whole: dict[Worker, str], mode:
     assert set(run.restores[1:]) == {"replay"}
     others = [count for (worker, at), count in done.items() if worker.stage != stage and at < step - 1]
     assert all(count == 1 for count in others)  # nobody else takes a step again
+    keys = [f"recovery/{generation}/{Worker(stage, 0)}" for generation in range(2, run.generation + 1)]
+    times = [one for one in map(run.board.take, keys) if one is not None]
+    assert times
+    assert all(one["connected"] <= one["agreed"] <= one["planned"] <= one["redo"] for one in times)
     if step % 2:
         assert done[Worker(stage, 0), step - 1] == 1  # by the schedule; again, it is done from logs
 

@@ -1,9 +1,8 @@
-"""Who is alive, by fake clocks: the lead's decisions, what counts as hung, what chaos says; checkpoints; messages."""
+"""Who is alive, by fake clocks: the lead's decisions, what chaos says; messages."""
 
 from __future__ import annotations
 
 import datetime as dt
-import json
 import threading
 from pathlib import Path
 
@@ -13,15 +12,16 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 
 from cedar.errors import CedarError
 from cedar.trainers.resilient.chaos import Fate, Mishap, parse
-from cedar.trainers.resilient.checkpoint import Checkpoints, latest, step_of
-from cedar.trainers.resilient.control.beats import Beats
+from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
+from cedar.trainers.resilient.control.clock import Clock
 from cedar.trainers.resilient.control.lead import Lead
 from cedar.trainers.resilient.executor import Lost, Superseded, Waiting
 from cedar.trainers.resilient.executor.group import GroupTransport
-from cedar.trainers.resilient.model import Engine, Stage, State
-from cedar.trainers.resilient.schedule import Instruction, Worker, grid
-from tests.trainers.resilient.toy_grid import MODEL, engine
+from cedar.trainers.resilient.options import DataOptions, Options, RunOptions
+from cedar.trainers.resilient.process import Setup
+from cedar.trainers.resilient.run import join, see_off
+from cedar.trainers.resilient.schedule import Worker, grid
 
 ALL = tuple(grid(2, 2))
 
@@ -292,34 +292,48 @@ def test_of_commit_and_abort_the_first_counts() -> None:
     assert board.first("decision/1/0", "abort") == "commit"
 
 
-def test_hung_is_no_sign_or_no_progress_and_slow_is_neither() -> None:
-    beats = Beats(2)
-    beats.start(1)
-    begun = beats.numbers[1 + 8]
-    assert beats.hung(1, 1.0, begun + 100) is None  # still starting
-    work = Instruction("F", 0, 0)
-    beats.move(1, 2, 0, work, None)
-    beats.numbers[1 + 8] = begun + 100
-    assert beats.hung(1, 1.0, begun + 100) is None  # its first step
-    beats.move(1, 2, 9, Instruction("STEP"), None)
-    beats.move(1, 3, 0, work, None)
-    beats.beat(1)
-    now = beats.numbers[1 + 8]
-    assert beats.hung(1, 1.0, now + 0.9) is None
-    assert "no sign" in (beats.hung(1, 1.0, now + 1.1) or "")
-    beats.numbers[1 + 8] = now + 10  # the heartbeat's thread lives
-    assert "no progress" in (beats.hung(1, 1.0, now + 10) or "")
-    beats.move(1, 3, 1, Instruction("RECV_F", 0, 1, 0), Worker(0, 1))
-    beats.numbers[1 + 8] = now + 100
-    assert beats.hung(1, 1.0, now + 100) is None  # it waits for somebody
-    assert beats.seen(1).waiting
-    assert beats.seen(1).peer == 1
-    beats.move(1, 3, 2, work, None)
-    beats.numbers[1 + 8 + 6] = 2.0  # its slowest instruction took 2 s
-    beats.numbers[1 + 8] = beats.numbers[1 + 8 + 7] + 9
-    assert beats.hung(1, 1.0, beats.numbers[1 + 8 + 7] + 9) is None
-    beats.numbers[1 + 8] += 2
-    assert beats.hung(1, 1.0, beats.numbers[1 + 8 + 7] + 11) is not None
+def test_the_store_stays_until_the_other_supervisors_have_left() -> None:
+    run = Run(machines=3)
+    run.begun()
+    asked: list[float] = []
+
+    class Own:
+        name, clock = "m0", Clock(100.0, lambda: run.now)
+
+        def tick(self) -> None:
+            assert run.board.take("over")
+            asked.append(run.now)
+            run.now += 1
+            self.clock.look()
+            run.board.count("machine/m0")
+            if len(asked) < 4:
+                run.board.count("machine/m1")
+            if len(asked) == 4:
+                run.board.count("left/m1")  # and m2 is silent for ever
+
+        def pause(self) -> None:
+            pass
+
+    see_off(run.board, run.lead, Own())  # type: ignore[arg-type]
+    assert len(asked) > 5
+    assert "m2" not in run.lead.machines
+
+
+def test_a_supervisor_that_joined_says_when_it_leaves(tmp_path: Path) -> None:
+    from cedar.trainers.resilient.run import _told
+
+    made = Options(DataOptions("none.txt", 8, 8), run=RunOptions(folder=str(tmp_path)))
+    process, port = store.start("127.0.0.1", 0)
+    try:
+        board = Board(store.connect("127.0.0.1", port))
+        board.put("setup", _told(Setup(made, 2, 2, "", 0, "")))
+        board.put("over", True)
+        join(made, "127.0.0.1", port)
+        name = (board.take("report/1") or {})["machine"]
+        assert board.count(f"left/{name}", 0) == 1
+    finally:
+        process.kill()
+        process.join()
 
 
 def test_every_life_takes_the_next_mishap() -> None:
@@ -332,74 +346,6 @@ def test_every_life_takes_the_next_mishap() -> None:
     assert second.due(2, 3) is None
     assert second.due(6, 0) == mishaps[2]
     assert third.due(9, 9) is None
-
-
-# ---- checkpoints -----------------------------------------------------------------------------------------------------
-
-
-def saved(folder: Path, version: int = 10, members: tuple[Worker, ...] = ALL) -> dict[int, State]:
-    """A checkpoint by a grid of 2 x 2, every worker with a part in it."""
-    board = Board(HashStore())
-    states = {}
-    for worker in members:
-        mine = engine(worker.stage)
-        size = mine.layout.size
-        values = [torch.arange(size) * factor + worker.stage for factor in (1.0, 2.0, 3.0)]
-        values[0][: mine.layout.tied] = values[1][: mine.layout.tied] = values[2][: mine.layout.tied] = 7.0
-        states[worker.stage] = State(version, version - 1, *values)
-        part = Checkpoints(str(folder), worker, mine.layout, board, keep=2, about={"loader": {"seed": 1}})
-        part.save(states[worker.stage], Epoch(1, members))
-        part.wait()
-    return states
-
-
-def loaded(folder: Path, stage: int, stages: int, seed: int = 1) -> State:
-    mine = Engine(Stage(MODEL, stage, stages))
-    board = Board(HashStore())
-    part = Checkpoints(str(folder), Worker(stage, 0), mine.layout, board, about={"loader": {"seed": seed}})
-    return part.load(latest(str(folder)))
-
-
-def test_a_checkpoint_loads_into_as_many_stages_or_others(tmp_path: Path) -> None:
-    states = saved(tmp_path)
-    for stage in range(2):
-        again = loaded(tmp_path, stage, 2)
-        assert (again.version, again.updates) == (10, 9)
-        assert torch.equal(again.master, states[stage].master)
-        assert torch.equal(again.second, states[stage].second)
-    whole = loaded(tmp_path, 0, 1)
-    pieces = Engine(Stage(MODEL, 0, 1)).layout.pieces(whole.first)
-    for stage in range(2):
-        for name, piece in engine(stage).layout.pieces(states[stage].first).items():
-            assert torch.equal(pieces[name], piece)
-
-
-def test_peers_share_out_a_stage_and_old_checkpoints_go(tmp_path: Path) -> None:
-    for version in (10, 20, 30):
-        saved(tmp_path, version, ALL[:3])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000020", "step-00000030"]
-    told = json.loads((tmp_path / "step-00000030" / "state.json").read_text())
-    assert told["files"] == ["stage-0-0.pt", "stage-0-1.pt", "stage-1-0.pt"]
-    assert step_of(latest(str(tmp_path))) == 30
-
-
-def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
-    board = Board(HashStore())
-    mine = engine(0)
-    part = Checkpoints(str(tmp_path), Worker(0, 0), mine.layout, board)
-    part.save(mine.begin, Epoch(3, ALL))
-    part.wait()
-    assert latest(str(tmp_path)) == ""
-
-
-def test_a_checkpoint_of_another_model_or_other_data_is_told(tmp_path: Path) -> None:
-    saved(tmp_path)
-    with pytest.raises(CedarError, match="other data: seed"):
-        loaded(tmp_path, 0, 2, seed=2)
-    path = Path(latest(str(tmp_path)))
-    (path / "stage-0-0.pt").write_bytes(b"no")
-    with pytest.raises(CedarError, match="cannot be read"):
-        loaded(tmp_path, 0, 2)
 
 
 # ---- messages by torch.distributed -----------------------------------------------------------------------------------

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import FileStore, HashStore
 
 from cedar.trainers.resilient.control.board import Board, Epoch
 from cedar.trainers.resilient.durations import LOOK, WARM, Told, measured
 from cedar.trainers.resilient.executor import Superseded, Waiting
+from cedar.trainers.resilient.executor.run import Done
 from cedar.trainers.resilient.planner import Problem, fitted, plan
-from cedar.trainers.resilient.planning import Planning, costs_of, publish, schedule_of
+from cedar.trainers.resilient.planning import Planning, costs_of, prepare, publish, schedule_of
 from cedar.trainers.resilient.schedule import Costs, Instruction, Worker, grid, timeline, validate
 from tests.trainers.resilient.toy_grid import JOB
 
@@ -82,6 +83,47 @@ def test_one_worker_plans_for_all(planning) -> None:
         schedule_of(board, replace(epoch, number=3), problem_of, others[0], Waiting(3, lambda: 4, 5))
 
 
+def test_a_plan_that_was_prepared_is_the_one_that_would_be_made() -> None:
+    board = Board(HashStore())
+    prepare(board, Epoch(1, ALL), 0, BASE)
+    dead = frozenset({Worker(0, 1)})
+    epoch = Epoch(2, members(*dead), detected=1.0)
+    made = plan(problem_of(dead))
+    for worker in epoch.members:
+        found = schedule_of(board, epoch, problem_of, worker, Waiting(2, lambda: 3, 5))
+        assert (found.schedule, found.period) == (made.schedule, made.period)
+    assert board.take("made/2") is None
+    whole = schedule_of(board, Epoch(3, ALL, joins=tuple(dead)), problem_of, ALL[0])
+    assert whole.schedule == plan(problem_of(frozenset())).schedule
+
+
+def test_what_was_prepared_is_forgotten_when_others_may_be_next() -> None:
+    board = Board(HashStore())
+    prepare(board, Epoch(1, ALL), 0, BASE)
+    before = set(board.take("prepared") or ())
+    assert len(before) == len(ALL)
+    alone = members(Worker(0, 1), Worker(0, 2))
+    prepare(board, Epoch(2, alone), 0, BASE)
+    now = set(board.take("prepared") or ())
+    assert len(now) == 3  # without the last one of a stage there is no plan
+    assert all(board.take(key) is None for key in before - now)
+    assert all(board.take(key) for key in now)
+    prepare(board, Epoch(3, ALL), 0, replace(BASE, micro_batches=400))
+    assert set(board.take("prepared") or ()) == now  # what takes long is not prepared
+
+
+def test_plans_are_prepared_in_a_process_of_their_own(planning, tmp_path) -> None:
+    path = str(tmp_path / "store")
+    board = Board(FileStore(path, -1))
+    board.begin(Epoch(1, ALL))
+    planning.prepare(1, 0, lambda: FileStore(path, -1))
+    planning.prepare(1, 0, lambda: pytest.fail("once is enough"))
+    planning._process.join(60)
+    planning.stop()
+    assert len(board.take("prepared") or ()) == len(ALL)
+    planning.stop()
+
+
 def test_plans_of_a_later_version_are_made_for_what_was_measured(tmp_path) -> None:
     board = Board(HashStore())
     costs = Costs((1.0, 2.0), (1.0, 2.0), (0.5, 1.0), 0, 0.1, 0.2)
@@ -92,30 +134,55 @@ def test_plans_of_a_later_version_are_made_for_what_was_measured(tmp_path) -> No
     assert schedule_of(board, Epoch(2, ALL, plans=1), problem_of, ALL[0]).period == plan(problem).period
 
 
-def test_medians_are_told_once_and_who_waited_for_nobody_counts() -> None:
-    class Recorder:
-        records = None
+def told(board: Board, worker: Worker, step: list[tuple[Instruction, float, float]]) -> None:
+    """A worker that carries out the same step again and again, a second later each time."""
 
-    board = Board(HashStore())
-    for worker, wait in ((Worker(0, 0), 5.0), (Worker(1, 0), 1.0)):
-        told, recorder = Told(), Recorder()
-        told.begin(recorder)
-        for step in range(WARM + LOOK):
-            if recorder.records is not None:
-                recorder.records += [
-                    (worker, Instruction("F", 0, 0), 0.1 + step / 1000), (worker, Instruction("ALL_REDUCE"), wait),
-                ]  # fmt: skip
-            told.stepped(0.5)
-            assert measured(board, [worker]) is None
-            told.tell(board, worker)
-        assert recorder.records is None
-    found = measured(board, [Worker(0, 0), Worker(1, 0)])
+    class Recorder:
+        records: list[Done] | None = None
+
+    found, recorder = Told(), Recorder()
+    found.begin(recorder)  # type: ignore[arg-type]
+    for number in range(WARM + LOOK):
+        if recorder.records is not None:
+            recorder.records += [Done(number, done, number + began, number + ended) for done, began, ended in step]
+        assert board.take(f"durations/{worker}") is None
+        found.tell(board, worker)
+    assert recorder.records is None
+
+
+def test_what_instructions_take_is_told_once_and_who_waited_for_nobody_counts() -> None:
+    board, schedule = Board(HashStore()), plan(Problem(2, 1, 1)).schedule
+    there, back = Instruction("SEND_F", 0, 0, 0), Instruction("SEND_B", 0, 0, 0)
+    one, two, meets = Worker(0, 0), Worker(1, 0), Instruction("ALL_REDUCE")
+    told(board, one, [
+        (Instruction("F", 0, 0), 0.0, 0.1), (there, 0.1, 0.11), (back._replace(kind="RECV_B"), 0.11, 0.34),
+        (meets, 0.34, 0.4), (Instruction("STEP"), 0.4, 0.5),
+    ])  # fmt: skip
+    assert measured(board, [one, two], schedule) is None
+    told(board, two, [
+        (there._replace(kind="RECV_F"), 0.0, 0.13), (Instruction("B_INPUT", 0, 0), 0.13, 0.3), (back, 0.3, 0.3),
+        (meets, 0.3, 0.4), (Instruction("STEP"), 0.4, 0.9),
+    ])  # fmt: skip
+    found = measured(board, [one, two], schedule)
     assert found is not None
-    assert found(Worker(0, 0), Instruction("F", 0, 0)) == pytest.approx(0.104)
-    costs = found.costs(2)
-    assert costs.reduce == 5.0
-    assert costs.step == 0.5
-    assert found.costs(2).stage(0)[0] == found.costs(2).stage(1)[0]
+    assert found(one, Instruction("F", 0, 0)) == pytest.approx(0.1)
+    assert found(two, Instruction("B_INPUT", 0, 0)) == pytest.approx(0.17)
+    assert [found(one, meets), found(two, meets)] == pytest.approx([0.06, 0.1])
+    assert found(two, Instruction("STEP")) == pytest.approx(0.5)  # staggered stages do not meet there
+    assert found.transfer == pytest.approx((0.02 + 0.04) / 2)
+    assert found.costs(2).step == pytest.approx(0.5)
+    sync = measured(board, [one, two], plan(Problem(2, 1, 1, mode="sync", tied=True)).schedule)
+    assert sync is not None
+    assert [sync(two, meets), sync(two, Instruction("STEP"))] == pytest.approx([0.06, 0.1])
+
+
+def test_a_message_that_lay_there_tells_nothing_of_its_way() -> None:
+    board, send = Board(HashStore()), Instruction("SEND_F", 0, 0, 0)
+    told(board, Worker(0, 0), [(send, 0.0, 0.1)])
+    told(board, Worker(1, 0), [(send._replace(kind="RECV_F"), 0.5, 0.51)])
+    found = measured(board, list(grid(2, 1)), plan(Problem(2, 1, 1)).schedule)
+    assert found is not None
+    assert found.transfer == 0
 
 
 def test_moves_are_thought_of_once_a_generation_and_made_where_they_pay(planning) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import threading
+from typing import Any
 
 import pytest
 import torch
 
+from cedar.trainers.resilient.executor import Waiting
 from cedar.trainers.resilient.schedule import Worker, grid
 from tests.trainers.resilient.toy_grid import Crew, job
 
@@ -65,6 +68,23 @@ def test_a_failure_during_recovery_changes_no_bit(fault_free: dict[float, dict[W
 
     crew.watch = watch
     assert crew.run() == {worker: fault_free[CLIP][worker] for worker in (Worker(0, 0), Worker(1, 0))}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_whoever_waits_says_so(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be taken for hung as long as the others take: at a checkpoint for their norms, for instance."""
+    crew = Crew(job(mode=mode), {Worker(0, 1): (1, 4)}, rejoin=True, every=1)
+    silent: set[str] = set()
+    until = Waiting.until
+
+    def watched(self: Waiting, ready: Any, what: str) -> None:
+        name = threading.current_thread().name
+        silent.update(what for worker, waits in crew.waits.items() if name == f"trainer {worker}" and not waits)
+        until(self, ready, what)
+
+    monkeypatch.setattr(Waiting, "until", watched)
+    crew.run()
+    assert not silent
 
 
 def test_staggered_keeps_one_undo_copy() -> None:

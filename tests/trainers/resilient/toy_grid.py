@@ -143,6 +143,7 @@ class Crew:
     digests: dict[Worker, str] = field(default_factory=dict)
     errors: list[BaseException] = field(default_factory=list)
     trainers: dict[Worker, Trainer] = field(default_factory=dict)
+    waits: dict[Worker, bool] = field(default_factory=dict)  # what each has said last
 
     def run(self) -> dict[Worker, str]:
         """Until all who are alive have ended; the digests of their weights."""
@@ -209,6 +210,7 @@ class Crew:
         since = self.generation
 
         def progress(step: int, at: int, done: Instruction, waiting_for: Worker | None) -> None:
+            self.waits[worker] = waiting_for is not None or done.kind == "ALL_REDUCE"
             self.watch(worker, step, at, done)
             if self.generation == 1 << 30 or (kill is not None and at >= 0 and (step, at) >= kill):
                 raise Killed

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import mmap
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from cedar.trainers.resilient.control.usage import Usage
 from cedar.trainers.resilient.schedule import Instruction, Worker
 
-_FIELDS = 8
-_BEAT, _MOVES, _STEP, _AT, _STATE, _PEER, _SLOWEST, _SINCE = range(_FIELDS)
+_FIELDS = 10
+_BEAT, _MOVES, _STEP, _AT, _STATE, _PEER, _SLOWEST, _SINCE, _BEAT_CPU, _MOVE_CPU = range(_FIELDS)
 _FADES, _TINY = 0.99, 1e-9  # what was slow long ago counts less and less
 STARTING, RUNNING, WAITING = 0.0, 1.0, 2.0
 
@@ -67,22 +69,24 @@ class Beats:
     # ---- the worker's side -------------------------------------------------------------------------------------------
 
     def beat(self, row: int) -> None:
-        self.numbers[1 + row * _FIELDS + _BEAT] = time.monotonic()
+        base = 1 + row * _FIELDS
+        self.numbers[base + _BEAT_CPU] = time.process_time()
+        self.numbers[base + _BEAT] = time.monotonic()
 
     def move(self, row: int, step: int, at: int, done: Instruction, waiting_for: Worker | None) -> None:
         """The worker begins an instruction, or to wait."""
         base, now, numbers = 1 + row * _FIELDS, time.monotonic(), self.numbers
-        if numbers[base + _STATE] == RUNNING:
-            took, slowest = now - numbers[base + _SINCE], numbers[base + _SLOWEST]
-            if slowest:
-                numbers[base + _SLOWEST] = max(slowest * _FADES, took)
-            elif done.kind == "STEP" and at >= 0:
-                numbers[base + _SLOWEST] = _TINY  # the first step of a process warms up, and tells nothing
+        slowest = numbers[base + _SLOWEST]
+        if slowest and numbers[base + _STATE] == RUNNING:
+            numbers[base + _SLOWEST] = max(slowest * _FADES, now - numbers[base + _SINCE])
+        elif done.kind == "STEP" and at >= 0:
+            numbers[base + _SLOWEST] = slowest or _TINY  # the first step of a process warms up, and tells nothing
         numbers[base + _STEP], numbers[base + _AT] = step, at
         waits = waiting_for is not None or done.kind == "ALL_REDUCE"
         numbers[base + _STATE] = WAITING if waits else RUNNING
         numbers[base + _PEER] = -1 if waiting_for is None else waiting_for.replica
         numbers[base + _SINCE] = now
+        numbers[base + _MOVE_CPU] = time.process_time()
         numbers[base + _MOVES] += 1
 
     # ---- the supervisor's side ---------------------------------------------------------------------------------------
@@ -92,27 +96,38 @@ class Beats:
         waiting = numbers[base + _STATE] == WAITING
         return Seen(int(numbers[base + _STEP]), int(numbers[base + _AT]), waiting, int(numbers[base + _PEER]))
 
-    def hung(self, row: int, heartbeat: float, now: float, starting: float = 120.0) -> str | None:
+    def hung(
+        self, row: int, heartbeat: float, now: float, using: Callable[[], Usage], starting: float = 120.0
+    ) -> str | None:
         """Why a worker counts as hung; None if it does not. Call often: it compares what it sees with what it saw.
 
         A worker that is only slow does not: an instruction may take ``heartbeat`` seconds, and five times as long as
-        the slowest one that it has done.
+        the slowest one that it has done. Nor does one that gets no core.
 
         Args:
             row: of the worker.
             heartbeat: seconds.
             now: by the watcher's ``Clock``.
+            using: what its process uses.
             starting: seconds that a new worker has until its first sign, and for its first step.
         """
         base, numbers = 1 + row * _FIELDS, self.numbers
-        silent, still = self._unchanged(base + _BEAT, now), self._unchanged(base + _MOVES, now)
+        self._unchanged(base + _MOVES, now)
         limit = starting if numbers[base + _STATE] == STARTING else heartbeat
-        if silent > limit:
+        if self._overdue(base + _BEAT, now, limit, base + _BEAT_CPU, using):
             return f"it gave no sign for {limit:g} s"
         limit = max(limit, 5 * numbers[base + _SLOWEST]) if numbers[base + _SLOWEST] else starting
-        if numbers[base + _STATE] == RUNNING and still > limit:
+        if numbers[base + _STATE] == RUNNING and self._overdue(base + _MOVES, now, limit, base + _MOVE_CPU, using):
             return f"it made no progress for {limit:.3g} s and waited for nobody"
         return None
+
+    def _overdue(self, at: int, now: float, limit: float, cpu: int, using: Callable[[], Usage]) -> bool:
+        """Whether a number has not changed for too long, though the worker had cores enough or wanted none."""
+        if self._unchanged(at, now) <= limit:
+            return False
+        runnable, seconds = using()
+        starved = runnable and seconds - self.numbers[cpu] < limit / 2
+        return not starved and self._unchanged(at, now) > limit  # it may have got one just now
 
     def _unchanged(self, at: int, now: float) -> float:
         """For how long this number has been what it is."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ class Store(Protocol):
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...
     def add(self, key: str, amount: int, /) -> int: ...
+    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
     def check(self, keys: list[str], /) -> bool: ...
     def compare_set(self, key: str, expected: str, wanted: str, /) -> bytes: ...
     def delete_key(self, key: str, /) -> bool: ...
@@ -90,6 +91,11 @@ class Board:
     def take(self, key: str) -> Any | None:
         """None while it is not there."""
         return json.loads(self.store.get(key)) if self.store.check([key]) else None
+
+    def take_all(self, keys: Sequence[str]) -> list[Any] | None:
+        """All of these, in two questions however many they are; None while one is not there."""
+        names = list(keys)
+        return [json.loads(value) for value in self.store.multi_get(names)] if self.store.check(names) else None
 
     def first(self, key: str, value: Any) -> Any:
         """Write unless there is something: the first writer wins; what is there then."""

@@ -7,12 +7,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import connection
 from typing import Any
 
 from cedar.trainers.resilient.control.beats import Beats
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.clock import Clock
+from cedar.trainers.resilient.control.usage import usage
 from cedar.trainers.resilient.schedule import Worker
 
 LOOK = 0.01  # seconds between two looks
@@ -61,7 +63,7 @@ class Supervisor:
         for worker, process in list(self.processes.items()):
             code = process.exitcode
             if code is None:
-                why = self.beats.hung(self.rows[worker], self.heartbeat, watched)
+                why = self.beats.hung(self.rows[worker], self.heartbeat, watched, partial(usage, process.pid))
                 if why is None:
                     continue
                 os.kill(process.pid, signal.SIGKILL)
@@ -89,7 +91,8 @@ class Supervisor:
         row = self.rows.setdefault(worker, len(self.rows))
         times = self.started[worker] = self.started.get(worker, -1) + 1
         self.beats.start(row)
-        # forked, so that a new worker is there at once; this process has no threads, and torch has computed nothing
+        # forked, so that a new worker is there at once; this process has no threads but those of libraries that know of
+        # forks, and torch has computed nothing
         process = multiprocessing.get_context("fork").Process(
             target=self.work, args=(worker, times, row, self.beats), name=f"worker {worker}"
         )

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -31,6 +31,15 @@ class Progress(Protocol):
     """Told what a worker does."""
 
     def __call__(self, step: int, at: int, done: Instruction, waiting_for: Worker | None, /) -> None: ...
+
+
+class Done(NamedTuple):
+    """An instruction of a step, and when it was done: from the end of the one before it, by ``time.time()``."""
+
+    step: int
+    instruction: Instruction
+    began: float
+    ended: float
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,8 @@ class Executor:
         self.shape = engine.boundary(rows)
         self.reduction, self.pace = reduction, pace
         self.progress: Progress = progress or (lambda _step, _at, _done, _waiting: None)
-        self.records: list[tuple[Worker, Instruction, float]] | None = None
+        self.records: list[Done] | None = None
+        self._ended = 0, 0.0  # the last list: its step, and when
         self.on_compute: Callable[[], None] = lambda: None
 
     def run(self, schedule: Schedule, step: int, kept: Kept) -> Result:
@@ -87,6 +97,7 @@ class Executor:
             Lost: a message cannot come.
         """
         assert kept.step == step, "work is kept for one step"
+        last = self._between()
         self.engine.reset()
         skip = kept.done
         inputs: dict[Key, torch.Tensor | None] = {}
@@ -101,7 +112,6 @@ class Executor:
             kind, key = done.kind, (done.replica, done.micro_batch)
             waiting_for = done.other(self.me) if kind in RECEIVING else None
             self.progress(step, at, done, waiting_for)
-            began = time.perf_counter()
             if kind == "RECV_F":
                 inputs[key] = self.transport.receive(done.other(self.me))
             elif kind == "RECV_B":
@@ -118,9 +128,17 @@ class Executor:
                     gradients.pop(key, None)
                     continue
                 self.compute(done, step, kept, inputs, gradients, serving=serving)
-            if self.records is not None and kind not in RECEIVING:
-                self.records.append((self.me, done, time.perf_counter() - began))
+            if self.records is not None and kind != "STEP":
+                self.records.append(Done(step, done, last, last := time.time()))
+        self._ended = step, time.time()
         return Result(gradient, norm, dict(kept.losses))
+
+    def _between(self) -> float:
+        """The time; STEP is all that happened since the last list was done."""
+        now, (step, ended) = time.time(), self._ended
+        if self.records is not None and ended:
+            self.records.append(Done(step, Instruction("STEP"), ended, now))
+        return now
 
     def compute(
         self, done: Instruction, step: int, kept: Kept, inputs: dict[Key, torch.Tensor | None],

@@ -10,7 +10,7 @@ from typing import TypeVar
 from cedar.trainers.resilient.executor.transport import Lost, Superseded
 
 T = TypeVar("T")
-POLL = 0.02
+POLL = 0.005  # seconds between two looks for a newer generation: in memory, so it costs next to nothing
 _LONGEST = 0.004  # seconds between two questions: what a step's end may be noticed late
 
 

@@ -56,7 +56,8 @@ class Durations:
         reduce, step = (
             max((s for (kind, _), s in self.seconds.items() if kind == name), default=0.0) for name in _MEETINGS
         )
-        return Costs(forward, backward_input, backward_weight, self.transfer, reduce, step)
+        transfer = grain * round(self.transfer / grain) if grain else self.transfer
+        return Costs(forward, backward_input, backward_weight, transfer, reduce, step)
 
     def __call__(self, worker: Worker, step: Instruction) -> float:
         return self.seconds.get((step.kind, worker.stage), 0.0)

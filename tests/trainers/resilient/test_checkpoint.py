@@ -1,0 +1,84 @@
+"""Checkpoints by the names of parameters: any number of stages and replicas."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch._C._distributed_c10d import HashStore
+
+from cedar.errors import CedarError
+from cedar.trainers.resilient.checkpoint import Checkpoints, latest, step_of
+from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.model import Engine, Stage, State
+from cedar.trainers.resilient.schedule import Worker, grid
+from tests.trainers.resilient.toy_grid import MODEL, engine
+
+ALL = tuple(grid(2, 2))
+
+
+def saved(folder: Path, version: int = 10, members: tuple[Worker, ...] = ALL) -> dict[int, State]:
+    """A checkpoint by a grid of 2 x 2, every worker with a part in it."""
+    board = Board(HashStore())
+    states = {}
+    for worker in members:
+        mine = engine(worker.stage)
+        size = mine.layout.size
+        values = [torch.arange(size) * factor + worker.stage for factor in (1.0, 2.0, 3.0)]
+        values[0][: mine.layout.tied] = values[1][: mine.layout.tied] = values[2][: mine.layout.tied] = 7.0
+        states[worker.stage] = State(version, version - 1, *values)
+        part = Checkpoints(str(folder), worker, mine.layout, board, keep=2, about={"loader": {"seed": 1}})
+        part.save(states[worker.stage], Epoch(1, members))
+        part.wait()
+    return states
+
+
+def loaded(folder: Path, stage: int, stages: int, seed: int = 1) -> State:
+    mine = Engine(Stage(MODEL, stage, stages))
+    board = Board(HashStore())
+    part = Checkpoints(str(folder), Worker(stage, 0), mine.layout, board, about={"loader": {"seed": seed}})
+    return part.load(latest(str(folder)))
+
+
+def test_a_checkpoint_loads_into_as_many_stages_or_others(tmp_path: Path) -> None:
+    states = saved(tmp_path)
+    for stage in range(2):
+        again = loaded(tmp_path, stage, 2)
+        assert (again.version, again.updates) == (10, 9)
+        assert torch.equal(again.master, states[stage].master)
+        assert torch.equal(again.second, states[stage].second)
+    whole = loaded(tmp_path, 0, 1)
+    pieces = Engine(Stage(MODEL, 0, 1)).layout.pieces(whole.first)
+    for stage in range(2):
+        for name, piece in engine(stage).layout.pieces(states[stage].first).items():
+            assert torch.equal(pieces[name], piece)
+
+
+def test_peers_share_out_a_stage_and_old_checkpoints_go(tmp_path: Path) -> None:
+    for version in (10, 20, 30):
+        saved(tmp_path, version, ALL[:3])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000020", "step-00000030"]
+    told = json.loads((tmp_path / "step-00000030" / "state.json").read_text())
+    assert told["files"] == ["stage-0-0.pt", "stage-0-1.pt", "stage-1-0.pt"]
+    assert step_of(latest(str(tmp_path))) == 30
+
+
+def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
+    board = Board(HashStore())
+    mine = engine(0)
+    part = Checkpoints(str(tmp_path), Worker(0, 0), mine.layout, board)
+    part.save(mine.begin, Epoch(3, ALL))
+    part.wait()
+    assert latest(str(tmp_path)) == ""
+
+
+def test_a_checkpoint_of_another_model_or_other_data_is_told(tmp_path: Path) -> None:
+    saved(tmp_path)
+    with pytest.raises(CedarError, match="other data: seed"):
+        loaded(tmp_path, 0, 2, seed=2)
+    path = Path(latest(str(tmp_path)))
+    (path / "stage-0-0.pt").write_bytes(b"no")
+    with pytest.raises(CedarError, match="cannot be read"):
+        loaded(tmp_path, 0, 2)
