@@ -68,7 +68,8 @@ def test_an_item_with_other_parts_is_named() -> None:
 def test_getitems_is_asked_for_blocks() -> None:
     dataset = Blocks(100)
     assert [row["1"] for row in cedar.from_items(dataset)] == list(range(100))
-    assert [len(block) for block in dataset.asked if len(block) > 1 and block != list(range(64))] == [32, 32, 32, 4]
+    blocks = [len(block) for block in dataset.asked if len(block) > 1 and block != list(range(64))]
+    assert sorted(blocks) == [4, 32, 32, 32]  # threads ask as they come
     subset = data.Subset(Blocks(100), range(10, 90))
     assert [row["1"] for row in cedar.from_items(subset)] == list(range(10, 90))
 

