@@ -84,7 +84,8 @@ def _figures(figures: OperatorProfile, binding: Binding, node: Node, block: Bloc
         held_up = max(held_up, took.wall / max(took.cpu, 1e-9) - 1)
         if crowded < _CROWDED * took.wall:
             break
-    if held_up > workers + 2:  # it waits for something else
+    waits = figures.wall / max(figures.cpu, 1e-9) - 1  # in the run; here, all its threads stand before ours at times
+    if min(held_up, waits) > workers + 2:  # it waits for something else
         return replace(figures, gil=0.0)
     return replace(figures, gil=min(max(held_up, 0.0), 1.0))
 
