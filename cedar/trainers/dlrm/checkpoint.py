@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import warnings
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -127,7 +126,6 @@ class Checkpoints:
         return {
             "step": self.trainer.step,
             "loader": states,
-            "options": asdict(self.trainer.options),
             **self._shape(),
         }
 

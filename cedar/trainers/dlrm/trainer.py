@@ -10,6 +10,7 @@ from torch.nn import functional
 
 import cedar
 from cedar.errors import CedarError
+from cedar.trainers.devices import device_of
 from cedar.trainers.dlrm.build import dense_optimizer, make_tables
 from cedar.trainers.dlrm.data import Batches
 from cedar.trainers.dlrm.inputs import Inputs, read_batch, rows_of
@@ -53,9 +54,7 @@ class Trainer:
         options = sized(options)
         self.options, self.group = options, group or Group()
         run = options.run
-        self.device = torch.device(
-            ("cuda" if torch.cuda.is_available() else "cpu") if run.device == "auto" else run.device
-        )
+        self.device = device_of(run.device)
         self.dtype = torch.float64 if run.dtype == "float64" else torch.float32
         self.batches = Batches(options, self.group, rows, held_out)
         self.step = 0
