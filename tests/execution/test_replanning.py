@@ -324,7 +324,7 @@ def test_rows_stay_the_same_while_epochs_of_python_go_to_processes(
     pipeline = cedar.read_parquet(str(tmp_path / "in")).map(steps_to_one, "x", into="y", dtype=int).batch(100)
     expected = [steps_to_one(row["x"]) for row in rows]
     with pipeline.loader(workers=2) as run:
-        for _ in range(40):  # an epoch is far too short for processes to start; in which they take over, figures say
+        for _ in range(12):  # an epoch is far too short for processes to start; in which they take over, figures say
             assert [y for batch in run for y in batch["y"].tolist()] == expected
             if "processes" in {node.place for node in cedar.graph.walk(run.plan.root)}:
                 break
