@@ -287,6 +287,11 @@ def test_a_script_without_a_guard_works_and_leaves_no_process_when_it_is_killed(
 # ---- what cannot work ------------------------------------------------------------------------------------------------
 
 
+def test_an_address_without_a_port() -> None:
+    with pytest.raises(cedar.errors.WorkerError, match="missing port number"):
+        client_at("tcp://127.0.0.1")
+
+
 def test_an_address_that_nobody_answers() -> None:
     with limits(connect="300ms"), pytest.raises(cedar.WorkerError, match="within 0.3 s") as caught:
         next(iter(numbers().loader(executor=NOBODY)))

@@ -19,6 +19,7 @@ LOOPBACK = "127.0.0.1"
 _LAST = 1.0  # seconds for the workers to end by themselves
 _LOOK = 1.0  # seconds between two looks at whether the parent lives
 _CONFIG: dict[str, Any] = {
+    "distributed.deploy.lost-worker-timeout": "8s",  # then its nanny is given up, and another may be started
     "distributed.scheduler.allowed-failures": 0,  # a task whose worker died is told at once; recovery is the run's
     # No pickled block on disk: blocks are taken by the run as they finish, and its look-ahead bounds them.
     "distributed.worker.memory.target": False,
@@ -46,6 +47,8 @@ def main(text: str, parent: int, begun: Callable[[Any, dict[str, Any]], None] | 
     cluster = _cluster(asked, folder)
     if begun is not None:
         begun(cluster, asked)
+    else:
+        threading.Thread(target=_restore, args=(cluster, asked["workers"]), daemon=True).start()
     print(json.dumps({"address": cluster.scheduler_address, "folder": folder}), flush=True)  # noqa: T201 - the parent reads it
     sys.stdin.buffer.read()
     threading.Timer(_LAST, _end, (folder,)).start()
@@ -74,6 +77,14 @@ def _cluster(asked: dict[str, Any], folder: str) -> Any:
         silence_logs=logging.CRITICAL,
         local_directory=folder,
     )
+
+
+def _restore(cluster: Any, workers: int) -> None:
+    """A nanny whose worker dies before it has started gives up: start others for those that are missing."""
+    while cluster.status.name == "running":
+        time.sleep(_LOOK)
+        if len(cluster.workers) < workers:
+            cluster.scale(workers)
 
 
 def _security(where: str) -> dict[str, Any]:
