@@ -65,7 +65,8 @@ class Source(Protocol):
     ``Chunk``. Reading a split twice gives the same rows.
 
     Optional: ``schema()`` -> dict of name to Arrow type (or None), ``url(file)`` -> str, ``digest()`` -> str that
-    changes when the data does and not when it moves, ``row_bytes`` (estimate), ``select(columns)`` -> Source.
+    changes when the data does and not when it moves, ``row_bytes`` (estimate), ``select(columns)`` -> Source,
+    ``per_row`` (true where Python runs once per row).
     """
 
     def splits(self) -> Sequence[Any]: ...
@@ -127,7 +128,7 @@ class Read(Operator):
         return str(describe()) if describe else f"from_source({type(self.source).__name__})"
 
     def effects(self) -> Effects:
-        return Effects(frozenset(), None)
+        return Effects(frozenset(), None, per_row=bool(getattr(self.source, "per_row", False)))
 
     def schema(self, *inputs: Schema) -> Schema:
         schema = getattr(self.source, "schema", None)

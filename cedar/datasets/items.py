@@ -21,7 +21,7 @@ _LIST_SPLIT = 1024
 _DATASET_SPLIT = 32  # an item may be a decoded image, or take seconds
 _LARGEST_SPLIT = 256  # of small items, in a dataset with many
 _FEW_SPLITS = 64  # a dataset has at least so many before they grow
-_SPLIT_BYTES = 1 << 18
+_SPLIT_BYTES = 1 << 20
 
 _OTHERS = {  # the top package and class of what is often given by mistake, and what to use for it
     ("polars", "DataFrame"): "cedar.from_polars(frame)",
@@ -177,6 +177,11 @@ class ItemsSource(BaseSource):
     def row_bytes(self) -> float | None:
         """Item 0's, rounded up to a power of two."""
         return self._row_bytes if self._length else None
+
+    @property
+    def per_row(self) -> bool:
+        """A dataset makes its items one by one, in Python."""
+        return not isinstance(self.items, (list, tuple))
 
     def digest(self) -> str:
         return f"{self._length} items"

@@ -9,6 +9,7 @@ from functools import partial
 
 from cedar import graph
 from cedar.block import Block
+from cedar.datasets.base import Read
 from cedar.errors import CedarError, PipelineError, user_site
 from cedar.execution.account import Account
 from cedar.execution.binding import Binding
@@ -18,6 +19,7 @@ from cedar.execution.dealt import Share
 from cedar.execution.machine import machine
 from cedar.execution.metrics import Metrics, Seen
 from cedar.execution.nodes import group_size, last_mode
+from cedar.execution.rereading import read_of
 from cedar.execution.tasks import Tasks
 from cedar.execution.together import gil_share, shortest
 from cedar.execution.watched import TimeUp, Watch, WatchedBinding, WatchedCompiler, WatchedRunner
@@ -151,10 +153,19 @@ class _Work:
         operators = dict(found.operators)
         shares = found.shares
         for i in sorted(shares, key=lambda i: -shares[i]):
-            block = self._watch.kept.get(i)
-            if block is not None and shares[i] >= _LEAST_SHARE:
+            block, node = self._watch.kept.get(i), self._binding.nodes[i]
+            if shares[i] < _LEAST_SHARE:
+                continue
+            if block is not None:
                 operators[i] = self._probed(i, operators[i], block, deadline, found.machine.cores)
+            elif isinstance(node.operator, Read) and node.operator.effects().per_row and found.machine.cores > 1:
+                operators[i] = self._probed_read(node, operators[i], deadline)
         return replace(found, operators=operators)
+
+    def _probed_read(self, node: Node, figures: OperatorProfile, deadline: float) -> OperatorProfile:
+        rows = max(int(_CALL / figures.wall), 1) if figures.wall > 0 else 1
+        call = read_of(self._binding, node, rows)
+        return figures if call is None else replace(figures, gil=gil_share(call, figures.wall * rows, deadline))
 
     def _probed(self, i: int, figures: OperatorProfile, block: Block, deadline: float, cores: int) -> OperatorProfile:
         node, kernel = self._binding.nodes[i], self._binding.bound(self._binding.nodes[i])

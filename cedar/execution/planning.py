@@ -118,7 +118,9 @@ class Plans:
     def _resize(self) -> None:
         """As many tasks at once as the plan wants; to be called by the thread that submits."""
         wanted, known = self.current.workers, self._known
-        if self.planner is None or self._runner is None or wanted is None or wanted <= known.workers:
+        if self.planner is None or self._runner is None or wanted is None or wanted == known.workers:
+            return
+        if 1 < wanted < known.workers:  # threads that were added stay, unless all but one would wait for the GIL
             return
         if self._runner.resize(wanted):
             known.workers = wanted
@@ -284,7 +286,7 @@ class Plans:
         if not _in_processes(plan):
             self._change(plan, _CHOSEN)
             return
-        workers = self._known.workers
+        workers = plan.workers or self._known.workers
         processes.warm(workers, at_once=max(1, min(workers, available_cpus()) - 1))  # threads go on with one core
         self._warming = plan, time.perf_counter()
 
@@ -292,7 +294,7 @@ class Plans:
         """A plan whose processes are there is the next one."""
         if self._warming is not None:
             plan, since = self._warming
-            if processes.ready(self._known.workers) or time.perf_counter() > since + _START_SECONDS:
+            if processes.ready(plan.workers or self._known.workers) or time.perf_counter() > since + _START_SECONDS:
                 self._warming = None
                 self._change(plan, _CHOSEN)
 

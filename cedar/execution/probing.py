@@ -14,6 +14,7 @@ from cedar.datasets.base import Read
 from cedar.execution import clocks
 from cedar.execution.binding import SAMPLE_ROWS, Binding
 from cedar.execution.copying import own_copy
+from cedar.execution.rereading import read_of
 from cedar.graph import Node
 from cedar.operators.base import RowOperator, StreamOperator
 from cedar.profile import OperatorProfile, Profile
@@ -47,9 +48,9 @@ def with_gil(profile: Profile, binding: Binding, workers: int) -> Profile:
     blocks = _samples(binding, wanted, rows)
     operators = dict(profile.operators)
     for i in wanted:
-        block = blocks.get(i)
-        if block is not None and len(block):
-            operators[i] = _figures(operators[i], binding, binding.nodes[i], block, workers)
+        call = _call(operators[i], binding, binding.nodes[i], blocks.get(i))
+        if call is not None:
+            operators[i] = _figures(operators[i], call, workers)
     return replace(profile, operators=operators)
 
 
@@ -63,24 +64,34 @@ def _samples(binding: Binding, wanted: set[int], rows: int) -> dict[int, Block]:
             break
         operator = node.operator
         below = [blocks[id(child)] for child in node.inputs]
-        if i in wanted:
-            found[i] = below[0]
         if isinstance(operator, Read):
             block = binding.sample(node)
             blocks[id(node)] = own_copy(block.slice(0, min(rows, block.slots)))
-        elif isinstance(operator, RowOperator):
+            continue
+        if i in wanted:
+            found[i] = below[0]
+        if isinstance(operator, RowOperator):
             blocks[id(node)] = binding.kernel(node)(below[0], binding.check_env)
         elif isinstance(operator, StreamOperator):
             blocks[id(node)] = operator.sample(*below)
     return found
 
 
-def _figures(figures: OperatorProfile, binding: Binding, node: Node, block: Block, workers: int) -> OperatorProfile:
-    kernel = binding.kernel(node)
-    block = block.slice(0, min(max(int(_CALL / max(figures.cpu, 1e-9)), 1), block.slots))
+def _call(figures: OperatorProfile, binding: Binding, node: Node, block: Block | None) -> Callable[[], object] | None:
+    """The operator on some rows, which takes a few milliseconds; of a source, it reads them."""
+    rows = max(int(_CALL / max(figures.cpu, 1e-9)), 1)
+    if isinstance(node.operator, Read):
+        return read_of(binding, node, rows)
+    if block is None or not len(block):
+        return None
+    kernel, some = binding.kernel(node), block.slice(0, min(rows, block.slots))
+    return lambda: kernel(some, binding.check_env)
+
+
+def _figures(figures: OperatorProfile, call: Callable[[], object], workers: int) -> OperatorProfile:
     held_up = 0.0
     for _ in range(_ROUNDS):
-        took, crowded = _together(lambda: kernel(block, binding.check_env))
+        took, crowded = _together(call)
         held_up = max(held_up, took.wall / max(took.cpu, 1e-9) - 1)
         if crowded < _CROWDED * took.wall:
             break

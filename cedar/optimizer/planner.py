@@ -93,7 +93,7 @@ class AutoPlanner:
             plan = self._checked(plan, profile, horizon, check)
         current = self.current
         if current is not None:
-            more = plan.workers is not None and plan.workers > self.workers
+            more = plan.workers is not None and plan.workers != self._at_once(current)
             there = self._predicted(current, profile)
             if signature(self.root, plan.root) == signature(self.root, current.root):
                 plan = replace(plan, root=current.root, prediction=plan.prediction if more else there)
@@ -112,8 +112,11 @@ class AutoPlanner:
         """What a plan should do, by a new profile."""
         places = {node.place for node in graph.walk(current.root) if node.place}
         executors = (*(place for place in self.executors if place not in places), *sorted(places))
-        workers = max(self.workers, current.workers or 0)
-        return foresee(current.root, self._facts(current.root, profile), self.budget, executors, workers)
+        return foresee(current.root, self._facts(current.root, profile), self.budget, executors, self._at_once(current))
+
+    def _at_once(self, plan: Plan) -> int:
+        """Tasks at once under a plan: threads that were added stay, unless all but one would wait for the GIL."""
+        return 1 if plan.workers == 1 else max(self.workers, plan.workers or 0)
 
     def foretell(self, plan: Plan, profile: Profile) -> Plan:
         """The same plan with what a new profile says of it."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from cedar.graph import Node
 from cedar.optimizer.cost import ChainCost
 from cedar.optimizer.facts import Facts
 from cedar.optimizer.joint import Candidate, Method
+from cedar.optimizer.loads import Load
 from cedar.optimizer.ordering import Path, Precedence
 from cedar.plan.data import Decision
 
@@ -99,29 +101,35 @@ def _places(choice: Choice, facts: Facts) -> Iterator[Decision]:
     if plan.remote:
         gain = choice.local.slowest / plan.slowest if plan.slowest else 1.0
         for cost, path in zip(plan.model.costs, plan.paths, strict=True):
-            yield from _runs(cost, path, facts, gain)
+            yield from _runs(cost, path, plan.model.loads, facts, gain)
         return
     use = plan.model.use(plan.paths)
     if choice.processes and use[1] and use[1] >= max(use):
-        cost, i = max(
-            ((cost, i) for cost in plan.model.costs for i in range(cost.size)),
-            key=lambda item: item[0].loads[item[1]].cpu * item[0].loads[item[1]].gil,
-        )
-        label, share = facts.label(cost.chain.nodes[i]), cost.loads[i].gil
+        loads = [(node, load) for cost in plan.model.costs for node, load in _worked(cost, plan.model.loads)]
+        node, load = max(loads, key=lambda item: item[1].cpu * item[1].gil)
+        label, share = facts.label(node), load.gil
         why = f"it holds the GIL {share:.0%} of its time, but processes would not pay for their start and shipping"
         yield Decision("place", f"{label} in processes", False, why)
 
 
-def _runs(cost: ChainCost, path: Path, facts: Facts, gain: float) -> Iterator[Decision]:
-    run: list[int] = []
+def _worked(cost: ChainCost, loads: dict[int, Load]) -> list[tuple[Node, Load]]:
+    """The source of a chain that reads, and its operators."""
+    base = cost.chain.base
+    return [*([(base, loads[id(base)])] if cost.chain.reads else []), *zip(cost.chain.nodes, cost.loads, strict=True)]
+
+
+def _runs(cost: ChainCost, path: Path, loads: dict[int, Load], facts: Facts, gain: float) -> Iterator[Decision]:
+    run: list[tuple[Node, Load]] = []
+    if path.start >= 0 and cost.remote[path.start] and cost.chain.base.operator.effects().per_row:
+        run.append((cost.chain.base, loads[id(cost.chain.base)]))
     for i, place in [*zip(path.order, path.places, strict=True), (-1, -1)]:
         if place >= 0 and cost.remote[place]:
-            run.append(i)
+            run.append((cost.chain.nodes[i], cost.loads[i]))
             continue
         if run:
-            work = sum(cost.loads[j].cpu for j in run)
-            share = sum(cost.loads[j].cpu * cost.loads[j].gil for j in run) / work if work else 0.0
-            names = ", ".join(facts.label(cost.chain.nodes[j]) for j in run)
+            work = sum(load.cpu for _, load in run)
+            share = sum(load.cpu * load.gil for _, load in run) / work if work else 0.0
+            names = ", ".join(facts.label(node) for node, _ in run)
             verb = "holds" if len(run) == 1 else "hold"
             where = cost.capacity.cluster and f"on {cost.capacity.cluster}"
             why = f"{_time(work)} of CPU per row, on {cost.capacity.threads} core(s) there"

@@ -27,6 +27,7 @@ from cedar.profile import Profile
 
 LEAST_GAIN = 0.03  # the order as written is left for more than this
 _SETTLED = 0.03  # moves that gain less than this, all together, are undone: two measurements choose the same plan
+_ALONE = 0.9  # of the time, the GIL is held: one thread does as well as two
 _AHEAD = 2  # tasks in flight for each worker
 _GATHERING = 0.5  # the share of gathering and converting that holds the GIL: large copies do not
 
@@ -82,6 +83,9 @@ def search(
     wanted = _wanted_workers(choice.plan, most_workers)
     if wanted > choice.plan.model.capacity.workers:
         model = model.on(dataclasses.replace(model.capacity, workers=wanted))
+        choice = _choose(model, precedences, facts, horizon, cluster)
+    if most_workers is not None and _take_turns(choice.plan):
+        model = model.on(dataclasses.replace(model.capacity, workers=1))
         choice = _choose(model, precedences, facts, horizon, cluster)
     choice = _within_memory(choice, facts, budget)
     return Found(
@@ -210,6 +214,15 @@ def _wanted_workers(plan: Candidate, most: int | None) -> int:
     if most is None or most <= have or kept <= rest * (1 + LEAST_GAIN):
         return have
     return most if not rest else min(most, math.ceil(kept * have / rest))
+
+
+def _take_turns(plan: Candidate) -> bool:
+    """Threads would do nothing but wait for the GIL, and each time it passes between them costs; one does as well."""
+    if plan.remote:
+        return False
+    use = plan.model.use(plan.paths)
+    busy = use[RESOURCES.index("workers")] * plan.model.capacity.workers
+    return busy > 0 and use[RESOURCES.index("GIL")] >= _ALONE * busy
 
 
 def _within_memory(choice: Choice, facts: Facts, budget: Budget) -> Choice:

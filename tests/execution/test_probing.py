@@ -1,12 +1,12 @@
 """Who holds the GIL, told from functions that wait for something else."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
+import cedar
 from cedar.execution import clocks, probing
-from cedar.profile import OperatorProfile
+from cedar.execution.binding import Binding
+from cedar.operators.base import Env
+from cedar.profile import Machine, OperatorProfile, Profile
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,45 @@ from cedar.profile import OperatorProfile
 def test_long_turns_of_others_are_no_waiting(
     monkeypatch: pytest.MonkeyPatch, wall: float, held_up: float, gil: float
 ) -> None:
-    block: Any = SimpleNamespace(slots=8, slice=lambda start, stop: None)
-    binding: Any = SimpleNamespace(kernel=lambda node: lambda block, env: block, check_env=None)
     took = clocks.Reading(wall=0.02 * (1 + held_up), cpu=0.02)
     monkeypatch.setattr(probing, "_together", lambda call: (took, 0.0))
-    node: Any = None
-    found = probing._figures(OperatorProfile("map", 1, 8, wall=wall, cpu=1e-5), binding, node, block, workers=3)
+    found = probing._figures(OperatorProfile("map", 1, 8, wall=wall, cpu=1e-5), lambda: None, workers=3)
     assert found.gil == pytest.approx(gil)
+
+
+class Made:
+    """A map-style dataset; says which items were asked for."""
+
+    def __init__(self) -> None:
+        self.asked: set[int] = set()
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, i: int) -> dict[str, int]:
+        self.asked.add(i)
+        return {"a": sum(range(i % 100))}
+
+
+@pytest.mark.parametrize(("rows", "probed"), [(Made(), True), ([{"a": i} for i in range(100)], False)])
+def test_of_a_dataset_it_is_asked_whether_its_items_hold_the_gil(
+    monkeypatch: pytest.MonkeyPatch, rows: object, probed: bool
+) -> None:
+    root = cedar.from_items(rows).node
+    binding = Binding(root, None, Env(sampling=True))
+    calls = []
+
+    def together(call: object) -> tuple[clocks.Reading, float]:
+        calls.append(call)
+        return clocks.Reading(wall=0.04, cpu=0.02), 0.0
+
+    monkeypatch.setattr(probing, "_together", together)
+    figures = OperatorProfile("from_items", 1, 100, wall=1e-4, cpu=1e-4)
+    profile = Profile("", {0: figures}, Machine(2, 1 << 34), workers=2)
+    found = probing.with_gil(profile, binding, 2).operators[0]
+    assert (found.gil, len(calls) > 0) == ((1.0, True) if probed else (None, False))
+    if probed:
+        assert isinstance(rows, Made)
+        rows.asked.clear()
+        calls[0]()  # type: ignore[operator]
+        assert rows.asked == set(range(50))  # 5 ms of items of 0.1 ms, and none made beside them

@@ -34,6 +34,16 @@ def late(x):
     return x > 0
 
 
+class Squares:
+    """A map-style dataset."""
+
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, i):
+        return {"a": i * i}
+
+
 @st.composite
 def pipelines(draw, most=5, least=1):
     """A pipeline of maps and filters on four columns, its figures, and how many row operators it has."""
@@ -235,6 +245,26 @@ def test_more_workers_where_waiting_limits():
     assert chosen.workers == 32
     assert chosen.prediction.bottleneck == "waiting"
     assert search(root, facts, Budget(), ("threads",), 4, None, most_workers=1000).workers == 364
+
+
+def test_one_thread_where_two_would_take_turns_with_the_gil():
+    root, found = gil_bound()
+    assert search(root, facts_of(root, found), Budget(), ("threads",), 4, None).workers == 4  # as the user said
+    chosen = search(root, facts_of(root, found), Budget(), ("threads",), 4, None, most_workers=32)
+    assert chosen.workers == 1
+    found = {i: replace(f, gil=0.5) for i, f in found.items()}
+    assert search(root, facts_of(root, found), Budget(), ("threads",), 4, None, most_workers=32).workers == 4
+
+
+def test_a_dataset_goes_to_processes_by_itself():
+    root = cedar.from_items(Squares()).node
+    found = {0: figures(1e-4, gil=1.0, columns={"a": 8.0})}
+    chosen = search(root, facts_of(root, found), Budget(), BOTH, 4, None)
+    assert places(chosen) == {"read": "processes"}
+    assert any("holds the GIL 100% of the time" in d.why for d in chosen.decisions if d.rule == "place" and d.applied)
+    short = search(root, facts_of(root, found), Budget(), BOTH, 4, 100)
+    assert places(short) == {"read": "threads"}
+    assert any("would not pay" in d.why for d in short.decisions if d.rule == "place")
 
 
 def test_rows_on_their_way_fit_the_memory():
