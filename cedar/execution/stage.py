@@ -14,6 +14,7 @@ from cedar.execution.tasks import Tasks
 from cedar.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
 _TARGET_SECONDS = 0.05  # of work in a task whose kernels run Python once per row
+_RAMP = 0.1  # of the time since the start: tasks begin small, so that the first batch does not wait for later ones
 _TARGET_BYTES = 4 << 20  # of such a task's result, so that it stays in caches, and little waits to be taken
 _FIRST_ROWS = 16
 _MOST_ROWS = 1 << 16
@@ -95,6 +96,7 @@ class _StageFlow(Flow):
         self._tasks: deque[_Task] = deque()
         self._held: deque[Piece] = deque()  # cut, not yet submitted
         self._ended = False
+        self._opened = time.perf_counter()
         self._rows = _FIRST_ROWS if stream.per_row else _MOST_ROWS
 
     def limit(self, units: int) -> None:
@@ -132,7 +134,8 @@ class _StageFlow(Flow):
         return done
 
     def _adapt(self, units: int, seconds: float, size: int) -> None:
-        ideal = units * min(_TARGET_SECONDS / max(seconds, 1e-6), _TARGET_BYTES / max(size, 1))
+        target = min(_TARGET_SECONDS, _RAMP * (time.perf_counter() - self._opened))
+        ideal = units * min(target / max(seconds, 1e-6), _TARGET_BYTES / max(size, 1))
         self._rows = int(min(max(ideal, self._rows / 4, 1), self._rows * 4, _MOST_ROWS))
 
     def _top_up(self, wait: bool) -> None:
