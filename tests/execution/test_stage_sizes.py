@@ -9,14 +9,14 @@ from cedar.execution import stage
 
 
 def test_tasks_grow_with_the_time_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
+    clock = [64.0]
     monkeypatch.setattr(stage, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     stream: Any = SimpleNamespace(tasks=SimpleNamespace(runner=None), per_row=True)
     source: Any = None
     flow = stage._StageFlow(stream, source, [0, 0])
     assert flow._rows == 16
-    clock[0] += 0.02  # a task should take 2 ms at most: whoever waits for the first batch waits for those before it
-    flow._adapt(16, 0.001, 100)
+    clock[0] += 1 / 32  # a tenth of it: whoever waits for the first batch waits for those before it
+    flow._adapt(16, 1 / 640, 100)
     assert flow._rows == 32
     clock[0] += 10
     flow._adapt(32, 0.002, 100)
