@@ -9,6 +9,7 @@ import numpy as np
 from cedar.operators.image.headers import BadImage, Header, opened
 from cedar.operators.image.layout import Image
 from cedar.operators.image.libraries import library
+from cedar.operators.image.room import Room, new_image
 
 Mode = Literal["RGB", "GRAY", "UNCHANGED"]
 
@@ -21,8 +22,9 @@ _WARNINGS = (  # of libjpeg, where it goes on
 
 
 def decode_image(
-    data: bytes, header: Header, mode: Mode, *, strict: bool = False, rows: int | None = None, shrink: int = 1
-) -> Image:
+    data: bytes, header: Header, mode: Mode, *, strict: bool = False, rows: int | None = None, shrink: int = 1,
+    room: Room = new_image,
+) -> Image:  # fmt: skip
     """The image of a file, uint8 (height, width, channels), turned upright where the header holds an orientation.
 
     Args:
@@ -30,13 +32,14 @@ def decode_image(
         rows: how many rows from the top are needed; there may be more.
         shrink: 1, or 2, 4 or 8: how much smaller than the header says the image of a JPEG file may be decoded. Rows are
             still counted at full size.
+        room: where to get memory for pixels, used where the decoder writes to memory that it is given.
 
     Raises:
         BadImage: the file is damaged.
     """
     turned = header.orientation > 1
     if header.jpeg is not None and header.plain:
-        image = _jpeg(data, header, mode, strict, None if turned else rows, shrink)
+        image = _jpeg(data, header, mode, strict, None if turned else rows, shrink, room)
     else:
         image = _checked(_as_mode(_plain(data, header) if header.plain else _pillow(data, mode), mode), header)
     return upright(image, header.orientation) if turned else image
@@ -58,7 +61,7 @@ def flipped(orientation: int) -> tuple[bool, bool]:
 # ---- JPEG ------------------------------------------------------------------------------------------------------------
 
 
-def _jpeg(data: bytes, header: Header, mode: Mode, strict: bool, rows: int | None, shrink: int) -> Image:
+def _jpeg(data: bytes, header: Header, mode: Mode, strict: bool, rows: int | None, shrink: int, room: Room) -> Image:
     assert header.jpeg is not None
     jpeg = library("simplejpeg", "decode")
     gray = mode == "GRAY" or (mode == "UNCHANGED" and header.jpeg.components == 1)
@@ -69,7 +72,7 @@ def _jpeg(data: bytes, header: Header, mode: Mode, strict: bool, rows: int | Non
     elif rows is not None and not strict:
         part, height = first_rows(data, header, rows)
     height, width = -(-height // shrink), -(-header.width // shrink)
-    image = np.empty((height, width, 1 if gray else 3), dtype=np.uint8)
+    image = room((height, width, 1 if gray else 3))
     least = {} if shrink == 1 else {"min_height": height, "min_width": width}
     try:
         jpeg.decode_jpeg(part, "GRAY" if gray else "RGB", buffer=image, **least)

@@ -26,9 +26,11 @@ from cedar.operators.image.decode import Decode
 from cedar.operators.image.headers import BadImage
 from cedar.operators.image.layout import Image, ImageType, Layout, Sizes, layout
 from cedar.operators.image.moves import Moves, Steps, moved_boxes
+from cedar.operators.image.normalize import Normalize
 from cedar.operators.image.pixels import compile_pixels
-from cedar.operators.image.sources import Arrays, Files, Source
+from cedar.operators.image.sources import Arrays, Files, Painted, Source
 from cedar.operators.image.spatial import Spatial
+from cedar.operators.image.to_float import ToFloat
 from cedar.operators.transform import BadValues, Transform, as_tuple
 
 _BOXES_FIX = "give each image an array of shape (boxes, 4), and an entry for each box"
@@ -160,10 +162,22 @@ def _shown(kind: TensorType) -> str:
 
 
 def _decode(job: _Job, at: int, end: int) -> None:
-    """Headers are read already; where spatial operators follow, pixels wait for them."""
+    """Headers are read already; where spatial operators follow, at once or behind a pass, pixels wait for them."""
     del at
-    if end == len(job.links) or _family(job.links[end]) is not _spatial:
+    if not _waits(job, end):
         _settle(job, [])
+
+
+def _waits(job: _Job, at: int) -> bool:
+    """Images that come to a link are needed one at a time: by spatial operators, at once or behind a pass on bytes."""
+    told = getattr(job.kind, "channels", None) is not None  # images that may differ are told apart first
+    while told and at < len(job.links) and _on_bytes(job.links[at]):
+        at += 1
+    return at < len(job.links) and _family(job.links[at]) is _spatial
+
+
+def _on_bytes(link: Link) -> bool:
+    return _family(link) is _pixels and not isinstance(link.transform, ToFloat | Normalize)
 
 
 # ---- spatial operators -----------------------------------------------------------------------------------------------
@@ -227,6 +241,7 @@ def _settle(job: _Job, plan: Sequence[Moves]) -> None:
     images: Any = [None] * job.n
     if isinstance(kind, TensorType):
         images = buffers.empty((job.n, *kind.shape), kind.dtype)
+        source.reuse()  # each image is copied to its place
     for row in range(job.n):
         if row in job.faults and (job.faults[row].link == 0 or not source.late):
             continue
@@ -253,12 +268,14 @@ def _settle(job: _Job, plan: Sequence[Moves]) -> None:
 
 def _pixels(job: _Job, at: int, end: int) -> None:
     source = job.source
-    assert isinstance(source, Arrays)
     for link in range(at, end):
         job.step(link)
     first = isinstance(job.links[end - 1].transform, ChannelsFirst)
     draws = list(job.draws[at : end - first])
     program = compile_pixels([link.transform for link in job.links[at : end - first]], channels_first=first)
+    if not isinstance(source, Arrays):
+        job.source = Painted(source, program.prepared(job.n, draws), job.kind)
+        return
     if source.tensor:
         job.source = Arrays(program.run(source.images, draws), job.kind)
         return

@@ -13,7 +13,7 @@ from cedar import buffers
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.normalize import Normalize
-from cedar.operators.image.pixels_steps import joined
+from cedar.operators.image.pixels_steps import NONE, WHOLE, Codes, Numbers, Weights, joined
 from cedar.operators.image.to_float import ToFloat
 
 Image = npt.NDArray[Any]
@@ -54,7 +54,7 @@ class PixelProgram:
             for image, result in zip(images, out, strict=True):
                 _standardize(image, self.norms, result, self.channels_first)
         elif rows:
-            self._pass(images, draws, out)
+            self.prepared(rows, draws).apply(images, out)
         return out
 
     __call__ = run
@@ -66,27 +66,58 @@ class PixelProgram:
             channels = colour.after(channels)
         return (channels, height, width) if self.channels_first else (height, width, channels)
 
-    def _pass(self, images: Any, draws: Sequence[Draws | None], out: Any) -> None:
+    def prepared(self, rows: int, draws: Sequence[Draws | None]) -> Prepared:
+        """What is to be done to each of so many images."""
+        taken = draws[: len(self.colours)]
+        steps = [colour.steps(rows, own) for colour, own in zip(self.colours, taken, strict=True)]
+        return Prepared(self, *joined(steps, rows))
+
+
+class Prepared:
+    """A pass over images whose draws are known, to be applied to all at once or to one after the other.
+
+    Args:
+        program: what is done.
+        codes, numbers, weights, lengths: the steps of each row, see ``pixels_steps.joined``.
+    """
+
+    def __init__(self, program: PixelProgram, codes: Codes, numbers: Numbers, weights: Weights, lengths: Codes) -> None:
+        self.program = program
+        self._codes, self._numbers, self._weights, self._lengths = codes, numbers, weights, lengths
+        self._work = np.empty((4, 0), dtype=np.uint8)
+
+    def leaves(self, row: int, channels: int) -> bool:
+        """A row's image is left as it is."""
+        program = self.program
+        same = not program.to_float and not program.channels_first and program.shape((1, 1, channels))[2] == channels
+        return same and not (self._codes[row] != NONE).any()
+
+    def apply(self, images: Any, out: Any, first: int = 0) -> None:
+        """Change images, which are those of the rows from ``first`` on; the results go to ``out``."""
         from cedar.operators.image import pixels_kernels
 
-        taken = draws[: len(self.colours)]
-        steps = [colour.steps(len(images), own) for colour, own in zip(self.colours, taken, strict=True)]
-        codes, numbers, weights, lengths = joined(steps, len(images))
+        program, rows = self.program, slice(first, first + len(images))
+        codes, numbers = self._codes[rows], self._numbers[rows]
         images, addresses, layouts = _places(images)
-        wanted = [self.shape(tuple(layout[:3])) for layout in layouts.tolist()]
-        dtype = np.float32 if self.to_float else np.uint8
+        wanted = [program.shape(tuple(layout[:3])) for layout in layouts.tolist()]
+        dtype = np.float32 if program.to_float else np.uint8
         for result, shape in zip(out, wanted, strict=True):
             if result.shape != shape or result.dtype != dtype or not result.flags.c_contiguous:
                 raise ValueError(f"out is not contiguous, of shape {shape} and {np.dtype(dtype)}")
         _, targets, made = _places(out)
         layouts[:, 4] = made[:, :3].prod(axis=1)
-        writes = pixels_kernels.PLANES if self.channels_first else pixels_kernels.PIXELS
-        if self.to_float:
-            writes = pixels_kernels.FLOAT_PLANES if self.channels_first else pixels_kernels.FLOATS
-        norms = np.ones((len(self.norms), 2, 4), dtype=np.float32)
-        for norm, row in zip(self.norms, norms, strict=True):
+        writes = pixels_kernels.PLANES if program.channels_first else pixels_kernels.PIXELS
+        if program.to_float:
+            writes = pixels_kernels.FLOAT_PLANES if program.channels_first else pixels_kernels.FLOATS
+        norms = np.ones((len(program.norms), 2, 4), dtype=np.float32)
+        for norm, row in zip(program.norms, norms, strict=True):
             row[:, : norm.channels or 4] = norm.per_channel(norm.channels or 4)
-        pixels_kernels.apply(addresses, layouts, codes, numbers, weights, lengths, norms, writes, targets)
+        largest = int(layouts[:, :2].prod(axis=1).max()) if (codes >= WHOLE).any() else 0
+        if self._work.shape[1] < largest:  # memory that was used before costs less than new memory
+            self._work = np.empty((4, largest * 5 // 4), dtype=np.uint8)
+        pixels_kernels.apply(
+            addresses, layouts, codes, numbers, self._weights, self._lengths, norms, writes, targets, self._work
+        )
 
 
 def _places(images: Any) -> tuple[Any, npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -236,23 +236,23 @@ def needed(codes: Any, numbers: Any, channels: Any, kept_codes: Any, kept_number
 
 @kernel(
     "void(int64[::1], int64[:, ::1], int64[:, ::1], float64[:, :, ::1], float32[:, ::1], int64[::1],"
-    " float32[:, :, ::1], int64, int64[::1])"
+    " float32[:, :, ::1], int64, int64[::1], uint8[:, ::1])"
 )
 def apply(
     addresses: Any, layouts: Any, steps: Any, values: Any, weights: Any, lengths: Any, norms: Any, writes: Any,
-    targets: Any,
+    targets: Any, work: Any,
 ) -> None:  # fmt: skip
     """All steps on the images at some addresses; the results go to the addresses ``targets``.
 
     ``layouts`` holds, for each image, its height, width and channels, the bytes from row to row, and the values of the
-    result. ``norms`` are (how many, 2, 4): means and standard deviations.
+    result. ``norms`` are (how many, 2, 4): means and standard deviations. ``work`` (4, pixels) holds the channels of
+    any of the images; nothing where no step needs a whole image.
     """
     planes = np.empty((8, CHUNK), np.float32)
     limits, counts = np.empty((4, 2), np.float32), np.empty((4, 256), np.int64)  # of the sweep that looks
     ranges = np.empty((4, 2), np.float32)  # and tables: of the step that follows from it
     tables = np.empty((4, 256), np.float32)
     codes, numbers = np.empty(steps.shape[1] + 1, np.int64), np.empty((steps.shape[1] + 1, 2), np.float64)
-    work = np.empty((4, 0), np.uint8)
     inverses = np.zeros(4, np.float32)
     if norms.shape[0] > 0:
         for c in range(4):
@@ -278,8 +278,6 @@ def apply(
                 )  # fmt: skip
                 break
             code = codes[end]
-            if work.shape[1] != height * width:
-                work = np.empty((4, height * width), np.uint8)
             limits[:, 0], limits[:, 1] = np.float32(255), np.float32(0)
             counts[:] = 0
             changed = begin < end or (code == _BLUR and not kept)
@@ -299,7 +297,7 @@ def apply(
                 across, down = np.int64(numbers[end, 0]), np.int64(numbers[end, 1])
                 for c in range(channels):
                     blur_plane(
-                        work[c].reshape(height, width), weights[across, : lengths[across]],
+                        work[c, : height * width].reshape(height, width), weights[across, : lengths[across]],
                         weights[down, : lengths[down]],
                     )  # fmt: skip
                 begin = end + 1

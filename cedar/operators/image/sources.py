@@ -12,6 +12,8 @@ from cedar.operators.image.decoding import decode_image, flipped
 from cedar.operators.image.headers import BadImage, Header, max_pixels, read_header
 from cedar.operators.image.layout import Image, ImageType, Sizes, flaw
 from cedar.operators.image.moves import Steps
+from cedar.operators.image.pixels import Prepared
+from cedar.operators.image.room import Reused, Room, new_image
 from cedar.operators.image.scaled import Scaled, shrinks
 
 
@@ -37,6 +39,9 @@ class Source(Protocol):
             BadImage: there is none after all.
         """
 
+    def reuse(self) -> None:
+        """From now on an image is needed until the next one is asked for, no longer."""
+
     def column(self) -> Column:
         """All images; rows that failed hold anything."""
 
@@ -52,6 +57,7 @@ class Files:
         self.bad: dict[int, BadImage] = {}
         self.files: list[bytes] = column.to_pylist()
         self.headers: list[Header | None] = [None] * len(self.files)
+        self._room: Room = new_image
         self.sizes = np.ones((len(self.files), 2), dtype=np.int64)
         limit = max_pixels()
         for row, data in enumerate(self.files):
@@ -72,15 +78,44 @@ class Files:
         needed = steps.rows_needed(header.height) if header.orientation == 1 else None
         height, width = self.sizes[row].tolist()
         by = 1 if self.exact or header.jpeg is None else shrinks(steps, height, width)
-        image = decode_image(self.files[row], header, decode.mode, strict=decode.strict, rows=needed, shrink=by)
+        image = decode_image(
+            self.files[row], header, decode.mode, strict=decode.strict, rows=needed, shrink=by, room=self._room
+        )
         if by == 1 or image.shape[1] == width:  # Pillow, which takes what libjpeg-turbo does not, scales nothing
             return image, steps
         down, right = flipped(header.orientation)
         start = (image.shape[0] - height / by if down else 0.0, image.shape[1] - width / by if right else 0.0)
         return image, Scaled(steps, by, (height, width), start)
 
+    def reuse(self) -> None:
+        self._room = Reused()
+
     def column(self) -> Column:
         raise AssertionError("files are decoded before they become a column")
+
+
+class Painted:
+    """The images of another source behind a pass over their pixels, each made when it is needed."""
+
+    def __init__(self, below: Source, made: Prepared, kind: ColumnType) -> None:
+        self._below, self._made = below, made
+        self.kind, self.sizes, self.bad, self.late = kind, below.sizes, below.bad, below.late
+        self._room: Room = new_image
+
+    def image(self, row: int, steps: Steps) -> tuple[Image, Steps | Scaled]:
+        image, _ = self._below.image(row, Steps((), row))
+        if not self._made.leaves(row, image.shape[2]):
+            painted = self._room(self._made.program.shape(image.shape))
+            self._made.apply([image], [painted], row)
+            image = painted
+        return image, steps
+
+    def reuse(self) -> None:
+        self._below.reuse()
+        self._room = Reused()
+
+    def column(self) -> Column:
+        raise AssertionError("images are made before they become a column")
 
 
 class Arrays:
@@ -116,6 +151,9 @@ class Arrays:
 
     def image(self, row: int, steps: Steps) -> tuple[Image, Steps | Scaled]:
         return self.images[row], steps
+
+    def reuse(self) -> None:
+        """They are there already."""
 
     def column(self) -> Column:
         return self.images if self.tensor else objects([_apart(image) for image in self.images])
