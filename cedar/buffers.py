@@ -20,6 +20,7 @@ import numpy.typing as npt
 _SMALL = 1 << 20  # bytes: below that, the allocator keeps memory itself
 _ROUND = 1 << 16
 _MOST_IDLE = 256 << 20  # bytes kept for later; beyond that, the longest unused goes
+_TURNS = 32  # times that memory is asked for: what lay idle all the while is not needed
 
 
 class _Spare:
@@ -29,11 +30,17 @@ class _Spare:
         self._lock = threading.RLock()  # a collection within may give back more
         self._idle: OrderedDict[int, list[mmap.mmap]] = OrderedDict()
         self._bytes = 0
+        self._turns = 0
+        self._least: dict[int, int] = {}  # of each size, how much was idle at the least since the last look
 
     def take(self, size: int) -> mmap.mmap:
         with self._lock:
+            self._turns += 1
+            if self._turns >= _TURNS:
+                self._trim()
             if size in self._idle:
                 return self._pop(size)
+            self._least[size] = 0
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             memory.madvise(mmap.MADV_HUGEPAGE)
@@ -52,9 +59,17 @@ class _Spare:
         there = self._idle[size]
         memory = there.pop()
         self._bytes -= size
+        self._least[size] = min(self._least.get(size, len(there)), len(there))
         if not there:
             del self._idle[size]
         return memory
+
+    def _trim(self) -> None:
+        """Let go of what nobody wanted: a size that is not used any more, or more of one than is in use at once."""
+        for size, there in list(self._idle.items()):
+            for _ in range(min(self._least.get(size, 0), len(there))):
+                self._pop(size)
+        self._turns, self._least = 0, {size: len(there) for size, there in self._idle.items()}
 
 
 _spare = _Spare()

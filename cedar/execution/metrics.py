@@ -73,6 +73,7 @@ class Metrics:
     audited: int = 0
     differences: list[str] = field(default_factory=list)  # that audits found
     deaths: Deaths = field(default_factory=Deaths)  # of workers
+    results: dict[str, int] = field(default_factory=dict, repr=False)  # bytes of a stage's last one, by its label
     groups: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # rows handed over, and held, of each
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 

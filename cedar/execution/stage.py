@@ -10,12 +10,14 @@ from typing import Any
 from cedar.block import Block
 from cedar.cursor import no_keys
 from cedar.execution.chain import Program, Result
+from cedar.execution.executors import available_cpus
 from cedar.execution.tasks import Tasks
 from cedar.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
 _TARGET_SECONDS = 0.05  # of work in a task whose kernels run Python once per row
 _RAMP = 0.1  # of the time since the start: tasks begin small, so that the first batch does not wait for later ones
 _TARGET_BYTES = 4 << 20  # of such a task's result, so that it stays in caches, and little waits to be taken
+_AHEAD_BYTES = 128 << 20  # of results on their way, beside two for each core
 _FIRST_ROWS = 16
 _MOST_ROWS = 1 << 16
 _EMPTY = Block({}, no_keys())
@@ -125,6 +127,7 @@ class _StageFlow(Flow):
         result = self._runner.result(task.future, stream.program.label or "a batch")
         stream.tasks.metrics.add(stream.program.steps, result.timing)
         block = result.blocks[0]
+        stream.tasks.metrics.results[stream.program.label] = _size(block)
         if stream.per_row and not task.batch:
             self._adapt(task.units, sum(result.timing.seconds), block.nbytes)
         # A filter of whole batches leaves none, or the batch.
@@ -139,7 +142,8 @@ class _StageFlow(Flow):
         self._rows = int(min(max(ideal, self._rows / 4, 1), self._rows * 4, _MOST_ROWS))
 
     def _top_up(self, wait: bool) -> None:
-        while len(self._tasks) < self._runner.ahead and not self._ended:
+        ahead = self._ahead()
+        while len(self._tasks) < ahead and not self._ended:
             try:
                 piece = self._next_piece(wait and not self._tasks)
             except Fenced:  # what is under way comes first
@@ -160,6 +164,13 @@ class _StageFlow(Flow):
             program, tasks = self._stream.program, self._stream.tasks
             future = self._runner.run(program, piece.rows, tasks.task_env(program))
             self._tasks.append(_Task(future, piece, piece.units))
+
+    def _ahead(self) -> int:
+        """Tasks to keep in flight: no more than fit into memory, where threads beyond the cores would fill it."""
+        ahead, size = self._runner.ahead, self._stream.tasks.metrics.results.get(self._stream.program.label, 0)
+        if not self._runner.local or ahead * size <= _AHEAD_BYTES:
+            return ahead
+        return min(ahead, max(2 * available_cpus(), _AHEAD_BYTES // size))
 
     def _fences(self, piece: Piece) -> bool:
         """The next plan can begin right here: what was read ahead is quickly read again."""
@@ -202,6 +213,11 @@ class _StageFlow(Flow):
                 task.future.cancel()
         self._tasks.clear()
         self._source.close()
+
+
+def _size(block: Block) -> int:
+    """Bytes of columns, in the caller's format or not, that tell."""
+    return sum(int(getattr(column, "nbytes", 0)) for column in block.columns.values())
 
 
 class WindowStream(Stream):

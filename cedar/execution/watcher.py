@@ -50,4 +50,5 @@ class Watcher:
             return "audit"
         if self.seeking and 1 < anew <= _SEEKING:
             return "detail"
-        return "detail" if self.every and (number % self.every == 0 or number in _GROWING) else ""
+        grows = self.details > 0 and number in _GROWING  # figures of an epoch before know of large tasks
+        return "detail" if self.every and (number % self.every == 0 or grows) else ""

@@ -96,6 +96,11 @@ def test_tasks_are_measured_early_while_they_grow_and_now_and_then() -> None:
     assert [n for n in range(1, 5) if watcher.next(1, False) == "detail"] == [2, 3], "a stage that begins later"
 
 
+def test_tasks_that_grow_in_later_epochs_are_not_measured_again() -> None:
+    watcher = Watcher(every=64)
+    assert [n for n in range(1, 130) if watcher.next(0, False) == "detail"] == [64, 128]
+
+
 def test_operators_that_were_not_seen_are_sought() -> None:
     watcher = Watcher(details=1, every=0, seeking=True)
     assert sum(watcher.next(0, False) == "detail" for _ in range(1000)) == 255
