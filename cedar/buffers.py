@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 _SMALL = 1 << 20  # bytes: below that, the allocator keeps memory itself
-_ROUND = 1 << 16
-_MOST_IDLE = 256 << 20  # bytes kept for later; beyond that, the longest unused goes
-_TURNS = 32  # times that memory is asked for: what lay idle all the while is not needed
+_MOST_IDLE = 192 << 20  # bytes kept for later; beyond that, the longest unused goes
+_LOOK = 1 << 30  # bytes that are asked for until the next look: what lay idle all the while is not needed
 
 
 class _Spare:
@@ -30,13 +29,13 @@ class _Spare:
         self._lock = threading.RLock()  # a collection within may give back more
         self._idle: OrderedDict[int, list[mmap.mmap]] = OrderedDict()
         self._bytes = 0
-        self._turns = 0
+        self._asked = 0
         self._least: dict[int, int] = {}  # of each size, how much was idle at the least since the last look
 
     def take(self, size: int) -> mmap.mmap:
         with self._lock:
-            self._turns += 1
-            if self._turns >= _TURNS:
+            self._asked += size
+            if self._asked >= _LOOK:
                 self._trim()
             if size in self._idle:
                 return self._pop(size)
@@ -69,10 +68,16 @@ class _Spare:
         for size, there in list(self._idle.items()):
             for _ in range(min(self._least.get(size, 0), len(there))):
                 self._pop(size)
-        self._turns, self._least = 0, {size: len(there) for size, there in self._idle.items()}
+        self._asked, self._least = 0, {size: len(there) for size, there in self._idle.items()}
 
 
 _spare = _Spare()
+
+
+def _rounded(size: int) -> int:
+    """Up to a quarter more, so that arrays of about a size can have each other's memory; what is not touched is free."""
+    step = 1 << max(size.bit_length() - 3, 16)
+    return -(-size // step) * step
 
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -88,7 +93,7 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     size = count * kind.itemsize
     if size < _SMALL or kind.hasobject:
         return np.empty(shape, kind)
-    memory = _spare.take(-(-size // _ROUND) * _ROUND)
+    memory = _spare.take(_rounded(size))
     held: Any = (ctypes.c_ubyte * len(memory)).from_buffer(memory)
     weakref.finalize(held, _spare.give_back, memory).atexit = False
     return np.frombuffer(held, kind, count).reshape(shape)

@@ -76,12 +76,13 @@ def test_large_columns_are_joined_and_taken_as_small_ones():
     assert (take(joined[:, ::2], index) == joined[:, ::2][index]).all()
 
 
-def test_memory_that_nobody_wants_any_more_is_let_go():
+def test_memory_that_nobody_wants_any_more_is_let_go(monkeypatch):
+    monkeypatch.setattr(buffers, "_LOOK", 1 << 20)
     spare = buffers._Spare()
     burst = [spare.take(1 << 16) for _ in range(3)] + [spare.take(1 << 17)]
     for memory in burst:
         spare.give_back(memory)
-    for _ in range(3 * buffers._TURNS):
+    for _ in range(3 * 16):
         spare.give_back(spare.take(1 << 16))
     assert {size: len(there) for size, there in spare._idle.items()} == {1 << 16: 1}
     assert spare._bytes == 1 << 16

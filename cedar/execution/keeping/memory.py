@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from cedar import buffers
 from cedar.block import Block
 from cedar.columns import Column
 from cedar.execution.keeping.evicting import Held, Passes, leaving
@@ -76,7 +77,9 @@ def _own(column: Column) -> Column:
     if isinstance(column, pa.Array):
         return pa.concat_arrays([column, column.slice(0, 0)])  # two, for one alone is not copied
     if not column.dtype.hasobject:
-        return column.copy()
+        made = buffers.empty(column.shape, column.dtype)  # an entry is copied in every epoch
+        np.copyto(made, column)
+        return made
     own = np.empty_like(column)
     for i, value in enumerate(column.flat):
         own.flat[i] = copy.deepcopy(value)
