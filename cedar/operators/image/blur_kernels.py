@@ -38,7 +38,8 @@ def blur_plane(plane: Any, across: Any, down: Any) -> None:
     done = np.empty((ROWS, room), np.float32)
     offsets = np.empty(slots, np.int64)
     weights = np.zeros(len(down) + 2 * (ROWS - 1), np.float32)  # 0 adds nothing to a row that has no use for a line
-    weights[ROWS - 1 : ROWS - 1 + len(down)] = down
+    for k in range(len(down)):  # to assign to a slice takes numba seconds to compile, for its errors' texts
+        weights[ROWS - 1 + k] = down[k]
     before, behind = np.empty(reach, np.int64), np.empty(reach, np.int64)
     for k in range(reach):
         before[k] = reach + mirrored(k - reach, width)

@@ -78,7 +78,9 @@ def resize(
     tail = (height - 1) // GROUP * GROUP
     ends = np.zeros((GROUP, width * channels + 4), np.uint8)
     for y in range(tail, height):
-        ends[y - tail, :-4] = _carray(pointer(source + y * stride), (width * channels,), np.uint8)
+        line_there = _carray(pointer(source + y * stride), (width * channels,), np.uint8)
+        for x in range(width * channels):
+            ends[y - tail, x] = line_there[x]
     base, made = address(ring), 0
     for y in range(rows):
         first, count = ys[y, 0], ys[y, 1]
