@@ -75,7 +75,7 @@ _spare = _Spare()
 
 
 def _rounded(size: int) -> int:
-    """Up to a quarter more, so that arrays of about a size can have each other's memory; what is not touched is free."""
+    """Up to a quarter more, so that arrays of about a size have each other's memory; what is not touched is free."""
     step = 1 << max(size.bit_length() - 3, 16)
     return -(-size // step) * step
 

@@ -215,10 +215,7 @@ def _moves(job: _Job, link: int, sizes: Sizes) -> Moves:
 
 
 def _follow(job: _Job, of: Link, link: int, moves: Moves, sizes: Sizes, boxes: list[Boxes]) -> None:
-    shapes: list[tuple[int, int]] = [(height, width) for height, width in sizes.tolist()]
-    moved = [
-        boxes[row] if row in job.faults else moved_boxes(boxes[row], moves, row, shapes[row]) for row in range(job.n)
-    ]
+    moved = moved_boxes(boxes, moves, sizes, job.faults)
     like = type_of(job.beside[of.reads[1]])
     made = {of.writes[1]: box_column(moved, like if moves.kept is None else thinned(like))}
     for read, write in zip(of.reads[2:], of.writes[2:], strict=True):

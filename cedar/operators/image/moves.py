@@ -5,13 +5,14 @@ Pixels, boxes and the decoder all follow the same moves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from cedar.columns import Index
 from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.layout import Image, Sizes
 from cedar.operators.image.resizing import Filter, resized
@@ -61,15 +62,6 @@ class Moves:
         if self.pad is not None:
             after = after + self.pad[:, :2] + self.pad[:, 2:]
         return after
-
-    def ends(self, row: int) -> tuple[int, int]:
-        """Height and width of a row that is cut and padded, no more."""
-        assert self.cut is not None
-        height, width = self.cut[row, 2:].tolist()
-        if self.pad is not None:
-            top, left, bottom, right = self.pad[row].tolist()
-            height, width = height + top + bottom, width + left + right
-        return height, width
 
     @property
     def flips_only(self) -> bool:
@@ -173,43 +165,60 @@ def padded(
     return canvas
 
 
-def moved_boxes(boxes: Boxes, moves: Moves, row: int, size: tuple[int, int]) -> Boxes:
-    """Boxes (left, top, right, bottom) in pixels, after a row's moves.
+def moved_boxes(boxes: Sequence[Boxes], moves: Moves, sizes: Sizes, failed: Container[int] = ()) -> list[Boxes]:
+    """Boxes (left, top, right, bottom) in pixels of each row, after its moves; those of failed rows as they are.
 
     As in torchvision: crops and padding clamp them to the image, flips and resizing do not.
 
     Args:
-        size: height and width of the image before.
+        sizes: heights and widths of the images before.
     """
-    height, width = size
-    boxes = np.array(boxes, dtype=np.float32).reshape(-1, 4)
-    if moves.kept is not None:
-        if (kept := moves.kept[row]) is None:
-            return boxes
-        boxes = boxes[kept]
+    kept, found = moves.kept, list(boxes)
+    rows = [i for i in range(len(found)) if i not in failed and (kept is None or kept[i] is not None)]
+    if kept is not None:
+        for i in rows:
+            found[i] = found[i][kept[i]]
+    counts = [len(found[i]) for i in rows]
+    flat = np.concatenate([np.zeros((0, 4), dtype=np.float32), *(found[i] for i in rows)])
+    flat = _moved(flat, moves, np.repeat(np.array(rows, dtype=np.int64), counts), sizes)
+    end = 0
+    for i, count in zip(rows, counts, strict=True):
+        found[i], end = flat[end : end + count], end + count
+    return found
+
+
+def _moved(boxes: Boxes, moves: Moves, row: Index, sizes: Sizes) -> Boxes:
+    """Boxes after the moves of their rows, all together; the given ones may be written to."""
+    size = sizes[row]
     if moves.corner is not None:
-        top, left = moves.corner[row].tolist()
-        tall, wide = moves.ends(row)
-        return _shifted(boxes, -top, -left, tall, wide)
+        assert moves.cut is not None
+        ends = moves.cut[row, 2:]
+        if moves.pad is not None:
+            ends = ends + moves.pad[row, :2] + moves.pad[row, 2:]
+        return _shifted(boxes, -moves.corner[row], ends)
     if moves.cut is not None:
-        top, left, height, width = moves.cut[row].tolist()
-        boxes = _shifted(boxes, -top, -left, height, width)
-    if moves.flip is not None and moves.flip[row]:
-        boxes[:, [2, 0]] = -(boxes[:, [0, 2]] - np.float32(width))
+        size = moves.cut[row, 2:]
+        boxes = _shifted(boxes, -moves.cut[row, :2], size)
+    if moves.flip is not None:
+        turned = moves.flip[row]
+        mirrored = -(boxes[turned][:, [2, 0]] - size[turned, 1:].astype(np.float32))
+        boxes[turned, 0], boxes[turned, 2] = mirrored[:, 0], mirrored[:, 1]
     if moves.size is not None:
-        tall, wide = moves.size[row].tolist()
-        if (tall, wide) != (height, width):
-            boxes = boxes * np.array([wide / width, tall / height] * 2, dtype=np.float32)
-        height, width = tall, wide
-    if moves.pad is not None and moves.pad[row].any():
-        top, left, bottom, right = moves.pad[row].tolist()
-        boxes = _shifted(boxes, top, left, height + top + bottom, width + left + right)
+        after = moves.size[row]
+        boxes = boxes * np.tile((after / size)[:, ::-1].astype(np.float32), 2)
+        size = after
+    if moves.pad is not None:
+        pad = moves.pad[row]
+        padded_rows = pad.any(axis=1)
+        pad = pad[padded_rows]
+        boxes[padded_rows] = _shifted(boxes[padded_rows], pad[:, :2], size[padded_rows] + pad[:, :2] + pad[:, 2:])
     return boxes
 
 
-def _shifted(boxes: Boxes, down: int, right: int, height: int, width: int) -> Boxes:
-    """Boxes moved, then cut to an image."""
-    boxes = boxes + np.array([right, down, right, down], dtype=np.float32)
+def _shifted(boxes: Boxes, by: Sizes, sizes: Sizes) -> Boxes:
+    """Boxes moved down and right, then cut to images of some heights and widths."""
+    boxes = boxes + np.tile(by[:, ::-1].astype(np.float32), 2)
+    height, width = sizes.astype(np.float32).T[:, :, None]
     np.clip(boxes[:, 0::2], 0, width, out=boxes[:, 0::2])
     np.clip(boxes[:, 1::2], 0, height, out=boxes[:, 1::2])
     return boxes

@@ -43,7 +43,7 @@ def test_resized_crop_is_what_torchvision_makes():
     made = Steps([moves], 0).apply(picture())
     assert made[:, :, 0].tolist() == first
     assert int(made.astype(int).sum()) == total
-    moved = moved_boxes(np.array(BOXES, dtype=np.float32), moves, 0, (6, 9))
+    (moved,) = moved_boxes([np.array(BOXES, dtype=np.float32)], moves, np.array([[6, 9]]))
     np.testing.assert_allclose(moved, np.array(boxes), atol=1e-6)
 
 
