@@ -70,7 +70,7 @@ def _computed_before(node: Node, facts: Facts) -> Refusal | None:
         before = current.operator
         if not before.written or set(before.written) & set(operator.columns):
             break
-        if _but_into(operator) == _but_into(before):
+        if before.columns == operator.columns and _but_into(operator) == _but_into(before):
             return Refusal(f"it computes what {facts.label(current)} does: with_columns() gives a result a second name")
         current = current.inputs[0]
     return None
