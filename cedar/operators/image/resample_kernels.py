@@ -81,8 +81,9 @@ def resize(
         line_there = _carray(pointer(source + y * stride), (width * channels,), np.uint8)
         for x in range(width * channels):
             ends[y - tail, x] = line_there[x]
-    base, made = address(ring), 0
+    made = 0
     for y in range(rows):
+        base = address(ring)  # asked for in each turn: an array that is not named any more is given back
         first, count = ys[y, 0], ys[y, 1]
         made = max(made, first // GROUP * GROUP)
         while made < first + count:

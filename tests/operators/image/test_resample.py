@@ -1,5 +1,9 @@
 """Bilinear resizing against Pillow, bit for bit, and its other arithmetic against plain sums."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -107,3 +111,30 @@ def test_an_empty_out_is_left_alone():
 def test_what_does_not_fit_is_refused(source, box, out, says):
     with pytest.raises(ValueError, match=says):
         resize_into(source, box, out)
+
+
+_MANY_THREADS = """
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+from cedar.operators.image.resample import resize_into
+
+image = np.random.default_rng(0).integers(0, 256, (250, 330, 3), dtype=np.uint8)
+
+def resized(i):
+    out = np.empty((200 + i % 7, 220, 3), dtype=np.uint8)
+    resize_into(image, (i % 20, i % 30, 210 - i % 11, 280), out)
+    return out.tobytes()
+
+wanted = [resized(i) for i in range(77)]
+with ThreadPoolExecutor(16) as pool:
+    found = list(pool.map(resized, [i % 77 for i in range(1540)]))
+print(found == wanted * 20)
+"""
+
+
+def test_threads_that_share_an_allocator_do_not_write_over_each_others_work():
+    done = subprocess.run(
+        [sys.executable, "-c", _MANY_THREADS], env={**os.environ, "MALLOC_ARENA_MAX": "1"}, capture_output=True,
+        text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr[-2000:]
