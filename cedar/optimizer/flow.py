@@ -49,12 +49,27 @@ def find_flow(root: Node, facts: Facts, loads: dict[int, Load]) -> Flow:
 
 
 def _shares(nodes: list[Node], facts: Facts) -> dict[int, float]:
-    """Each source's share of the rows read."""
+    """Each source's share of the rows read: of those whose reading was measured, and side by side as many."""
     sources = [node for node in nodes if isinstance(node.operator, Read)]
     figures = {id(node): facts.figures(node) for node in sources}
     rows = {key: float(found.rows) if found else 0.0 for key, found in figures.items()}
+    for node in nodes:
+        if node.operator.name == "zip":
+            _level(node, rows)
     total = sum(rows.values())
     return {key: count / total if total else 1 / len(rows) for key, count in rows.items()}
+
+
+def _level(node: Node, rows: dict[int, float]) -> None:
+    """As many rows from each side of a zip: one of them may have been read when nobody measured."""
+    sides = [{id(source) for source in graph.sources(child)} for child in node.inputs]
+    if sum(map(len, sides)) > len(set().union(*sides)):
+        return  # they read the same source
+    most = max(sum(rows[key] for key in side) for side in sides)
+    for side in sides:
+        have = sum(rows[key] for key in side)
+        for key in side:
+            rows[key] = rows[key] * most / have if have else most / len(side)
 
 
 def _rate(node: Node, facts: Facts, loads: dict[int, Load], below: list[float], shares: dict[int, float]) -> float:

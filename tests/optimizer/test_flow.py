@@ -1,0 +1,36 @@
+"""Rows that pass each edge of a graph, by what was measured of the sources."""
+
+import pytest
+
+import cedar
+from cedar import graph
+from cedar.optimizer.flow import find_flow
+from cedar.optimizer.loads import find_loads
+from tests.optimizer.toy_profiles import facts_of, figures
+
+ROWS = [{"a": 1.0}]
+
+
+def rates(root, measured):
+    facts = facts_of(root, measured)
+    flow = find_flow(root, facts, find_loads(root, facts))
+    return [flow.rate[id(node)] for node in graph.walk(root)]
+
+
+@pytest.mark.parametrize("second", [None, figures(1e-6, rows=4)])
+def test_a_zip_reads_as_many_rows_of_each_side(second):
+    left, right = cedar.from_items(ROWS), cedar.from_items([{"b": 1.0}])
+    root = cedar.zip(left, right).map(abs, "a").node
+    measured = {0: figures(1e-6, rows=1000), 3: figures(1e-3)} | ({} if second is None else {1: second})
+    assert rates(root, measured) == [0.5, 0.5, 0.5, 0.5]  # so what is above it has its weight
+
+
+def test_a_concat_reads_what_was_measured():
+    root = cedar.concat(cedar.from_items(ROWS), cedar.from_items(ROWS)).node
+    assert rates(root, {0: figures(1e-6, rows=30), 1: figures(1e-6, rows=10)}) == [0.75, 0.25, 1.0]
+
+
+def test_two_sides_of_one_source_read_it_once():
+    source = cedar.from_items(ROWS)
+    root = cedar.zip(source, source.map(abs, "a", into="b").select("b")).node
+    assert rates(root, {0: figures(1e-6, rows=30)})[0] == 1.0
