@@ -96,10 +96,10 @@ class Plans:
         with self._lock:
             if self._next is not None:
                 self._take(self._next)
-            self._runner = runner
-            self._resize()
             live = self.planner is not None
             fresh = live and (not self._looks.taken or not self._known.pace.seconds)
+            self._runner = runner
+            self._resize()  # an epoch's runner has as many workers as the first had: no news of the operators
             self._watcher = Watcher(
                 details=_DETAILS if fresh else 0,
                 every=_EVERY if live else 0,
