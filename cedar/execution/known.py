@@ -156,9 +156,14 @@ class Known:
         return replace(profile, operators=operators)
 
     def _bounded(self, profile: Profile, cores: float) -> dict[int, float | None]:
-        """Shares of the GIL by ordinal. Threads that keep several cores busy hold it for a part of the time only."""
+        """Shares of the GIL by ordinal. Threads that keep several cores busy hold it for a part of the time only.
+
+        Of operators that nobody asked about that is a guess, made where cores are busy alone: they idle for other
+        reasons, too, such as an import, and a guess must not lead to processes.
+        """
         gil = {i: self._gil.get(i, f.gil) for i, f in profile.operators.items()}
-        if cores < _ALONE:
+        busy = cores > _SPREAD * min(self.workers, profile.machine.cores)
+        if cores < _ALONE or not (busy or self._gil):
             return gil
         nodes = self._binding.nodes
         taken = {i: float(nodes[i].operator.effects().per_row) if g is None else g for i, g in gil.items()}

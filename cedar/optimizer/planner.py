@@ -208,28 +208,24 @@ class AutoPlanner:
 
     def _search(self, root: Node, profile: Profile, horizon: float | None, swap: Swap = may_swap) -> Found:
         facts = self._facts(root, profile)
+        asked = _asked(root, facts, profile)
         return search(
             root,
             facts,
             self.budget,
-            self._places(root, facts, profile),
+            self._places(asked),
             self.workers,
             horizon,
             most_workers=self.most_workers,
+            turns=asked,
             swap=_never if ORDER in self.refused else swap,
             cluster=self.cluster,
         )
 
-    def _places(self, root: Node, facts: Facts, profile: Profile) -> Sequence[str]:
-        """Without processes, until it is known of what takes the time whether it holds the GIL."""
+    def _places(self, asked: bool) -> Sequence[str]:
+        """Without processes, until it is known who holds the GIL."""
         here = tuple(place for place in self.executors if place != REMOTE)
-        shares = profile.shares
-        for node in graph.walk(root):
-            figures, ordinal = facts.figures(node), facts.ordinal(node)
-            known = figures is None or figures.gil is not None or not node.operator.effects().per_row
-            if not known and shares.get(ordinal or 0, 0.0) > _DEAR:
-                return here or self.executors
-        return self.executors
+        return self.executors if asked else here or self.executors
 
     def _rewritten(self, root: Node, rules: Sequence[Rule], profile: Profile | None) -> tuple[Node, list[Decision]]:
         return rewrite(root, rules, lambda changed: self._facts(changed, profile))
@@ -247,6 +243,17 @@ class AutoPlanner:
             keeping=self.keeping,
             factors=self.factors,
         )
+
+
+def _asked(root: Node, facts: Facts, profile: Profile) -> bool:
+    """It is known, of all Python that takes some of the time, whether it holds the GIL."""
+    shares = profile.shares
+    for node in graph.walk(root):
+        figures, ordinal = facts.figures(node), facts.ordinal(node)
+        known = figures is None or figures.gil is not None or not node.operator.effects().per_row
+        if not known and shares.get(ordinal or 0, 0.0) > _DEAR:
+            return False
+    return True
 
 
 def _gain(plan: Prediction | None, there: Prediction) -> float:

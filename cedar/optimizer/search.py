@@ -64,6 +64,7 @@ def search(
     horizon: float | None,
     *,
     most_workers: int | None = None,
+    turns: bool = True,
     swap: Swap = may_swap,
     cluster: Cluster | None = None,
 ) -> Found:
@@ -74,6 +75,7 @@ def search(
         executors: the places allowed, out of "inline", "threads" and "processes".
         workers: tasks at once; up to ``most_workers`` where waiting limits the run.
         horizon: rows expected yet, which must pay for the start of processes; None where unknown.
+        turns: one thread will do where several would take turns with the GIL; False where that is a guess.
         swap: whether two operators may change places.
         cluster: another place allowed, and what it costs to work there.
     """
@@ -84,7 +86,7 @@ def search(
     if wanted > choice.plan.model.capacity.workers:
         model = model.on(dataclasses.replace(model.capacity, workers=wanted))
         choice = _choose(model, precedences, facts, horizon, cluster)
-    if most_workers is not None and _take_turns(choice.plan):
+    if turns and most_workers is not None and _take_turns(choice.plan):
         model = model.on(dataclasses.replace(model.capacity, workers=1))
         choice = _choose(model, precedences, facts, horizon, cluster)
     choice = _within_memory(choice, facts, budget)
