@@ -39,6 +39,7 @@ class Known:
 
     def __init__(self, binding: Binding, metrics: Metrics) -> None:
         self.workers, self.executor = 1, "threads"
+        self.processes = 1  # of the pool that a plan may use
         self.share = 1.0  # of the rows, that this rank reads
         self.pace = Pace(metrics)
         self._binding = binding
@@ -49,6 +50,7 @@ class Known:
     def start(self, runner: Runner) -> None:
         """An iteration begins."""
         self.executor, self.workers = runner.name, runner.workers
+        self.processes = runner.others.workers if runner.others is not None else runner.workers
         self._earlier = (self._metrics.rows_read, self._metrics.waited)
         self.pace.start(runner)
 
@@ -103,7 +105,7 @@ class Known:
     def figures(self) -> Profile:
         """What was measured of the tasks."""
         here = machine(measure=False)
-        if processes.ready(self.workers):
+        if processes.ready(self.processes):
             here = replace(here, start_seconds=0.0)
         found = self._metrics.profile(self._subject, here, workers=self.workers, executor=self.executor)
         return replace(found, own=self.pace.own, around=self.pace.around)

@@ -286,7 +286,7 @@ class Plans:
         if not _in_processes(plan):
             self._change(plan, _CHOSEN)
             return
-        workers = plan.workers or self._known.workers
+        workers = self._known.processes  # threads may be more, where they wait, or one alone
         processes.warm(workers, at_once=max(1, min(workers, available_cpus()) - 1))  # threads go on with one core
         self._warming = plan, time.perf_counter()
 
@@ -294,7 +294,7 @@ class Plans:
         """A plan whose processes are there is the next one."""
         if self._warming is not None:
             plan, since = self._warming
-            if processes.ready(plan.workers or self._known.workers) or time.perf_counter() > since + _START_SECONDS:
+            if processes.ready(self._known.processes) or time.perf_counter() > since + _START_SECONDS:
                 self._warming = None
                 self._change(plan, _CHOSEN)
 

@@ -181,6 +181,11 @@ class Runners:
         self._workers = workers if default.inline or not default.owned else workers or default.workers
         self._others: dict[str, Runner] = {}
 
+    @property
+    def workers(self) -> int:
+        """Of the other runners, wherever the number is not the place's own."""
+        return self._workers or available_cpus()
+
     def of(self, place: str) -> Runner:
         """The runner of an executor's name, made when first asked for; the default one for ``""`` and its own name.
 
