@@ -94,7 +94,7 @@ def test_splits_grow_where_items_are_small_and_many() -> None:
 
     class Images(Numbers):
         def __getitem__(self, index: int) -> Any:
-            return np.zeros((64, 64, 3), dtype=np.uint8)
+            return np.zeros((128, 128, 3), dtype=np.uint8)
 
     assert sizes(Images(1 << 16)) == {32}
 
