@@ -65,8 +65,7 @@ class Source(Protocol):
     ``Chunk``. Reading a split twice gives the same rows.
 
     Optional: ``schema()`` -> dict of name to Arrow type (or None), ``url(file)`` -> str, ``digest()`` -> str that
-    changes when the data does and not when it moves, ``row_bytes`` (estimate), ``select(columns)`` -> Source,
-    ``per_row`` (true where Python runs once per row).
+    changes when the data does and not when it moves, ``row_bytes`` (estimate), ``select(columns)`` -> Source.
     """
 
     def splits(self) -> Sequence[Any]: ...
