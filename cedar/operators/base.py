@@ -42,6 +42,8 @@ class Effects:
         cost: a hint, seconds per row, where the operator knows.
         keeps: the only columns that survive beside those written; None: all others do.
         algebra: what a transform of one column does to it; decides which transforms of that column commute.
+        waits: False for what does nothing but compute: where it takes longer than its work, others are in its way, and
+            more workers would be in each other's.
     """
 
     reads: frozenset[str] | None = None
@@ -52,6 +54,7 @@ class Effects:
     cost: float | None = None
     keeps: frozenset[str] | None = None
     algebra: Algebra | None = None
+    waits: bool = True
 
 
 class Instances:

@@ -91,6 +91,7 @@ class Map(RowOperator):
             rows="1:0..1" if self.on_error is not None and self.on_error.refill else "1:1",
             per_row=self.fn.per_row if isinstance(self.fn, Transform) else True,
             algebra=algebra_of(self.fn) if len(self.columns) == 1 and self.written == self.columns else None,
+            waits=not isinstance(self.fn, Transform) or self.fn.waits or self.fn.pooled,
         )
 
     def schema(self, *inputs: Schema) -> Schema:

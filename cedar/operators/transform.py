@@ -38,6 +38,7 @@ class Transform(ABC):
         outputs: how many columns it writes; None is as many as it reads.
         random: it draws: ``columns`` gets ``draws=``.
         per_row: its time goes into rows, not into calls, so that small blocks are worth their overhead.
+        waits: it may wait for something: a service, a file.
         larger: what it makes is known to be larger than what it reads, as decoded images are.
         chain: what runs several such transforms, one after the other, as one kernel.
     """
@@ -46,6 +47,7 @@ class Transform(ABC):
     outputs: ClassVar[int | None] = 1
     random: ClassVar[bool] = False
     per_row: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
     larger: ClassVar[bool] = False
     chain: ClassVar[Chain | None] = None
 

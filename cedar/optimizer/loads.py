@@ -71,7 +71,7 @@ def _load(node: Node, facts: Facts, crowd: float, typical: float) -> Load:
         return Load(cpu=typical if hint is None else hint, gil=_share(node, None), measured=False)
     return Load(
         cpu=figures.cpu,
-        wait=_wait(figures, crowd),
+        wait=_wait(figures, crowd) if node.operator.effects().waits else 0.0,
         keep=max(figures.keep, _NO_ROWS / figures.rows),
         gil=_share(node, figures.gil),
         rows=max(1.0, figures.rows / max(1, figures.calls)),

@@ -85,6 +85,27 @@ class Steps:
                 break
         return top + tall
 
+    def part_needed(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """Top, left, height and width of the part of an image outside which no pixel is looked at."""
+        top, left, tall, wide, mirrored = 0, 0, height, width, False
+        for m in self.moves:
+            if m.cut is not None:
+                down, right, cut_tall, cut_wide = m.cut[self.row].tolist()
+                top, left = top + down, left + (wide - right - cut_wide if mirrored else right)
+                tall, wide = cut_tall, cut_wide
+            mirrored ^= m.flip is not None and bool(m.flip[self.row])
+            if m.size is not None:
+                break
+            if m.pad is not None and m.pad[self.row].any():
+                if m.mode != "constant":
+                    break  # what is added comes from anywhere
+                above, before, below, behind = m.pad[self.row].tolist()
+                top, left = top - above, left - (behind if mirrored else before)
+                tall, wide = tall + above + below, wide + before + behind
+        bottom, right = min(max(top + tall, 0), height), min(max(left + wide, 0), width)
+        top, left = min(max(top, 0), bottom), min(max(left, 0), right)
+        return top, left, bottom - top, right - left
+
     def apply(self, image: Image, out: Image | None = None) -> Image:
         """The moved image: a view of the given one where no move makes pixels; in ``out``, where that is given."""
         row, cut_before = self.row, False

@@ -17,6 +17,7 @@ from cedar.operators.image.pixels_steps import NONE, WHOLE, Codes, Numbers, Weig
 from cedar.operators.image.to_float import ToFloat
 
 Image = npt.NDArray[Any]
+Part = tuple[int, int, int, int]  # top, left, height, width
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,12 @@ class Prepared:
         same = not program.to_float and not program.channels_first and program.shape((1, 1, channels))[2] == channels
         return same and not (self._codes[row] != NONE).any()
 
-    def apply(self, images: Any, out: Any, first: int = 0) -> None:
-        """Change images, which are those of the rows from ``first`` on; the results go to ``out``."""
+    def apply(self, images: Any, out: Any, first: int = 0, part: Part | None = None) -> None:
+        """Change images, which are those of the rows from ``first`` on; the results go to ``out``.
+
+        Args:
+            part: no more than that is needed of each result: the rest of it holds anything.
+        """
         from cedar.operators.image import pixels_kernels
 
         program, rows = self.program, slice(first, first + len(images))
@@ -112,11 +117,15 @@ class Prepared:
         norms = np.ones((len(program.norms), 2, 4), dtype=np.float32)
         for norm, row in zip(program.norms, norms, strict=True):
             row[:, : norm.channels or 4] = norm.per_channel(norm.channels or 4)
+        parts = np.zeros((len(layouts), 4), dtype=np.int64)
+        parts[:, 2:] = layouts[:, :2]
+        if part is not None:
+            parts[:] = part
         largest = int(layouts[:, :2].prod(axis=1).max()) if (codes >= WHOLE).any() else 0
         if self._work.shape[1] < largest:  # memory that was used before costs less than new memory
             self._work = np.empty((4, largest * 5 // 4), dtype=np.uint8)
         pixels_kernels.apply(
-            addresses, layouts, codes, numbers, self._weights, self._lengths, norms, writes, targets, self._work
+            addresses, layouts, parts, codes, numbers, self._weights, self._lengths, norms, writes, targets, self._work
         )
 
 

@@ -166,7 +166,7 @@ def finish(plane: Any, target: Any, n: Any, norms: Any, inverse: Any, c: Any) ->
 
 
 @kernel(
-    "UniTuple(int64, 2)(UniTuple(int64, 4), boolean, uint8[:, ::1], int64, int64[::1], float64[:, ::1], int64, int64,"
+    "UniTuple(int64, 2)(UniTuple(int64, 7), boolean, uint8[:, ::1], int64, int64[::1], float64[:, ::1], int64, int64,"
     " int64, float32[:, ::1], int64[:, ::1], float32[:, ::1], float32[:, ::1], float32[:, :, ::1], float32[::1], int64,"
     " uint8[::1], float32[::1], float32[:, ::1])"
 )
@@ -175,17 +175,18 @@ def sweep(
     limits: Any, counts: Any, ranges: Any, tables: Any, norms: Any, inverses: Any, writes: Any, out: Any, floats: Any,
     planes: Any,
 ) -> Any:  # fmt: skip
-    """Steps ``begin`` to ``end`` on all of an image: from its rows, or from what was kept; to ``writes``.
+    """Steps ``begin`` to ``end`` on lines of an image: from its rows, or from what was kept; to ``writes``.
 
-    The number of channels then, and the sum that the step after needs.
+    The number of channels then, and the sum that the step after needs. ``image``: where the lines begin, bytes from one
+    to the next, how many, pixels of each; in what is kept and written: the first one's place, pixels from one to the
+    next, pixels in all.
     """
-    address, stride, lines, length = image
+    address, stride, lines, length, place, pitch, pixels = image
     total, left = 0, channels
-    pixels = lines * length
     for line in range(lines):
         for start in range(0, length, CHUNK):
             n = min(CHUNK, length - start)
-            at = line * length + start
+            at = place + line * pitch + start
             if kept:
                 for c in range(channels):
                     read_plane(work[c, at:], planes[c], n)
@@ -235,18 +236,19 @@ def needed(codes: Any, numbers: Any, channels: Any, kept_codes: Any, kept_number
 
 
 @kernel(
-    "void(int64[::1], int64[:, ::1], int64[:, ::1], float64[:, :, ::1], float32[:, ::1], int64[::1],"
+    "void(int64[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], float64[:, :, ::1], float32[:, ::1], int64[::1],"
     " float32[:, :, ::1], int64, int64[::1], uint8[:, ::1])"
 )
 def apply(
-    addresses: Any, layouts: Any, steps: Any, values: Any, weights: Any, lengths: Any, norms: Any, writes: Any,
-    targets: Any, work: Any,
+    addresses: Any, layouts: Any, parts: Any, steps: Any, values: Any, weights: Any, lengths: Any, norms: Any,
+    writes: Any, targets: Any, work: Any,
 ) -> None:  # fmt: skip
     """All steps on the images at some addresses; the results go to the addresses ``targets``.
 
     ``layouts`` holds, for each image, its height, width and channels, the bytes from row to row, and the values of the
-    result. ``norms`` are (how many, 2, 4): means and standard deviations. ``work`` (4, pixels) holds the channels of
-    any of the images; nothing where no step needs a whole image.
+    result; ``parts`` what is needed of the result, top, left, height and width: the rest is not written. ``norms`` are
+    (how many, 2, 4): means and standard deviations. ``work`` (4, pixels) holds the channels of any of the images;
+    nothing where no step needs a whole image.
     """
     planes = np.empty((8, CHUNK), np.float32)
     limits, counts = np.empty((4, 2), np.float32), np.empty((4, 256), np.int64)  # of the sweep that looks
@@ -260,8 +262,12 @@ def apply(
     for row in range(len(addresses)):
         height, width, channels = layouts[row, 0], layouts[row, 1], layouts[row, 2]
         stride, size = layouts[row, 3], layouts[row, 4]
+        pixels = height * width
         packed = stride == width * channels
-        image = (addresses[row], stride, 1, height * width) if packed else (addresses[row], stride, height, width)
+        image = (
+            (addresses[row], stride, 1, pixels, 0, 0, pixels) if packed
+            else (addresses[row], stride, height, width, 0, width, pixels)
+        )  # fmt: skip
         whole = writes < FLOATS
         out = _carray(pointer(targets[row]), (size if whole else 0,), np.uint8)
         floats = _carray(float_pointer(targets[row]), (0 if whole else size,), np.float32)
@@ -272,6 +278,10 @@ def apply(
             while end < count and codes[end] < _WHOLE:
                 end += 1
             if end == count:
+                top, left, tall, wide = parts[row, 0], parts[row, 1], parts[row, 2], parts[row, 3]
+                if tall * wide < pixels:
+                    before = addresses[row] + top * stride + left * layouts[row, 2]
+                    image = (before, stride, tall, wide, top * width + left, width, pixels)
                 sweep(
                     image, kept, work, channels, codes, numbers, begin, end, 0, limits, counts, ranges, tables, norms,
                     inverses, writes, out, floats, planes,

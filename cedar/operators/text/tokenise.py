@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -59,6 +59,7 @@ class Tokenise(Transform):
     batched: bool = False
     errors: Errors = "strict"
     longest: int | str = 4 << 20
+    waits: ClassVar[bool] = True  # a tokenizer of the user's may do anything
 
     def __post_init__(self) -> None:
         if self.errors not in ("strict", "replace"):

@@ -246,3 +246,38 @@ def test_what_is_no_image_fails_by_its_row():
     assert sorted(caught.value.rows) == [1, 2, 3, 4]
     assert "no image" in caught.value.rows[1]
     assert "shape (3, 3)" in caught.value.rows[2]
+
+
+EDGES = st.sampled_from(["constant", "edge"])
+MOVES = st.lists(
+    st.one_of(
+        st.builds(lambda *shares: ("cut", shares), *[st.floats(0, 1)] * 4),
+        st.builds(lambda f: ("flip", f), st.booleans()),
+        st.builds(lambda *pad: ("pad", pad), st.tuples(*[st.integers(0, 3)] * 4), EDGES),
+        st.builds(lambda s: ("size", s), st.tuples(st.integers(1, 9), st.integers(1, 9))),
+    ),
+    max_size=6,
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(SIDES, SIDES, MOVES)
+def test_no_pixel_outside_the_part_that_is_needed_is_looked_at(height, width, drawn):
+    plan, tall, wide = [], height, width
+    for kind, value in drawn:
+        if kind == "cut":
+            h, w = 1 + int(value[2] * (tall - 1)), 1 + int(value[3] * (wide - 1))
+            plan.append(Moves(cut=np.array([[int(value[0] * (tall - h)), int(value[1] * (wide - w)), h, w]])))
+        elif kind == "flip":
+            plan.append(Moves(flip=np.array([value])))
+        elif kind == "pad":
+            plan.append(Moves(pad=np.array([value[0]]), mode=value[1]))
+        else:
+            plan.append(Moves(size=np.array([value])))
+        tall, wide = plan[-1].sizes(np.array([[tall, wide]]))[0].tolist()
+    steps = Steps(plan, 0)
+    top, left, part_tall, part_wide = steps.part_needed(height, width)
+    whole = picture(height, width)
+    odd = 255 - whole
+    odd[top : top + part_tall, left : left + part_wide] = whole[top : top + part_tall, left : left + part_wide]
+    assert np.array_equal(steps.apply(odd), steps.apply(whole))
