@@ -141,6 +141,11 @@ class Known:
         there = per_row / max(1, min(self.workers, machine.cores))
         return horizon * per_row - machine.seconds_with_start(horizon, per_row, there) > _ASKING
 
+    @property
+    def guesses(self) -> bool:
+        """Nobody asked who holds the GIL."""
+        return self.executor == "threads" and self.workers > 1 and not self._gil
+
     def ask(self, profile: Profile) -> None:
         """Find out who holds the GIL, by calls beside the run."""
         probed = with_gil(profile, self._binding, self.workers)

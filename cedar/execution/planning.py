@@ -265,7 +265,7 @@ class Plans:
         def check(plan: Plan) -> Difference | None:
             return calls.make(partial(check_plan, self._binding, plan, rows))
 
-        return self.planner.improve(profile, horizon, check)
+        return self.planner.improve(profile, horizon, check, self._known.guesses)
 
     def _gain(self, plan: Plan, profile: Profile) -> float:
         """How many times as fast as the current plan another one should be."""

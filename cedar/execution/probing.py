@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cedar import graph
 from cedar.block import Block
@@ -16,8 +16,8 @@ from cedar.execution.binding import SAMPLE_ROWS, Binding
 from cedar.execution.copying import own_copy
 from cedar.execution.rereading import read_of
 from cedar.graph import Node
-from cedar.operators.base import RowOperator, StreamOperator
-from cedar.profile import OperatorProfile, Profile
+from cedar.operators.base import Kernel, RowOperator, StreamOperator
+from cedar.profile import Profile
 
 _SECONDS = 0.02  # of work for each operator: several times the interval at which Python passes the GIL on
 _LEAST_SHARE = 0.1  # of a row's time: less does not decide where an operator runs
@@ -28,30 +28,57 @@ _SAMPLE = 0.02  # seconds for the rows that enter the operators to be made
 
 
 def with_gil(profile: Profile, binding: Binding, workers: int) -> Profile:
-    """The profile with the GIL share of the operators that call Python for each row and take their time.
+    """The profile with the GIL share of the operators that call Python for each row and take their time: of those that
+    run as one kernel, the share of that.
 
     Two threads in an operator that lets go of the GIL need hardly more than their own work, whatever the run does; in
     one that holds it, each waits for the other.
     """
     total = sum(figures.wall for figures in profile.operators.values()) or 1.0
-    wanted = {
-        i
-        for i, node in enumerate(binding.nodes)
-        if node.operator.effects().per_row
-        and i in profile.operators
-        and profile.operators[i].gil is None
-        and profile.operators[i].wall > _LEAST_SHARE * total
-    }
+    wanted = [
+        run
+        for run in _runs(binding)
+        if all(i in profile.operators and profile.operators[i].gil is None for i in run.ordinals)
+        and sum(profile.operators[i].wall for i in run.ordinals) > _LEAST_SHARE * total
+    ]
     if not wanted:
         return profile
     rows = int(min(max(_SAMPLE / total, 2), SAMPLE_ROWS))
-    blocks = _samples(binding, wanted, rows)
+    blocks = _samples(binding, {run.ordinals[0] for run in wanted}, rows)
     operators = dict(profile.operators)
-    for i in wanted:
-        call = _call(operators[i], binding, binding.nodes[i], blocks.get(i))
+    for run in wanted:
+        wall, cpu = (sum(getattr(operators[i], clock) for i in run.ordinals) for clock in ("wall", "cpu"))
+        call = _call(cpu, binding, run, blocks.get(run.ordinals[0]))
         if call is not None:
-            operators[i] = _figures(operators[i], call, workers)
+            gil = _share(wall, cpu, call, workers)
+            operators |= {i: replace(operators[i], gil=gil) for i in run.ordinals}
     return replace(profile, operators=operators)
+
+
+@dataclass
+class _Run:
+    """Operators that run as one kernel, which is what holds the GIL or does not; a source by itself."""
+
+    ordinals: list[int]
+    last: Node
+    kernel: Kernel | None
+
+
+def _runs(binding: Binding) -> list[_Run]:
+    found: list[_Run] = []
+    for i, node in enumerate(binding.nodes):
+        if not node.operator.effects().per_row:
+            continue
+        kernel = binding.kernel(node) if isinstance(node.operator, RowOperator) else None
+        below = next((run for run in found if node.inputs and run.last is node.inputs[0]), None)
+        join = getattr(below.kernel, "fuse", None) if below is not None else None
+        both = join(kernel) if join is not None and kernel is not None else None
+        if below is not None and both is not None:
+            below.ordinals.append(i)
+            below.last, below.kernel = node, both
+        else:
+            found.append(_Run([i], node, kernel))
+    return found
 
 
 def _samples(binding: Binding, wanted: set[int], rows: int) -> dict[int, Block]:
@@ -77,28 +104,30 @@ def _samples(binding: Binding, wanted: set[int], rows: int) -> dict[int, Block]:
     return found
 
 
-def _call(figures: OperatorProfile, binding: Binding, node: Node, block: Block | None) -> Callable[[], object] | None:
-    """The operator on some rows, which takes a few milliseconds; of a source, it reads them."""
-    rows = max(int(_CALL / max(figures.cpu, 1e-9)), 1)
-    if isinstance(node.operator, Read):
-        return read_of(binding, node, rows)
-    if block is None or not len(block):
+def _call(cpu: float, binding: Binding, run: _Run, block: Block | None) -> Callable[[], object] | None:
+    """The run on some rows, which takes a few milliseconds; of a source, it reads them."""
+    rows = max(int(_CALL / max(cpu, 1e-9)), 1)
+    if isinstance(run.last.operator, Read):
+        return read_of(binding, run.last, rows)
+    kernel = run.kernel
+    if block is None or not len(block) or kernel is None:
         return None
-    kernel, some = binding.kernel(node), block.slice(0, min(rows, block.slots))
+    some = block.slice(0, min(rows, block.slots))
     return lambda: kernel(some, binding.check_env)
 
 
-def _figures(figures: OperatorProfile, call: Callable[[], object], workers: int) -> OperatorProfile:
+def _share(wall: float, cpu: float, call: Callable[[], object], workers: int) -> float:
+    """Of the time of a call, from the seconds that a row of it takes in the run."""
     held_up = 0.0
     for _ in range(_ROUNDS):
         took, crowded = _together(call)
         held_up = max(held_up, took.wall / max(took.cpu, 1e-9) - 1)
         if crowded < _CROWDED * took.wall:
             break
-    waits = figures.wall / max(figures.cpu, 1e-9) - 1  # in the run; here, all its threads stand before ours at times
+    waits = wall / max(cpu, 1e-9) - 1  # in the run; here, all its threads stand before ours at times
     if min(held_up, waits) > workers + 2:  # it waits for something else
-        return replace(figures, gil=0.0)
-    return replace(figures, gil=min(max(held_up, 0.0), 1.0))
+        return 0.0
+    return min(max(held_up, 0.0), 1.0)
 
 
 def _together(call: Callable[[], object]) -> tuple[clocks.Reading, float]:

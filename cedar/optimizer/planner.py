@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -69,7 +70,9 @@ class AutoPlanner:
     cluster: Cluster | None = None
     _known: dict[int, tuple[Node, Schema]] = field(default_factory=dict, repr=False)
     _refusals: list[Decision] = field(default_factory=list, repr=False)
+    _sound: deque[list[tuple[object, ...]]] = field(default_factory=lambda: deque(maxlen=16), repr=False)
     _broken: bool = field(default=False, repr=False)
+    _guessed: bool = field(default=False, repr=False)
 
     def begin(self) -> Plan:
         """From what operators declare alone; nothing is run."""
@@ -82,8 +85,9 @@ class AutoPlanner:
         self.current = Plan(self.root, root, tuple(decisions), method="rules")
         return self.current
 
-    def improve(self, profile: Profile, horizon: float | None, check: Check) -> Plan | None:
+    def improve(self, profile: Profile, horizon: float | None, check: Check, guessed: bool = False) -> Plan | None:
         """The best plan for what was measured; the current graph, with what is known of it, unless clearly better."""
+        self._guessed = guessed
         if self._broken or (horizon is not None and horizon <= 0):
             return None
         plan = self.best(profile, horizon)
@@ -184,8 +188,10 @@ class AutoPlanner:
         """The plan without the rules whose results differ on sample rows."""
         end = time.perf_counter() + _CHECKING
         while time.perf_counter() < end:
-            found = check(plan)
+            does = signature(self.root, plan.root)
+            found = None if does in self._sound else check(plan)
             if found is None:
+                self._sound.append(does)
                 return plan
             culprit = self._culprit(plan, profile, horizon, check, end)
             self._refusals.append(Decision(culprit or "plan", "all of it", applied=False, why=found.what))
@@ -208,7 +214,7 @@ class AutoPlanner:
 
     def _search(self, root: Node, profile: Profile, horizon: float | None, swap: Swap = may_swap) -> Found:
         facts = self._facts(root, profile)
-        asked = _asked(root, facts, profile)
+        asked = not self._guessed and _asked(root, facts, profile)
         return search(
             root,
             facts,

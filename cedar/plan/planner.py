@@ -28,7 +28,7 @@ class Planner(Protocol):
         """The plan to start with, from what operators declare: nothing is run or measured. Quick."""
         ...
 
-    def improve(self, profile: Profile, horizon: float | None, check: Check) -> Plan | None:
+    def improve(self, profile: Profile, horizon: float | None, check: Check, guessed: bool = False) -> Plan | None:
         """A better plan for what was measured, or the current one with what is known of it now, or None.
 
         Runs beside the epoch. A plan whose ``root`` is that of the current one changes nothing in the run.
@@ -37,6 +37,7 @@ class Planner(Protocol):
             profile: of the blocks delivered so far.
             horizon: rows that are expected to be read yet, where that is known.
             check: compares on sample rows; a rule whose plan differs is refused.
+            guessed: who holds the GIL is a guess, which leads to no processes.
         """
         ...
 

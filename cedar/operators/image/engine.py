@@ -28,6 +28,7 @@ from cedar.operators.image.layout import Image, ImageType, Layout, Sizes, layout
 from cedar.operators.image.moves import Moves, Steps, moved_boxes
 from cedar.operators.image.normalize import Normalize
 from cedar.operators.image.pixels import compile_pixels
+from cedar.operators.image.room import Reused, Room, new_image
 from cedar.operators.image.sources import Arrays, Files, Painted, Source
 from cedar.operators.image.spatial import Spatial
 from cedar.operators.image.to_float import ToFloat
@@ -236,6 +237,7 @@ def _settle(job: _Job, plan: Sequence[Moves]) -> None:
     kind, source = job.kind, job.source
     tensor = isinstance(kind, TensorType)
     images: Any = [None] * job.n
+    canvas: Room = Reused() if tensor else new_image
     if isinstance(kind, TensorType):
         images = buffers.empty((job.n, *kind.shape), kind.dtype)
         source.reuse()  # each image is copied to its place
@@ -250,7 +252,7 @@ def _settle(job: _Job, plan: Sequence[Moves]) -> None:
         if row in job.faults:
             continue
         if tensor:
-            steps.apply(image, images[row])
+            steps.apply(image, images[row], canvas)
         else:
             images[row] = steps.apply(image)
     if tensor:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from cedar.columns import Column, ColumnType, Index, type_of
 from cedar.errors import PipelineError, user_site
@@ -18,10 +17,8 @@ from cedar.operators.image.moves import Moves, full
 from cedar.operators.image.spatial import Spatial, check_range, drawn
 from cedar.operators.transform import BadValues, Transform
 
-Numbers = npt.NDArray[np.float64]
-
 ROUNDS = 50  # of drawing an overlap; each fails with small probability, but nothing may run for ever
-_TOGETHER = 1024  # boxes
+_TOGETHER = 1024  # rows whose parts are drawn at once
 
 
 @dataclass(frozen=True)
@@ -87,16 +84,22 @@ class IouCrop(Spatial):
         assert boxes is not None
         cut = full(sizes)
         kept: list[Mask | None] = [None] * len(sizes)
-        for rows in _groups([len(own) for own in boxes]):
-            self._draw(rows, sizes, boxes, drawn(draws), cut, kept)
+        rows = np.flatnonzero([len(own) for own in boxes])
+        for first in range(0, len(rows), _TOGETHER):
+            self._draw(rows[first : first + _TOGETHER], sizes, boxes, drawn(draws), cut, kept)
         return Moves(cut=cut, kept=kept)
 
     def _draw(
         self, rows: Index, sizes: Sizes, boxes: Sequence[Boxes], draws: Draws, cut: Sizes, kept: list[Mask | None]
     ) -> None:
         """Set the parts of some rows, and which of their boxes stay: all rows together, a round after the other."""
+        from cedar.operators.image.iou_kernels import try_parts
+
         overlaps = np.array(self.overlaps, dtype=np.float64)
         each = 1 + 4 * self.trials
+        limits = tuple(
+            map(float, (self.min_scale, self.max_scale - self.min_scale, self.min_aspect_ratio, self.max_aspect_ratio))
+        )
         for turn in range(ROUNDS):
             numbers = draws.take(rows).uniform(each, first=turn * each)
             least = overlaps[(numbers[:, 0] * len(overlaps)).astype(np.int64)]
@@ -104,60 +107,21 @@ class IouCrop(Spatial):
             rows, numbers, least = rows[crops], numbers[crops], least[crops]
             if not len(rows):
                 return
-            parts = self._parts(sizes[rows], numbers[:, 1:].reshape(len(rows), -1, 4))
-            counts = np.array([len(boxes[row]) for row in rows])
-            starts = np.cumsum(counts) - counts
-            fits, inside = _fitting(parts, counts, np.concatenate([boxes[row] for row in rows]), least)
-            good = np.logical_or.reduceat(fits, starts, axis=0)
-            first, found = good.argmax(axis=1), good.any(axis=1)
+            counts = np.array([len(boxes[row]) for row in rows], dtype=np.int64)
+            starts = np.concatenate([[0], np.cumsum(counts)])
+            parts, found = np.empty((len(rows), 4), dtype=np.int64), np.empty(len(rows), dtype=bool)
+            inside = np.empty(starts[-1], dtype=bool)
+            together = np.concatenate([boxes[row] for row in rows])
+            try_parts(
+                sizes[rows], np.ascontiguousarray(numbers[:, 1:]), least.astype(np.float32), together, starts, limits,
+                parts, found, inside,
+            )  # fmt: skip
+            cut[rows[found]] = parts[found]
             for i in np.flatnonzero(found).tolist():
-                cut[rows[i]] = parts[i, first[i], :4]
-                kept[rows[i]] = inside[starts[i] : starts[i] + counts[i], first[i]]
+                kept[rows[i]] = inside[starts[i] : starts[i + 1]]
             rows = rows[~found]
             if not len(rows):
                 return
-
-    def _parts(self, sizes: Sizes, numbers: Numbers) -> Sizes:
-        """Drawn parts, int64 (rows, trials, 5): top, left, height, width, and whether width : height is allowed."""
-        height, width = sizes[:, :1], sizes[:, 1:]
-        span = self.max_scale - self.min_scale
-        wide = (width * (self.min_scale + span * numbers[..., 0])).astype(np.int64)
-        tall = (height * (self.min_scale + span * numbers[..., 1])).astype(np.int64)
-        left = ((width - wide) * numbers[..., 2]).astype(np.int64)
-        top = ((height - tall) * numbers[..., 3]).astype(np.int64)
-        ratio = wide / np.maximum(tall, 1)
-        good = (wide > 0) & (tall > 0) & (ratio >= self.min_aspect_ratio) & (ratio <= self.max_aspect_ratio)
-        return np.stack([top, left, tall, wide, good], axis=-1)
-
-
-def _groups(counts: Sequence[int]) -> Iterator[Index]:
-    """The rows that have boxes, so many at a time that what is worked out of all their boxes stays small."""
-    rows = np.flatnonzero(counts)
-    ends = np.cumsum(np.array(counts, dtype=np.int64)[rows]) // _TOGETHER
-    yield from (group for group in np.split(rows, np.flatnonzero(np.diff(ends)) + 1) if len(group))
-
-
-def _fitting(parts: Sizes, counts: Index, boxes: Boxes, least: Numbers) -> tuple[Mask, Mask]:
-    """For each box and each part of its row: whether the part will do for it, and whether it holds the box's centre.
-
-    Args:
-        parts: as ``IouCrop._parts`` makes them.
-        counts: of the boxes of each row.
-        boxes: of all rows.
-        least: the overlap of each row.
-    """
-    top, left, tall, wide, good = np.moveaxis(np.repeat(parts, counts, axis=0), 2, 0)
-    right, bottom = left + wide, top + tall
-    x, y = (boxes[:, 0::2].sum(axis=1) / 2)[:, None], (boxes[:, 1::2].sum(axis=1) / 2)[:, None]
-    inside = (left < x) & (x < right) & (top < y) & (y < bottom)
-    x0, y0, x1, y1 = (edge.astype(np.float32) for edge in (left, top, right, bottom))
-    from_x, from_y, to_x, to_y = boxes.T[:, :, None]
-    across = np.maximum(np.minimum(x1, to_x) - np.maximum(x0, from_x), 0)
-    shared = across * np.maximum(np.minimum(y1, to_y) - np.maximum(y0, from_y), 0)
-    union = (x1 - x0) * (y1 - y0) + (to_x - from_x) * (to_y - from_y) - shared
-    overlaps = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
-    enough = overlaps >= np.repeat(least.astype(np.float32), counts)[:, None]
-    return inside & enough & (good != 0), inside
 
 
 @dataclass(frozen=True)

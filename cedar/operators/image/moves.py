@@ -5,9 +5,10 @@ Pixels, boxes and the decoder all follow the same moves.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,19 @@ from cedar.columns import Index
 from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.layout import Image, Sizes
 from cedar.operators.image.resizing import Filter, resized
+from cedar.operators.image.room import Room, new_image
 
 Mask = npt.NDArray[np.bool_]
 PadMode = Literal["constant", "edge", "reflect", "symmetric"]
+
+
+class Move(NamedTuple):
+    """The moves of one row as plain numbers; None where there is nothing to do."""
+
+    cut: list[int] | None
+    flip: bool
+    size: tuple[int, int] | None
+    pad: list[int] | None
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,17 @@ class Moves:
     def flips_only(self) -> bool:
         return self.cut is None and self.size is None and self.pad is None
 
+    @cached_property
+    def rows(self) -> list[Move]:
+        """Of each row."""
+        given = [part for part in (self.cut, self.flip, self.size, self.pad) if part is not None]
+        nothing = [None] * (len(given[0]) if given else 0)
+        cut = nothing if self.cut is None else self.cut.tolist()
+        flip = nothing if self.flip is None else self.flip.tolist()
+        size = nothing if self.size is None else [(height, width) for height, width in self.size.tolist()]
+        pad = nothing if self.pad is None else [own if any(own) else None for own in self.pad.tolist()]
+        return [Move(c, bool(f), s, p) for c, f, s, p in zip(cut, flip, size, pad, strict=True)]
+
 
 @dataclass(frozen=True)
 class Steps:
@@ -78,55 +100,57 @@ class Steps:
     def rows_needed(self, height: int) -> int:
         """How many rows of the image are needed, from the top: none below is looked at."""
         top, tall = 0, height
-        for m in self.moves:
-            if m.cut is not None:
-                top, tall = top + int(m.cut[self.row, 0]), int(m.cut[self.row, 2])
-            if m.size is not None or m.pad is not None:
+        for _, own in self._own():
+            if own.cut is not None:
+                top, tall = top + own.cut[0], own.cut[2]
+            if own.size is not None or own.pad is not None:
                 break
         return top + tall
 
     def part_needed(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Top, left, height and width of the part of an image outside which no pixel is looked at."""
         top, left, tall, wide, mirrored = 0, 0, height, width, False
-        for m in self.moves:
-            if m.cut is not None:
-                down, right, cut_tall, cut_wide = m.cut[self.row].tolist()
-                top, left = top + down, left + (wide - right - cut_wide if mirrored else right)
-                tall, wide = cut_tall, cut_wide
-            mirrored ^= m.flip is not None and bool(m.flip[self.row])
-            if m.size is not None:
+        for m, (cut, flip, size, pad) in self._own():
+            if cut is not None:
+                top, left = top + cut[0], left + (wide - cut[1] - cut[3] if mirrored else cut[1])
+                tall, wide = cut[2:]
+            mirrored ^= flip
+            if size is not None:
                 break
-            if m.pad is not None and m.pad[self.row].any():
+            if pad is not None:
                 if m.mode != "constant":
                     break  # what is added comes from anywhere
-                above, before, below, behind = m.pad[self.row].tolist()
+                above, before, below, behind = pad
                 top, left = top - above, left - (behind if mirrored else before)
                 tall, wide = tall + above + below, wide + before + behind
         bottom, right = min(max(top + tall, 0), height), min(max(left + wide, 0), width)
         top, left = min(max(top, 0), bottom), min(max(left, 0), right)
         return top, left, bottom - top, right - left
 
-    def apply(self, image: Image, out: Image | None = None) -> Image:
-        """The moved image: a view of the given one where no move makes pixels; in ``out``, where that is given."""
-        row, cut_before = self.row, False
-        for i, m in enumerate(self.moves):
-            if m.cut is not None and not cut_before:
-                top, left, tall, wide = m.cut[row].tolist()
+    def apply(self, image: Image, out: Image | None = None, canvas: Room = new_image) -> Image:
+        """The moved image: a view of the given one where no move makes pixels; in ``out``, where that is given.
+
+        Args:
+            canvas: where to get memory for an image with pixels added; the result may lie in it, unless in ``out``.
+        """
+        cut_before = False
+        for i, (m, own) in enumerate(self._own()):
+            if own.cut is not None and not cut_before:
+                top, left, tall, wide = own.cut
                 image = image[top : top + tall, left : left + wide]
-            if m.flip is not None and m.flip[row]:
+            if own.flip:
                 image = image[:, ::-1]
-            if m.size is not None:
-                height, width = m.size[row].tolist()
-                if image.shape[:2] != (height, width):
-                    mirrored = self.flips_behind(i)
-                    if mirrored is not None:
-                        return resized(image, (height, width), m.filter, out=out, flip=mirrored)
-                    image = resized(image, (height, width), m.filter)
+            if own.size is not None and image.shape[:2] != own.size:
+                mirrored = self.flips_behind(i)
+                if mirrored is not None:
+                    return resized(image, own.size, m.filter, out=out, flip=mirrored)
+                image = resized(image, own.size, m.filter)
             cut_before = False
-            if m.pad is not None and m.pad[row].any():
-                after = self.moves[i + 1].cut if i + 1 < len(self.moves) else None
-                part = None if after is None else after[row].tolist()  # of the canvas no more than that is made
-                image, cut_before = padded(image, m.pad[row].tolist(), m.fill, m.mode, part), part is not None
+            if own.pad is not None:
+                after = self.moves[i + 1] if i + 1 < len(self.moves) else None
+                part = None if after is None else after.rows[self.row].cut  # no more of the canvas is made
+                image, cut_before = padded(image, own.pad, m.fill, m.mode, part, canvas), part is not None
+                canvas = new_image  # the next one is made of this one
         if out is None:
             return image
         np.copyto(out, image)
@@ -134,10 +158,10 @@ class Steps:
 
     def flips_behind(self, at: int) -> bool | None:
         """Whether the image is mirrored behind the resampling of a move; None where more than that is done."""
-        m, rest = self.moves[at], self.moves[at + 1 :]
-        if (m.pad is not None and m.pad[self.row].any()) or not all(later.flips_only for later in rest):
+        rest = self.moves[at + 1 :]
+        if self.moves[at].rows[self.row].pad is not None or not all(later.flips_only for later in rest):
             return None
-        return sum(bool(later.flip[self.row]) for later in rest if later.flip is not None) % 2 == 1
+        return sum(later.rows[self.row].flip for later in rest) % 2 == 1
 
     def behind(self, at: int) -> Steps:
         """What is left behind the resampling of a move."""
@@ -148,22 +172,26 @@ class Steps:
 
         None: no move does, or pixels are added before.
         """
-        row, part, mirrored = self.row, (0, 0, height, width), False
-        for i, m in enumerate(self.moves):
-            if m.cut is not None:
-                top, left, tall, wide = m.cut[row].tolist()
+        part, mirrored = (0, 0, height, width), False
+        for i, (_, own) in enumerate(self._own()):
+            if own.cut is not None:
+                top, left, tall, wide = own.cut
                 left = part[3] - left - wide if mirrored else left
                 part = (part[0] + top, part[1] + left, tall, wide)
-            mirrored ^= m.flip is not None and bool(m.flip[row])
-            if m.size is not None:
+            mirrored ^= own.flip
+            if own.size is not None:
                 return i, part, mirrored
-            if m.pad is not None and m.pad[row].any():
+            if own.pad is not None:
                 return None
         return None
 
+    def _own(self) -> Iterator[tuple[Moves, Move]]:
+        for m in self.moves:
+            yield m, m.rows[self.row]
+
 
 def padded(
-    image: Image, pad: Sequence[int], fill: tuple[float, ...], mode: PadMode, part: Sequence[int] | None = None
+    image: Image, pad: Sequence[int], fill: tuple[float, ...], mode: PadMode, part: Sequence[int] | None, room: Room
 ) -> Image:
     """An image with pixels added on top, left, bottom and right; of that a part (top, left, height, width) alone."""
     above, before, below, behind = pad
@@ -172,7 +200,8 @@ def padded(
     if mode != "constant":
         whole = np.pad(image, ((above, below), (before, behind), (0, 0)), mode=mode)
         return whole[top : top + tall, left : left + wide]
-    canvas = np.empty((tall, wide, channels), dtype=image.dtype)
+    shape = (tall, wide, channels)
+    canvas = room(shape) if image.dtype == np.uint8 else np.empty(shape, dtype=image.dtype)
     line = np.empty((wide, channels), dtype=image.dtype)
     line[:] = np.array(fill, dtype=np.float64).astype(image.dtype)
     # Rows y0 to y1 and columns x0 to x1 of the part are the image's.

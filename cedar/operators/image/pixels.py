@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from cedar.operators.image.to_float import ToFloat
 
 Image = npt.NDArray[Any]
 Part = tuple[int, int, int, int]  # top, left, height, width
+Places = npt.NDArray[np.int64]
+BYTES, FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class PixelProgram:
 
     __call__ = run
 
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of the result for an image (height, width, channels)."""
         height, width, channels = shape
         for colour in self.colours:
@@ -86,50 +89,74 @@ class Prepared:
         self.program = program
         self._codes, self._numbers, self._weights, self._lengths = codes, numbers, weights, lengths
         self._work = np.empty((4, 0), dtype=np.uint8)
+        self._norms = np.ones((len(program.norms), 2, 4), dtype=np.float32)
+        for norm, row in zip(program.norms, self._norms, strict=True):
+            row[:, : norm.channels or 4] = norm.per_channel(norm.channels or 4)
+
+    @cached_property
+    def _changed(self) -> list[bool]:
+        """Which rows any step is for."""
+        found: list[bool] = (self._codes != NONE).any(axis=1).tolist()
+        return found
+
+    @cached_property
+    def _looks(self) -> list[bool]:
+        """Which rows have a step that needs the whole image."""
+        found: list[bool] = (self._codes >= WHOLE).any(axis=1).tolist()
+        return found
 
     def leaves(self, row: int, channels: int) -> bool:
         """A row's image is left as it is."""
         program = self.program
         same = not program.to_float and not program.channels_first and program.shape((1, 1, channels))[2] == channels
-        return same and not (self._codes[row] != NONE).any()
+        return same and not self._changed[row]
 
-    def apply(self, images: Any, out: Any, first: int = 0, part: Part | None = None) -> None:
-        """Change images, which are those of the rows from ``first`` on; the results go to ``out``.
+    def apply(self, images: Any, out: Any) -> None:
+        """Change images, one for each row; the results go to ``out``."""
+        images, addresses, layouts = _places(images)
+        for result, size in zip(out, layouts.tolist(), strict=True):
+            self._check(result, size[:3])
+        _, targets, made = _places(out)
+        layouts[:, 4] = made[:, 0] * made[:, 1] * made[:, 2]
+        parts = np.zeros((len(layouts), 4), dtype=np.int64)
+        parts[:, 2:] = layouts[:, :2]
+        self._run(addresses, layouts, parts, slice(None), targets)
+
+    def apply_one(self, row: int, image: Image, out: Image, part: Part) -> None:
+        """Change the image of a row; the result goes to ``out``.
 
         Args:
-            part: no more than that is needed of each result: the rest of it holds anything.
+            part: no more than that is needed of the result: the rest of it holds anything.
         """
+        self._check(out, image.shape)
+        (image,), addresses, layouts = _places([image])
+        layouts[0, 4] = out.size
+        targets = np.array([out.__array_interface__["data"][0]], dtype=np.int64)
+        self._run(addresses, layouts, np.array([part], dtype=np.int64), slice(row, row + 1), targets)
+
+    def _check(self, out: Image, size: Sequence[int]) -> None:
+        shape, dtype = self.program.shape(size), FLOATS if self.program.to_float else BYTES
+        if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
+            raise ValueError(f"out is not contiguous, of shape {shape} and {dtype}")
+
+    def _run(self, addresses: Places, layouts: Places, parts: Places, rows: slice, targets: Places) -> None:
         from cedar.operators.image import pixels_kernels
 
-        program, rows = self.program, slice(first, first + len(images))
-        codes, numbers = self._codes[rows], self._numbers[rows]
-        images, addresses, layouts = _places(images)
-        wanted = [program.shape(tuple(layout[:3])) for layout in layouts.tolist()]
-        dtype = np.float32 if program.to_float else np.uint8
-        for result, shape in zip(out, wanted, strict=True):
-            if result.shape != shape or result.dtype != dtype or not result.flags.c_contiguous:
-                raise ValueError(f"out is not contiguous, of shape {shape} and {np.dtype(dtype)}")
-        _, targets, made = _places(out)
-        layouts[:, 4] = made[:, :3].prod(axis=1)
+        program = self.program
         writes = pixels_kernels.PLANES if program.channels_first else pixels_kernels.PIXELS
         if program.to_float:
             writes = pixels_kernels.FLOAT_PLANES if program.channels_first else pixels_kernels.FLOATS
-        norms = np.ones((len(program.norms), 2, 4), dtype=np.float32)
-        for norm, row in zip(program.norms, norms, strict=True):
-            row[:, : norm.channels or 4] = norm.per_channel(norm.channels or 4)
-        parts = np.zeros((len(layouts), 4), dtype=np.int64)
-        parts[:, 2:] = layouts[:, :2]
-        if part is not None:
-            parts[:] = part
-        largest = int(layouts[:, :2].prod(axis=1).max()) if (codes >= WHOLE).any() else 0
-        if self._work.shape[1] < largest:  # memory that was used before costs less than new memory
-            self._work = np.empty((4, largest * 5 // 4), dtype=np.uint8)
+        if any(self._looks[rows]):
+            largest = max(height * width for height, width, *_ in layouts.tolist())
+            if self._work.shape[1] < largest:  # memory that was used before costs less than new memory
+                self._work = np.empty((4, largest * 5 // 4), dtype=np.uint8)
         pixels_kernels.apply(
-            addresses, layouts, parts, codes, numbers, self._weights, self._lengths, norms, writes, targets, self._work
-        )
+            addresses, layouts, parts, self._codes[rows], self._numbers[rows], self._weights, self._lengths,
+            self._norms, writes, targets, self._work,
+        )  # fmt: skip
 
 
-def _places(images: Any) -> tuple[Any, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _places(images: Any) -> tuple[Any, Places, Places]:
     """Addresses of images whose pixels lie side by side, and (height, width, channels, bytes from row to row, 0) of
     each. Other images are copied: those that it returns must live as long as the addresses are used.
     """

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from cedar.operators.image.layout import Image
 from cedar.operators.image.moves import Steps
 from cedar.operators.image.resizing import resized
+from cedar.operators.image.room import Room, new_image
 
 FACTORS = (8, 4, 2)
 
@@ -26,11 +27,11 @@ def shrinks(steps: Steps, height: int, width: int) -> int:
         return 1
     at, (_, _, tall, wide), _ = found
     move = steps.moves[at]
-    assert move.size is not None
+    size = move.rows[steps.row].size
+    assert size is not None
     if not move.filter.antialias or move.filter.interpolation == "nearest":
         return 1
-    rows, columns = move.size[steps.row].tolist()
-    return next((by for by in FACTORS if by * rows <= tall and by * columns <= wide), 1)
+    return next((by for by in FACTORS if by * size[0] <= tall and by * size[1] <= wide), 1)
 
 
 @dataclass(frozen=True)
@@ -47,23 +48,23 @@ class Scaled:
     size: tuple[int, int]
     start: tuple[float, float] = (0.0, 0.0)
 
-    def apply(self, image: Image, out: Image | None = None) -> Image:
-        """The moved image; in ``out``, where that is given."""
+    def apply(self, image: Image, out: Image | None = None, canvas: Room = new_image) -> Image:
+        """See ``Steps.apply``."""
         found = self.steps.resampling(*self.size)
         assert found is not None
         at, (top, left, tall, wide), mirrored = found
         move = self.steps.moves[at]
-        assert move.size is not None
+        size = move.rows[self.steps.row].size
+        assert size is not None
         # Cut first: what lies outside the part does not show at its border.
         y, tall_at = self._cut(top, tall, 0, image.shape[0])
         x, wide_at = self._cut(left, wide, 1, image.shape[1])
         box = (y[0], x[0], y[1], x[1])
-        height, width = move.size[self.steps.row].tolist()
         flips = self.steps.flips_behind(at)
         part = image[tall_at, wide_at]
         if flips is not None:
-            return resized(part, (height, width), move.filter, box=box, out=out, flip=flips != mirrored)
-        return self.steps.behind(at).apply(resized(part, (height, width), move.filter, box=box, flip=mirrored), out)
+            return resized(part, size, move.filter, box=box, out=out, flip=flips != mirrored)
+        return self.steps.behind(at).apply(resized(part, size, move.filter, box=box, flip=mirrored), out, canvas)
 
     def _cut(self, begin: int, length: int, axis: int, there: int) -> tuple[tuple[float, float], slice]:
         """Along one axis: the part within the pixels that it touches, and which those are."""

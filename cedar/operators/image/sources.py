@@ -106,7 +106,7 @@ class Painted:
         image, _ = self._below.image(row, Steps((), row))
         if not self._made.leaves(row, image.shape[2]):
             painted = self._room(self._made.program.shape(image.shape))
-            self._made.apply([image], [painted], row, steps.part_needed(*image.shape[:2]))
+            self._made.apply_one(row, image, painted, steps.part_needed(*image.shape[:2]))
             image = painted
         return image, steps
 

@@ -1,0 +1,68 @@
+"""The trials of iou_crop, compiled: most rows find their part among the first few, and look at no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cedar.operators.image.pixels_jit import kernel
+
+
+@kernel("boolean(int64, int64, int64, int64, float32[:, ::1], float32, boolean[::1])")
+def fits(top: Any, left: Any, tall: Any, wide: Any, boxes: Any, least: Any, inside: Any) -> Any:
+    """Some box has its centre in a part, and an intersection over union of ``least``; which have it ``inside``."""
+    bottom, right = top + tall, left + wide
+    found = False
+    for i in range(len(boxes)):
+        from_x, from_y, to_x, to_y = boxes[i, 0], boxes[i, 1], boxes[i, 2], boxes[i, 3]
+        x, y = (from_x + to_x) / np.float32(2), (from_y + to_y) / np.float32(2)
+        inside[i] = left < x < right and top < y < bottom
+        if not inside[i]:
+            continue
+        x0, y0, x1, y1 = np.float32(left), np.float32(top), np.float32(right), np.float32(bottom)
+        across = max(min(x1, to_x) - max(x0, from_x), np.float32(0))
+        shared = across * max(min(y1, to_y) - max(y0, from_y), np.float32(0))
+        union = (x1 - x0) * (y1 - y0) + (to_x - from_x) * (to_y - from_y) - shared
+        overlap = shared / union if union > np.float32(0) else np.float32(0)
+        found = found or overlap >= least
+    return found
+
+
+@kernel(
+    "void(int64[:, ::1], float64[:, ::1], float32[::1], float32[:, ::1], int64[::1], UniTuple(float64, 4),"
+    " int64[:, ::1], boolean[::1], boolean[::1])"
+)
+def try_parts(
+    sizes: Any, numbers: Any, least: Any, boxes: Any, starts: Any, limits: Any, parts: Any, found: Any, inside: Any
+) -> None:
+    """The first part of each row that will do, from its numbers, four for each trial.
+
+    Args:
+        sizes: (rows, 2): heights and widths.
+        numbers: (rows, 4 * trials), from 0 to 1.
+        least: (rows,), the intersection over union with some box.
+        boxes: (boxes, 4) of all rows: left, top, right, bottom.
+        starts: (rows + 1,): where each row's boxes begin.
+        limits: the smallest scale, the span of scales, the smallest and the largest width : height.
+        parts: (rows, 4), to be set: top, left, height, width.
+        found: (rows,), to be set: there is one.
+        inside: (boxes,), to be set: those whose centres lie in the part.
+    """
+    smallest, span, narrow, broad = limits
+    for row in range(len(sizes)):
+        height, width = sizes[row, 0], sizes[row, 1]
+        begin, end = starts[row], starts[row + 1]
+        found[row] = False
+        for k in range(0, numbers.shape[1], 4):
+            wide = np.int64(width * (smallest + span * numbers[row, k]))
+            tall = np.int64(height * (smallest + span * numbers[row, k + 1]))
+            left = np.int64((width - wide) * numbers[row, k + 2])
+            top = np.int64((height - tall) * numbers[row, k + 3])
+            ratio = wide / max(tall, 1)
+            if wide <= 0 or tall <= 0 or ratio < narrow or ratio > broad:
+                continue
+            if fits(top, left, tall, wide, boxes[begin:end], least[row], inside[begin:end]):
+                parts[row, 0], parts[row, 1], parts[row, 2], parts[row, 3] = top, left, tall, wide
+                found[row] = True
+                break
