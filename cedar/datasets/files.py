@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -81,7 +82,7 @@ class FilesSource(FileSource):
         """The file itself: rows are numbered by its place in the listing."""
         return self.listing[row].url
 
-    @property
+    @cached_property
     def row_bytes(self) -> float | None:
         sizes = [file.size or 0 for file in self.listing]
         return sum(sizes) / len(sizes)

@@ -55,7 +55,7 @@ class KeptReader:
         """The blocks of a split behind the program, from the store if they are there.
 
         Args:
-            timing: is told what was read and done to make an entry.
+            timing: is told what was read and done to make an entry, or how many rows were spared that.
 
         Raises:
             PipelineError: the place is a directory that others can write.
@@ -69,9 +69,12 @@ class KeptReader:
             where = "memory" if contents is None else where
         key = self._key(split, identity, contents)
         blocks = self.store.get(key, where)
+        timing = Timing() if timing is None else timing
         if blocks is None:
-            blocks = self._made(split, env, given, Timing() if timing is None else timing)
+            blocks = self._made(split, env, given, timing)
             self.store.put(key, where, blocks, self._as_json(identity))
+        elif given is None:
+            timing.rows_kept += split.rows if split.rows is not None else sum(block.slots for block in blocks)
         yield from relabelled(blocks, self._plain.ordinal, lap)
 
     def _made(self, split: Split, env: Env, given: list[Block] | None, timing: Timing) -> list[Block]:
@@ -81,6 +84,7 @@ class KeptReader:
             return [run_program(self.program, block, env, timing) for block in given]
         made = read_split(self.program, self.reader, split, 0, env)
         timing.rows_read += made.timing.rows_read
+        timing.rows_kept += made.timing.rows_kept
         timing.fell_back += made.timing.fell_back
         timing.audited += made.timing.audited
         timing.difference = timing.difference or made.timing.difference

@@ -66,6 +66,7 @@ class Timing:
         cpu: CPU seconds of the steps that do an operator's work.
         read, read_cpu: seconds of reading, wall and CPU.
         rows_read, rows_left: rows decoded, and what the filters of a scan left of them.
+        rows_kept: rows of splits that a cache gave.
         read_columns: decoded bytes of the rows left.
         seen: figures per operator, of tasks that look closely.
         fell_back: blocks that were run again in the order as written.
@@ -79,6 +80,7 @@ class Timing:
     read: float = 0.0
     read_cpu: float = 0.0
     rows_read: int = 0
+    rows_kept: int = 0
     rows_left: int = 0
     read_columns: dict[str, int] = field(default_factory=dict)
     seen: dict[int, Observation] = field(default_factory=dict)
@@ -301,6 +303,7 @@ def _read(
         blocks.append(run_steps(steps, _from_row(block, first), env, timing))
         inside = inside.plus(clocks.now().since(entered))
     timing.rows_read += scanning.rows_read if scans else timing.rows_left
+    timing.rows_kept += scanning.rows_kept
     timing.fell_back += scanning.fell_back
     timing.audited += scanning.audited
     timing.difference = timing.difference or scanning.difference

@@ -51,7 +51,7 @@ class Known:
         """An iteration begins."""
         self.executor, self.workers = runner.name, runner.workers
         self.processes = runner.others.workers if runner.others is not None else runner.workers
-        self._earlier = (self._metrics.rows_read, self._metrics.waited)
+        self._earlier = (self._metrics.rows_entered, self._metrics.waited)
         self.pace.start(runner)
 
     def renew(self) -> None:
@@ -75,7 +75,7 @@ class Known:
 
     def _done(self) -> float:
         """Rows of this epoch that were worked on; of the splits that were read last, half is taken to be done."""
-        read, splits = self._metrics.rows_read - self._earlier[0], sum(map(len, self._splits))
+        read, splits = self._metrics.rows_entered - self._earlier[0], sum(map(len, self._splits))
         ahead = _AHEAD * self.workers * (self._rows or 0) / max(splits, 1)
         return read - min(read, ahead) / 2
 

@@ -59,6 +59,7 @@ class Metrics:
     seconds: dict[int, float] = field(default_factory=dict)  # operator ordinal to seconds in its kernel
     tasks: int = 0
     rows_read: int = 0
+    rows_kept: int = 0  # of splits that a cache gave
     rows: int = 0
     batches: int = 0
     waited: float = 0.0
@@ -87,6 +88,11 @@ class Metrics:
         """Rows per row held, of each group."""
         return {names: rows / max(held, 1) for names, (rows, held) in self.groups.items()}
 
+    @property
+    def rows_entered(self) -> int:
+        """Rows that were read, or given by a cache."""
+        return self.rows_read + self.rows_kept
+
     def add(self, steps: tuple[Step, ...], timing: Timing, source: int | None = None) -> None:
         """The seconds of one finished task."""
         with self._lock:
@@ -106,6 +112,7 @@ class Metrics:
             if source is not None:
                 self.seconds[source] = self.seconds.get(source, 0.0) + timing.read
                 self.rows_read += timing.rows_read
+                self.rows_kept += timing.rows_kept
                 if timing.read_columns:
                     self.observe(source, _reading(timing))
 

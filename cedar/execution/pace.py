@@ -19,7 +19,7 @@ class Counters:
     """Of a run at one moment, or of a while of it.
 
     Args:
-        rows: read from the sources.
+        rows: read from the sources, or given by a cache.
         elapsed, waited: wall seconds, and those in which somebody waited for a delivery.
         own: CPU seconds of the loader's thread.
         work: CPU seconds of operators and of reading.
@@ -75,7 +75,7 @@ class Pace:
 
     def _now(self) -> Counters:
         m = self._metrics
-        return Counters(m.rows_read, m.elapsed, m.waited, m.own, m.work, *self._pool())
+        return Counters(m.rows_entered, m.elapsed, m.waited, m.own, m.work, *self._pool())
 
     def _pool(self) -> tuple[float, float]:
         runner = self._runner

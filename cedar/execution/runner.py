@@ -45,7 +45,8 @@ class Runner:
         self.name = "dask" if self._cluster else name if isinstance(name, str) else type(executor).__name__
         self.executor = open_executor(name, workers)
         given = getattr(self.executor, "_max_workers", None)
-        self.workers = 1 if name == "inline" else workers or given or available_cpus()
+        self.cores = available_cpus()
+        self.workers = 1 if name == "inline" else workers or given or self.cores
         self.inline = isinstance(self.executor, InlineExecutor)
         # Threads share our memory; anything else gets pickled code and gathered blocks.
         self.local = self.inline or isinstance(self.executor, ThreadPoolExecutor)

@@ -10,7 +10,6 @@ from typing import Any
 from cedar.block import Block
 from cedar.cursor import no_keys
 from cedar.execution.chain import Program, Result
-from cedar.execution.executors import available_cpus
 from cedar.execution.tasks import Tasks
 from cedar.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
@@ -170,7 +169,7 @@ class _StageFlow(Flow):
         ahead, size = self._runner.ahead, self._stream.tasks.metrics.results.get(self._stream.program.label, 0)
         if not self._runner.local or ahead * size <= _AHEAD_BYTES:
             return ahead
-        return min(ahead, max(2 * available_cpus(), _AHEAD_BYTES // size))
+        return min(ahead, max(2 * self._runner.cores, _AHEAD_BYTES // size))
 
     def _fences(self, piece: Piece) -> bool:
         """The next plan can begin right here: what was read ahead is quickly read again."""

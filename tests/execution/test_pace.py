@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import cedar
 from cedar.execution import clocks
 from cedar.execution.account import OwnTime
 from cedar.execution.metrics import Metrics
@@ -121,3 +122,13 @@ def test_newer_figures_count_as_soon_as_there_are_enough() -> None:
     assert metrics.seen[0].figures("f").cpu == pytest.approx(1e-3)
     calls(1, 5e-3)
     assert metrics.seen[0].figures("f").cpu == pytest.approx(5e-3)
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_rows_from_a_cache_count_as_much_as_rows_that_are_read(executor: str) -> None:
+    loader = cedar.from_items(list(range(200))).map(abs, "item").cache().batch(8).loader(executor=executor, workers=2)
+    for epoch in (1, 2):
+        assert sum(len(batch["item"]) for batch in loader) == 200
+        metrics = loader._metrics
+        assert metrics.rows_entered == 200 * epoch, "else a plan seems to have stopped"
+        assert executor == "processes" or metrics.rows_read == 200

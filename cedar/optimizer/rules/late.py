@@ -6,6 +6,7 @@ from cedar import graph
 from cedar.graph import Node
 from cedar.operators.batch import Batch
 from cedar.operators.cache import Cache
+from cedar.operators.chains import Link
 from cedar.operators.map import Map
 from cedar.operators.shuffle import Shuffle
 from cedar.operators.transform import Transform
@@ -14,6 +15,7 @@ from cedar.optimizer.edit import is_inserted, rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 
 _LARGER, _SMALLER = 1.1, 0.9  # of bytes per row, measured; what lies between is not worth a move
+_ABOUT = 0.6  # rows may be larger by so much where that spares a kernel, and tasks, of its own
 _TASK_BYTES = 64 << 10  # moved about in the time that a task of its own takes
 _TASK_ROWS = 1024  # of a task above a shuffle, at least
 
@@ -29,6 +31,8 @@ def late(node: Node, facts: Facts) -> Outcome:
         first = _first_grown(below, node, facts)
         if first is not None:
             return _swapped(below, node, below, facts, "above", first)
+    if isinstance(below.operator, Batch):
+        return _joined(node, below, facts)
     if isinstance(below.operator, Shuffle) and _movable(node, facts) and _growth(node, node, facts) < _SMALLER:
         return _swapped(node, node, below, facts, "below", node)
     return None
@@ -61,6 +65,28 @@ def _first_grown(top: Node, stream: Node, facts: Facts) -> Node | None:
         if facts.consumers[id(current)] > 1:
             break
     return None
+
+
+def _joined(node: Node, batch: Node, facts: Facts) -> Outcome:
+    """What would run as one kernel with an operator above a batch goes there, too, where rows are about as large."""
+    moving = batch.inputs[0]
+    if not (_movable(moving, facts) and _one_kernel(moving, node) and _growth(moving, moving, facts) > _ABOUT):
+        return None
+    if _reason(moving, batch, facts) or _shared(moving, facts) or _shared(batch, facts):
+        return None
+    lower = rebuilt(moving, (rebuilt(batch, moving.inputs, facts),), facts)
+    why = f"above {facts.label(batch)} (one kernel with {facts.label(node)})"
+    return Change(rebuilt(node, (lower,), facts), facts.label(moving), why)
+
+
+def _one_kernel(below: Node, above: Node) -> bool:
+    one, other = below.operator, above.operator
+    if not (isinstance(one, Map) and isinstance(other, Map)):
+        return False
+    if not (isinstance(one.fn, Transform) and isinstance(other.fn, Transform)) or one.fn.chain is None:
+        return False
+    links = [Link(map_.fn, map_.columns, map_.written) for map_ in (one, other) if isinstance(map_.fn, Transform)]
+    return one.fn.chain is other.fn.chain and one.fn.chain.joins(links[:1], links[1])
 
 
 def _movable(node: Node, facts: Facts) -> bool:

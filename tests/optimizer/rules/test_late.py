@@ -5,7 +5,7 @@ import pytest
 
 from cedar import Skip, col
 from cedar.optimizer.rules import late, push_filter
-from tests.operators.toy_transforms import Unfold
+from tests.operators.toy_transforms import Refuse, Unfold
 from tests.optimizer.plan_lines import after, decided, line, measured, table
 
 
@@ -123,3 +123,16 @@ def test_what_decodes_moves_above_a_batch_before_anything_is_measured():
     skipping = table("a").map(Unfold(), "a", on_error=Skip()).batch(4)
     skips = {skipping.node.inputs[0]}
     assert after(skipping, late, skips=lambda node: node.logical in skips) == line(skipping.node)
+
+
+def test_what_runs_as_one_kernel_with_what_has_moved_goes_along():
+    p = table("a").map(Refuse(1), "a").map(Refuse(2), "a").map(Refuse(3), "a").batch(1024)
+    sizes = {"bytes_in": {1: 100.0, 2: 80.0, 3: 80.0}, "bytes_out": {1: 80.0, 2: 80.0, 3: 400.0}}
+    moved = "read -> batch -> map(Refuse) -> map(Refuse) -> map(Refuse)"
+    assert after(p, late, profile=measured(**sizes)) == moved
+    assert "one kernel with map(Refuse)" in decided(p, late, profile=measured(**sizes))[-1]
+    large = {**sizes, "bytes_in": {1: 1000.0, 2: 80.0, 3: 80.0}}
+    stays = "read -> map(Refuse) -> batch -> map(Refuse) -> map(Refuse)"
+    assert after(p, late, profile=measured(**large)) == stays
+    other = table("a", "b").map(Refuse(1), "a").map(f, "a").map(Refuse(3), "a").batch(1024)
+    assert after(other, late, profile=measured(**sizes)) == "read -> map(Refuse) -> map(f) -> batch -> map(Refuse)"
