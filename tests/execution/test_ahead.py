@@ -11,7 +11,7 @@ import pytest
 
 import cedar
 from cedar.block import Block
-from cedar.execution import stage
+from cedar.execution import runner, stage
 from cedar.execution.chain import Step, Timing, run_steps
 from cedar.operators.base import Env
 from tests.toy_blocks import block
@@ -38,7 +38,7 @@ def most_ahead(size: int) -> int:
 
 
 def test_large_results_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "available_cpus", lambda: 2)
+    monkeypatch.setattr(runner, "available_cpus", lambda: 2)
     assert most_ahead(1 << 10) > 12, "small ones may"
     monkeypatch.setattr(stage, "_AHEAD_BYTES", 1 << 20)
     assert most_ahead(1 << 20) <= 7
