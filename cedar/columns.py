@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar import buffers
+from cedar.arrow import of_numbers
 
 Column: TypeAlias = Any  # pa.Array | np.ndarray | GroupColumn
 Index: TypeAlias = npt.NDArray[np.int64]
@@ -131,7 +132,7 @@ def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
 def take(column: Column, index: Index) -> Column:
     """The rows at ``index``, in that order."""
     if isinstance(column, pa.Array):
-        return column.take(pa.array(index))
+        return column.take(of_numbers(index))
     if not isinstance(column, np.ndarray):
         return column.take(index)
     if column.ndim == 1 or column.dtype == object or len(index) * column[:1].nbytes < _LARGE:
@@ -161,11 +162,33 @@ def concat(columns: Sequence[Column]) -> Column:
 
 def nbytes(column: Column) -> int:
     """The bytes that a column's rows take, Python objects estimated."""
+    if isinstance(column, pa.Array):
+        return _array_bytes(column)
     if not isinstance(column, np.ndarray):
         return int(column.nbytes)
     if column.dtype == object:
         return sum(int(getattr(v, "nbytes", 64)) for v in column[:64]) * max(1, len(column) // 64)
     return int(column.nbytes)
+
+
+def _array_bytes(array: pa.Array) -> int:
+    """As ``array.nbytes``, which lets go of the GIL: beside threads that want it, each time costs milliseconds."""
+    kind, rows, buffers_held = array.type, len(array), array.buffers()
+    mask = rows // 8 if buffers_held and buffers_held[0] is not None else 0
+    if pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind):
+        return mask + rows * int(kind.bit_width) // 8
+    if pa.types.is_large_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        if not rows:
+            return 0
+        ends = np.frombuffer(buffers_held[1], dtype=np.int64)
+        first, last = int(ends[array.offset]), int(ends[array.offset + rows])
+        inside = _array_bytes(array.values.slice(first, last - first)) if pa.types.is_large_list(kind) else last - first
+        return mask + 8 * rows + inside
+    if pa.types.is_fixed_size_list(kind):
+        return mask + _array_bytes(array.values.slice(array.offset * kind.list_size, rows * kind.list_size))
+    if pa.types.is_struct(kind):
+        return mask + sum(_array_bytes(array.field(i)) for i in range(kind.num_fields))
+    return int(array.nbytes)
 
 
 def blank(kind: ColumnType, n: int) -> Column:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from cedar.arrow import numbers, of_numbers
 from cedar.columns import Column, as_column, canonical_type
 from cedar.cursor import Keys
 from cedar.errors import PipelineError, RowError
@@ -162,7 +162,7 @@ def _jagged(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], A
         values = values.slice(start, stop - start)
     if start:
         bounds = bounds - start
-        offsets = pa.array(bounds)
+        offsets = of_numbers(bounds)
     inner = place.inside(lambda i: int(np.searchsorted(bounds, i, side="right")) - 1)
     return JaggedTensor(_convert(values, inner, leaf, share), share(offsets if share is not np.asarray else bounds))
 
@@ -176,16 +176,7 @@ def _fixed(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], An
     children = _convert(values, inner, leaf, share)
     if hasattr(children, "reshape"):
         return children.reshape(len(array), size, *children.shape[1:])
-    return JaggedTensor(children, share(pa.array(np.arange(len(array) + 1, dtype=np.int64) * size)))
-
-
-def numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """Integers or floats without nulls, as they lie in memory; pyarrow's own way imports pandas where that is."""
-    kind = np.dtype(array.type.to_pandas_dtype())
-    _, data = array.buffers()
-    if data is None or not len(array):
-        return np.empty(0, dtype=kind)
-    return np.frombuffer(data, dtype=kind, count=len(array), offset=array.offset * kind.itemsize)
+    return JaggedTensor(children, share(of_numbers(np.arange(len(array) + 1, dtype=np.int64) * size)))
 
 
 def _numpy_leaf(array: pa.Array, place: _Place) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from cedar.arrow import of_texts
 from cedar.columns import Column, ColumnType
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import open_stored, read_range, read_whole
@@ -44,7 +45,7 @@ class FilesSource(FileSource):
             files = self.listing.files[start:stop]
             columns: dict[str, Column] = {}
             if "path" in self.columns:
-                columns["path"] = pa.array([file.url for file in files], pa.large_string())
+                columns["path"] = of_texts([file.url for file in files], pa.large_string())
             if "bytes" in self.columns:
                 columns["bytes"] = _contents(files)
             rows = np.arange(start, stop, dtype=np.int64)

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from cedar.arrow import of_numbers, of_texts
 from cedar.columns import canonical_type
 from cedar.datasets.hive import HiveColumn
 from cedar.datasets.truth import Bounds, Path
@@ -74,24 +76,30 @@ def hive_bounds(column: HiveColumn, file: int, rows: int) -> Bounds:
     return Bounds(rows, 0, pa.array([value, value], column.kind))
 
 
+def _two(low: Any, high: Any, kind: pa.DataType) -> pa.Array:
+    return of_numbers(np.array([low, high], np.dtype(kind.to_pandas_dtype())), kind)
+
+
 def _ends(stats: Any, kind: pa.DataType) -> pa.Array | None:
-    if pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_decimal(kind):
+    if pt.is_integer(kind):
+        return _two(stats.min, stats.max, kind)
+    if pt.is_boolean(kind) or pt.is_decimal(kind):
         return pa.array([stats.min, stats.max], kind)
     if pt.is_float32(kind) or pt.is_float64(kind):
         known = not math.isnan(stats.min) and not math.isnan(stats.max)
-        return pa.array([stats.min, stats.max], kind) if known else None
+        return _two(stats.min, stats.max, kind) if known else None
     if pt.is_large_string(kind) or pt.is_large_binary(kind):
         return _text_ends(stats, kind)
     if pt.is_date32(kind) and stats.logical_type.type == "DATE":
-        return pa.array([stats.min_raw, stats.max_raw], pa.int32()).cast(kind)
+        return _two(stats.min_raw, stats.max_raw, pa.int32()).cast(kind)
     if pt.is_timestamp(kind) and stats.logical_type.type == "TIMESTAMP":
         unit = _UNITS[json.loads(stats.logical_type.to_json())["timeUnit"]]
-        return pa.array([stats.min_raw, stats.max_raw], pa.int64()).cast(pa.timestamp(unit, kind.tz)).cast(kind)
+        return _two(stats.min_raw, stats.max_raw, pa.int64()).cast(pa.timestamp(unit, kind.tz)).cast(kind)
     return None
 
 
 def _text_ends(stats: Any, kind: pa.DataType) -> pa.Array:
     low, high = (v.encode() if isinstance(v, str) else v for v in (stats.min, stats.max))
     if pt.is_large_binary(kind):
-        return pa.array([low, high + b"\xff" * len(_BEYOND)], kind)
-    return pa.array([low.decode(), high.decode() + _BEYOND], kind)
+        return of_texts([low, high + b"\xff" * len(_BEYOND)], kind)
+    return of_texts([low.decode(), high.decode() + _BEYOND], kind)

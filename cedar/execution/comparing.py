@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cedar.arrow import numbers
 from cedar.block import Block, concat_blocks
 from cedar.columns import Column
 from cedar.cursor import Keys
@@ -86,7 +87,7 @@ def same_array(ours: pa.Array, theirs: pa.Array) -> bool:
     kind = ours.type
     if pa.types.is_floating(kind):
         bits = np.dtype(f"u{kind.bit_width // 8}")
-        mine, other = (_plain_nan(a.drop_null().to_numpy(zero_copy_only=False)).view(bits) for a in (ours, theirs))
+        mine, other = (_plain_nan(numbers(a.drop_null())).view(bits) for a in (ours, theirs))
         return np.array_equal(mine, other)
     if pa.types.is_struct(kind):
         return all(same_array(a, b) for a, b in zip(ours.flatten(), theirs.flatten(), strict=True))

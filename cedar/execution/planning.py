@@ -41,6 +41,7 @@ _TRIAL = 0.25  # seconds before a plan's speed says something
 _START_SECONDS = 20  # for processes to start; then the run waits for them
 _STALLED = 0.1  # of the time: where the trainer waits less than this, nothing is to be gained
 _CHOSEN = "chosen from what was measured"
+_PATIENCE = 0.25  # seconds: who waits for the first batch has the cores, and the GIL, to himself for so long
 _WORTH = 0.25  # seconds of waiting that are left: less does not pay for the making of a plan
 
 
@@ -76,6 +77,7 @@ class Plans:
         self._one_pass = any(getattr(_source(node), "one_pass", False) for node in binding.sources)
         self._settled = False  # an error, or an audit, decided: no other plan is taken
         self._broken = False  # the optimizer failed: it is not asked again
+        self._began = 0.0  # of this iteration, by time.perf_counter()
         self._returns = False  # the next plan is the one before
         self._found = 0
         self._lock = threading.Lock()
@@ -139,7 +141,7 @@ class Plans:
 
     def start(self, runner: Runner) -> None:
         """An iteration begins, with an executor of its own: there is an epoch to read, and a look worth taking."""
-        self._runner, self._fresh = runner, None
+        self._runner, self._fresh, self._began = runner, None, time.perf_counter()
         self._looks.begin(self._metrics.elapsed)
         self._left.clear()
         self._known.start(runner)
@@ -167,7 +169,7 @@ class Plans:
         """Look for another plan, where it is time to and worth it."""
         looks, elapsed = self._looks, self._metrics.elapsed
         if not looks.taken or self._fresh is not None:
-            if self._enough() and self._worth():
+            if self._enough() and self._worth() and self._settled_in():
                 self._ask()
         elif looks.due(elapsed) and not self._back():
             if looks.early:
@@ -188,6 +190,10 @@ class Plans:
         self._watcher.seeking = min(calls, default=_CALLS) < _CALLS
         tasks = self._metrics.tasks - (self._fresh or 0)
         return bool(calls) and (min(calls) >= _CALLS or (max(calls) > 0 and tasks >= _TASKS * 2))
+
+    def _settled_in(self) -> bool:
+        """The first batch is there, or takes so long that a plan cannot wait for it."""
+        return self._metrics.batches > 0 or time.perf_counter() - self._began > _PATIENCE
 
     def _worth(self) -> bool:
         """Enough waiting is left for a plan to pay for its making."""

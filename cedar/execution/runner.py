@@ -43,9 +43,9 @@ class Runner:
         self.owned = isinstance(executor, str) or self._cluster
         name = "threads" if executor == "auto" else executor
         self.name = "dask" if self._cluster else name if isinstance(name, str) else type(executor).__name__
-        self.executor = open_executor(name, workers)
-        given = getattr(self.executor, "_max_workers", None)
         self.cores = available_cpus()
+        self.executor = open_executor(name, workers or (None if self._cluster else self.cores))
+        given = getattr(self.executor, "_max_workers", None)
         self.workers = 1 if name == "inline" else workers or given or self.cores
         self.inline = isinstance(self.executor, InlineExecutor)
         # Threads share our memory; anything else gets pickled code and gathered blocks.
@@ -93,12 +93,17 @@ class Runner:
         """Work on rows that are already here."""
         return self._guard(self._here, fn, *args)
 
-    def run(self, program: Program, rows: Rows, env: Env) -> Future[Result]:
-        """Gather the rows and run the program."""
+    def run(self, program: Program, rows: Rows, env: Env, hurry: bool = False) -> Future[Result]:
+        """Gather the rows and run the program.
+
+        Args:
+            hurry: somebody waits for nothing else; behind other tasks in the queue it would wait for those.
+        """
         stays = not any(step.operators for step in program.steps)  # it only puts batches together
         if self.local or stays:
             cut = not self.local and rows.part is None and isinstance(rows.row, range)  # no copy: no task's worth
-            return self._guard(_AT_ONCE if cut else self._here, _gather_and_run, program, rows, env)
+            place = _AT_ONCE if cut or (stays and hurry) else self._here
+            return self._guard(place, _gather_and_run, program, rows, env)
         code, gathering = self._ship((program,)), Gathering(rows)
 
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from cedar.arrow import of_numbers
 from cedar.block import Block, concat_blocks
 from cedar.columns import UNKNOWN, Column, Index, blank, take
 from cedar.cursor import Keys, no_keys
@@ -318,7 +319,7 @@ def _joined(blocks: Iterator[Block]) -> Iterator[Block]:
 
 
 def _gather(columns: Mapping[str, Column], rows: Index) -> dict[str, Column]:
-    index = pa.array(rows)
+    index = of_numbers(rows)
     return {
         name: column.take(index) if isinstance(column, pa.Array) else take(column, rows)
         for name, column in columns.items()

@@ -7,6 +7,9 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
+import pyarrow as pa
+
+from cedar import columns
 from cedar.block import Block
 from cedar.cursor import no_keys
 from cedar.execution.chain import Program, Result
@@ -14,7 +17,7 @@ from cedar.execution.tasks import Tasks
 from cedar.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
 _TARGET_SECONDS = 0.05  # of work in a task whose kernels run Python once per row
-_RAMP = 0.1  # of the time since the start: tasks begin small, so that the first batch does not wait for later ones
+_RAMP = 0.05  # of the time since the start: tasks begin small, so that the first batch does not wait for later ones
 _TARGET_BYTES = 4 << 20  # of such a task's result, so that it stays in caches, and little waits to be taken
 _AHEAD_BYTES = 128 << 20  # of results on their way, beside two for each core
 _FIRST_ROWS = 16
@@ -161,7 +164,7 @@ class _StageFlow(Flow):
                     self._tasks.append(_Task(None, piece, 0))
                 continue
             program, tasks = self._stream.program, self._stream.tasks
-            future = self._runner.run(program, piece.rows, tasks.task_env(program))
+            future = self._runner.run(program, piece.rows, tasks.task_env(program), not tasks.metrics.batches)
             self._tasks.append(_Task(future, piece, piece.units))
 
     def _ahead(self) -> int:
@@ -216,7 +219,10 @@ class _StageFlow(Flow):
 
 def _size(block: Block) -> int:
     """Bytes of columns, in the caller's format or not, that tell."""
-    return sum(int(getattr(column, "nbytes", 0)) for column in block.columns.values())
+    return sum(
+        columns.nbytes(column) if isinstance(column, pa.Array) else int(getattr(column, "nbytes", 0))
+        for column in block.columns.values()
+    )
 
 
 class WindowStream(Stream):

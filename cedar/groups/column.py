@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from cedar.arrow import of_numbers
 from cedar.columns import Column, ColumnType, Index, concat, cut, take
 from cedar.groups.encode import distinct, distinct_rows, list_offsets, numbers_in, renumber
 from cedar.groups.gather import gather
@@ -134,10 +135,10 @@ def take_lists(values: pa.Array, index: npt.NDArray[Any]) -> pa.Array:
     kind = values.type
     number = pt.is_large_list(kind) and (pt.is_integer(kind.value_type) or pt.is_floating(kind.value_type))
     if not number or not len(values) or values.null_count:
-        return values.take(pa.array(index))
+        return values.take(of_numbers(index))
     items = values.values
     if items.null_count:
-        return values.take(pa.array(index))
+        return values.take(of_numbers(index))
     picked, offsets = gather(numbers_in(items), list_offsets(values), index)
     child = pa.Array.from_buffers(kind.value_type, len(picked), [None, pa.py_buffer(picked)])
     return pa.Array.from_buffers(kind, len(index), [None, pa.py_buffer(offsets)], children=[child])

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cedar.arrow import numbers
 from cedar.block import Block, Skipped
 from cedar.columns import UNKNOWN, Column, ColumnType, Index, TensorType
 from cedar.cursor import Keys, concat_keys
@@ -147,13 +148,13 @@ def _flat(block: Block, name: str, column: Column, site: Site | None) -> tuple[n
         return column.reshape(-1), np.full(len(column), column.shape[1], dtype=np.int64)
     if column.null_count:
         _refuse(block, name, int(np.argmax(np.asarray(column.is_null()))), "is missing (null)", site)
-    lengths = np.asarray(pc.list_value_length(column)).astype(np.int64)
+    lengths = numbers(pc.list_value_length(column)).astype(np.int64)
     flat: Any = cast("Any", column).flatten()
     if flat.null_count:
         token = int(np.argmax(np.asarray(flat.is_null())))
         row = int(np.searchsorted(np.cumsum(lengths), token, side="right"))
         _refuse(block, name, row, "holds a missing number (null)", site)
-    return flat.to_numpy(zero_copy_only=False), lengths
+    return flat.to_numpy(zero_copy_only=False) if pa.types.is_boolean(flat.type) else numbers(flat), lengths
 
 
 def _refuse(block: Block, name: str, row: int, what: str, site: Site | None) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cedar.arrow import of_numbers, of_texts
 from cedar.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, objects
 
 _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
@@ -210,8 +211,12 @@ def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_struct(kind):
         return _structs(values, kind)
     every = set(map(type, values))
-    if (every == {int} and pa.types.is_integer(kind)) or (every == {float} and pa.types.is_float64(kind)):
-        return _numbers(values, kind)
+    whole, real = pa.types.is_integer(kind), pa.types.is_floating(kind)
+    own = (whole or real) and every == {np.dtype(kind.to_pandas_dtype()).type}
+    if own or (every == {int} and whole) or (every == {float} and pa.types.is_float64(kind)):
+        return of_numbers(np.fromiter(values, np.dtype(kind.to_pandas_dtype()), len(values)), kind)
+    if (every == {str} and pa.types.is_large_string(kind)) or (every == {bytes} and pa.types.is_large_binary(kind)):
+        return _texts(values, kind)
     types = every - {type(None)}
     accepted = _accepted(kind)
     if accepted is not None:
@@ -226,10 +231,11 @@ def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return column
 
 
-def _numbers(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Ints or floats by way of NumPy: the first ``pa.array`` of a process imports pandas, where there is one."""
-    numbers = np.fromiter(values, np.dtype(kind.to_pandas_dtype()), len(values))
-    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+def _texts(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    try:
+        return of_texts(values, kind)
+    except UnicodeEncodeError:
+        return pa.array(values, kind)  # which says it as for other values
 
 
 def _check_zones(values: Sequence[Any], kind: pa.DataType) -> None:

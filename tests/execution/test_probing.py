@@ -1,5 +1,6 @@
 """Who holds the GIL, told from functions that wait for something else."""
 
+import pyarrow as pa
 import pytest
 
 import cedar
@@ -7,6 +8,8 @@ from cedar.execution import clocks, probing
 from cedar.execution.binding import Binding
 from cedar.operators.base import Env
 from cedar.profile import Machine, OperatorProfile, Profile
+from tests.operators import toy_transforms
+from tests.operators.toy_transforms import Refuse
 
 
 @pytest.mark.parametrize(
@@ -23,8 +26,7 @@ def test_long_turns_of_others_are_no_waiting(
 ) -> None:
     took = clocks.Reading(wall=0.02 * (1 + held_up), cpu=0.02)
     monkeypatch.setattr(probing, "_together", lambda call: (took, 0.0))
-    found = probing._figures(OperatorProfile("map", 1, 8, wall=wall, cpu=1e-5), lambda: None, workers=3)
-    assert found.gil == pytest.approx(gil)
+    assert probing._share(wall, 1e-5, lambda: None, workers=3) == pytest.approx(gil)
 
 
 class Made:
@@ -63,3 +65,16 @@ def test_of_a_dataset_it_is_asked_whether_its_items_hold_the_gil(
         rows.asked.clear()
         calls[0]()  # type: ignore[operator]
         assert rows.asked == set(range(50))  # 5 ms of items of 0.1 ms, and none made beside them
+
+
+def test_operators_that_run_as_one_kernel_are_asked_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pa.table({"a": pa.array(range(64), pa.int64())})
+    p = cedar.from_arrow(rows).map(Refuse(-1), "a").map(Refuse(-2), "a").map(abs, "a", dtype=int)
+    binding = Binding(p.node, None, Env(sampling=True))
+    figures = {i: OperatorProfile("map", 1, 64, wall=1e-4, cpu=1e-4) for i in range(4)}
+    shares = iter((0.25, 0.75))
+    monkeypatch.setattr(probing, "_share", lambda wall, cpu, call, workers: call() and next(shares))
+    toy_transforms.ran().clear()
+    probed = probing.with_gil(Profile("", figures, Machine(2, 1)), binding, 2)
+    assert [probed.operators[i].gil for i in range(4)] == [None, 0.25, 0.25, 0.75]
+    assert 2 in toy_transforms.ran(), "as the run makes it"

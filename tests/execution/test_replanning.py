@@ -200,6 +200,7 @@ class Driven:
             self.metrics.waited += 0.1
             self.metrics.rows_read += int(speed / 10)
             self.metrics.tasks += 1
+            self.metrics.batches += 1
             for ordinal in (0, 1):
                 self.metrics.observe(ordinal, Observation(100, 100, 800, 800, cost * 100, cost * 100))
             self.plans.poll()
@@ -273,6 +274,19 @@ def test_no_plan_is_made_for_what_is_nearly_over(monkeypatch: pytest.MonkeyPatch
     for _ in range(5):  # but epoch after epoch of it
         run.goes_on(0.1, 1_000_000, 1e-7)
         run.plans.start(run.runner)
+    assert run.planner.asked > 0
+
+
+def test_the_first_batch_does_not_wait_for_a_plan_to_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Driven(monkeypatch)
+    monkeypatch.setattr(planning, "_PATIENCE", 3600.0)
+    run.goes_on(1, 1000, 1e-3)
+    run.metrics.batches = 0  # of one large one
+    run.planner.asked = run.plans._looks.taken = 0
+    run.plans.poll()
+    assert run.planner.asked == 0
+    monkeypatch.setattr(planning, "_PATIENCE", 0.0)  # it takes long
+    run.goes_on(0.1, 1000, 1e-3)
     assert run.planner.asked > 0
 
 

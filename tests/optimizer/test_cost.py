@@ -12,6 +12,7 @@ from cedar.optimizer.loads import find_loads
 from cedar.optimizer.ordering import as_written
 from cedar.optimizer.predict import predict
 from cedar.profile import Machine
+from tests.operators.toy_transforms import Refuse
 from tests.optimizer.toy_profiles import cost_of, facts_of, figures, model_of
 
 ROWS = [{"a": 1, "b": 2.0, "c": "x"}]
@@ -67,6 +68,14 @@ def test_a_wall_time_that_others_explain_is_no_waiting(workers, gil):
     alone = facts_of(root, crowded, workers=1)
     assert find_loads(root, alone)[id(root)].wait == pytest.approx(29e-6)
     assert find_loads(root, facts_of(root, crowded, workers=workers))[id(root)].wait == 0
+
+
+def test_what_only_computes_waits_for_nothing():
+    root = cedar.from_items(ROWS).map(first, "a").map(Refuse(7), "a").node
+    facts = facts_of(root, {i: figures(10e-6, wall=900e-6) for i in range(3)}, workers=1)
+    found = find_loads(root, facts)
+    assert found[id(root)].wait == 0
+    assert found[id(root.inputs[0])].wait == pytest.approx(890e-6), "a function of the user's may"
 
 
 def test_only_what_is_needed_is_shipped():

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cedar.arrow import numbers, of_numbers
 from cedar.columns import OBJECT, Column, ColumnType, ObjectType, TensorType, objects
 from cedar.operators.transform import Transform
 
@@ -89,14 +90,14 @@ def box_column(rows: Sequence[Boxes], like: ColumnType) -> Column:
         return np.stack(rows).astype(like.dtype) if len(rows) else np.zeros((0, *like.shape), dtype=like.dtype)
     if not isinstance(like, pa.DataType):
         return objects(rows)
-    offsets = pa.array(_offsets([len(r) for r in rows]))
+    offsets = of_numbers(_offsets([len(r) for r in rows]))
     flat = np.concatenate([np.zeros((0, 4), dtype=np.float32), *rows]).reshape(-1)
     four = like.value_type
-    numbers = pa.array(flat).cast(four.value_type, safe=False)
+    entries = of_numbers(flat, pa.float32()).cast(four.value_type, safe=False)
     if pa.types.is_fixed_size_list(four):
-        inner = pa.FixedSizeListArray.from_arrays(numbers, 4)
+        inner = pa.FixedSizeListArray.from_arrays(entries, 4)
     else:
-        inner = pa.LargeListArray.from_arrays(pa.array(np.arange(0, len(flat) + 1, 4)), numbers)
+        inner = pa.LargeListArray.from_arrays(of_numbers(np.arange(0, len(flat) + 1, 4)), entries)
     return pa.LargeListArray.from_arrays(offsets, inner).cast(like)
 
 
@@ -110,6 +111,9 @@ def kept_entries(column: Column, kept: Sequence[Mask | None]) -> tuple[Column, d
     Args:
         kept: for each row the boxes that stay; None: all of them.
     """
+    held = _lists_kept(column, kept)
+    if held is not None:
+        return held, {}
     values = column.to_pylist() if isinstance(column, pa.Array) else column
     rows, bad = [], {}
     for i, (value, mask) in enumerate(zip(values, kept, strict=True)):
@@ -123,3 +127,18 @@ def kept_entries(column: Column, kept: Sequence[Mask | None]) -> tuple[Column, d
             kept_here = value[mask] if isinstance(value, np.ndarray) else list(compress(value, mask))
             rows.append(kept_here)
     return (pa.array(rows, column.type) if isinstance(column, pa.Array) else objects(rows)), bad
+
+
+def _lists_kept(column: Column, kept: Sequence[Mask | None]) -> pa.Array | None:
+    """The same for lists that all fit, at once; None for others."""
+    if not (isinstance(column, pa.Array) and pa.types.is_large_list(column.type)) or column.null_count:
+        return None
+    ends = numbers(column.offsets) if len(column) else np.zeros(1, dtype=np.int64)
+    counts = np.diff(ends)
+    if any(mask is not None and len(mask) != count for mask, count in zip(kept, counts.tolist(), strict=True)):
+        return None
+    stays = [np.ones(count, bool) if mask is None else mask for mask, count in zip(kept, counts.tolist(), strict=True)]
+    stay = np.concatenate([np.zeros(0, bool), *stays])
+    left = np.concatenate([[0], np.cumsum(stay, dtype=np.int64)])[ends - ends[0]]
+    values = column.values.slice(int(ends[0]), len(stay)).take(of_numbers(np.flatnonzero(stay)))
+    return pa.LargeListArray.from_arrays(of_numbers(left), values, type=column.type)

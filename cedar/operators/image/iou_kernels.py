@@ -55,11 +55,11 @@ def try_parts(
         begin, end = starts[row], starts[row + 1]
         found[row] = False
         for k in range(0, numbers.shape[1], 4):
-            wide = np.int64(width * (smallest + span * numbers[row, k]))
-            tall = np.int64(height * (smallest + span * numbers[row, k + 1]))
+            wide: Any = np.int64(width * (smallest + span * numbers[row, k]))
+            tall: Any = np.int64(height * (smallest + span * numbers[row, k + 1]))
             left = np.int64((width - wide) * numbers[row, k + 2])
             top = np.int64((height - tall) * numbers[row, k + 3])
-            ratio = wide / max(tall, 1)
+            ratio: Any = wide / max(tall, 1)
             if wide <= 0 or tall <= 0 or ratio < narrow or ratio > broad:
                 continue
             if fits(top, left, tall, wide, boxes[begin:end], least[row], inside[begin:end]):

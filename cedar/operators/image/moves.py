@@ -32,6 +32,9 @@ class Move(NamedTuple):
     pad: list[int] | None
 
 
+_STILL = Move(None, False, None, None)
+
+
 @dataclass(frozen=True)
 class Moves:
     """For each row, in this order: cut out a part, flip it, resample it, pad it. None: no row does.
@@ -78,9 +81,12 @@ class Moves:
     def flips_only(self) -> bool:
         return self.cut is None and self.size is None and self.pad is None
 
+    def row(self, i: int) -> Move:
+        """What one row does."""
+        return self._rows[i] if self._rows else _STILL
+
     @cached_property
-    def rows(self) -> list[Move]:
-        """Of each row."""
+    def _rows(self) -> list[Move]:
         given = [part for part in (self.cut, self.flip, self.size, self.pad) if part is not None]
         nothing = [None] * (len(given[0]) if given else 0)
         cut = nothing if self.cut is None else self.cut.tolist()
@@ -148,7 +154,7 @@ class Steps:
             cut_before = False
             if own.pad is not None:
                 after = self.moves[i + 1] if i + 1 < len(self.moves) else None
-                part = None if after is None else after.rows[self.row].cut  # no more of the canvas is made
+                part = None if after is None else after.row(self.row).cut  # no more of the canvas is made
                 image, cut_before = padded(image, own.pad, m.fill, m.mode, part, canvas), part is not None
                 canvas = new_image  # the next one is made of this one
         if out is None:
@@ -159,9 +165,9 @@ class Steps:
     def flips_behind(self, at: int) -> bool | None:
         """Whether the image is mirrored behind the resampling of a move; None where more than that is done."""
         rest = self.moves[at + 1 :]
-        if self.moves[at].rows[self.row].pad is not None or not all(later.flips_only for later in rest):
+        if self.moves[at].row(self.row).pad is not None or not all(later.flips_only for later in rest):
             return None
-        return sum(later.rows[self.row].flip for later in rest) % 2 == 1
+        return sum(later.row(self.row).flip for later in rest) % 2 == 1
 
     def behind(self, at: int) -> Steps:
         """What is left behind the resampling of a move."""
@@ -187,7 +193,7 @@ class Steps:
 
     def _own(self) -> Iterator[tuple[Moves, Move]]:
         for m in self.moves:
-            yield m, m.rows[self.row]
+            yield m, m.row(self.row)
 
 
 def padded(

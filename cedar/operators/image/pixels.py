@@ -102,7 +102,7 @@ class Prepared:
     @cached_property
     def _looks(self) -> list[bool]:
         """Which rows have a step that needs the whole image."""
-        found: list[bool] = (self._codes >= WHOLE).any(axis=1).tolist()
+        found: list[bool] = np.any(self._codes >= WHOLE, axis=1).tolist()
         return found
 
     def leaves(self, row: int, channels: int) -> bool:

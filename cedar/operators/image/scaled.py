@@ -27,7 +27,7 @@ def shrinks(steps: Steps, height: int, width: int) -> int:
         return 1
     at, (_, _, tall, wide), _ = found
     move = steps.moves[at]
-    size = move.rows[steps.row].size
+    size = move.row(steps.row).size
     assert size is not None
     if not move.filter.antialias or move.filter.interpolation == "nearest":
         return 1
@@ -54,7 +54,7 @@ class Scaled:
         assert found is not None
         at, (top, left, tall, wide), mirrored = found
         move = self.steps.moves[at]
-        size = move.rows[self.steps.row].size
+        size = move.row(self.steps.row).size
         assert size is not None
         # Cut first: what lies outside the part does not show at its border.
         y, tall_at = self._cut(top, tall, 0, image.shape[0])

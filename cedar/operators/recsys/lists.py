@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from cedar.arrow import of_numbers
 from cedar.columns import Column, ColumnType
 from cedar.errors import PipelineError, user_site
 from cedar.operators.transform import BadValues, Transform
@@ -77,8 +78,8 @@ def lists_from(items: pa.Array | Array, offsets: Array, *missing: Mask | None) -
     """Items and offsets as a column; rows missing in any of the inputs are null."""
     gone = [mask for mask in missing if mask is not None]
     null = pa.array(np.logical_or.reduce(gone)) if gone else None
-    items = items if isinstance(items, pa.Array) else pa.array(items)
-    return pa.LargeListArray.from_arrays(pa.array(offsets.astype(np.int64, copy=False)), items, mask=null)
+    items = items if isinstance(items, pa.Array) else of_numbers(items, pa.from_numpy_dtype(items.dtype))
+    return pa.LargeListArray.from_arrays(of_numbers(offsets), items, mask=null)
 
 
 def offsets_of(lengths: Array) -> npt.NDArray[np.int64]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
+from cedar.arrow import numbers, of_numbers
 from cedar.columns import Index
 from cedar.operators.text.cuts import Cutter
 from cedar.operators.text.encoders import Encoder, UnfitIds
@@ -55,7 +55,7 @@ def _pieced(encoder: Encoder, texts: Texts, special: bool, longest: int) -> tupl
 
 
 def _rows(texts: Texts, rows: Index) -> Texts:
-    return Texts.of(texts.array().take(pa.array(rows)))
+    return Texts.of(texts.array().take(of_numbers(rows)))
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def _whole(encoder: Encoder, texts: Texts, special: bool, longest: int) -> tuple
     if len(long):
         raise _too_long({int(row): int(texts.lengths[row]) for row in long}, longest, "as a whole")
     found = texts.array().dictionary_encode()
-    rows = found.indices.to_numpy()
+    rows = numbers(found.indices)
     try:
         ids, counts = encoder.encode(found.dictionary.to_pylist(), special)
     except UnfitIds as unfit:

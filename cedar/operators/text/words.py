@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cedar.arrow import numbers, of_numbers
 from cedar.columns import Index
 from cedar.operators.text.texts import Bytes
 
@@ -49,12 +50,12 @@ class Words:
         places = np.array([known.code(word) for word in words], dtype=np.int64)
         unknown = np.flatnonzero(places < 0)
         if not len(unknown):
-            codes[rest] = places[found.indices.to_numpy()]
+            codes[rest] = places[numbers(found.indices)]
             return known.gather(codes)
         new = [words[i] for i in unknown.tolist()]
         ids, counts = encode([word.decode() for word in new])
         places[unknown] = -1 - np.arange(len(new))  # for now, they are known here alone
-        codes[rest] = places[found.indices.to_numpy()]
+        codes[rest] = places[numbers(found.indices)]
         self._keep(known, new, ids, counts)
         return known.gather(codes, ids, counts)
 
@@ -225,7 +226,7 @@ def _pieces(data: Bytes, bounds: Index, which: Index) -> pa.Array:
     """Some of the pieces, as an Arrow array."""
     offsets = pa.py_buffer(np.ascontiguousarray(bounds))
     every = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, [None, offsets, pa.py_buffer(data)])
-    return every if len(which) == len(bounds) - 1 else every.take(pa.array(which))
+    return every if len(which) == len(bounds) - 1 else every.take(of_numbers(which))
 
 
 def _runs(starts: Index, lengths: Index) -> Index:

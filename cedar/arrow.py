@@ -1,0 +1,60 @@
+"""Arrow arrays made of plain values, and back, without ``pa.array`` and ``to_numpy``.
+
+The first of those in a process imports pandas, where that is installed: a quarter of a second and 40 MB that nobody
+needs, and seconds where it happens beside threads that want the GIL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+
+def of_numbers(values: npt.NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
+    """Whole numbers or floats as an array of Arrow, which shares their memory.
+
+    Args:
+        values: of one dimension.
+        kind: of Arrow, as wide as they are; None: int64.
+
+    Example:
+        >>> of_numbers(np.array([3, 1])).to_pylist()
+        [3, 1]
+    """
+    kind = pa.int64() if kind is None else kind
+    dtype = np.dtype(kind.to_pandas_dtype())
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values, dtype))])
+
+
+def of_texts(values: Sequence[str] | Sequence[bytes], kind: pa.DataType) -> pa.Array:
+    """Texts, or bytes, as an array of large_string or large_binary; none of them is None.
+
+    Raises:
+        UnicodeEncodeError: a text with half of a surrogate pair.
+
+    Example:
+        >>> of_texts(["a", ""], pa.large_string()).to_pylist()
+        ['a', '']
+    """
+    parts = [value.encode() if isinstance(value, str) else value for value in values]
+    offsets = np.zeros(len(parts) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
+    return pa.Array.from_buffers(kind, len(parts), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))])
+
+
+def numbers(array: pa.Array) -> npt.NDArray[Any]:
+    """Whole numbers or floats as they lie in memory; in the place of a null is anything.
+
+    Example:
+        >>> numbers(of_numbers(np.array([3, 1]))).tolist()
+        [3, 1]
+    """
+    kind = np.dtype(array.type.to_pandas_dtype())
+    _, data = array.buffers()
+    if data is None or not len(array):
+        return np.empty(0, dtype=kind)
+    return np.frombuffer(data, dtype=kind, count=len(array), offset=array.offset * kind.itemsize)
