@@ -26,6 +26,7 @@ from cedar.plan.data import Decision, Prediction
 from cedar.profile import Profile
 
 LEAST_GAIN = 0.03  # the order as written is left for more than this
+LEAST_AWAY = 0.2  # the process is left, in a run, for more than this: figures of the GIL are no better
 _SETTLED = 0.03  # moves that gain less than this, all together, are undone: two measurements choose the same plan
 _ALONE = 0.9  # of the time, the GIL is held: one thread does as well as two
 _AHEAD = 2  # tasks in flight for each worker
@@ -179,12 +180,16 @@ def _choose(
             return machine.seconds_with_start(horizon, here, _each(plan))
         return horizon * _each(plan)
 
-    written = min(as_written.values(), key=lambda plan: seconds(plan) * (1 + LEAST_GAIN * plan.remote))
+    away = LEAST_GAIN if horizon is None else LEAST_AWAY
+    written = min(as_written.values(), key=lambda plan: seconds(plan) * (1 + away * plan.remote))
     found = [joint.best(model.on(model.capacity, allowed), precedences) for allowed in {local: 0, places: 0} if allowed]
     if cluster is not None:
         found.append(joint.best(_with_cluster(model, local, cluster), precedences))
     method: Method = "beam" if any(by == "beam" for _, by in found) else "exact"
     plan = min((plan for plan, _ in found), key=seconds)
+    near = found[0][0]
+    if plan.remote and not near.remote and not plan.model.capacity.cluster and horizon is not None:
+        plan = plan if seconds(plan) < seconds(near) * (1 - LEAST_AWAY) else near
     if seconds(plan) > seconds(written) * (1 - LEAST_GAIN):
         plan = written
     else:
