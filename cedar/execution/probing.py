@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -22,8 +23,7 @@ from cedar.profile import Profile
 _SECONDS = 0.02  # of work for each operator: several times the interval at which Python passes the GIL on
 _LEAST_SHARE = 0.1  # of a row's time: less does not decide where an operator runs
 _CALL = 0.005  # seconds that a call should take
-_ROUNDS = 2  # where others had the cores
-_CROWDED = 0.2  # of the time: more, and the two were not at work at once
+_ROUNDS = 3
 _SAMPLE = 0.02  # seconds for the rows that enter the operators to be made
 
 
@@ -117,35 +117,36 @@ def _call(cpu: float, binding: Binding, run: _Run, block: Block | None) -> Calla
 
 
 def _share(wall: float, cpu: float, call: Callable[[], object], workers: int) -> float:
-    """Of the time of a call, from the seconds that a row of it takes in the run."""
-    held_up = 0.0
+    """Of the time of a call, from the seconds that a row of it takes in the run.
+
+    One thread waits for those of the run, too; a second one beside it adds what the call itself holds. Turns are long,
+    so that this may not show: where all do the same, each waits for as many as there are others.
+    """
+    found = []
     for _ in range(_ROUNDS):
-        took, crowded = _together(call)
-        held_up = max(held_up, took.wall / max(took.cpu, 1e-9) - 1)
-        if crowded < _CROWDED * took.wall:
-            break
-    waits = wall / max(cpu, 1e-9) - 1  # in the run; here, all its threads stand before ours at times
-    if min(held_up, waits) > workers + 2:  # it waits for something else
-        return 0.0
-    return min(max(held_up, 0.0), 1.0)
+        one, two = _held_up(call, 1), _held_up(call, 2)
+        waits = wall / max(cpu, 1e-9) - 1  # in the run; here, all its threads stand before ours at times
+        if min(two, waits) > workers + 2:  # it waits for something else
+            return 0.0
+        found.append(max(two - one, two / (workers + 1)))
+    return min(max(statistics.median(found), 0.0), 1.0)
 
 
-def _together(call: Callable[[], object]) -> tuple[clocks.Reading, float]:
-    """What two threads took that made the call over and over at the same time, and seconds without a core."""
-    both, began = threading.Barrier(2), [False, False]
+def _held_up(call: Callable[[], object], threads: int) -> float:
+    """By how many times their work so many threads are late that make the call over and over at the same time."""
+    gate, began = threading.Barrier(threads), [False] * threads
 
-    def work(me: int) -> tuple[clocks.Reading, float]:
-        both.wait(_SECONDS * 100)
+    def work(me: int) -> clocks.Reading:
+        gate.wait(_SECONDS * 100)
         began[me] = True
-        late = time.perf_counter() + _ROUNDS * _SECONDS
-        while not all(began) and time.perf_counter() < late:  # the other one has no core yet
+        late = time.perf_counter() + 2 * _SECONDS
+        while not all(began) and time.perf_counter() < late:  # another one has no core yet
             call()
         start, entered = time.perf_counter(), clocks.now()
         while time.perf_counter() < start + _SECONDS:
             call()
-        took = clocks.now().since(entered)
-        return took, max(time.perf_counter() - start - took.wall, 0.0)
+        return clocks.now().since(entered)
 
-    with ThreadPoolExecutor(2, thread_name_prefix="cedar-probe") as pool:
-        (one, waited), (other, waited_too) = pool.map(work, range(2))
-        return one.plus(other), waited + waited_too
+    with ThreadPoolExecutor(threads, thread_name_prefix="cedar-probe") as pool:
+        took = list(pool.map(work, range(threads)))
+    return sum(each.wall for each in took) / max(sum(each.cpu for each in took), 1e-9) - 1

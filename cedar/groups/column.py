@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.arrow import of_numbers
-from cedar.columns import Column, ColumnType, Index, concat, cut, take
+from cedar.columns import Column, ColumnType, Index, concat, cut, nbytes, take
 from cedar.groups.encode import distinct, distinct_rows, list_offsets, numbers_in, renumber
 from cedar.groups.gather import gather
 
@@ -98,7 +98,7 @@ class GroupColumn:
     @property
     def nbytes(self) -> int:
         share = min(1.0, len(self) / max(self.sharing.rows, 1))
-        return int(self.values.nbytes * share) + self.sharing.inverse.nbytes
+        return int(nbytes(self.values) * share) + self.sharing.inverse.nbytes
 
     def plain(self) -> pa.Array:
         """Every row by itself."""

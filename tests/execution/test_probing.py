@@ -4,12 +4,18 @@ import pyarrow as pa
 import pytest
 
 import cedar
-from cedar.execution import clocks, probing
+from cedar.execution import probing
 from cedar.execution.binding import Binding
 from cedar.operators.base import Env
 from cedar.profile import Machine, OperatorProfile, Profile
 from tests.operators import toy_transforms
 from tests.operators.toy_transforms import Refuse
+
+
+def test_the_waiting_for_a_run_is_not_that_for_the_call_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    for alone, both, share in ((0.4, 0.6, 0.2), (3.0, 3.0, 1.0), (0.0, 1.0, 1.0), (0.0, 0.0, 0.0)):
+        monkeypatch.setattr(probing, "_held_up", lambda call, threads, held=(alone, both): held[threads - 1])
+        assert probing._share(1e-5, 1e-5, lambda: None, workers=2) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
@@ -24,8 +30,7 @@ from tests.operators.toy_transforms import Refuse
 def test_long_turns_of_others_are_no_waiting(
     monkeypatch: pytest.MonkeyPatch, wall: float, held_up: float, gil: float
 ) -> None:
-    took = clocks.Reading(wall=0.02 * (1 + held_up), cpu=0.02)
-    monkeypatch.setattr(probing, "_together", lambda call: (took, 0.0))
+    monkeypatch.setattr(probing, "_held_up", lambda call, threads: held_up * (threads - 1))
     assert probing._share(wall, 1e-5, lambda: None, workers=3) == pytest.approx(gil)
 
 
@@ -51,11 +56,11 @@ def test_of_a_dataset_it_is_asked_whether_its_items_hold_the_gil(
     binding = Binding(root, None, Env(sampling=True))
     calls = []
 
-    def together(call: object) -> tuple[clocks.Reading, float]:
+    def held_up(call: object, threads: int) -> float:
         calls.append(call)
-        return clocks.Reading(wall=0.04, cpu=0.02), 0.0
+        return threads - 1.0
 
-    monkeypatch.setattr(probing, "_together", together)
+    monkeypatch.setattr(probing, "_held_up", held_up)
     figures = OperatorProfile("from_items", 1, 100, wall=1e-4, cpu=1e-4)
     profile = Profile("", {0: figures}, Machine(2, 1 << 34), workers=2)
     found = probing.with_gil(profile, binding, 2).operators[0]
