@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from cedar import graph
@@ -24,6 +26,8 @@ _SECONDS = 0.02  # of work for each operator: several times the interval at whic
 _LEAST_SHARE = 0.1  # of a row's time: less does not decide where an operator runs
 _CALL = 0.005  # seconds that a call should take
 _ROUNDS = 3
+_TURN = 0.001  # seconds with the GIL, meanwhile
+_probing = threading.Lock()  # one at a time
 _SAMPLE = 0.02  # seconds for the rows that enter the operators to be made
 
 
@@ -46,13 +50,26 @@ def with_gil(profile: Profile, binding: Binding, workers: int) -> Profile:
     rows = int(min(max(_SAMPLE / total, 2), SAMPLE_ROWS))
     blocks = _samples(binding, {run.ordinals[0] for run in wanted}, rows)
     operators = dict(profile.operators)
-    for run in wanted:
-        wall, cpu = (sum(getattr(operators[i], clock) for i in run.ordinals) for clock in ("wall", "cpu"))
-        call = _call(cpu, binding, run, blocks.get(run.ordinals[0]))
-        if call is not None:
-            gil = _share(wall, cpu, call, workers)
-            operators |= {i: replace(operators[i], gil=gil) for i in run.ordinals}
+    with _short_turns():
+        for run in wanted:
+            wall, cpu = (sum(getattr(operators[i], clock) for i in run.ordinals) for clock in ("wall", "cpu"))
+            call = _call(cpu, binding, run, blocks.get(run.ordinals[0]))
+            if call is not None:
+                gil = _share(wall, cpu, call, workers)
+                operators |= {i: replace(operators[i], gil=gil) for i in run.ordinals}
     return replace(profile, operators=operators)
+
+
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    """The GIL goes round several times in the time that is looked at, which is short."""
+    with _probing:
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(min(before, _TURN))
+        try:
+            yield
+        finally:
+            sys.setswitchinterval(before)
 
 
 @dataclass

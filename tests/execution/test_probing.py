@@ -1,5 +1,7 @@
 """Who holds the GIL, told from functions that wait for something else."""
 
+import sys
+
 import pyarrow as pa
 import pytest
 
@@ -80,6 +82,8 @@ def test_operators_that_run_as_one_kernel_are_asked_together(monkeypatch: pytest
     shares = iter((0.25, 0.75))
     monkeypatch.setattr(probing, "_share", lambda wall, cpu, call, workers: call() and next(shares))
     toy_transforms.ran().clear()
+    turn = sys.getswitchinterval()
     probed = probing.with_gil(Profile("", figures, Machine(2, 1)), binding, 2)
     assert [probed.operators[i].gil for i in range(4)] == [None, 0.25, 0.25, 0.75]
     assert 2 in toy_transforms.ran(), "as the run makes it"
+    assert sys.getswitchinterval() == turn
