@@ -265,9 +265,9 @@ def _asked(root: Node, facts: Facts, profile: Profile) -> bool:
 
 
 def _known_functions(root: Node) -> bool:
-    """No Python of the user's runs, only transforms of this package."""
+    """No function and no expression of the user's runs, only transforms of this package."""
     operators = [node.operator for node in graph.walk(root)]
-    others = [operator for operator in operators if operator.effects().per_row]
+    others = [operator for operator in operators if operator.code() or operator.effects().per_row]
     return all(isinstance(o, Map) and type(o.fn).__module__.startswith("cedar.operators.") for o in others)
 
 
