@@ -15,7 +15,7 @@ def test_tasks_grow_with_the_time_since_the_start(monkeypatch: pytest.MonkeyPatc
     source: Any = None
     flow = stage._StageFlow(stream, source, [0, 0])
     assert flow._rows == 16
-    clock[0] += 1 / 32  # a tenth of it: whoever waits for the first batch waits for those before it
+    clock[0] += 1 / 16  # a twentieth of it: whoever waits for the first batch waits for those before it
     flow._adapt(16, 1 / 640, 100)
     assert flow._rows == 32
     clock[0] += 10

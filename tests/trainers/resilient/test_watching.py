@@ -81,8 +81,10 @@ def test_a_worker_that_gets_no_core_does_not_hang() -> None:
 def test_what_a_process_uses_tells_a_stopped_one_from_a_busy_one() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
         try:
-            begun = usage(process.pid).seconds
-            assert usage(process.pid).runnable
+            begun, late = usage(process.pid).seconds, time.monotonic() + 30
+            while not usage(process.pid).runnable:  # it reads its libraries yet
+                assert time.monotonic() < late
+                time.sleep(0.001)
             while usage(process.pid).seconds < begun + 0.05:
                 time.sleep(0.01)
             process.send_signal(signal.SIGSTOP)
