@@ -180,7 +180,7 @@ def _array_bytes(array: pa.Array) -> int:
     if pa.types.is_large_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         if not rows:
             return 0
-        ends = np.frombuffer(buffers_held[1], dtype=np.int64)
+        ends = np.frombuffer(buffers_held[1], dtype=np.int64, count=array.offset + rows + 1)
         first, last = int(ends[array.offset]), int(ends[array.offset + rows])
         inside = _array_bytes(array.values.slice(first, last - first)) if pa.types.is_large_list(kind) else last - first
         return mask + 8 * rows + inside

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.arrow import of_numbers
+from cedar.arrow import numbers, of_numbers
 from cedar.columns import Column, ColumnType, Index, concat, cut, nbytes, take
-from cedar.groups.encode import distinct, distinct_rows, list_offsets, numbers_in, renumber
+from cedar.groups.encode import distinct, distinct_rows, list_offsets, renumber
 from cedar.groups.gather import gather
 
 Inverse = npt.NDArray[np.int32]
@@ -139,7 +139,7 @@ def take_lists(values: pa.Array, index: npt.NDArray[Any]) -> pa.Array:
     items = values.values
     if items.null_count:
         return values.take(of_numbers(index))
-    picked, offsets = gather(numbers_in(items), list_offsets(values), index)
+    picked, offsets = gather(numbers(items), list_offsets(values), index)
     child = pa.Array.from_buffers(kind.value_type, len(picked), [None, pa.py_buffer(picked)])
     return pa.Array.from_buffers(kind, len(index), [None, pa.py_buffer(offsets)], children=[child])
 

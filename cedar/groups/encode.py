@@ -198,13 +198,8 @@ def list_offsets(array: pa.Array) -> Codes:
     return found.astype(np.int64, copy=False)
 
 
-def numbers_in(array: pa.Array) -> npt.NDArray[Any]:
-    """Numbers as they lie in memory; what is in the place of a null is not told."""
-    return as_ints(array, np.dtype(array.type.to_pandas_dtype()))
-
-
 def as_ints(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:
-    """The same of one dtype."""
+    """Numbers as they lie in memory, taken for those of a dtype of the same width; nulls may be anything."""
     data = array.buffers()[1]
     if data is None or not len(array):
         return np.empty(0, dtype=dtype)

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.groups.encode import list_offsets, numbers_in
+from cedar.arrow import numbers
+from cedar.groups.encode import list_offsets
 from cedar.groups.gather import gather
 
 Ints = npt.NDArray[np.int64]
@@ -61,7 +62,7 @@ class Slices:
         made = change(pa.array(self.values))
         if len(made) != len(self.values) or made.null_count:
             raise ValueError(f"{len(self.values)} values became {len(made)}, {made.null_count} of them null")
-        return Slices(numbers_in(made), self.starts, self.lengths)
+        return Slices(numbers(made), self.starts, self.lengths)
 
     def plain(self) -> pa.Array:
         """Every row by itself."""
@@ -87,7 +88,7 @@ def slices_of(lists: pa.Array, most: int = 8) -> Slices:
         ([1, 2, 3, 4, 5, 9], [0, 1, 2, 5], [3, 3, 3, 1])
     """
     offsets = list_offsets(lists)
-    return slide(numbers_in(lists.values)[offsets[0] : offsets[-1]], offsets - offsets[0], most)
+    return slide(numbers(lists.values)[offsets[0] : offsets[-1]], offsets - offsets[0], most)
 
 
 def slide(values: npt.NDArray[Any], offsets: Ints, most: int = 8) -> Slices:

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from cedar.arrow import numbers
 from cedar.errors import PipelineError, user_site
-from cedar.groups.encode import numbers_in
 from cedar.groups.slices import Slices
 from cedar.recommendation.rows import Flags, Ints, begins, codes_of, column_of, ordinals, per_minute, start_of, taken
 
@@ -48,7 +48,7 @@ class History:
         if values.null_count:
             raise PipelineError(f"{what}: {values.null_count} null(s)", fix="fill or drop them first")
         counts = np.ones(len(values), dtype=bool) if self.where is None else _flags(table, self.where, what)
-        kept = numbers_in(values)[counts]
+        kept = numbers(values)[counts]
         before = np.cumsum(counts) - counts  # events that count, before each row
         ends = before[start_of(sessions)] if self.at == "session" else before
         starts = np.maximum(before[start_of(users)], ends - self.n)

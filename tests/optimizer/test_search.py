@@ -204,6 +204,19 @@ def test_threads_go_on_while_processes_start():
     assert places(chosen)["map"] == "processes"
 
 
+def test_a_run_leaves_its_process_for_a_clear_gain_alone():
+    """Figures of the GIL differ from one look to the next; without a run nothing is disturbed by a small gain."""
+    root, found = gil_bound()
+    machine = replace(MACHINE, cores=2, start_seconds=0.0)
+
+    def place(gil, horizon):
+        found[1] = figures(1e-3, gil=gil)
+        chosen = search(root, facts_of(root, found, machine=machine, workers=2), Budget(), BOTH, 2, horizon)
+        return places(chosen)["map"]
+
+    assert (place(0.4, None), place(0.4, 1e6), place(1.0, 1e6)) == ("processes", "threads", "processes")
+
+
 def test_it_stays_where_shipping_costs_more():
     root, found = gil_bound()
     found[0] = figures(1e-7, columns={"a": 1e6, "b": 8.0})
