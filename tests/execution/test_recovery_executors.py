@@ -290,6 +290,27 @@ def test_a_task_that_meets_a_pool_being_replaced_goes_to_the_next(pool: Pool) ->
     recovery.close()
 
 
+def test_a_task_lost_while_recovery_closes_leaves_its_thread_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: Future[Any] = Future()
+
+    class One(Executor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            return lost
+
+    recovery = Recovery(One, Deaths(), marks=True)
+    start = recovery._start
+    task = recovery.submit(Work(Program((), 0), lambda submit, _: submit(abs, -3)))
+    recovery.close()
+    with monkeypatch.context() as late:
+        late.setattr(recovery, "_start", lambda: None)  # as where the thread has not looked yet
+        lost.set_exception(WorkerDied("connection lost"))
+    start()
+    assert recovery._thread is not None
+    recovery._thread.join(20)
+    assert not recovery._thread.is_alive()
+    assert task.cancelled()
+
+
 def test_a_row_that_ends_just_in_time_spares_its_worker_and_not_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     def at(row: int, limit: float) -> Written:
         return Written(Mark(0, 1, (0, 0, row, -1, 0, 0)), pid, began=0.0, limit=limit)

@@ -102,6 +102,7 @@ class Recovery:
             self._start()
             if self._closed:  # the thread may have ended
                 self._drop()
+                self._lost.put(None)  # or not yet, and what would have ended it was dropped too
             return
         self._release(task)
         if error is None:
