@@ -11,7 +11,7 @@ from cedar.block import Block, concat_blocks
 from cedar.columns import as_column, nbytes, type_of
 from cedar.cursor import Keys
 from cedar.groups.column import GroupColumn, concat_each, cut_each, grouped, plain, take_each
-from cedar.groups.encode import distinct
+from cedar.groups.encode import distinct, repeated
 from cedar.groups.slices import slices_of
 from cedar.operators.dedup_estimate import sliding_factor
 
@@ -87,6 +87,17 @@ def model(table):
 def test_distinct_rows_are_those_that_a_dict_finds(table):
     inverse, first = distinct(list(table.values()))
     assert (inverse.tolist(), first.tolist()) == model(table)
+
+
+@settings(max_examples=100, deadline=None)
+@given(tables())
+def test_rows_that_repeat_are_told_from_those_that_do_not(table):
+    found = repeated(list(table.values()))
+    inverse, first = model(table)
+    if found is None:
+        assert len(first) == len(inverse)
+    else:
+        assert (found[0].tolist(), found[1].tolist()) == (inverse, first)
 
 
 @settings(max_examples=60, deadline=None)
@@ -179,6 +190,14 @@ def test_a_cut_copies_nothing_and_pickling_it_takes_its_own_rows_along():
     assert nbytes(part) < nbytes(whole["a"]) / 100
     assert len(pickle.dumps(part)) < 3000
     assert pickle.loads(pickle.dumps(part)).plain().to_pylist() == [list(range(5, 55)), list(range(6, 56))]
+
+
+def test_a_cut_grouped_anew_holds_its_own_rows_where_they_lie():
+    whole = grouped({"a": pa.array([[i // 4, 7] for i in range(400)], pa.large_list(pa.int64()))})
+    again = grouped(cut_each(whole, 6, 14))["a"]
+    assert again.values.to_pylist() == [[1, 7], [2, 7], [3, 7]]
+    assert again.sharing.inverse.tolist() == [0, 0, 1, 1, 1, 1, 2, 2]
+    assert again.values.buffers()[3].address == whole["a"].values.buffers()[3].address
 
 
 def test_columns_that_share_before_a_pickle_share_after_it():

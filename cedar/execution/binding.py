@@ -47,6 +47,7 @@ class Binding:
         self.marks = has_dedup(root)
         self._kernels: dict[int, Kernel] = {}
         self._bound: dict[int, Kernel] = {}
+        self._movings: dict[int, bool] = {}
         self._held: list[Node] = []  # of plans, so that no other node gets their ids
         self._samples: dict[tuple[int, int], Block] = {}
         self._splits: dict[int, tuple[Split, ...]] = {}
@@ -103,7 +104,7 @@ class Binding:
     def kernel(self, node: Node) -> Kernel:
         """The bound kernel of a row operator; in a plan, that of the place where the user put it."""
         logical = node.logical
-        if node.operator is logical.operator and id(logical) in self.index and not _moved_within_a_column(node):
+        if node.operator is logical.operator and id(logical) in self.index and not self._moved(node):
             node = logical
         if id(node) not in self._kernels:
             operator = node.operator
@@ -119,10 +120,16 @@ class Binding:
         self.kernel(node)
         return self._bound[id(node)]
 
+    def _moved(self, node: Node) -> bool:
+        if id(node) not in self._movings:
+            self._movings[id(node)] = _moved_within_a_column(node)
+            self._held.append(node)
+        return self._movings[id(node)]
+
     def place(self, node: Node) -> Bound:
         """A row operator's place, for ``bind``."""
         logical = node.logical
-        inserted, moved = id(logical) not in self.index, _moved_within_a_column(node)
+        inserted, moved = id(logical) not in self.index, self._moved(node)
         below = (node if inserted or moved else logical).inputs[0]
         return Bound(
             index=self.ordinal(node),

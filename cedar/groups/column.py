@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,11 @@ import pyarrow.types as pt
 
 from cedar.arrow import numbers, of_numbers
 from cedar.columns import Column, ColumnType, Index, concat, cut, nbytes, take
-from cedar.groups.encode import distinct, distinct_rows, list_offsets, renumber
+from cedar.groups.encode import distinct_rows, list_offsets, renumber, repeated
 from cedar.groups.gather import gather
 
 Inverse = npt.NDArray[np.int32]
+Held: TypeAlias = "Index | slice | None"  # which of the held rows; None is all
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,17 +47,30 @@ class Sharing:
         return len(self.inverse)
 
     @cached_property
-    def narrow(self) -> tuple[Sharing, Index | None]:
+    def narrow(self) -> tuple[Sharing, Held]:
         """The sharing without rows that nobody refers to, and which rows those are that stay; None where all do."""
-        used = np.zeros(self.held, dtype=bool)
-        used[self.inverse] = True
-        kept = np.flatnonzero(used)
-        if len(kept) == self.held:
-            return self, None
+        if not len(self.inverse):
+            return (self, None) if not self.held else (Sharing(self.inverse, 0, self.together), slice(0, 0))
+        low, high = int(self.inverse.min()), int(self.inverse.max()) + 1
+        used = np.zeros(high - low, dtype=bool)
+        used[self.inverse - np.int32(low)] = True
+        if used.all():
+            if high - low == self.held:
+                return self, None
+            inverse = self.inverse - np.int32(low)
+            return Sharing(inverse, high - low, self.together, len(inverse)), slice(low, high)
         places = np.cumsum(used, dtype=np.int32) - np.int32(1)
-        return Sharing(places[self.inverse], len(kept), self.together, len(self.inverse)), kept
+        kept = np.flatnonzero(used)
+        return Sharing(places[self.inverse - np.int32(low)], len(kept), self.together, len(self.inverse)), kept + low
 
-    def at(self, index: Any) -> tuple[Sharing, Index | None]:
+    @cached_property
+    def first(self) -> Index:
+        """int64[held]: a row of each of the held ones, the first; 0 for those that nobody refers to."""
+        first = np.zeros(self.held, dtype=np.int64)
+        first[self.inverse[::-1]] = np.arange(len(self) - 1, -1, -1)
+        return first
+
+    def at(self, index: Any) -> tuple[Sharing, Held]:
         """The sharing of the rows at ``index``, as ``narrow`` gives it where it holds more rows than it has."""
         wide = Sharing(self.inverse[index], self.held, self.together, max(self.rows, len(self.inverse)))
         return wide.narrow if wide.held > len(wide) and not isinstance(index, slice) else (wide, None)
@@ -121,17 +135,22 @@ class GroupColumn:
         return _kept(self, *self.sharing.narrow)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        small = self.narrow()
+        sharing, held = self.sharing.narrow
+        if isinstance(held, slice):  # of a slice, what is beside it would be pickled too
+            held = np.arange(held.start, held.stop)
+        small = _kept(self, sharing, held)
         return GroupColumn, (small.values, small.sharing, small.fresh)
 
 
-def _kept(column: GroupColumn, sharing: Sharing, held: Index | None) -> GroupColumn:
+def _kept(column: GroupColumn, sharing: Sharing, held: Held) -> GroupColumn:
     values = column.values if held is None else take_lists(column.values, held)
     return GroupColumn(values, sharing, column.fresh)
 
 
-def take_lists(values: pa.Array, index: npt.NDArray[Any]) -> pa.Array:
-    """``values.take(index)``, several times as fast for lists of numbers without nulls."""
+def take_lists(values: pa.Array, index: npt.NDArray[Any] | slice) -> pa.Array:
+    """``values.take(index)``, several times as fast for lists of numbers without nulls; without a copy of a slice."""
+    if isinstance(index, slice):
+        return values.slice(index.start, index.stop - index.start)
     kind = values.type
     number = pt.is_large_list(kind) and (pt.is_integer(kind.value_type) or pt.is_floating(kind.value_type))
     if not number or not len(values) or values.null_count:
@@ -163,16 +182,27 @@ def grouped(columns: Mapping[str, Column]) -> dict[str, GroupColumn]:
             values = [take_lists(a, first) if k is None else k for a, k in zip(arrays, known, strict=True)]
         sharing = Sharing(inverse, len(first), len(held), len(inverse))
         return {name: GroupColumn(value, sharing) for name, value in zip(columns, values, strict=True)}
-    inverse, order = renumber(one.inverse)
-    ordered = len(order) == one.held and bool((order[1:] > order[:-1]).all())
-    values = [c.values if ordered else take_lists(c.values, order) for c in held]
+    inverse, order = _in_order(one)
+    values = [c.values if order is None else take_lists(c.values, order) for c in held]
     told = one.together == len(held) and all(c.fresh for c in held)
-    if not told:
-        again, first = distinct(values)
-        if len(first) < len(again):
-            inverse, values = again[inverse], [take_lists(v, first) for v in values]
+    again = None if told else repeated(values)
+    if again is not None:
+        inverse, values = again[0][inverse], [take_lists(v, again[1]) for v in values]
     sharing = Sharing(inverse, len(values[0]), len(held), len(inverse))
     return {name: GroupColumn(value, sharing) for name, value in zip(columns, values, strict=True)}
+
+
+def _in_order(sharing: Sharing) -> tuple[Inverse, Held]:
+    """The inverse that numbers rows in the order in which they first occur, and which of the held rows those are."""
+    inverse = sharing.inverse
+    if (
+        len(inverse) and int(np.diff(inverse).view(np.uint32).max(initial=0)) <= 1
+    ):  # each as the one before, or the next
+        low, high = int(inverse[0]), int(inverse[-1]) + 1
+        return (inverse, None) if high - low == sharing.held else (inverse - np.int32(low), slice(low, high))
+    inverse, order = renumber(inverse)
+    ordered = len(order) == sharing.held and bool((order[1:] > order[:-1]).all())
+    return inverse, None if ordered else order.astype(np.int64)
 
 
 def plain(column: Column) -> Column:
@@ -194,7 +224,7 @@ def cut_each(columns: Mapping[str, Column], start: int, stop: int) -> dict[str, 
 
 
 def _each(columns: Mapping[str, Column], alone: Any, index: Any) -> dict[str, Column]:
-    known: dict[int, tuple[Sharing, Index | None]] = {}
+    known: dict[int, tuple[Sharing, Held]] = {}
     found: dict[str, Column] = {}
     for name, column in columns.items():
         if not isinstance(column, GroupColumn):

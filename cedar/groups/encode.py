@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from cedar.arrow import of_numbers
 from cedar.columns import canonical_type
 
 Codes = npt.NDArray[np.int64]
@@ -56,11 +57,10 @@ def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], C
     views = [_alike(_flat(column)) for column in columns]
     heads = _heads(views)
     if heads is not None:
-        index = pa.array(heads)
+        index = of_numbers(heads)
         views = [pc.take(view, index, boundscheck=False) for view in views]
     codes, count, held = _combined(views)
-    first = np.zeros(count, dtype=np.int64)
-    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    first = _firsts(codes, count)
     if heads is not None:
         begins = np.zeros(len(columns[0]), dtype=np.int64)
         begins[heads] = 1
@@ -70,6 +70,25 @@ def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], C
     # As many distinct values as distinct rows: both are in the order of first occurrence, so they are the same rows.
     values = [_lists(c, h) if len(h) == count else None for c, h in zip(columns, held, strict=True)]
     return codes.astype(np.int32), first, values
+
+
+def repeated(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes] | None:
+    """``distinct`` of rows that mostly differ: None where all do, which the first columns often tell.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> repeated([pa.array([1, 2, 1]), pa.array([5, 5, 6])])
+        >>> inverse, first = repeated([pa.array([1, 2, 1])])
+        >>> inverse.tolist(), first.tolist()
+        ([0, 1, 0], [0, 1])
+    """
+    rows = len(columns[0])
+    codes, count = np.zeros(rows, dtype=np.int64), min(rows, 1)
+    for column in columns:
+        if count == rows:
+            return None
+        codes, count, _ = _further(codes, count, _alike(_flat(column)))
+    return None if count == rows else (codes.astype(np.int32), _firsts(codes, count))
 
 
 def _heads(views: Sequence[pa.Array]) -> Codes | None:
@@ -95,14 +114,27 @@ def _combined(views: Sequence[pa.Array]) -> tuple[Codes, int, list[pa.Array]]:
         if held and count == len(codes):
             held.append(view)  # all rows differ already
             continue
-        encoded = view.dictionary_encode()
-        more, others = as_ints(encoded.indices, np.int32).astype(np.int64), len(encoded.dictionary)
-        if not held:
-            codes, count = more, others
-        elif count != others or not np.array_equal(codes, more):  # it changes where the ones before do not
-            codes, count = _numbered(pa.array(codes * others + more))
-        held.append(encoded.dictionary)
+        codes, count, values = _further(codes, count, view)
+        held.append(values)
     return codes, count, held
+
+
+def _further(codes: Codes, count: int, view: pa.Array) -> tuple[Codes, int, pa.Array]:
+    """The numbers of rows told apart by one more view too, how many there are, and its distinct values."""
+    encoded = view.dictionary_encode()
+    more, others = as_ints(encoded.indices, np.int32).astype(np.int64), len(encoded.dictionary)
+    if count <= 1:
+        return more, others, encoded.dictionary
+    if count != others or not np.array_equal(codes, more):  # it changes where the ones before do not
+        codes, count = _numbered(of_numbers(codes * others + more))
+    return codes, count, encoded.dictionary
+
+
+def _firsts(codes: Codes, count: int) -> Codes:
+    """The row where each number first occurs."""
+    first = np.zeros(count, dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return first
 
 
 def renumber(inverse: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:

@@ -95,9 +95,7 @@ class UniqueRows(_Around):
 
     def _unique(self, block: Block, held: dict[str, Any], sharing: Sharing, env: Env) -> dict[str, Any] | None:
         """The results for the held rows; None where they cannot be had so."""
-        first = np.zeros(sharing.held, dtype=np.int64)
-        first[sharing.inverse[::-1]] = np.arange(len(sharing) - 1, -1, -1)
-        few = Block(held, block.live_keys().take(first) if block.aligned else block.keys, aligned=block.aligned)
+        few = Block(held, block.live_keys().take(sharing.first) if block.aligned else block.keys, aligned=block.aligned)
         try:
             done = self.kernel(few, env)
         except Exception:  # noqa: BLE001 - raised again, with its row, where it runs on all rows

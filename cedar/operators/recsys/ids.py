@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from cedar.columns import Column, ColumnType
 from cedar.errors import PipelineError, user_site
 from cedar.operators.algebra import per_value
-from cedar.operators.recsys.hashing import hash_combine, twang_mix64
+from cedar.operators.recsys.hashing import hash_combine, remainders, twang_mix64
 from cedar.operators.recsys.lists import Array, Items, Lists, Mask, as_int64, check_whole, is_ids, is_lists, lists_from
 from cedar.operators.transform import BadValues, Transform
 
@@ -57,7 +57,7 @@ class SigridHash(Items):
         if self.max_value == 1:
             return np.zeros(len(values), dtype=np.int64)
         salt = np.int64(self.salt).view(np.uint64)
-        return np.mod(hash_combine(salt, twang_mix64(as_int64(values))).view(np.int64), np.int64(self.max_value))
+        return remainders(hash_combine(salt, twang_mix64(as_int64(values))).view(np.int64), self.max_value)
 
 
 @per_value
@@ -83,8 +83,7 @@ class PositiveModulus(Items):
     def change(self, values: Array) -> Array:
         if self.m > np.iinfo(values.dtype).max:  # no value is as large, and a negative one may not fit any more
             return values
-        remainders: Array = np.mod(values, values.dtype.type(self.m))
-        return remainders
+        return remainders(values, self.m)
 
     def bad(self, values: Array) -> Mask | None:
         return values < 0 if self.m > np.iinfo(values.dtype).max else None

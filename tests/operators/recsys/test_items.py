@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cedar.columns import TensorType
 from cedar.errors import PipelineError
 from cedar.operators import recsys
-from cedar.operators.recsys.hashing import hash_combine, twang_mix64
+from cedar.operators.recsys.hashing import hash_combine, remainders, twang_mix64
 from tests.operators.recsys.toy_columns import FLOATS, IDS, check, list_columns, refused
 
 WORD = (1 << 64) - 1
@@ -86,6 +86,16 @@ def test_every_step_is_the_one_worked_out_by_hand():
 def test_golden_words(value, word):
     assert hex(twang(value)) == word
     assert hex(int(twang_mix64(np.array([value]))[0])) == word
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+def test_remainders_are_those_of_python(dtype):
+    kind = np.iinfo(dtype)
+    ends = [kind.min, kind.min + 1, kind.max - 1, kind.max, *range(max(kind.min, -9), 9)]
+    values = np.array(ends, dtype=dtype)
+    for divisor in (1, 2, 7, 100, int(kind.max)):
+        assert remainders(values, divisor).tolist() == [value % divisor for value in values.tolist()]
+        assert remainders(values, divisor).dtype == dtype
 
 
 def test_ids_of_the_published_test_get_the_published_places():
