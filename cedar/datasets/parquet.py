@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 16 << 20  # handed on at a time: what works on it then stays near the size of the caches
 _LEAST_ROWS = 4096
+_REPEATS = 8  # of rows that mostly repeat, so many weigh as one: what works on them works on those that differ
 _RUN_BYTES = 4 << 20
 
 
@@ -41,10 +42,12 @@ class ParquetSource(FileSource):
         paths: files, globs, or directories, which stand for every ``*.parquet`` below them.
         columns: the columns to read, in this order; ``"a.b"`` names a field of a struct. None reads all.
         verify: check page checksums, where the files have them.
+        repeating: columns most of whose rows repeat others, of which each will be worked on once.
     """
 
     columns: tuple[str, ...] | None = None
     verify: bool = False
+    repeating: frozenset[str] = frozenset()
     reader: ClassVar[str] = "read_parquet"
     selects_fields: ClassVar[bool] = True  # ``select`` takes "a.b", a field of a struct column
     reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
@@ -114,10 +117,20 @@ class ParquetSource(FileSource):
                     raise ValueError(f"column {name!r} is {column.type}, its metadata says {types.get(name)}")
         for hive in self._hive:
             columns[hive.name] = hive.column(split.file, rows)
-        step = max(_LEAST_ROWS, int(_CHUNK_BYTES * rows / max(size, 1)))
+        step = max(_LEAST_ROWS, int(_CHUNK_BYTES * rows / max(self._weight(split), 1)))
         for start in range(0, rows, step):
             stop = min(start + step, rows)
             yield Chunk({name: cut(columns[name], start, stop) for name in self._names}, length=stop - start)
+
+    def _weight(self, split: Split) -> float:
+        """The bytes of a row group that operators will work on."""
+        footer = self._footers[split.file]
+        group = footer.row_group(split.part)
+        found = 0.0
+        for leaf in self._stored[1][split.file]:
+            light = bool(self.repeating) and _column(footer, leaf) in self.repeating
+            found += decoded_bytes(group.column(leaf)) / (_REPEATS if light else 1)
+        return found
 
     @once
     def _names(self) -> list[str]:
@@ -139,6 +152,10 @@ class ParquetSource(FileSource):
         parts = [c for c in self.columns or () if c not in self._names]
         chosen = (([p for p in parts if p.startswith(f"{c}.")] or [c]) for c in columns)
         return self.keep(replace(self, columns=tuple(chain.from_iterable(chosen))))
+
+    def with_repeating(self, names: frozenset[str]) -> ParquetSource:
+        """The same rows, in chunks of more rows where the columns ``names`` are the most of them."""
+        return self.keep(replace(self, repeating=names))
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
         """True when the footer proves that no row of the split satisfies the predicate."""
@@ -244,6 +261,11 @@ def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[str]]:
 
 def _top(item: tuple[str, int]) -> str:
     return item[0].partition(".")[0]
+
+
+def _column(footer: Any, leaf: int) -> str:
+    """The column that a leaf is a part of."""
+    return _top((footer.schema.column(leaf).path, leaf))
 
 
 def _whole(column: pa.ChunkedArray) -> Column:

@@ -103,9 +103,7 @@ class Binding:
 
     def kernel(self, node: Node) -> Kernel:
         """The bound kernel of a row operator; in a plan, that of the place where the user put it."""
-        logical = node.logical
-        if node.operator is logical.operator and id(logical) in self.index and not self._moved(node):
-            node = logical
+        node = self._where_bound(node)
         if id(node) not in self._kernels:
             operator = node.operator
             assert isinstance(operator, RowOperator)
@@ -118,7 +116,13 @@ class Binding:
     def bound(self, node: Node) -> Kernel:
         """The kernel itself, which may run within another that knows groups of columns."""
         self.kernel(node)
-        return self._bound[id(node)]
+        return self._bound[id(self._where_bound(node))]
+
+    def _where_bound(self, node: Node) -> Node:
+        """The node whose kernel a node's is: that which it stands for, unless a plan put it elsewhere."""
+        logical = node.logical
+        as_written = node.operator is logical.operator and id(logical) in self.index and not self._moved(node)
+        return logical if as_written else node
 
     def _moved(self, node: Node) -> bool:
         if id(node) not in self._movings:

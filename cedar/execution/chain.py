@@ -18,6 +18,7 @@ from cedar.errors import CedarError, RowError, Site, SourceError
 from cedar.execution import clocks
 from cedar.execution.comparing import difference
 from cedar.execution.copying import own_copy
+from cedar.execution.observing import Sizes, observe
 from cedar.operators.base import Env, Kernel
 from cedar.operators.marks import Marks, reading
 from cedar.profile import Observation
@@ -102,6 +103,7 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
     """The block after every step; blocks without slots pass untouched."""
     if not timing.seconds:
         timing.seconds = [0.0] * len(steps)
+    sizes: Sizes = {}
     for i, step in enumerate(steps):
         if not block.slots and block.aligned and not block.columns:
             return block
@@ -110,7 +112,8 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
             if env.marks is not None and env.marks.enter(_ordinal(step), block, _row_wise(step)):
                 block = _row_by_row(step, block, env, env.marks)
             else:
-                block = _run_parts(step, block, env, timing) if env.watch == "detail" else step.kernel(block, env)
+                looks = env.watch == "detail"
+                block = _run_parts(step, block, env, timing, sizes) if looks else step.kernel(block, env)
         except CedarError:
             raise
         except Exception as error:
@@ -139,7 +142,7 @@ def _row_by_row(step: Step, block: Block, env: Env, marks: Marks) -> Block:
     return concat_blocks(done)
 
 
-def _run_parts(step: Step, block: Block, env: Env, timing: Timing) -> Block:
+def _run_parts(step: Step, block: Block, env: Env, timing: Timing, sizes: Sizes) -> Block:
     """One operator at a time, measured. Operators that work together run so on a few rows alone, all else as ever."""
     together = len(step.parts) > 1 and hasattr(step.kernel, "inexact") and block.aligned
     rows = max(_LOOKED_AT, block.slots // _LOOKED_AT) if together else block.slots
@@ -150,20 +153,9 @@ def _run_parts(step: Step, block: Block, env: Env, timing: Timing) -> Block:
         took = clocks.now().since(start)
         if part.operators:
             pooled = getattr(part.kernel, "pooled", False)  # works in threads of a library, whose time is not ours
-            observe(timing, part.operators[0], before, looked, took.wall, took.wall if pooled else took.cpu)
+            observe(timing, part.operators[0], before, looked, took.wall, took.wall if pooled else took.cpu, sizes)
     apart = rows < block.slots or getattr(step.kernel, "inexact", False)
     return step.kernel(block, env) if apart else looked  # as where nobody looks
-
-
-def observe(timing: Timing, operator: int, before: Block, after: Block, wall: float, cpu: float) -> None:
-    """Add what an operator did to one block."""
-    written = {
-        name: nbytes(column)
-        for name, column in after.columns.items()
-        if name not in before.columns or (len(before) == len(after) and before.columns[name] is not column)
-    }
-    seen = Observation(len(before), len(after), before.nbytes, after.nbytes, wall, cpu, written)
-    timing.seen[operator] = timing.seen[operator] + seen if operator in timing.seen else seen
 
 
 def run_program(program: Program, block: Block, env: Env, timing: Timing) -> Block:

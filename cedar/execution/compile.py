@@ -20,6 +20,7 @@ from cedar.execution.binding import Binding
 from cedar.execution.cached import KeptReader, Store, fingerprint
 from cedar.execution.chain import Reader, Step
 from cedar.execution.dealt import DealtStream, Share
+from cedar.execution.dedup import as_read
 from cedar.execution.groups import GroupStage
 from cedar.execution.nodes import batch_below, by_place, cost_note, group_size, kept_nodes, pads, rows_per_unit
 from cedar.execution.programs import Link, Programs, Within
@@ -273,7 +274,8 @@ class Compiler:
         assert isinstance(operator, Read)
         label = self.binding.label(source)
         ordinal, policy = self.binding.source_ordinal(source), self.binding.policy(source)
-        plain = Reader(operator.source, ordinal, index, label, policy, source.site)
+        read = operator.source if self._dry else as_read(operator.source, self.binding, links)
+        plain = Reader(read, ordinal, index, label, policy, source.site)
         reader = self._programs.scan(source, plain)
         if streaming and any(isinstance(n, Node) and id(n) in self._where for n in links):
             self.plan.notes.append(f"cache() keeps nothing of {label}: it cannot be split")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cedar import graph
@@ -15,9 +15,10 @@ from cedar.graph import Node
 from cedar.operators.base import RowOperator
 from cedar.operators.batch import Batch
 from cedar.operators.bucket import BucketByLength
-from cedar.operators.columns_ops import Rename
+from cedar.operators.columns_ops import Drop, Rename
 from cedar.operators.dedup import Dedup, DedupRows, Groups
 from cedar.operators.dedup_estimate import SAMPLED_ROWS, Found, Reach
+from cedar.operators.expressions import FilterExpression, Select, WithColumns
 from cedar.operators.sample import Sample
 from cedar.operators.shuffle import Shuffle
 from cedar.operators.take import SkipRows, Take
@@ -117,6 +118,23 @@ def factors_where_read(binding: Binding, node: Node) -> dict[str, float]:
     sampled = operator.sampled(binding.place(node), mixed=False)
     known = {} if sampled is None else {group: sampled.estimate(group).factor for group in kernel.groups}
     return {name: factor for group, factor in known.items() for name in group}
+
+
+_CHEAP = (Select, Drop, Rename, WithColumns, FilterExpression)
+
+
+def as_read(source: Any, binding: Binding, links: Sequence[Any]) -> Any:
+    """A source as it is best read: in larger chunks where a ``dedup()`` among ``links`` comes before any real work."""
+    names: set[str] = set()
+    for node in links:
+        if not isinstance(node, Node) or not isinstance(node.operator, (Dedup, *_CHEAP)):
+            break
+        if isinstance(node.operator, Dedup):
+            kernel = binding.bound(node)
+            assert isinstance(kernel, DedupRows)
+            names.update(name for group in kernel.groups for name in group)
+    with_repeating = getattr(source, "with_repeating", None)
+    return with_repeating(frozenset(names)) if names and with_repeating is not None else source
 
 
 def found_groups(binding: Binding) -> Iterator[tuple[Node, Found]]:

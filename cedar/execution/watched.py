@@ -12,9 +12,10 @@ from cedar.block import Block
 from cedar.columns import nbytes
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
-from cedar.execution.chain import Reader, Timing, observe
+from cedar.execution.chain import Reader, Timing
 from cedar.execution.compile import Compiler
 from cedar.execution.metrics import Metrics
+from cedar.execution.observing import observe
 from cedar.execution.programs import Link
 from cedar.execution.runner import Runner
 from cedar.execution.splits import Segment

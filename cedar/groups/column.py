@@ -143,6 +143,8 @@ class GroupColumn:
 
 
 def _kept(column: GroupColumn, sharing: Sharing, held: Held) -> GroupColumn:
+    if sharing is column.sharing:
+        return column
     values = column.values if held is None else take_lists(column.values, held)
     return GroupColumn(values, sharing, column.fresh)
 

@@ -153,6 +153,18 @@ def test_chunks_are_as_large_as_what_is_read_allows(tmp_path: Path, monkeypatch)
     assert narrow < whole == 5
 
 
+def test_columns_whose_rows_repeat_make_chunks_of_more_rows(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("cedar.datasets.parquet._CHUNK_BYTES", 160_000)
+    table = {"n": np.arange(20_000), "lists": [[i // 16, 7, 8] for i in range(20_000)]}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    source = read_parquet(tmp_path / "t.parquet")
+    (split,) = source.splits()
+    repeating = source.with_repeating(frozenset({"lists"}))
+    assert len(list(repeating.read(split))) < len(list(source.read(split)))
+    assert len(list(repeating.select(["n"]).read(split))) == len(list(source.select(["n"]).read(split))) > 0
+    assert read_rows(repeating) == read_rows(source)
+
+
 def test_json_lines_keep_their_errors_in_the_columns_that_are_read(tmp_path: Path):
     path = tmp_path / "t.jsonl"
     lines = [json.dumps({"n": i, "text": "a", "at": {"x": i}}) for i in range(70)]

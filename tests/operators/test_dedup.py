@@ -9,6 +9,7 @@ from cedar import Skip, col
 from cedar.errors import RowError
 from cedar.operators.algebra import length_changing, per_value
 from cedar.operators.base import Effects, RowOperator
+from cedar.operators.transform import Transform
 from tests.toy_sessions import sessions
 
 GROUP = [["a", "b"]]
@@ -177,6 +178,32 @@ def test_columns_that_nobody_reads_are_not_read_for_a_group(tmp_path):
         invariants(one)
         assert grouped_names(one) == {"a"}
         same(plain(one), two)
+
+
+@pytest.mark.parametrize(("plan", "before"), [("off", False), ("auto", False), ("off", True)])
+def test_groups_are_found_among_more_rows_than_are_worked_on_at_a_time(tmp_path, monkeypatch, plan, before):
+    """Unless work comes ``before`` they are found, on every row as it is."""
+    monkeypatch.setattr("cedar.datasets.parquet._CHUNK_BYTES", 40 * 4096)
+    files = cedar.from_arrow(sessions(16_384, 8, 0.9)).write_parquet(str(tmp_path / "log"))
+    seen = []
+
+    class Seen(Transform):
+        def columns(self, *columns):
+            seen.append(len(columns[0]))
+            return columns[0]
+
+        def result(self, *types):
+            return types[0]
+
+    p = cedar.read_parquet(files).select("a", "b", "row")
+    if before:
+        p = p.map(Seen(), "row")
+    p = p.dedup(GROUP)
+    if not before:
+        p = p.map(Seen(), "row")
+    with p.batch(64).loader(plan=plan, executor="inline") as loader:
+        assert sum(len(batch["row"]) for batch in loader) == 16_384
+    assert (max(seen) > 4096) is not before
 
 
 def test_a_group_is_moved_to_a_device_once():
