@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -137,34 +138,33 @@ def _bytes(value: Any) -> int:
 
 
 def _epoch(path: str, dedup: bool) -> Callable[[], Sample]:
-    """The second epoch of a loader: in the first, its plan is made."""
+    """Three epochs of a loader after two more, in which its plan is made."""
 
     def sample() -> Sample:
         with pipeline(path, dedup).loader(format="torch", executor="threads", workers=2) as loader:
-            for _ in loader:
-                pass
-            return timed(lambda: _read_all(loader))
+            _read_all(loader, 2)
+            return timed(lambda: _read_all(loader, 3))
 
     return sample
 
 
-def _read_all(loader: cedar.Loader) -> dict[str, Any]:
+def _read_all(loader: cedar.Loader, epochs: int) -> dict[str, Any]:
     rows = out = 0
-    for batch in loader:
+    for batch in chain.from_iterable(loader for _ in range(epochs)):
         rows += len(batch["label"])
         out += _out(batch)
     return {"rows": rows, "out": out}
 
 
 def reader(paths: dict[str, str], clustered: str, rounds: int) -> list[Figure]:
-    """Rows per second and bytes out, with two workers, in a second epoch."""
+    """Rows per second and bytes out, with two workers, once plans are made."""
     runs = {"plain": _epoch(paths["snappy"], False), "dedup": _epoch(clustered, True),
             "clustered, plain": _epoch(clustered, False)}  # fmt: skip
     found = interleaved(runs, rounds)
     plain, both, half = found["plain"], found["dedup"], found["clustered, plain"]
     return [
         at_least("reader, clustered and deduplicated against interleaved and plain, rows/s", 2.2,
-                 ratios([s.wall for s in plain], [s.wall for s in both]), "x", note="two workers, the second epoch"),
+                 ratios([s.wall for s in plain], [s.wall for s in both]), "x", note="two workers, epochs 3 to 5"),
         reported("the same, CPU", ratios([s.cpu for s in plain], [s.cpu for s in both]), "x"),
         at_least("bytes out", 5.0, [a.result["out"] / b.result["out"] for a, b in zip(plain, both, strict=True)], "x"),
         reported("rows/s, deduplicated", [s.rate for s in both], "rows/s"),
