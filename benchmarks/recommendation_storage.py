@@ -64,16 +64,18 @@ def log() -> ClickLog:
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def _files(folder: str, rows: int) -> tuple[dict[str, str], str]:
-    """(the log in order of time by codec, the clustered log)."""
+def _files(folder: str, rows: int) -> tuple[dict[str, str], dict[str, str]]:
+    """(the log in order of time, by codec; the clustered log, by compression)."""
     write_sessions(f"{folder}/raw", rows, log=log(), rows_per_file=rows, row_group_rows=_GROUP_ROWS)
     table = pq.read_table(f"{folder}/raw")
     paths: dict[str, str] = {}
     for name, options in _CODECS.items():
         paths[name] = f"{folder}/{len(paths)}.parquet"
         pq.write_table(table, paths[name], row_group_size=_GROUP_ROWS, **options)
-    cluster(f"{folder}/raw", f"{folder}/clustered", session="session_id", sort="ts")
-    return paths, f"{folder}/clustered"
+    clustered = {"zstd": f"{folder}/clustered", "lz4": f"{folder}/clustered-lz4"}
+    for compression, path in clustered.items():
+        cluster(f"{folder}/raw", path, session="session_id", sort="ts", compression=compression)
+    return paths, clustered
 
 
 def _size(path: str) -> int:
@@ -88,21 +90,26 @@ def _read(path: str) -> Callable[[], Sample]:
     return lambda: timed(read)
 
 
-def storage(paths: dict[str, str], clustered: str, rounds: int) -> list[Figure]:
+def storage(paths: dict[str, str], clustered: dict[str, str], rounds: int) -> list[Figure]:
     """Sizes, and the time to decode all columns with one core."""
-    names = [*paths, "clustered"]
-    found = interleaved({name: _read({**paths, "clustered": clustered}[name]) for name in names}, rounds)
+    ours = {f"clustered, {name}": path for name, path in clustered.items()}
+    found = interleaved({name: _read(path) for name, path in (paths | ours).items()}, rounds)
     cpu = {name: [sample.cpu for sample in samples] for name, samples in found.items()}
     smallest = min(paths, key=lambda name: _size(paths[name]))
     fastest = min(paths, key=lambda name: sum(cpu[name]))
     sizes = ", ".join(f"{name} {_size(path) / 1e6:.0f} MB" for name, path in paths.items())
-    return [
-        at_least("clustered against interleaved, the smallest file of each", 4.0,
-                 [_size(paths[smallest]) / _size(clustered)], "x", note=f"{sizes}; {_size(clustered) / 1e6:.0f} MB"),
-        at_least(f"decoded, against that file ({smallest}), CPU", 3.0, ratios(cpu[smallest], cpu["clustered"]), "x"),
-        at_least(f"decoded, against the fastest interleaved file ({fastest}), CPU", 2.5,
-                 ratios(cpu[fastest], cpu["clustered"]), "x"),
-    ]  # fmt: skip
+    figures = []
+    for name, path in ours.items():
+        note = f"{sizes}; {_size(path) / 1e6:.0f} MB"
+        figures += [
+            at_least(f"{name}, against interleaved, the smallest file of each", 4.0,
+                     [_size(paths[smallest]) / _size(path)], "x", note=note),
+            at_least(f"{name}, decoded, against that file ({smallest}), CPU", 3.0,
+                     ratios(cpu[smallest], cpu[name]), "x"),
+            at_least(f"{name}, decoded, against the fastest interleaved file ({fastest}), CPU", 2.5,
+                     ratios(cpu[fastest], cpu[name]), "x"),
+        ]  # fmt: skip
+    return figures
 
 
 # ---- reader, end to end ----------------------------------------------------------------------------------------------
@@ -252,7 +259,7 @@ def figures(quick: bool) -> list[Figure]:
     rounds = 2 if quick else 5
     with tempfile.TemporaryDirectory() as folder:
         paths, clustered = _files(folder, 40_000 if quick else 262_144)
-        found = storage(paths, clustered, rounds) + reader(paths, clustered, rounds)
+        found = storage(paths, clustered, rounds) + reader(paths, clustered["zstd"], rounds)
         text = _criteo_text(10_000 if quick else 100_000)
         found += criteo_speed(folder, text, rounds)
         return found + criteo_memory(folder, text, 8 if quick else 90, quick)

@@ -18,6 +18,7 @@ from cedar.recommendation.rows import Flags, Ints, codes_of, column_of, ordinals
 from cedar.recommendation.spill import Job, parts_of, read_part
 
 MARK = b"cedar.clustered"  # in a file's metadata: by what it is clustered
+LEVELS = {"zstd": 3, "lz4": 3}  # of compression: higher ones take longer to write, for files hardly smaller
 _PAGE = 1 << 20  # a page is compressed by itself: repeats within it count
 
 
@@ -143,9 +144,9 @@ def _writer(job: Job, path: str, schema: Any) -> Any:
     return pq.ParquetWriter(
         path,
         schema,
-        compression="zstd",
-        compression_level=3,
-        use_dictionary=False,  # their pages would hide long repeats from zstd
+        compression=job.compression,
+        compression_level=LEVELS[job.compression],
+        use_dictionary=False,  # their pages would hide long repeats
         data_page_size=_PAGE,
         write_page_checksum=True,
     )

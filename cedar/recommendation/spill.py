@@ -36,6 +36,7 @@ class Job:
         piece_bytes: decoded bytes that one task may hold.
         nullable: columns with nulls anywhere, in lists or in their place; known after the first pass. Others are
             written as such that cannot have any, which are decoded faster.
+        compression: of what is written in the end.
     """
 
     source: ParquetSource
@@ -51,6 +52,7 @@ class Job:
     histories: tuple[History, ...] = ()
     session_into: str = "session_id"
     nullable: frozenset[str] = frozenset()
+    compression: str = "zstd"
 
     def spilled(self, number: int) -> str:
         return os.path.join(self.folder, f"piece-{number:05d}.arrow")

@@ -69,6 +69,14 @@ def test_the_same_rows_with_whole_sessions(log, tmp_path):
         assert all(rows >= 200 for rows in groups[:-1])
 
 
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_files_are_compressed_as_asked(log, tmp_path, compression):
+    made = cluster(log, tmp_path / "out", session="session", sort="ts", compression=compression)
+    column = pq.read_metadata(made.files[0]).row_group(0).column(0)
+    assert column.compression == compression.upper()
+    assert rows_of(pq.read_table(tmp_path / "out")) == rows_of(pq.read_table(log))
+
+
 def test_the_result_does_not_depend_on_workers_and_hardly_on_memory(log, tmp_path):
     tables = []
     for i, (workers, memory) in enumerate(((1, "64KiB"), (3, "192KiB"))):
@@ -330,6 +338,7 @@ def test_what_cannot_be_clustered_is_refused(log, tmp_path):
         ({"gap": 1, "histories": [history("row", 3, into="a")]}, "column 'a' already"),
         ({"gap": 0}, "above 0"),
         ({"row_group_rows": 0}, "above 0"),
+        ({"compression": "rar"}, "compression='rar'"),
     ):
         with pytest.raises(PipelineError, match=said):
             call(**options)
