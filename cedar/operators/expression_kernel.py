@@ -43,6 +43,7 @@ class ExpressionKernel:
     steps: tuple[Step, ...]
     programs: dict[Types, Program] = field(default_factory=dict, repr=False)  # compiled, by the types of the block
     empties: dict[Types, dict[str, Column]] = field(default_factory=dict, repr=False)  # what comes of no rows
+    fused: list[Fused] = field(default_factory=list, repr=False)
     pooled: ClassVar[bool] = True  # the work is done in polars' threads
     row_wise: ClassVar[bool] = True  # a block may be cut
 
@@ -68,7 +69,8 @@ class ExpressionKernel:
 
     def fuse(self, other: Kernel) -> ExpressionKernel | None:
         """This kernel and the next as one query, where both are of the kind."""
-        return ExpressionKernel((*self.steps, *steps)) if (steps := _steps_of(other)) else None
+        steps = _steps_of(other)
+        return _once(self.fused, other, (*self.steps, *steps)) if steps else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ExpressionKernel, (self.steps,)
@@ -79,6 +81,7 @@ class ColumnsKernel:
     """Selects, drops or renames plain columns: moves references, copies nothing."""
 
     step: Keep | Without | Rename
+    fused: list[Fused] = field(default_factory=list, repr=False)
 
     def __call__(self, block: Block, env: Env) -> Block:
         held = apply_plain(self.step, {name: Held(None, name) for name in block.columns})
@@ -86,7 +89,23 @@ class ColumnsKernel:
 
     def fuse(self, other: Kernel) -> ExpressionKernel | None:
         """As part of the next kernel's query, where that is one of expressions."""
-        return ExpressionKernel((self.step, *other.steps)) if isinstance(other, ExpressionKernel) else None
+        return _once(self.fused, other, (self.step, *other.steps)) if isinstance(other, ExpressionKernel) else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ColumnsKernel, (self.step,)
+
+
+Fused: TypeAlias = tuple[Kernel, ExpressionKernel]  # the kernel that another was fused with last, and both as one
+
+
+def _once(known: list[Fused], other: Kernel, steps: tuple[Step, ...]) -> ExpressionKernel:
+    """Both kernels as one: the same one as the last time, as each epoch fuses anew what it has compiled already."""
+    for kernel, both in known:
+        if kernel is other:
+            return both
+    both = ExpressionKernel(steps)
+    known[:] = [(other, both)]
+    return both
 
 
 def _steps_of(kernel: Kernel) -> tuple[Step, ...]:

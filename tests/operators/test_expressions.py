@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
 from cedar import Skip, col
 from cedar.block import Block
 from cedar.columns import OBJECT, UNKNOWN, TensorType
 from cedar.errors import PipelineError, RowError
+from cedar.operators import expression_kernel
 from cedar.operators.base import Bound, Env, Kernel, RowOperator
 from cedar.operators.columns_ops import Drop, Rename, rename
 from cedar.operators.expressions import FilterExpression, Select, WithColumns, select, with_columns
@@ -373,3 +375,16 @@ def test_results_are_those_of_polars(rows: list[dict[str, Any]]) -> None:
 def test_select_built_by_hand_checks_itself() -> None:
     with pytest.raises(PipelineError, match="given twice"):
         Select(("a", "a"))
+
+
+def test_expressions_are_compiled_once_for_all_epochs(monkeypatch):
+    compiled = []
+    compile_steps = expression_kernel.compile_steps
+    monkeypatch.setattr(expression_kernel, "compile_steps", lambda *given: compiled.append(1) or compile_steps(*given))
+    p = cedar.from_arrow(pa.table({"x": range(8), "y": range(8)})).select("x").filter(col("x") > 2)
+    p = p.with_columns(z=col("x") + 1).select("z").batch(2)
+    with p.loader(plan="off", executor="inline") as loader:
+        first = [batch["z"].tolist() for batch in loader]
+        count = len(compiled)
+        assert [batch["z"].tolist() for batch in loader] == first
+    assert len(compiled) == count > 0
