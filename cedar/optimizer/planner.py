@@ -20,7 +20,7 @@ from cedar.optimizer.cost import REMOTE
 from cedar.optimizer.facts import Factors, Facts, Keeping, Refusal, Rule
 from cedar.optimizer.ordering import Swap
 from cedar.optimizer.rewrite import facts_of, rewrite
-from cedar.optimizer.rules import MOVES, RULES, TRIMS
+from cedar.optimizer.rules import MOVES, RULES, TRIMS, late
 from cedar.optimizer.rules.cache_place import cache_place
 from cedar.optimizer.search import Found, foresee, search
 from cedar.plan.alike import signature
@@ -102,7 +102,7 @@ class AutoPlanner:
             there = self._predicted(current, profile)
             if signature(self.root, plan.root) == signature(self.root, current.root):
                 plan = replace(plan, root=current.root, prediction=plan.prediction if more else there)
-            elif not more and not saves and not self._refusals and _gain(plan.prediction, there) < _GAIN:
+            elif not (more or saves or self._refusals) and _gain(plan.prediction, there) < _least(plan, current):
                 news = tuple(self._refusals[told:])
                 plan = replace(current, prediction=there, profile=profile, decisions=(*current.decisions, *news))
         self.current, self.workers = plan, max(self.workers, plan.workers or 0)
@@ -274,6 +274,12 @@ def _known_functions(root: Node) -> bool:
 def _gain(plan: Prediction | None, there: Prediction) -> float:
     """How many times as fast a plan should be."""
     return math.inf if plan is None else plan.rows_per_second / max(there.rows_per_second, 1e-9)
+
+
+def _least(plan: Plan, current: Plan) -> float:
+    """The gain that a change of plans has to promise: none where less is moved about, which no prediction counts."""
+    moved, there = ({d.what for d in p.decisions if d.applied and d.rule == late.__name__} for p in (plan, current))
+    return 1 / _GAIN if moved - there else _GAIN
 
 
 def _never(_below: Node, _above: Node, _facts: Facts) -> Refusal | None:

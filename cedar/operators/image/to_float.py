@@ -29,6 +29,7 @@ class ToFloat(PixelTransform):
     """
 
     takes: ClassVar[tuple[int, ...]] = ()
+    larger: ClassVar[bool] = True
 
     def made(self, dtype: str) -> str:
         del dtype

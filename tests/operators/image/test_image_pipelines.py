@@ -129,3 +129,13 @@ def test_boxes_go_along(folder):
         assert len(found) == len(row["labels"]) >= 1
         assert (found >= 0).all()
         assert (found <= 32).all()
+
+
+def test_floats_are_made_behind_a_batch_before_anything_is_measured(folder):
+    p = cedar.read_files(f"{folder}/*.img").map(image.decode(), "bytes", into="image").drop("bytes")
+    p = p.map(image.resize((8, 8)), "image").cache().map(image.horizontal_flip(), "image")
+    with p.map(image.to_float(), "image").batch(4, last="keep").loader(executor="inline") as loader:
+        below, batch, above = loader.explain().partition("RULES")[0].partition("PHYSICAL")[2].partition("stream  batch")
+    assert batch
+    assert "ToFloat" in above
+    assert "HorizontalFlip" in below
