@@ -34,6 +34,7 @@ from cedar.operators.base import Env
 _log = logging.getLogger("cedar")
 _LARGE = 1 << 20  # bytes; what is larger is pickled and unpickled beside the loop that talks to the cluster
 _ROOM_SECONDS = 0.05  # between two looks at whether there is room
+_NEW_SECONDS = 1.0  # a scheduler takes up new tasks aside: let go of before that, one would stay with it for good
 _HELD = 256 << 20  # bytes of results that lie here untaken; others stay on their workers until they are next
 
 
@@ -323,8 +324,12 @@ class DaskExecutor(Executor):
     def _drop(self, task: Task) -> None:
         self._room.set()
         for one in task.tries:
-            one.future.release()
             one.following.cancel()
+            young = one.since + _NEW_SECONDS - time.monotonic()
+            if young > 0 and one.future.status == "pending":
+                self._loop.call_later(young, one.future.release)
+            else:
+                one.future.release()
 
 
 async def _finished(future: Any) -> None:

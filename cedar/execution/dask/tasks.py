@@ -76,6 +76,7 @@ class Try:
 
     future: Any
     following: asyncio.Future[None]
+    since: float = field(default_factory=time.monotonic)
 
 
 @dataclass(eq=False)
