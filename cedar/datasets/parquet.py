@@ -117,20 +117,18 @@ class ParquetSource(FileSource):
                     raise ValueError(f"column {name!r} is {column.type}, its metadata says {types.get(name)}")
         for hive in self._hive:
             columns[hive.name] = hive.column(split.file, rows)
-        step = max(_LEAST_ROWS, int(_CHUNK_BYTES * rows / max(self._weight(split), 1)))
+        weight = self._weight(split) if self.repeating else size
+        step = max(_LEAST_ROWS, int(_CHUNK_BYTES * rows / max(weight, 1)))
         for start in range(0, rows, step):
             stop = min(start + step, rows)
             yield Chunk({name: cut(columns[name], start, stop) for name in self._names}, length=stop - start)
 
     def _weight(self, split: Split) -> float:
         """The bytes of a row group that operators will work on."""
-        footer = self._footers[split.file]
-        group = footer.row_group(split.part)
-        found = 0.0
-        for leaf in self._stored[1][split.file]:
-            light = bool(self.repeating) and _column(footer, leaf) in self.repeating
-            found += decoded_bytes(group.column(leaf)) / (_REPEATS if light else 1)
-        return found
+        group = self._footers[split.file].row_group(split.part)
+        leaves = [group.column(leaf) for leaf in self._stored[1][split.file]]
+        light = [leaf.path_in_schema.partition(".")[0] in self.repeating for leaf in leaves]
+        return sum(decoded_bytes(leaf) / (_REPEATS if few else 1) for leaf, few in zip(leaves, light, strict=True))
 
     @once
     def _names(self) -> list[str]:
@@ -261,11 +259,6 @@ def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[str]]:
 
 def _top(item: tuple[str, int]) -> str:
     return item[0].partition(".")[0]
-
-
-def _column(footer: Any, leaf: int) -> str:
-    """The column that a leaf is a part of."""
-    return _top((footer.schema.column(leaf).path, leaf))
 
 
 def _whole(column: pa.ChunkedArray) -> Column:

@@ -20,7 +20,7 @@ import pyarrow.types as pt
 
 from cedar.arrow import numbers, of_numbers
 from cedar.columns import Column, ColumnType, Index, concat, cut, nbytes, take
-from cedar.groups.encode import distinct_rows, list_offsets, renumber, repeated
+from cedar.groups.encode import distinct_rows, firsts, list_offsets, renumber, repeated
 from cedar.groups.gather import gather
 
 Inverse = npt.NDArray[np.int32]
@@ -66,9 +66,7 @@ class Sharing:
     @cached_property
     def first(self) -> Index:
         """int64[held]: a row of each of the held ones, the first; 0 for those that nobody refers to."""
-        first = np.zeros(self.held, dtype=np.int64)
-        first[self.inverse[::-1]] = np.arange(len(self) - 1, -1, -1)
-        return first
+        return firsts(self.inverse, self.held)
 
     def at(self, index: Any) -> tuple[Sharing, Held]:
         """The sharing of the rows at ``index``, as ``narrow`` gives it where it holds more rows than it has."""

@@ -60,7 +60,7 @@ def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], C
         index = of_numbers(heads)
         views = [pc.take(view, index, boundscheck=False) for view in views]
     codes, count, held = _combined(views)
-    first = _firsts(codes, count)
+    first = firsts(codes, count)
     if heads is not None:
         begins = np.zeros(len(columns[0]), dtype=np.int64)
         begins[heads] = 1
@@ -88,7 +88,7 @@ def repeated(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes]
         if count == rows:
             return None
         codes, count, _ = _further(codes, count, _alike(_flat(column)))
-    return None if count == rows else (codes.astype(np.int32), _firsts(codes, count))
+    return None if count == rows else (codes.astype(np.int32), firsts(codes, count))
 
 
 def _heads(views: Sequence[pa.Array]) -> Codes | None:
@@ -130,8 +130,8 @@ def _further(codes: Codes, count: int, view: pa.Array) -> tuple[Codes, int, pa.A
     return codes, count, encoded.dictionary
 
 
-def _firsts(codes: Codes, count: int) -> Codes:
-    """The row where each number first occurs."""
+def firsts(codes: npt.NDArray[Any], count: int) -> Codes:
+    """int64[count]: the row where each number first occurs; 0 for one that does not."""
     first = np.zeros(count, dtype=np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return first

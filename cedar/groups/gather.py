@@ -28,10 +28,7 @@ def gather(values: Any, offsets: Any, rows: Any) -> tuple[Any, Any]:
     new: Any
     places: Any
     if isinstance(offsets, np.ndarray):
-        new = np.zeros(len(lengths) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=new[1:])
-        places = np.repeat(starts - new[:-1], lengths)
-        places += np.arange(new[-1], dtype=np.int64)
+        places, new = stretches(starts, lengths)
     else:
         import torch
 
@@ -41,6 +38,21 @@ def gather(values: Any, offsets: Any, rows: Any) -> tuple[Any, Any]:
         shifts = torch.repeat_interleave(starts - new[:-1], lengths, output_size=total)
         places = shifts + torch.arange(total, device=offsets.device)
     return pick(values, places), new
+
+
+def stretches(starts: Any, lengths: Any) -> tuple[Any, Any]:
+    """Where values stand that lie in stretches, in NumPy: (places int64[total], offsets int64[stretches + 1]).
+
+    Example:
+        >>> places, offsets = stretches(np.array([7, 2]), np.array([2, 1]))
+        >>> places.tolist(), offsets.tolist()
+        ([7, 8, 2], [0, 2, 3])
+    """
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    places = np.repeat(starts - offsets[:-1], lengths)
+    places += np.arange(offsets[-1], dtype=np.int64)
+    return places, offsets
 
 
 def pick(values: Any, places: Any) -> Any:

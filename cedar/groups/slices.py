@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from cedar.arrow import numbers
 from cedar.groups.encode import list_offsets
-from cedar.groups.gather import gather
+from cedar.groups.gather import gather, stretches
 
 Ints = npt.NDArray[np.int64]
 
@@ -66,8 +66,7 @@ class Slices:
 
     def plain(self) -> pa.Array:
         """Every row by itself."""
-        offsets = np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
-        places = np.repeat(self.starts - offsets[:-1], self.lengths) + np.arange(offsets[-1])
+        places, offsets = stretches(self.starts, self.lengths)
         return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(self.values[places]))
 
 

@@ -14,6 +14,7 @@ import pyarrow.types as pt
 from cedar.arrow import of_numbers
 from cedar.columns import Column, ColumnType
 from cedar.errors import PipelineError, user_site
+from cedar.groups.gather import stretches
 from cedar.operators.transform import BadValues, Transform
 
 Array = npt.NDArray[Any]
@@ -59,6 +60,13 @@ class Lists:
     def places(self) -> npt.NDArray[np.int64]:
         """The place of each item in its row."""
         return np.arange(len(self.items)) - np.repeat(self.offsets[:-1], self.lengths)
+
+    def parts(self, starts: Array, lengths: Array) -> pa.Array:
+        """A part of each list, as a column: from which of the items on, and how many."""
+        places, offsets = stretches(starts, lengths)
+        plain = is_numbers(self.items.type) and not self.items.null_count
+        items = values_of(self.items)[places] if plain else self.items.take(of_numbers(places))
+        return lists_from(items, offsets, self.missing)
 
     def numbers(self, name: str) -> Array:
         """The items as numbers.

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from cedar.arrow import of_numbers
 from cedar.columns import Column, ColumnType
 from cedar.errors import PipelineError, user_site
 from cedar.groups.gather import gather
@@ -21,10 +20,8 @@ from cedar.operators.recsys.lists import (
     check_whole,
     is_ids,
     is_lists,
-    is_numbers,
     lists_from,
     offsets_of,
-    values_of,
 )
 from cedar.operators.transform import BadValues, Transform
 
@@ -54,13 +51,7 @@ class FirstX(Transform):
         lists = Lists.of(columns[0])
         if not len(lists) or int(lists.lengths.max()) <= self.x:
             return columns[0]
-        lengths = np.minimum(lists.lengths, self.x)
-        offsets = offsets_of(lengths)
-        places = np.repeat(lists.offsets[:-1] - offsets[:-1], lengths)
-        places += np.arange(offsets[-1])
-        plain = is_numbers(lists.items.type) and not lists.items.null_count
-        items = values_of(lists.items)[places] if plain else lists.items.take(of_numbers(places))
-        return lists_from(items, offsets, lists.missing)
+        return lists.parts(lists.offsets[:-1], np.minimum(lists.lengths, self.x))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from cedar.columns import Column, ColumnType
 from cedar.errors import PipelineError, user_site
 from cedar.operators.algebra import length_changing
-from cedar.operators.recsys.lists import Lists, is_ids, is_lists, lists_from, offsets_of
+from cedar.operators.recsys.lists import Lists, is_ids, is_lists, lists_from
 from cedar.operators.take import whole
 from cedar.operators.text.lists import with_ends
 from cedar.operators.text.tokenise import spec_of
@@ -55,10 +55,8 @@ class Truncate(Transform):
         if not len(lists) or int(lists.lengths.max()) <= self.length:
             return columns[0]
         kept = np.minimum(lists.lengths, self.length)
-        offsets = offsets_of(kept)
         starts = lists.offsets[:-1] if self.keep == "first" else lists.offsets[1:] - kept
-        places = np.repeat(starts - offsets[:-1], kept) + np.arange(offsets[-1])
-        return lists_from(lists.items.take(places), offsets, lists.missing)
+        return lists.parts(starts, kept)
 
 
 @dataclass(frozen=True)
