@@ -128,16 +128,18 @@ def build_rows(items: Sequence[Any], types: RowTypes, origin: Origin, first: int
     Raises:
         RowError: a value that does not fit, or a key that the first 64 rows did not have; names the row.
     """
-    rows = [as_row(_same_form(item, types.form, origin, first + i)) for i, item in enumerate(items)]
+    rows: Sequence[Mapping[Any, Any]] = items
+    if types.form != "dict" or set(map(type, items)) != {dict}:
+        rows = [as_row(_same_form(item, types.form, origin, first + i)) for i, item in enumerate(items)]
     known = types.kinds.keys()
-    for i, row in enumerate(rows):
-        if not row.keys() <= known:
-            extra = next(name for name in row if name not in known)
-            raise origin.error(
-                f"unexpected column {extra!r}: the first {SAMPLE} rows have {list(known)}",
-                first + i,
-                "give it in the first row too (None will do), or say its type with dtypes={...}",
-            )
+    if not known >= set().union(*rows):
+        i, row = next((i, row) for i, row in enumerate(rows) if not row.keys() <= known)
+        extra = next(name for name in row if name not in known)
+        raise origin.error(
+            f"unexpected column {extra!r}: the first {SAMPLE} rows have {list(known)}",
+            first + i,
+            "give it in the first row too (None will do), or say its type with dtypes={...}",
+        )
     columns = {}
     for name, kind in types.kinds.items():
         try:

@@ -21,6 +21,7 @@ from cedar.profile import Profile, Subject
 from cedar.profile.queueing import lock_share
 
 _UNSURE = (0.4, 0.9)  # a share of the GIL between these is asked for again
+_SOME = 0.1  # of an operator's time: less is nothing
 _HELD = 0.4  # of an operator's time
 _SPREAD = 0.8  # of the cores kept busy by threads: nobody waits for the GIL
 _ASKING = 0.1  # seconds that it takes to find out who holds the GIL: processes must save more
@@ -152,6 +153,20 @@ class Known:
         for i, figures in probed.operators.items():  # a run that was not busy holds nobody up
             self._gil[i] = max(self._gil.get(i) or 0.0, figures.gil or 0.0)
 
+    @property
+    def takes_turns(self) -> bool:
+        """Threads that hold the GIL for some of their time, as somebody found, and that do not fill the cores."""
+        return (
+            self.executor == "threads"
+            and self.workers > 1
+            and max(self._gil.values(), default=0.0) > _SOME
+            and self.pace.cores <= _SPREAD * min(self.workers, machine(measure=False).cores)
+        )
+
+    def hold_the_gil(self) -> None:
+        """One thread does what all did: those who may hold the GIL do."""
+        self._gil = dict.fromkeys(self._gil, 1.0)
+
     def completed(self, profile: Profile, local: bool) -> Profile:
         """With what is known of who holds the GIL; who does waits for it, not for anything else."""
         threads = local and self.executor == "threads"
@@ -170,7 +185,7 @@ class Known:
         """
         gil = {i: self._gil.get(i, f.gil) for i, f in profile.operators.items()}
         busy = cores > _SPREAD * min(self.workers, profile.machine.cores)
-        if cores < _ALONE or not (busy or self._gil):
+        if cores < _ALONE or self.workers < 2 or not (busy or self._gil):
             return gil
         nodes = self._binding.nodes
         taken = {i: float(nodes[i].operator.effects().per_row) if g is None else g for i, g in gil.items()}

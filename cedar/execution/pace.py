@@ -11,6 +11,7 @@ from cedar.execution.runner import Runner
 
 _EVERY = 0.05  # seconds between two readings
 _CROWDED = 0.3  # of the time that threads want a core: more, and who waits for whom cannot be told
+_HERE = 0.8  # of the work: as much must have been done by threads of this process
 _FADES = 4.0  # seconds after which what was seen weighs half
 
 
@@ -91,9 +92,13 @@ class Pace:
 
     @property
     def speed(self) -> float:
-        """Rows read per second of late; the time in which other programs had our cores does not count."""
+        """Rows read per second of late; the time in which other programs had our cores does not count.
+
+        Threads beside processes that do the work wait for those, and say nothing of other programs.
+        """
         seen = self._seen
-        ours = seen.pool / (seen.pool + seen.crowded) if seen.pool > 0 else 1.0
+        here = seen.pool > 0 and seen.pool >= _HERE * seen.work
+        ours = seen.pool / (seen.pool + seen.crowded) if here else 1.0
         return seen.rows / (seen.elapsed * ours) if seen.elapsed else 0.0
 
     @property

@@ -11,6 +11,7 @@ from functools import partial
 from cedar import graph
 from cedar.datasets.base import Read
 from cedar.execution import processes
+from cedar.execution.alone import Alone
 from cedar.execution.binding import Binding
 from cedar.execution.calling import Calls, Over, beside
 from cedar.execution.checking import check_plan
@@ -60,6 +61,7 @@ class Plans:
         self.current = first
         self.history: list[str] = []  # what was changed while running, and why
         self._known = Known(binding, metrics)
+        self._alone = Alone(self._known, metrics)
         self._binding = binding
         self._metrics = metrics
         self._written = Plan.as_written(binding.root)
@@ -145,6 +147,7 @@ class Plans:
         self._looks.begin(self._metrics.elapsed)
         self._left.clear()
         self._known.start(runner)
+        self._alone.start()
 
     def reads(self, share: float) -> None:
         """The share of the rows that this rank reads, 0 to 1."""
@@ -162,8 +165,26 @@ class Plans:
         self._warmed()
         news = self._known.pace.look() or not self._looks.taken
         busy = self._next or self._warming or (self._thread is not None and self._thread.is_alive())
-        if news and not (self._settled or self._broken or busy):
+        if not news or self._settled or self._broken or busy:
+            return
+        if self._alone.tries:
+            self._tried()
+        elif self._alone.due() and not (self._content() or _in_processes(self.current)):
+            self._alone.begin(self._runner.ahead if self._runner is not None else 0)
+            self.current = replace(self.current, workers=1)
+        else:
             self._consider()
+
+    def _tried(self) -> None:
+        """One thread at work alone may have shown what it does."""
+        found = self._alone.end()
+        if found is None:
+            return
+        threads, why = found
+        self.current = replace(self.current, workers=threads)
+        if why:
+            self.history.append(why)
+            self._closely()  # by the figures of one thread, processes may be worth their start
 
     def _consider(self) -> None:
         """Look for another plan, where it is time to and worth it."""
@@ -271,7 +292,8 @@ class Plans:
         def check(plan: Plan) -> Difference | None:
             return calls.make(partial(check_plan, self._binding, plan, rows))
 
-        return self.planner.improve(profile, horizon, check, self._known.guesses)
+        plan = self.planner.improve(profile, horizon, check, self._known.guesses)
+        return replace(plan, workers=1) if plan is not None and self._alone.better and not _in_processes(plan) else plan
 
     def _gain(self, plan: Plan, profile: Profile) -> float:
         """How many times as fast as the current plan another one should be."""

@@ -45,6 +45,23 @@ def test_what_is_around_operators_is_what_threads_did_beside_them(monkeypatch: p
     runner.close()
 
 
+def test_threads_beside_processes_do_not_say_that_others_have_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics, spent = Metrics(), [0.0, 0.0]
+    monkeypatch.setattr(clocks, "spent_by", lambda _: tuple(spent))
+    pace, runner = Pace(metrics), Runner("threads", 2)
+    pace.start(runner)
+    for _ in range(10):
+        pace.look()
+        metrics.elapsed += 0.1
+        metrics.rows_read += 100
+        metrics.work += 0.18  # in processes
+        spent[0] += 0.01
+        spent[1] += 0.01
+    assert pace.look()
+    assert pace.speed == pytest.approx(1000)
+    runner.close()
+
+
 def test_it_follows_a_run_that_slows_down() -> None:
     metrics = Metrics()
     pace = Pace(metrics)
