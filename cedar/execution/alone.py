@@ -9,59 +9,70 @@ from __future__ import annotations
 from cedar.execution.known import Known
 from cedar.execution.metrics import Metrics
 
-_SECONDS = 0.25  # for the threads to show what they do, and as long for one of them
+_SECONDS = 0.25  # of each part of a trial
 _TASKS = 8  # in that time, at least: what is done in large pieces passes no lock to and fro
-_FASTER = 1.1  # times as fast: less may be chance
+_FASTER = 1.1  # times as fast as before and after: less may be chance
 _WORTH = 1.0  # seconds of waiting that are left: less does not pay for a slow moment
 
 
 class Alone:
-    """Of one loader; tried once."""
+    """Of one loader. A trial has three parts: all threads, one, and all again, for a run may change by itself."""
 
     def __init__(self, known: Known, metrics: Metrics) -> None:
+        self.better = False  # one thread does more than several
+        self.tries = False  # a trial is under way
+        self.why = ""
         self._known = known
         self._metrics = metrics
-        self.better = False  # one thread does more than several
-        self._tried = False
-        self._before: tuple[int, float] | None = None  # threads, and their rows per second
-        self._first: int | None = None  # the task from which on one thread is alone; None once it is
-
-    @property
-    def tries(self) -> bool:
-        """One thread is at work in the place of several."""
-        return self._before is not None
+        self._done = False
+        self._threads = 0
+        self._speeds: list[float] = []  # rows per second in each part
+        self._first: int | None = None  # the task with which a part begins; None once it has
 
     def start(self) -> None:
-        """An iteration begins, with all threads."""
-        self._before = None
+        """An iteration begins; a trial of the last one is over."""
+        self.tries = False
 
     def due(self) -> bool:
-        """Threads hold each other up, for all that is known, and have shown what they do."""
+        """Threads hold each other up, for all that is known."""
         known, metrics = self._known, self._metrics
         return (
-            not self._tried
+            not self._done
             and known.takes_turns
             and known.pace.seconds >= _SECONDS
             and metrics.tasks * _SECONDS >= _TASKS * metrics.elapsed
             and known.rest() >= _WORTH
         )
 
-    def begin(self, in_flight: int) -> None:
-        """From now on there is one thread; those before it finish what they have."""
-        self._before = self._known.workers, self._known.pace.speed
-        self._first = self._metrics.tasks + in_flight
+    def begin(self) -> None:
+        """The first part: all threads, from now on."""
+        self.tries, self._threads, self._speeds, self._first = True, self._known.workers, [], None
+        self._known.pace.renew()
 
-    def end(self) -> tuple[int, str] | None:
-        """How many threads are to go on, and why; None as long as it is not known."""
+    def step(self, in_flight: int) -> int | None:
+        """How many threads there are to be from now on; None as long as a part of the trial goes on.
+
+        Args:
+            in_flight: tasks that were begun; they do not count for the next part.
+        """
         pace = self._known.pace
         if self._first is not None and self._metrics.tasks >= self._first:
             self._first = None
             pace.renew()
-        if self._before is None or self._first is not None or pace.seconds < _SECONDS:
+        if self._first is not None or pace.seconds < _SECONDS:
             return None
-        (threads, before), self._before, self._tried = self._before, None, True
-        if pace.speed < _FASTER * before:
-            return threads, ""
-        self.better = True
+        self._speeds.append(pace.speed)
+        self._first = self._metrics.tasks + in_flight
+        if len(self._speeds) == 1:
+            return 1
+        if self._speeds[1] < _FASTER * self._speeds[-1 if len(self._speeds) > 2 else 0]:
+            self.tries, self._done = False, True
+            return self._threads
+        if len(self._speeds) == 2:
+            return self._threads
+        self.tries, self._done, self.better = False, True, True
+        before, one, after = self._speeds
+        several = f"{self._threads} that share the GIL {before:,.0f} and {after:,.0f}"
+        self.why = f"one thread does {one:,.0f} rows/s, {several}"
         self._known.hold_the_gil()
-        return 1, f"one thread does {pace.speed:,.0f} rows/s, {threads} that share the GIL did {before:,.0f}"
+        return 1

@@ -21,7 +21,7 @@ from cedar.profile import Profile, Subject
 from cedar.profile.queueing import lock_share
 
 _UNSURE = (0.4, 0.9)  # a share of the GIL between these is asked for again
-_SOME = 0.1  # of an operator's time: less is nothing
+_SOME = 0.15  # of an operator's time: with less, two threads do more than one
 _HELD = 0.4  # of an operator's time
 _SPREAD = 0.8  # of the cores kept busy by threads: nobody waits for the GIL
 _ASKING = 0.1  # seconds that it takes to find out who holds the GIL: processes must save more

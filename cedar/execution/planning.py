@@ -168,22 +168,19 @@ class Plans:
         if not news or self._settled or self._broken or busy:
             return
         if self._alone.tries:
-            self._tried()
+            self._try_alone()
         elif self._alone.due() and not (self._content() or _in_processes(self.current)):
-            self._alone.begin(self._runner.ahead if self._runner is not None else 0)
-            self.current = replace(self.current, workers=1)
+            self._alone.begin()
         else:
             self._consider()
 
-    def _tried(self) -> None:
-        """One thread at work alone may have shown what it does."""
-        found = self._alone.end()
-        if found is None:
-            return
-        threads, why = found
-        self.current = replace(self.current, workers=threads)
-        if why:
-            self.history.append(why)
+    def _try_alone(self) -> None:
+        """One thread may do more than several: a trial goes on, or ends."""
+        threads = self._alone.step(self._runner.ahead if self._runner is not None else 0)
+        if threads is not None:
+            self.current = replace(self.current, workers=threads)
+        if not self._alone.tries and self._alone.better:
+            self.history.append(self._alone.why)
             self._closely()  # by the figures of one thread, processes may be worth their start
 
     def _consider(self) -> None:

@@ -41,7 +41,7 @@ class Together:
         with self.lock:
             self.inside += 1
             many = self.inside
-        time.sleep(0.0004 * many**self.power)
+        time.sleep(0.001 * many**self.power)
         with self.lock:
             self.inside -= 1
         return x + 1
@@ -50,12 +50,14 @@ class Together:
 @pytest.mark.parametrize(("power", "threads"), [(3.0, 1), (0.0, 2)])
 def test_one_thread_stays_alone_where_it_does_more(monkeypatch: pytest.MonkeyPatch, power: float, threads: int) -> None:
     monkeypatch.setattr(alone, "_WORTH", 0.0)
+    monkeypatch.setattr(alone, "_SECONDS", 0.5)
+    monkeypatch.setattr(alone, "_TASKS", 2)
     pipeline = cedar.from_items(Numbers()).map(Together(power), "x").batch(4, last="keep")
     with pipeline.loader(executor="threads", workers=2) as run:
         run._plans.planner.most_workers = 2  # type: ignore[union-attr] # calls that wait are worth more threads
         run._plans._known._gil = {1: 0.3}  # as somebody found
         found = [x for batch in run for x in batch["x"].tolist()]
-        tried, kept, history = run._plans._alone._tried, run._plans._known.workers, run._plans.history
+        tried, kept, history = run._plans._alone._done, run._plans._known.workers, run._plans.history
     assert found == list(range(1, ROWS + 1))
     assert tried
     assert kept == threads
