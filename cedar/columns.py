@@ -160,6 +160,19 @@ def concat(columns: Sequence[Column]) -> Column:
     return pa.concat_arrays([c if isinstance(c, pa.Array) else c.plain() for c in columns])
 
 
+def copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same numbers in memory of their own."""
+    made = buffers.empty(array.shape, array.dtype)
+    np.copyto(made, array)
+    return made
+
+
+def writeable(column: Column) -> Column:
+    """A column whose array, if it is one, may be written into: a copy of one that others see."""
+    shared = isinstance(column, np.ndarray) and not column.flags.writeable and not column.dtype.hasobject
+    return copied(column) if shared else column
+
+
 def nbytes(column: Column) -> int:
     """The bytes that a column's rows take, Python objects estimated."""
     if isinstance(column, pa.Array):

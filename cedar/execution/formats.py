@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cedar.block import Block
+from cedar.columns import writeable
 from cedar.errors import CedarError, PipelineError, Site
 from cedar.groups.column import GroupColumn
 from cedar.operators.base import Env
@@ -48,7 +49,7 @@ class Finish:
             keys = block.live_keys() if block.aligned else None
             groups = {} if self.marked is None else group_tensors(in_groups(block, self.marked.groups), convert)
             columns = {
-                name: groups[name] if name in groups else convert(column, name, keys)
+                name: groups[name] if name in groups else convert(writeable(column), name, keys)
                 for name, column in block.columns.items()
             }
         return Block(columns, block.keys, block.dead, aligned=False)

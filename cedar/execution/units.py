@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cedar.block import Block
+from cedar.columns import writeable
 from cedar.errors import CedarError
 from cedar.execution.account import Account
 from cedar.execution.chain import Step
@@ -62,6 +63,7 @@ class Units:
             yield piece.units - 1, NOTHING if replaced(block) else self.value(block, runner)
             return
         counted = 0
+        block = block.only_columns({name: writeable(column) for name, column in block.columns.items()})
         for slot, row in zip(block.live_slots().tolist(), block.rows(), strict=True):
             self.account.add(block, range(counted, slot + 1), 1, total)
             counted = slot + 1

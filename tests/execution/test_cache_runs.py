@@ -107,6 +107,27 @@ def test_a_consumer_that_writes_into_batches_changes_nothing(files: str, tmp_pat
                         batch["x"][:] = -1
 
 
+def test_rows_one_by_one_may_be_written_too(files: str) -> None:
+    p = cedar.read_parquet(files).select("x").map(lambda x: np.full(2, x), "x", into="t").cache("memory")
+    loader = p.loader()
+    for _ in range(3):
+        rows = list(loader)
+        assert [row["t"][0] for row in rows] == list(range(60))
+        for row in rows:
+            row["t"][:] = -1
+
+
+def test_functions_above_a_cache_get_arrays_that_they_cannot_write(files: str) -> None:
+    def grow(t: Any) -> Any:
+        t += 1
+        return t
+
+    p = cedar.read_parquet(files).select("x").map(lambda x: np.full(2, x), "x", into="t").cache("memory")
+    for changed in (p.map(grow, "t"), p.map_batches(lambda b: grow(b["t"]), "t", format="numpy")):
+        with pytest.raises(cedar.RowError, match="read-only"):
+            list(changed.batch(5).loader())
+
+
 def test_skips_come_back_from_a_directory(files: str, tmp_path: Path) -> None:
     def picky(x: int) -> int:
         if x % 10 == 3:

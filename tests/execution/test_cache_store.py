@@ -85,8 +85,12 @@ def test_memory_is_not_reached_by_what_is_done_to_rows() -> None:
     numbers = pa.array(np.zeros(2, dtype=np.int64))
     given = Block({"x": np.zeros((2, 2)), "o": objects([[1], [2]]), "a": numbers}, Keys(np.arange(2)))
     memory.put("g", "n", [given])
-    for _ in range(2):
-        given.columns["x"][:] = 7
+    for write in (True, False, False):
+        if write:
+            given.columns["x"][:] = 7
+        else:
+            with pytest.raises(ValueError, match="read-only"):
+                given.columns["x"][:] = 7
         given.columns["o"][0].append(5)
         from_dlpack(given.columns["a"])[:] = 7
         (given,) = memory.get("g", "n") or []

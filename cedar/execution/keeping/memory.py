@@ -1,4 +1,4 @@
-"""Entries in memory. They share nothing with the rows of a run, which functions and trainers may write into."""
+"""Entries in memory. Nobody writes into them: a run gets read-only views of their arrays, and copies of the rest."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from cedar import buffers
 from cedar.block import Block
-from cedar.columns import Column
+from cedar.columns import Column, copied
 from cedar.execution.keeping.evicting import Held, Passes, leaving
 from cedar.groups.column import own_each
+from cedar.operators.arguments import read_only
 
 
 class Memory:
@@ -29,7 +29,7 @@ class Memory:
         self.evicted = 0
 
     def get(self, group: str, name: str) -> list[Block] | None:
-        """The blocks of an entry, which are the caller's."""
+        """The blocks of an entry; those of their arrays that can be written are the caller's."""
         with self._lock:
             now = self._clock()
             self._passes.visit(group, name, now)
@@ -38,7 +38,7 @@ class Memory:
                 return None
             held, blocks = found
             self._entries[name] = (Held(name, group, held.nbytes, now), blocks)
-        return _copied(blocks)
+        return _given(blocks)
 
     def holds(self, name: str) -> bool:
         return name in self._entries
@@ -72,14 +72,30 @@ def _copied(blocks: list[Block]) -> list[Block]:
     return [b.only_columns(own_each(b.columns, _own)) for b in blocks]
 
 
+def _given(blocks: list[Block]) -> list[Block]:
+    """Views of arrays, and copies of the rest: a tensor made of Arrow's memory could be written into.
+
+    What is handed over of a view is a copy, see ``writeable``.
+    """
+    given = []
+    for block in blocks:
+        arrays = {name: read_only(column) for name, column in block.columns.items() if _is_plain(column)}
+        others = {name: column for name, column in block.columns.items() if name not in arrays}
+        columns = arrays | own_each(others, _own)
+        given.append(block.only_columns({name: columns[name] for name in block.columns}))
+    return given
+
+
+def _is_plain(column: Column) -> bool:
+    return isinstance(column, np.ndarray) and not column.dtype.hasobject
+
+
 def _own(column: Column) -> Column:
-    """A copy of the rows alone: a tensor made of a batch may be written, and then so is the memory that it shares."""
+    """A copy of the rows alone."""
     if isinstance(column, pa.Array):
         return pa.concat_arrays([column, column.slice(0, 0)])  # two, for one alone is not copied
-    if not column.dtype.hasobject:
-        made = buffers.empty(column.shape, column.dtype)  # an entry is copied in every epoch
-        np.copyto(made, column)
-        return made
+    if _is_plain(column):
+        return copied(column)
     own = np.empty_like(column)
     for i, value in enumerate(column.flat):
         own.flat[i] = copy.deepcopy(value)
