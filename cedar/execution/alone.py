@@ -11,6 +11,7 @@ from cedar.execution.metrics import Metrics
 
 _SECONDS = 0.25  # of each part of a trial
 _TASKS = 8  # in that time, at least: what is done in large pieces passes no lock to and fro
+_PARTS = 4  # such times it takes, what was begun before a part included
 _FASTER = 1.1  # times as fast as before and after: less may be chance
 _WORTH = 1.0  # seconds of waiting that are left: less does not pay for a slow moment
 
@@ -29,9 +30,12 @@ class Alone:
         self._speeds: list[float] = []  # rows per second in each part
         self._first: int | None = None  # the task with which a part begins; None once it has
 
-    def start(self) -> None:
-        """An iteration begins; a trial of the last one is over."""
+    def stop(self) -> int | None:
+        """An iteration ended: how many threads there are to be again, where a trial was under way."""
+        if not self.tries:
+            return None
         self.tries = False
+        return self._threads
 
     def due(self) -> bool:
         """Threads hold each other up, for all that is known."""
@@ -42,7 +46,13 @@ class Alone:
             and known.pace.seconds >= _SECONDS
             and metrics.tasks * _SECONDS >= _TASKS * metrics.elapsed
             and known.rest() >= _WORTH
+            and self._in_time()
         )
+
+    def _in_time(self) -> bool:
+        """The trial ends before the iteration does."""
+        rows = self._known.remaining()
+        return rows is None or rows >= _PARTS * _SECONDS * self._known.pace.rate
 
     def begin(self) -> None:
         """The first part: all threads, from now on."""
@@ -61,7 +71,7 @@ class Alone:
             pace.renew()
         if self._first is not None or pace.seconds < _SECONDS:
             return None
-        self._speeds.append(pace.speed)
+        self._speeds.append(pace.rate)
         self._first = self._metrics.tasks + in_flight
         if len(self._speeds) == 1:
             return 1

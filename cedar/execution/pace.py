@@ -98,8 +98,12 @@ class Pace:
         """
         seen = self._seen
         here = seen.pool > 0 and seen.pool >= _HERE * seen.work
-        ours = seen.pool / (seen.pool + seen.crowded) if here else 1.0
-        return seen.rows / (seen.elapsed * ours) if seen.elapsed else 0.0
+        return self.rate * (1 + seen.crowded / seen.pool) if here else self.rate
+
+    @property
+    def rate(self) -> float:
+        """Rows read per second of late, whoever has the cores: several threads also take them from each other."""
+        return self._seen.rows / self._seen.elapsed if self._seen.elapsed else 0.0
 
     @property
     def waiting(self) -> float:

@@ -147,7 +147,9 @@ class Plans:
         self._looks.begin(self._metrics.elapsed)
         self._left.clear()
         self._known.start(runner)
-        self._alone.start()
+        threads = self._alone.stop()
+        if threads is not None:
+            self.current = replace(self.current, workers=threads)
 
     def reads(self, share: float) -> None:
         """The share of the rows that this rank reads, 0 to 1."""

@@ -9,9 +9,11 @@ import pytest
 
 import cedar
 from cedar.execution import alone
+from cedar.execution.alone import Alone
 from cedar.execution.binding import Binding
 from cedar.execution.known import Known
 from cedar.execution.metrics import Metrics
+from cedar.execution.pace import Counters
 from cedar.operators.base import Env
 from cedar.profile import Machine, OperatorProfile, Profile
 
@@ -50,7 +52,7 @@ class Together:
 @pytest.mark.parametrize(("power", "threads"), [(3.0, 1), (0.0, 2)])
 def test_one_thread_stays_alone_where_it_does_more(monkeypatch: pytest.MonkeyPatch, power: float, threads: int) -> None:
     monkeypatch.setattr(alone, "_WORTH", 0.0)
-    monkeypatch.setattr(alone, "_SECONDS", 0.5)
+    monkeypatch.setattr(alone, "_SECONDS", 0.3)
     monkeypatch.setattr(alone, "_TASKS", 2)
     pipeline = cedar.from_items(Numbers()).map(Together(power), "x").batch(4, last="keep")
     with pipeline.loader(executor="threads", workers=2) as run:
@@ -80,7 +82,7 @@ def test_what_one_thread_does_alone_is_no_sign_that_nobody_holds_the_gil() -> No
     known = _known()
     known.workers, known._gil = 1, {1: 0.3}
     known.hold_the_gil()
-    known.pace._seen = type(known.pace._seen)(rows=100, elapsed=1.0, pool=1.0, own=0.6)  # and the loader's own thread
+    known.pace._seen = Counters(rows=100, elapsed=1.0, pool=1.0, own=0.6)  # and the loader's own thread
     assert known.pace.cores > 1.5
     figures = OperatorProfile("map", 1, 100, wall=1e-4, cpu=1e-4)
     profile = Profile("", {1: figures}, Machine(2, 1 << 34), workers=1)
@@ -90,3 +92,17 @@ def test_what_one_thread_does_alone_is_no_sign_that_nobody_holds_the_gil() -> No
 def _known() -> Known:
     root = cedar.from_items([{"a": 1}]).map(abs, "a").node
     return Known(Binding(root, None, Env(sampling=True)), Metrics(seconds={1: 1.0}))
+
+
+def test_a_trial_that_an_iteration_ends_leaves_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = _known()
+    known.workers, known._gil = 3, {1: 0.3}
+    trial = Alone(known, Metrics())
+    trial.begin()
+    known.pace._seen = Counters(rows=100, elapsed=1.0)
+    assert trial.step(in_flight=6) == 1
+    assert trial.stop() == 3
+    assert trial.stop() is None
+    monkeypatch.setattr(Known, "remaining", lambda _: 10.0)
+    known.pace._seen = Counters(rows=100, elapsed=1.0)
+    assert not trial._in_time(), "it would end in the middle of the next one"
