@@ -143,19 +143,32 @@ def _row_by_row(step: Step, block: Block, env: Env, marks: Marks) -> Block:
 
 
 def _run_parts(step: Step, block: Block, env: Env, timing: Timing, sizes: Sizes) -> Block:
-    """One operator at a time, measured. Operators that work together run so on a few rows alone, all else as ever."""
+    """One operator at a time, measured.
+
+    Operators that work together run so on a few rows alone. That gives each one's share; the time that they share is
+    that of all together, on all rows.
+    """
     together = len(step.parts) > 1 and hasattr(step.kernel, "inexact") and block.aligned
     rows = max(_LOOKED_AT, block.slots // _LOOKED_AT) if together else block.slots
     looked = block if rows >= block.slots else block.slice(0, rows)
+    parts = []
     for part in step.parts or (step,):
         before, start = looked, clocks.now()
         looked = part.kernel(before, env)
-        took = clocks.now().since(start)
+        parts.append((part, before, looked, clocks.now().since(start)))
+    faster, done = 1.0, looked
+    if rows < block.slots or getattr(step.kernel, "inexact", False):
+        start = clocks.now()
+        done = step.kernel(block, env)  # as where nobody looks
+        if rows < block.slots and rows:
+            apart = sum(took.wall for *_, took in parts) / rows
+            faster = clocks.now().since(start).wall / block.slots / max(apart, 1e-12)
+    for part, before, after, took in parts:
         if part.operators:
             pooled = getattr(part.kernel, "pooled", False)  # works in threads of a library, whose time is not ours
-            observe(timing, part.operators[0], before, looked, took.wall, took.wall if pooled else took.cpu, sizes)
-    apart = rows < block.slots or getattr(step.kernel, "inexact", False)
-    return step.kernel(block, env) if apart else looked  # as where nobody looks
+            wall, cpu = took.wall * faster, (took.wall if pooled else took.cpu) * faster
+            observe(timing, part.operators[0], before, after, wall, cpu, sizes)
+    return done
 
 
 def run_program(program: Program, block: Block, env: Env, timing: Timing) -> Block:
