@@ -31,7 +31,7 @@ class Alone:
         self._first: int | None = None  # the task with which a part begins; None once it has
 
     def stop(self) -> int | None:
-        """An iteration ended: how many threads there are to be again, where a trial was under way."""
+        """An iteration, or a plan, ended: how many threads there are to be again, where a trial was under way."""
         if not self.tries:
             return None
         self.tries = False

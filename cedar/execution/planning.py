@@ -100,6 +100,9 @@ class Plans:
         with self._lock:
             if self._next is not None:
                 self._take(self._next)
+            threads = self._alone.stop()
+            if threads is not None and self.current.workers in (None, 1):
+                self.current = replace(self.current, workers=threads)
             live = self.planner is not None
             fresh = live and (not self._looks.taken or not self._known.pace.seconds)
             self._runner = runner
@@ -147,9 +150,6 @@ class Plans:
         self._looks.begin(self._metrics.elapsed)
         self._left.clear()
         self._known.start(runner)
-        threads = self._alone.stop()
-        if threads is not None:
-            self.current = replace(self.current, workers=threads)
 
     def reads(self, share: float) -> None:
         """The share of the rows that this rank reads, 0 to 1."""

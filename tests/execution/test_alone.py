@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 
@@ -106,3 +107,13 @@ def test_a_trial_that_an_iteration_ends_leaves_all_threads(monkeypatch: pytest.M
     monkeypatch.setattr(Known, "remaining", lambda _: 10.0)
     known.pace._seen = Counters(rows=100, elapsed=1.0)
     assert not trial._in_time(), "it would end in the middle of the next one"
+
+
+def test_another_epoch_has_all_threads_again() -> None:
+    with cedar.from_items([{"x": i} for i in range(50)]).map(abs, "x").batch(10).loader(workers=2) as run:
+        plans = run._plans
+        list(run)
+        plans._alone.begin()  # one thread was at work when the epoch ended
+        plans.current = dataclasses.replace(plans.current, workers=1)
+        next(iter(run))
+        assert (plans.current.workers, plans._known.workers) == (2, 2)
