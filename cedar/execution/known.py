@@ -165,7 +165,7 @@ class Known:
 
     def hold_the_gil(self) -> None:
         """One thread does what all did: those who may hold the GIL do."""
-        self._gil = dict.fromkeys(self._gil, 1.0)
+        self._gil = {i: float(share > 0.0) for i, share in self._gil.items()}
 
     def completed(self, profile: Profile, local: bool) -> Profile:
         """With what is known of who holds the GIL; who does waits for it, not for anything else."""
