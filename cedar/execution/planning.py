@@ -8,7 +8,6 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from cedar import graph
 from cedar.datasets.base import Read
 from cedar.execution import processes
 from cedar.execution.alone import Alone
@@ -171,7 +170,7 @@ class Plans:
             return
         if self._alone.tries:
             self._try_alone()
-        elif self._alone.due() and not (self._content() or _in_processes(self.current)):
+        elif self._alone.due() and not (self._content() or self.current.in_processes):
             self._alone.begin()
         else:
             self._consider()
@@ -292,7 +291,7 @@ class Plans:
             return calls.make(partial(check_plan, self._binding, plan, rows))
 
         plan = self.planner.improve(profile, horizon, check, self._known.guesses)
-        return replace(plan, workers=1) if plan is not None and self._alone.better and not _in_processes(plan) else plan
+        return replace(plan, workers=1) if plan is not None and self._alone.better and not plan.in_processes else plan
 
     def _gain(self, plan: Plan, profile: Profile) -> float:
         """How many times as fast as the current plan another one should be."""
@@ -310,7 +309,7 @@ class Plans:
 
     def _warm(self, plan: Plan) -> None:
         """The run goes on as it is, into the next epoch too, until the processes of the next plan are there."""
-        if not _in_processes(plan):
+        if not plan.in_processes:
             self._change(plan, _CHOSEN)
             return
         workers = self._known.processes  # threads may be more, where they wait, or one alone
@@ -393,11 +392,7 @@ class Plans:
 
     @property
     def _local(self) -> bool:
-        return not _in_processes(self.current)
-
-
-def _in_processes(plan: Plan) -> bool:
-    return any(node.place == "processes" for node in graph.walk(plan.root))
+        return not self.current.in_processes
 
 
 def _source(node: Node) -> object:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from cedar import graph
 from cedar.graph import Node
 from cedar.profile import Profile
 
@@ -77,6 +78,11 @@ class Plan:
     def as_written(root: Node) -> Plan:
         """The plan that changes nothing."""
         return Plan(root, root)
+
+    @property
+    def in_processes(self) -> bool:
+        """Some operator runs in processes beside this one."""
+        return any(node.place == "processes" for node in graph.walk(self.root))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON that can be reviewed: a node a line; it holds no function and no data.
