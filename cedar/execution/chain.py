@@ -151,23 +151,24 @@ def _run_parts(step: Step, block: Block, env: Env, timing: Timing, sizes: Sizes)
     together = len(step.parts) > 1 and hasattr(step.kernel, "inexact") and block.aligned
     rows = max(_LOOKED_AT, block.slots // _LOOKED_AT) if together else block.slots
     looked = block if rows >= block.slots else block.slice(0, rows)
-    parts = []
+    apart, seconds = Timing(), 0.0
     for part in step.parts or (step,):
         before, start = looked, clocks.now()
         looked = part.kernel(before, env)
-        parts.append((part, before, looked, clocks.now().since(start)))
-    faster, done = 1.0, looked
-    if rows < block.slots or getattr(step.kernel, "inexact", False):
-        start = clocks.now()
-        done = step.kernel(block, env)  # as where nobody looks
-        if rows < block.slots and rows:
-            apart = sum(took.wall for *_, took in parts) / rows
-            faster = clocks.now().since(start).wall / block.slots / max(apart, 1e-12)
-    for part, before, after, took in parts:
+        took = clocks.now().since(start)
+        seconds += took.wall
         if part.operators:
             pooled = getattr(part.kernel, "pooled", False)  # works in threads of a library, whose time is not ours
-            wall, cpu = took.wall * faster, (took.wall if pooled else took.cpu) * faster
-            observe(timing, part.operators[0], before, after, wall, cpu, sizes)
+            observe(apart, part.operators[0], before, looked, took.wall, took.wall if pooled else took.cpu, sizes)
+    few, faster, done = 0 < rows < block.slots, 1.0, looked
+    if few or getattr(step.kernel, "inexact", False):
+        start = clocks.now()
+        done = step.kernel(block, env)  # as where nobody looks
+        if few and seconds:
+            faster = clocks.now().since(start).wall / block.slots * rows / seconds
+    for i, seen in apart.seen.items():
+        seen = replace(seen, wall=seen.wall * faster, cpu=seen.cpu * faster)
+        timing.seen[i] = timing.seen[i] + seen if i in timing.seen else seen
     return done
 
 

@@ -42,15 +42,15 @@ class Finish:
     def __call__(self, block: Block, env: Env) -> Block:
         from cedar.convert import to_arrow, to_numpy, to_torch
 
+        own = {name: writeable(column) for name, column in block.columns.items()}
         if self.format == "arrow":
-            columns = {name: to_arrow(column, name) for name, column in block.columns.items()}
+            columns = {name: to_arrow(column, name) for name, column in own.items()}
         else:
             convert: Callable[..., Any] = to_torch if self.format == "torch" else to_numpy
             keys = block.live_keys() if block.aligned else None
             groups = {} if self.marked is None else group_tensors(in_groups(block, self.marked.groups), convert)
             columns = {
-                name: groups[name] if name in groups else convert(writeable(column), name, keys)
-                for name, column in block.columns.items()
+                name: groups[name] if name in groups else convert(column, name, keys) for name, column in own.items()
             }
         return Block(columns, block.keys, block.dead, aligned=False)
 

@@ -170,7 +170,7 @@ class Plans:
             return
         if self._alone.tries:
             self._try_alone()
-        elif self._alone.due() and not (self._content() or self.current.in_processes):
+        elif self.planner.most_workers is not None and self._alone.due() and not (self._content() or not self._local):
             self._alone.begin()
         else:
             self._consider()

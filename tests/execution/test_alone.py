@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,14 @@ def test_one_thread_stays_alone_where_it_does_more(monkeypatch: pytest.MonkeyPat
     assert tried
     assert kept == threads
     assert any("one thread does" in why for why in history) == (threads == 1)
+
+
+@pytest.mark.parametrize("asked", [{"workers": 2}, {"executor": "threads"}])
+def test_as_many_threads_as_the_user_asked_for_stay(monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]) -> None:
+    monkeypatch.setattr(Alone, "due", lambda _: True)
+    with cedar.from_items(Numbers()).map(abs, "x").batch(4).loader(**asked) as run:
+        list(run)
+        assert not run._plans._alone._threads, "no trial began"
 
 
 @pytest.mark.parametrize(

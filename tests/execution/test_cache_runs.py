@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from torch.utils.dlpack import from_dlpack
 
 import cedar
 from cedar import col
@@ -115,6 +116,16 @@ def test_rows_one_by_one_may_be_written_too(files: str) -> None:
         assert [row["t"][0] for row in rows] == list(range(60))
         for row in rows:
             row["t"][:] = -1
+
+
+def test_tables_share_no_memory_with_a_cache(files: str) -> None:
+    p = cedar.read_parquet(files).select("x").map(lambda x: np.full(2, x), "x", into="t").cache("memory")
+    loader = p.batch(5).loader(format="arrow")
+    for _ in range(3):
+        tables = list(loader)
+        assert [t for table in tables for t, _ in table["t"].to_pylist()] == list(range(60))
+        for table in tables:
+            from_dlpack(table["t"].chunk(0).values)[:] = -1
 
 
 def test_functions_above_a_cache_get_arrays_that_they_cannot_write(files: str) -> None:

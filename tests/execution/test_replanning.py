@@ -154,6 +154,8 @@ def test_profiles_are_alike_where_nothing_that_matters_changed() -> None:
 class Stubborn:
     """A planner that always wants the same plan, whatever it is told."""
 
+    most_workers = None
+
     def __init__(self, plan: Plan) -> None:
         self.plan, self.asked = plan, 0
         self.kept: list[Plan] = []
