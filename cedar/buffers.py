@@ -29,6 +29,8 @@ class _Spare:
         self._lock = threading.RLock()  # a collection within may give back more
         self._idle: OrderedDict[int, list[mmap.mmap]] = OrderedDict()
         self._bytes = 0
+        self._used = 0  # bytes that somebody holds
+        self._peaks = [0, 0]  # the most of those since the last look, and between it and the one before
         self._asked = 0
         self._least: dict[int, int] = {}  # of each size, how much was idle at the least since the last look
 
@@ -37,9 +39,12 @@ class _Spare:
             self._asked += size
             if self._asked >= _LOOK:
                 self._trim()
+            self._used += size
+            self._peaks[0] = max(self._peaks[0], self._used)
             if size in self._idle:
                 return self._pop(size)
             self._least[size] = 0
+            self._shrink()
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             memory.madvise(mmap.MADV_HUGEPAGE)
@@ -48,11 +53,11 @@ class _Spare:
     def give_back(self, memory: mmap.mmap) -> None:
         with self._lock:
             size = len(memory)
+            self._used -= size
             self._idle.setdefault(size, []).append(memory)
             self._idle.move_to_end(size)
             self._bytes += size
-            while self._bytes > _MOST_IDLE:
-                self._pop(next(iter(self._idle)))  # unmapped with its last reference
+            self._shrink()
 
     def _pop(self, size: int) -> mmap.mmap:
         there = self._idle[size]
@@ -63,12 +68,19 @@ class _Spare:
             del self._idle[size]
         return memory
 
+    def _shrink(self) -> None:
+        """Let go of the longest unused while there is more than was ever in use at once: of some size too much."""
+        most = min(max(self._peaks) - self._used, _MOST_IDLE)
+        while self._bytes > most:
+            self._pop(next(iter(self._idle)))  # unmapped with its last reference
+
     def _trim(self) -> None:
         """Let go of what nobody wanted: a size that is not used any more, or more of one than is in use at once."""
         for size, there in list(self._idle.items()):
             for _ in range(min(self._least.get(size, 0), len(there))):
                 self._pop(size)
         self._asked, self._least = 0, {size: len(there) for size, there in self._idle.items()}
+        self._peaks = [self._used, self._peaks[0]]
 
 
 _spare = _Spare()

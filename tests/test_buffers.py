@@ -86,3 +86,17 @@ def test_memory_that_nobody_wants_any_more_is_let_go(monkeypatch):
         spare.give_back(spare.take(1 << 16))
     assert {size: len(there) for size, there in spare._idle.items()} == {1 << 16: 1}
     assert spare._bytes == 1 << 16
+
+
+def test_no_more_is_kept_than_was_in_use_at_once():
+    spare = buffers._Spare()
+    size = 1 << 20
+    for memory in [spare.take(4 * size) for _ in range(2)]:
+        spare.give_back(memory)
+    assert spare._bytes == 8 * size
+    others = [spare.take(size) for _ in range(6)]  # of another size: they push out what lies idle
+    assert spare._used + spare._bytes <= 8 * size
+    for memory in others:
+        spare.give_back(memory)
+    assert spare._bytes <= 8 * size
+    assert len(spare._idle[size]) == 6, "and what was used last stays"
