@@ -127,14 +127,12 @@ class _Walk:
 
     def hide(self, gone: Iterable[str]) -> list[pl.Expr]:
         """Keeps those of the columns about to go that nobody read."""
-        import polars as pl
-
         hidden = []
         for name in gone:
             if name in self.fresh:
                 self.fresh.discard(name)
                 self.unread.append(f"__cedar_unread_{len(self.unread)}")
-                hidden.append(pl.col(name).alias(self.unread[-1]))
+                hidden.append(_column(name).alias(self.unread[-1]))
         return hidden
 
 
@@ -363,10 +361,10 @@ def _static(held: Mapping[str, Held]) -> pl.LazyFrame:
 
 @lru_cache(maxsize=1024)
 def _polars_type(kind: ColumnType) -> pl.DataType | None:
-    import polars as pl
-
     if not isinstance(kind, pa.DataType):
         return None
+    import polars as pl
+
     try:
         return pl.Series("", pa.nulls(0, kind)).dtype  # of a list, pyarrow would import pandas where it is
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException, TypeError, ValueError):
