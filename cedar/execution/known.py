@@ -46,6 +46,7 @@ class Known:
         self._binding = binding
         self._metrics = metrics
         self._gil: dict[int, float] = {}  # by ordinal, once somebody asked
+        self._doubtful = False  # others had the cores then: who waits for a core holds up those who wait for the GIL
         self._earlier = (0, 0.0)  # rows read, and seconds waited, in earlier epochs
 
     def start(self, runner: Runner) -> None:
@@ -127,11 +128,12 @@ class Known:
         if self.executor != "threads" or self.workers < 2 or not self._long(profile, horizon):
             return False
         end = time.perf_counter() + _UNTIL
-        while not self.pace.cores and self.pace.seconds < _UNTIL and time.perf_counter() < end:
+        while not self.pace.busy and self.pace.seconds < _UNTIL and time.perf_counter() < end:
             time.sleep(0.01)
-        if self.pace.cores > _SPREAD * min(self.workers, profile.machine.cores):
+        if not self.pace.here or self.pace.busy > _SPREAD * min(self.workers, profile.machine.cores):
             return False
-        return not self._gil or any(_UNSURE[0] < gil < _UNSURE[1] for gil in self._gil.values())
+        unsure = any(_UNSURE[0] < gil < _UNSURE[1] for gil in self._gil.values())
+        return not self._gil or unsure or (self._doubtful and not self.pace.crowded)
 
     def _long(self, profile: Profile, horizon: float | None) -> bool:
         """Enough is to come for other processes to be worth their start, if one thread at a time can work here."""
@@ -150,8 +152,10 @@ class Known:
     def ask(self, profile: Profile) -> None:
         """Find out who holds the GIL, by calls beside the run."""
         probed = with_gil(profile, self._binding, self.workers)
+        before = {} if self._doubtful else self._gil
         for i, figures in probed.operators.items():  # a run that was not busy holds nobody up
-            self._gil[i] = max(self._gil.get(i) or 0.0, figures.gil or 0.0)
+            self._gil[i] = max(before.get(i) or 0.0, figures.gil or 0.0)
+        self._doubtful = self.pace.crowded
 
     @property
     def takes_turns(self) -> bool:
@@ -160,7 +164,7 @@ class Known:
             self.executor == "threads"
             and self.workers > 1
             and max(self._gil.values(), default=0.0) > _SOME
-            and self.pace.cores <= _SPREAD * min(self.workers, machine(measure=False).cores)
+            and self.pace.busy <= _SPREAD * min(self.workers, machine(measure=False).cores)
         )
 
     def hold_the_gil(self) -> None:

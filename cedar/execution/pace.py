@@ -10,7 +10,7 @@ from cedar.execution.metrics import Metrics
 from cedar.execution.runner import Runner
 
 _EVERY = 0.05  # seconds between two readings
-_CROWDED = 0.3  # of the time that threads want a core: more, and who waits for whom cannot be told
+_CROWDED = 0.3  # of the time that threads want a core
 _HERE = 0.8  # of the work: as much must have been done by threads of this process
 _FADES = 4.0  # seconds after which what was seen weighs half
 
@@ -97,8 +97,12 @@ class Pace:
         Threads beside processes that do the work wait for those, and say nothing of other programs.
         """
         seen = self._seen
-        here = seen.pool > 0 and seen.pool >= _HERE * seen.work
-        return self.rate * (1 + seen.crowded / seen.pool) if here else self.rate
+        return self.rate * (1 + seen.crowded / seen.pool) if seen.pool > 0 and self.here else self.rate
+
+    @property
+    def here(self) -> bool:
+        """The work was done by threads of this process."""
+        return self._seen.pool >= _HERE * self._seen.work
 
     @property
     def rate(self) -> float:
@@ -126,7 +130,19 @@ class Pace:
     @property
     def cores(self) -> float:
         """How many cores the run keeps busy in this process; 0 until that can be told, and while others have them."""
+        return 0.0 if self.crowded else self.busy
+
+    @property
+    def crowded(self) -> bool:
+        """Other programs have the cores for much of the time: who waits for whom can hardly be told."""
         seen = self._seen
-        if seen.elapsed < 2 * _EVERY or seen.crowded > _CROWDED * (seen.pool + seen.crowded):
-            return 0.0
-        return (seen.own + seen.pool + seen.crowded) / seen.elapsed
+        return seen.crowded > _CROWDED * (seen.pool + seen.crowded)
+
+    @property
+    def busy(self) -> float:
+        """How many cores the run would keep busy in this process, those that others have included; 0 until it is known.
+
+        Who waits for the GIL sleeps, but for a moment now and then: so this is not too low, whoever else is there.
+        """
+        seen = self._seen
+        return (seen.own + seen.pool + seen.crowded) / seen.elapsed if seen.elapsed >= 2 * _EVERY else 0.0

@@ -40,6 +40,13 @@ def test_what_is_around_operators_is_what_threads_did_beside_them(monkeypatch: p
     assert pace.waiting == pytest.approx(0.5)
     assert pace.cores == pytest.approx(1.1)
     assert pace.speed == pytest.approx(1000 / 0.8), "seconds in which others had the cores do not count"
+    assert pace.here
+    assert not pace.crowded
+    metrics.elapsed += 1.0
+    spent[1] += 1.0
+    assert pace.look()
+    assert (pace.crowded, pace.cores) == (True, 0.0), "others have the cores"
+    assert pace.busy == pytest.approx(1.05), "of 2 seconds: 0.1 of its own, 0.8 at work and 1.2 waiting for a core"
     pace.renew()
     assert (pace.seconds, pace.own, pace.cores) == (0.0, 0.0, 0.0)
     runner.close()
@@ -58,6 +65,7 @@ def test_threads_beside_processes_do_not_say_that_others_have_the_cores(monkeypa
         spent[0] += 0.01
         spent[1] += 0.01
     assert pace.look()
+    assert not pace.here
     assert pace.speed == pytest.approx(1000)
     runner.close()
 
