@@ -19,6 +19,7 @@ from cedar.errors import PipelineError
 from cedar.operators.algebra import algebra_of
 from cedar.operators.chains import Fault, Link
 from cedar.operators.draws import Draws
+from cedar.operators.image.batches import resample_all
 from cedar.operators.image.boxes import Boxes, box_column, box_rows, kept_entries, thinned
 from cedar.operators.image.channels import ChannelsFirst
 from cedar.operators.image.color import PixelTransform
@@ -241,7 +242,8 @@ def _settle(job: _Job, plan: Sequence[Moves]) -> None:
     if isinstance(kind, TensorType):
         images = buffers.empty((job.n, *kind.shape), kind.dtype)
         source.reuse()  # each image is copied to its place
-    for row in range(job.n):
+    at_once = isinstance(source, Arrays) and source.tensor and resample_all(source.images, plan, job.good(), images)
+    for row in range(0 if at_once else job.n):
         if row in job.faults and (job.faults[row].link == 0 or not source.late):
             continue
         try:

@@ -101,3 +101,16 @@ def resize(
         weigh_lines(base, pitch, slots, first % slots, count, weights, address(line), chunks)
         for i in range(length):
             target[y, i] = line[i]
+
+
+@kernel("void(int64[::1], int64, int64, int64[:, ::1], boolean, boolean[::1], int64[::1], uint8[:, :, ::1])")
+def resize_all(
+    addresses: Any, stride: Any, channels: Any, parts: Any, antialias: Any, flips: Any, places: Any, targets: Any
+) -> None:
+    """Parts (top, left, height, width) of images at some addresses, each cut out first, to places of ``targets``."""
+    for i in range(len(addresses)):
+        top, left, height, width = parts[i, 0], parts[i, 1], parts[i, 2], parts[i, 3]
+        resize(
+            addresses[i] + top * stride + left * channels, stride, (height, width, channels), np.float32(0),
+            np.float32(height), np.float32(0), np.float32(width), antialias, flips[i], targets[places[i]],
+        )  # fmt: skip
