@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -176,6 +177,19 @@ def test_workers_are_killed_and_nothing_is_lost() -> None:
     assert report.restarts <= 4
     assert all("SIGKILL" in death for death in report.deaths)
     assert not any(thread.name == "cedar-killer" for thread in threading.enumerate())
+
+
+def test_what_runs_after_it_loses_no_worker() -> None:
+    p = cedar.from_items([{"x": i} for i in range(400)]).map(abs, "x", dtype=int).batch(20)
+    for seed in range(5):
+        with p.loader(executor="processes", workers=2, plan="off") as run:  # its workers are there for the next one
+            assert sum(len(batch["x"]) for batch in run) == 400
+        with cedar.testing.kill_workers(rate=1e6, seed=seed, most=1) as kills:
+            while not kills.count:
+                time.sleep(0)
+        with p.loader(executor="processes", workers=2, plan="off") as run:
+            assert sum(len(batch["x"]) for batch in run) == 400
+        assert run.report().restarts == 0
 
 
 def test_a_rate_is_above_zero() -> None:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from cedar.errors import PipelineError, user_site
 from cedar.execution import processes
 
+_GONE = 2.0  # seconds for the last one that was killed to be seen to be dead
+
 
 @dataclass
 class Kills:
@@ -31,6 +33,8 @@ class Kills:
 @contextmanager
 def kill_workers(rate: float, seed: int = 0, most: int | None = None) -> Iterator[Kills]:
     """Within it, SIGKILL random workers: of executor "processes", and of Dask clusters on this machine.
+
+    At its end no worker is about to die any more: what runs next loses none.
 
     Args:
         rate: kills per second on average; the times between them are exponentially distributed.
@@ -58,6 +62,9 @@ def kill_workers(rate: float, seed: int = 0, most: int | None = None) -> Iterato
     finally:
         over.set()
         thread.join()
+        late = time.monotonic() + _GONE
+        while not set(kills.pids).isdisjoint(_workers()) and time.monotonic() < late:
+            time.sleep(0.002)
 
 
 def _kill(rate: float, seed: int, most: int | None, kills: Kills, over: threading.Event) -> None:

@@ -63,8 +63,9 @@ class Pool(Executor):
         return sum(keeper.ready for keeper in self._keepers)
 
     def pids(self) -> list[int]:
-        """The process ids of the workers that there are, without the one that stands by."""
-        return [keeper.worker.pid for keeper in self._keepers if keeper.worker is not None]
+        """The process ids of the workers that live, without the one that stands by."""
+        workers = [keeper.worker for keeper in self._keepers]
+        return [worker.pid for worker in workers if worker is not None and worker.alive]
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the workers, at once; tasks under way end in WorkerDied."""
