@@ -86,8 +86,9 @@ def test_patterns(pattern, behaviour):
 )
 def test_a_table_that_goes_too_far_is_found(name, pair, monkeypatch):
     known = known_tokenizer(tokenizer(name).to_str())
-    monkeypatch.setitem(cuts.FAMILIES, "wrong", cuts.FAMILIES[known.cutter.family] | {pair})
-    assert seen(tokenizer(name), Cutter("wrong"), name)[0] != []
+    wrong = f"wrong, {name}, {pair}"  # tables are kept by their names
+    monkeypatch.setitem(cuts.FAMILIES, wrong, cuts.FAMILIES[known.cutter.family] | {pair})
+    assert seen(tokenizer(name), Cutter(wrong), name)[0] != []
 
 
 def test_a_space_after_white_space_beyond_ascii_is_no_cut():
