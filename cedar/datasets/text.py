@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from cedar.columns import Column, ColumnType
+from cedar.columns import Column, ColumnType, Index
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import compression_of
 from cedar.datasets.filesource import FileSource
@@ -19,6 +19,7 @@ from cedar.datasets.listing import File, Paths, as_paths, concurrently
 from cedar.datasets.once import once
 from cedar.errors import PipelineError, SourceError, missing_column, user_site
 
+_PIECE_BYTES = 2 << 20  # handed over at a time
 _TYPES: dict[str, ColumnType] = {"path": pa.large_string(), "line": pa.int64(), "text": pa.large_string()}
 
 
@@ -69,17 +70,22 @@ class TextSource(FileSource):
         number = 0
         for lines in read_lines(file, split):
             ends = lines.ends()
-            starts = Lines.starts(ends) + lines.start
-            columns: dict[str, Column] = {}
-            if "line" in self.columns:
-                first = number if split.streaming else self._first_line(file, split, lines)
-                columns["line"] = pa.array(np.arange(first, first + len(ends), dtype=np.int64))
-            if "path" in self.columns:
-                columns["path"] = pa.repeat(pa.scalar(file.url, pa.large_string()), len(ends))
-            if "text" in self.columns:
-                columns["text"] = self._text(file, lines, ends)
-            number += len(ends)
-            yield Chunk({name: columns[name] for name in self.columns}, starts, len(ends))
+            if "line" in self.columns and not split.streaming:
+                number = self._first_line(file, split, lines)
+            for begin, some in _pieces(ends):
+                columns: dict[str, Column] = {}
+                count = len(some)
+                if "line" in self.columns:
+                    columns["line"] = pa.array(np.arange(number, number + count, dtype=np.int64))
+                if "path" in self.columns:
+                    columns["path"] = pa.repeat(pa.scalar(file.url, pa.large_string()), count)
+                piece = Lines(lines.data[begin : some[-1] + 1], lines.start + begin)
+                if "text" in self.columns:
+                    columns["text"] = self._text(file, piece, some - begin)
+                number += count
+                yield Chunk(
+                    {name: columns[name] for name in self.columns}, Lines.starts(some - begin) + piece.start, count
+                )
 
     def _first_line(self, file: File, split: Split, lines: Lines) -> int:
         assert split.stop is not None
@@ -115,6 +121,15 @@ class TextSource(FileSource):
             if name not in _TYPES:
                 raise missing_column(name, list(_TYPES), self.describe())
         return self.keep(replace(self, columns=tuple(columns)))
+
+
+def _pieces(ends: Index) -> Iterator[tuple[int, Index]]:
+    """Where in the data pieces of about 2 MiB begin, and the ends of their lines: what works on one keeps it near."""
+    first = begin = 0
+    while first < len(ends):
+        last = max(int(np.searchsorted(ends, begin + _PIECE_BYTES)), first + 1)
+        yield begin, ends[first:last]
+        first, begin = last, int(ends[last - 1]) + 1
 
 
 def _not_utf8(file: File, lines: Lines) -> SourceError:

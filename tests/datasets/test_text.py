@@ -42,15 +42,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     st.lists(st.sampled_from(["", "a", "bc", "é", "long line of text", "\r", "x\r"]), max_size=30),
     st.sampled_from(["\n", "\r\n"]),
     st.booleans(),
-    st.integers(1, 40),
+    st.integers(1, 40) | st.just(1000),
+    st.sampled_from([1, 7, 30, 1 << 20]),
     st.randoms(use_true_random=False),
 )
-def test_lines_are_what_splitting_the_whole_file_gives(place: Path, lines, end, ended, size, chance):
+def test_lines_are_what_splitting_the_whole_file_gives(place: Path, lines, end, ended, size, piece, chance):
     data = (end.join(lines) + (end if ended else "")).encode()
     source = replace(read_text(write(place, data)), split_bytes=size)
     order = list(range(len(source.splits())))
     chance.shuffle(order)
-    rows = read_keyed(source, order)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("cedar.datasets.text._PIECE_BYTES", piece)
+        rows = read_keyed(source, order)
     assert [(key[1], row["text"]) for key, row in rows] == model(data)
     assert [row["line"] for _, row in rows] == list(range(len(rows)))
     assert {row["path"] for _, row in rows} <= {str(place / "t.txt")}
