@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
 from cedar.execution import clocks
 from cedar.execution.metrics import Metrics
@@ -15,8 +15,7 @@ _HERE = 0.8  # of the work: as much must have been done by threads of this proce
 _FADES = 4.0  # seconds after which what was seen weighs half
 
 
-@dataclass(frozen=True)
-class Counters:
+class Counters(NamedTuple):
     """Of a run at one moment, or of a while of it.
 
     Args:
@@ -36,10 +35,10 @@ class Counters:
     crowded: float = 0.0
 
     def minus(self, other: Counters) -> Counters:
-        return Counters(*(a - b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Counters(*(a - b for a, b in zip(self, other, strict=True)))
 
     def plus(self, other: Counters, weight: float = 1.0) -> Counters:
-        return Counters(*(a + weight * b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Counters(*(a + weight * b for a, b in zip(self, other, strict=True)))
 
 
 class Pace:
