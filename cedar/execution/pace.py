@@ -100,8 +100,8 @@ class Pace:
 
     @property
     def here(self) -> bool:
-        """The work was done by threads of this process."""
-        return self._seen.pool >= _HERE * self._seen.work
+        """The work was done by threads of this process, or the system does not tell."""
+        return self._seen.pool == 0 or self._seen.pool >= _HERE * self._seen.work
 
     @property
     def rate(self) -> float:

@@ -76,8 +76,10 @@ def test_it_follows_a_run_that_slows_down() -> None:
     for rows in [1000] * 100 + [100] * 80:
         metrics.elapsed += 0.1
         metrics.rows_read += rows
+        metrics.work += 0.1
         pace.look()
     assert 1000 <= pace.speed < 2000
+    assert pace.here, "where nothing tells of threads"
 
 
 def test_the_time_of_other_threads_is_told_while_they_live() -> None:
