@@ -130,7 +130,10 @@ class Known:
         end = time.perf_counter() + _UNTIL
         while not self.pace.busy and self.pace.seconds < _UNTIL and time.perf_counter() < end:
             time.sleep(0.01)
-        if not self.pace.here or self.pace.busy > _SPREAD * min(self.workers, profile.machine.cores):
+        cores = profile.machine.cores
+        # More threads than cores take the cores from each other: that they want one says nothing of the GIL then.
+        busy = self.pace.busy if self.workers <= cores else self.pace.cores
+        if not self.pace.here or busy > _SPREAD * min(self.workers, cores):
             return False
         unsure = any(_UNSURE[0] < gil < _UNSURE[1] for gil in self._gil.values())
         return not self._gil or unsure or (self._doubtful and not self.pace.crowded)
@@ -164,7 +167,7 @@ class Known:
             self.executor == "threads"
             and self.workers > 1
             and max(self._gil.values(), default=0.0) > _SOME
-            and self.pace.busy <= _SPREAD * min(self.workers, machine(measure=False).cores)
+            and self.pace.cores <= _SPREAD * min(self.workers, machine(measure=False).cores)
         )
 
     def hold_the_gil(self) -> None:

@@ -47,6 +47,10 @@ def test_who_holds_the_gil_is_asked_where_threads_wait_alone() -> None:
     assert not _asks(known, busy=1.8), "they keep the cores busy"
     assert not _asks(known, busy=1.8, crowded=True), "or would, if others did not have them"
     assert not _asks(known, busy=0.1, here=False), "processes do the work"
+    known.workers = 4
+    assert _asks(known, busy=2.2, crowded=True, cores=0.0), "four threads on two cores crowd themselves"
+    known._gil = {1: 0.4}
+    assert known.takes_turns, "and one of them may do as much"
 
 
 def test_what_was_found_while_others_had_the_cores_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
