@@ -158,7 +158,7 @@ class Known:
         before = {} if self._doubtful else self._gil
         for i, figures in probed.operators.items():  # a run that was not busy holds nobody up
             self._gil[i] = max(before.get(i) or 0.0, figures.gil or 0.0)
-        self._doubtful = self.pace.crowded
+        self._doubtful = self.pace.crowded and self.workers <= profile.machine.cores
 
     @property
     def takes_turns(self) -> bool:
@@ -172,7 +172,7 @@ class Known:
 
     def hold_the_gil(self) -> None:
         """One thread does what all did: those who may hold the GIL do."""
-        self._gil = {i: float(share > 0.0) for i, share in self._gil.items()}
+        self._gil, self._doubtful = {i: float(share > 0.0) for i, share in self._gil.items()}, False
 
     def completed(self, profile: Profile, local: bool) -> Profile:
         """With what is known of who holds the GIL; who does waits for it, not for anything else."""

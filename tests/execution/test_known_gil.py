@@ -76,6 +76,16 @@ def test_what_was_found_while_others_had_the_cores_is_asked_again(monkeypatch: p
     assert known._gil == {1: 0.2}, "but a run that was not busy holds nobody up"
 
 
+def test_what_one_thread_showed_is_not_asked_again() -> None:
+    root = cedar.from_items([{"a": 1}]).map(abs, "a").node
+    known = Known(Binding(root, None, Env(sampling=True)), Metrics())
+    known.workers, known._gil, known._doubtful = 2, {1: 0.3}, True
+    assert _asks(known, busy=1.1)
+    known.hold_the_gil()
+    assert known._gil == {1: 1.0}
+    assert not _asks(known, busy=1.1)
+
+
 def test_processes_are_as_many_as_the_pool_has_that_a_plan_would_use() -> None:
     root = cedar.from_items([{"a": 1}]).map(abs, "a").node
     known = Known(Binding(root, None, Env(sampling=True)), Metrics())

@@ -48,7 +48,7 @@ def test_all_at_once_is_one_by_one(
     values = np.random.default_rng(chance.randrange(1 << 30)).integers(
         0, 256, (rows, size[0], size[1] * step, channels)
     )
-    images = values.astype(np.uint8)[:, :, :: step or 1]  # with a step, pixels do not lie side by side
+    images = values.astype(np.uint8)[:, :, ::step]  # with a step, pixels do not lie side by side
     operators = [*before, resampled, *behind]
     done, faults = run(operators, images)
     with pytest.MonkeyPatch.context() as patched:
