@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cedar.operators.audio.compiled import compiled
+from cedar.operators.jit import kernel
 
 LANES = 32
 
@@ -69,7 +69,7 @@ def plan(n: int) -> Plan:
     return Plan(n, np.array(radices, dtype=np.int64), flat, np.array(starts, dtype=np.int64))
 
 
-@compiled
+@kernel(contract=True)
 def _radix2(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
     for p in range(m):
         wr, wi = tw[2 * p], tw[2 * p + 1]
@@ -85,7 +85,7 @@ def _radix2(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
             y1r[q], y1i[q] = ur * wr - ui * wi, ur * wi + ui * wr
 
 
-@compiled
+@kernel(contract=True)
 def _radix3(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
     for p in range(m):
         w1r, w1i, w2r, w2i = tw[4 * p], tw[4 * p + 1], tw[4 * p + 2], tw[4 * p + 3]
@@ -107,7 +107,7 @@ def _radix3(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
             y2r[q], y2i[q] = ur * w2r - ui * w2i, ur * w2i + ui * w2r
 
 
-@compiled
+@kernel(contract=True)
 def _radix4(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
     for p in range(m):
         w1r, w1i, w2r, w2i, w3r, w3i = (
@@ -140,7 +140,7 @@ def _radix4(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
             y3r[q], y3i[q] = ur * w3r - ui * w3i, ur * w3i + ui * w3r
 
 
-@compiled
+@kernel(contract=True)
 def _radix5(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
     for p in range(m):
         w1r, w1i, w2r, w2i = tw[8 * p], tw[8 * p + 1], tw[8 * p + 2], tw[8 * p + 3]
@@ -175,7 +175,7 @@ def _radix5(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
             y4r[q], y4i[q] = ur * w4r - ui * w4i, ur * w4i + ui * w4r
 
 
-@compiled
+@kernel(contract=True)
 def _radix_any(x: Any, y: Any, radix: int, m: int, s: int, tw: Any) -> None:
     """A prime radix, term by term, summed in float64."""
     for p in range(m):
@@ -196,7 +196,7 @@ def _radix_any(x: Any, y: Any, radix: int, m: int, s: int, tw: Any) -> None:
                 y[0, o + q], y[1, o + q] = ur * wr - ui * wi, ur * wi + ui * wr
 
 
-@compiled
+@kernel(contract=True)
 def transform(x: Any, y: Any, n: int, lanes: int, radices: Any, twiddles: Any, starts: Any) -> Any:
     """The transform of the lanes of ``x``, in ``x`` or in ``y``, whichever is returned."""
     s, rest = lanes, n

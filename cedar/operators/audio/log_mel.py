@@ -23,6 +23,7 @@ from cedar.operators.audio.clips import (
 )
 from cedar.operators.audio.libraries import require
 from cedar.operators.audio.mel_filters import Scale, bands
+from cedar.operators.jit import settle
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,7 @@ class LogMel(ClipTransform):
             np.ascontiguousarray(clip), begin, self.hop, window, LANES, stages.radices, stages.twiddles, stages.starts,
             turns, held.rows, held.weights, self.power == 1, out,
         )  # fmt: skip
+        settle()
 
     def _logarithm(self, made: Clip) -> Clip:
         if self.log is None:

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from cedar.operators.audio.compiled import compiled
 from cedar.operators.audio.fft_kernels import HALF, ZERO, transform
+from cedar.operators.jit import kernel
 
 
-@compiled
+@kernel(contract=True)
 def _fill(x: Any, clip: Any, start: int, window: Any, lane: int, lanes: int) -> None:
     """A frame into a lane, windowed. The clip is reflected at its ends, its first and last sample not repeated."""
     n, last = len(window), len(clip) - 1
@@ -47,7 +47,7 @@ def _fill(x: Any, clip: Any, start: int, window: Any, lane: int, lanes: int) -> 
             even[(i // 2) * lanes + lane] = value
 
 
-@compiled
+@kernel(contract=True)
 def _bands_even(z: Any, n: int, lanes: int, turns: Any, rows: Any, weights: Any, root: bool, mel: Any) -> None:
     """Adds the bins' powers to the bands: a bin belongs to two bands at most, neighbours.
 
@@ -81,7 +81,7 @@ def _bands_even(z: Any, n: int, lanes: int, turns: Any, rows: Any, weights: Any,
             far1[lane] += v1 * b
 
 
-@compiled
+@kernel(contract=True)
 def _bands_odd(z: Any, n: int, lanes: int, rows: Any, weights: Any, root: bool, mel: Any) -> None:
     """The same for frames of odd length, transformed with imaginary parts of zero."""
     for k in range(n // 2 + 1):
@@ -96,7 +96,7 @@ def _bands_odd(z: Any, n: int, lanes: int, rows: Any, weights: Any, root: bool, 
             second[lane] += w1 * a
 
 
-@compiled
+@kernel(contract=True)
 def _sounding(clip: Any, begin: int, hop: int, n: int, frames: int) -> int:
     """How many frames there are up to the last one that is not all zeros, as padding is, whose transform is known."""
     samples = len(clip)
@@ -113,7 +113,7 @@ def _sounding(clip: Any, begin: int, hop: int, n: int, frames: int) -> int:
     return frame
 
 
-@compiled
+@kernel(contract=True)
 def mel_spectrogram(
     clip: Any,
     begin: int,

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from cedar.operators.image.blur_lanes import LANES, ROWS, sum_across, sum_down
-from cedar.operators.image.pixels_jit import kernel
 from cedar.operators.image.pixels_lanes import address, even32
+from cedar.operators.jit import kernel
 
 _TOP = np.float32(255)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from cedar.operators.image.pixels_jit import numba, part
+from cedar.operators.jit import numba, part
 
 LANES = 32  # numbers of a line that are worked on at once: their sums stay in registers
 ROWS = 4  # lines that are summed at once

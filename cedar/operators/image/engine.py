@@ -33,6 +33,7 @@ from cedar.operators.image.room import Reused, Room, new_image
 from cedar.operators.image.sources import Arrays, Files, Painted, Source
 from cedar.operators.image.spatial import Spatial
 from cedar.operators.image.to_float import ToFloat
+from cedar.operators.jit import settle
 from cedar.operators.transform import BadValues, Transform, as_tuple
 
 _BOXES_FIX = "give each image an array of shape (boxes, 4), and an entry for each box"
@@ -70,6 +71,7 @@ def run(
             end += 1  # the pass writes its results so
         _family(links[at])(job, at, end)
         at = end
+    settle()
     return job.results(), {row: Fault(order[f.link], f.why, f.fix) for row, f in job.faults.items()}
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from cedar.operators.image import pixels_steps as _codes
 from cedar.operators.image.blur_kernels import blur_plane
-from cedar.operators.image.pixels_jit import kernel, numba
 from cedar.operators.image.pixels_lanes import float_pointer, pointer
 from cedar.operators.image.pixels_moves import (
     read_pixels,
@@ -39,6 +38,7 @@ from cedar.operators.image.pixels_points import (
     unit_standardize,
     unit_standardize_fast,
 )
+from cedar.operators.jit import kernel, numba
 
 CHUNK = 1024  # pixels of a stretch: three channels of float32 and of results are 24 KiB
 KEEP, PIXELS, PLANES, FLOATS, FLOAT_PLANES = 0, 1, 2, 3, 4  # what a sweep writes; KEEP is for a next sweep

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cedar.operators.image.pixels_jit import kernel, numba, part
+from cedar.operators.jit import kernel, numba, part
 
 _nb = numba()
 _ir = part("llvmlite.ir")

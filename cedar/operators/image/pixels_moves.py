@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cedar.operators.image.pixels_jit import kernel
+from cedar.operators.jit import kernel
 
 
 @kernel()

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from cedar.operators.image.pixels_jit import kernel
 from cedar.operators.image.pixels_lanes import floor32, fma32
+from cedar.operators.jit import kernel
 
 _F = np.float32
 _RED, _GREEN, _BLUE = _F(0.2989), _F(0.587), _F(0.114)

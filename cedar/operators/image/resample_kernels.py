@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from cedar.operators.image.pixels_jit import kernel, numba
 from cedar.operators.image.pixels_lanes import address, pointer
 from cedar.operators.image.resample_lanes import BITS, GROUP, LINE, weigh_lines, weigh_pixels
+from cedar.operators.jit import kernel, numba
 
 _ONE = 1 << BITS
 _carray = numba().carray

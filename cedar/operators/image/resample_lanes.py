@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cedar.operators.image.pixels_jit import numba, part
+from cedar.operators.jit import numba, part
 
 BITS = 22  # of a weight's fraction, as in Pillow: 32 bits less 8 of the pixel and 2 to spare
 LINE = 32  # bytes of a line that are worked on at once

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("numba")
 
 from cedar.errors import PipelineError
-from cedar.operators.image import pixels_jit
+from cedar.operators import jit
 from cedar.operators.image.blur import GaussianBlur
 
 
@@ -18,9 +18,9 @@ def test_without_numba_the_error_names_the_extra(monkeypatch):
     def missing(name):
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr(pixels_jit.importlib, "import_module", missing)
+    monkeypatch.setattr(jit.importlib, "import_module", missing)
     with pytest.raises(PipelineError, match="numba") as caught:
-        pixels_jit.numba()
+        jit.numba()
     assert "cedar[images]" in str(caught.value)
 
 
@@ -36,9 +36,9 @@ def test_where_no_cache_can_be_written_it_compiles_all_the_same(monkeypatch):
 
         return compiled
 
-    monkeypatch.setattr(pixels_jit, "numba", lambda: SimpleNamespace(njit=njit))
-    assert pixels_jit.kernel()(abs) is abs
-    assert pixels_jit.kernel("int64(int64)")(len) is len
+    monkeypatch.setattr(jit, "numba", lambda: SimpleNamespace(njit=njit))
+    assert jit.kernel()(abs) is abs
+    assert jit.kernel("int64(int64)")(len) is len
     assert asked == [True, False, True, False]
 
 
