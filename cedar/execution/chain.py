@@ -24,7 +24,7 @@ from cedar.operators.marks import Marks, reading
 from cedar.profile import Observation
 from cedar.skip import Skip
 
-_LOOKED_AT = 8  # rows at least, and an 8th of a block, that are measured apart where operators work together
+_LOOKED_AT = 4  # rows at least, and a 16th of a block, that are measured apart where operators work together
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _run_parts(step: Step, block: Block, env: Env, timing: Timing, sizes: Sizes)
     that of all together, on all rows.
     """
     together = len(step.parts) > 1 and hasattr(step.kernel, "inexact") and block.aligned
-    rows = max(_LOOKED_AT, block.slots // _LOOKED_AT) if together else block.slots
+    rows = max(_LOOKED_AT, block.slots // 16) if together else block.slots
     looked = block if rows >= block.slots else block.slice(0, rows)
     apart, seconds = Timing(), 0.0
     for part in step.parts or (step,):

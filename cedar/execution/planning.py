@@ -16,8 +16,9 @@ from cedar.execution.calling import Calls, Over, beside
 from cedar.execution.checking import check_plan
 from cedar.execution.executors import available_cpus
 from cedar.execution.known import Known
-from cedar.execution.looks import Looks, alike, missed
+from cedar.execution.looks import Looks, alike
 from cedar.execution.metrics import Metrics
+from cedar.execution.promise import Promise
 from cedar.execution.runner import Runner
 from cedar.execution.watcher import Watcher
 from cedar.graph import Node
@@ -69,7 +70,7 @@ class Plans:
         self._warming: tuple[Plan, float] | None = None  # a plan whose processes start, and since when
         self._before: tuple[Plan, float] | None = None  # the plan before this one, and its rows per second
         self._left: list[tuple[Plan, Profile]] = []  # plans of this epoch that were given up, and what was known then
-        self._promised: float | None = None  # rows per second, by the current plan's prediction
+        self._promise = Promise()  # of the current plan
         self._thread: threading.Thread | None = None
         self._looks = Looks()
         self._fresh: int | None = None  # after so many tasks, new figures were waited for: the old ones do not hold
@@ -118,7 +119,7 @@ class Plans:
         self._before = (self.current, speed) if speed is not None and not self._returns else None
         self._left.append((self.current, self.profile()))
         self.current, self._next, self._returns = plan, None, False
-        self._promise()
+        self._promise.by(self.current)
         self._known.renew()
 
     def _resize(self) -> None:
@@ -131,10 +132,6 @@ class Plans:
         if self._runner.resize(wanted):
             known.workers = wanted
             known.pace.renew()
-
-    def _promise(self) -> None:
-        prediction = self.current.prediction
-        self._promised = None if prediction is None else prediction.rows_per_second
 
     def _speed(self) -> float | None:
         """Rows read per second of late; None in a plan's first moments, or where the trainer is slower."""
@@ -194,7 +191,7 @@ class Plans:
             if looks.early:
                 if not self._content() and self._worth():
                     self._ask()
-            elif self._missed():
+            elif self._worth() and self._promise.missed(self._speed()):
                 self._closely()
             else:
                 looks.checked(elapsed)
@@ -235,11 +232,6 @@ class Plans:
         self._change(plan, f"{speed:,.0f} rows/s, {there:,.0f} under the plan before: back to that")
         return True
 
-    def _missed(self) -> bool:
-        """The plan is not as fast as was predicted, or faster."""
-        speed, promised = self._speed(), self._promised
-        return speed is not None and promised is not None and missed(speed, promised) and self._worth()
-
     def _closely(self) -> None:
         """Figures that led to a wrong prediction are measured anew; a look follows."""
         self._metrics.renew()
@@ -269,7 +261,7 @@ class Plans:
                 plan = self._better(calls, profile, horizon, rest)
             if plan is not None and plan.root is self.current.root:
                 self.current = plan  # with more to tell, or more threads
-                self._promise()
+                self._promise.by(self.current)
             elif plan is not None and self._given_up(plan, profile):
                 self.planner.keep(self.current)
             elif plan is not None:

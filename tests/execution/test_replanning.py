@@ -17,6 +17,7 @@ from cedar.execution.executors import InlineExecutor
 from cedar.execution.looks import Looks, alike, missed
 from cedar.execution.metrics import Metrics
 from cedar.execution.planning import Plans
+from cedar.execution.promise import Promise
 from cedar.execution.runner import Runner
 from cedar.operators.base import Env
 from cedar.plan.data import Plan, Prediction
@@ -136,6 +137,24 @@ def test_a_prediction_may_be_wrong_by_30_percent(measured: float, wrong: bool) -
     assert missed(measured, 100.0) is wrong
 
 
+def test_a_plan_that_missed_its_prediction_is_expected_to_go_on_so() -> None:
+    root = cedar.from_items([{"x": 1}]).batch(1).node
+    plan = Plan(root, root, prediction=Prediction(1000.0, "cores"))
+    promise = Promise()
+    assert not promise.missed(1.0), "nothing was promised"
+    promise.by(plan)
+    assert not promise.missed(None)
+    assert not promise.missed(800.0)
+    assert promise.missed(700.0)
+    promise.by(dataclasses.replace(plan, prediction=Prediction(900.0, "cores")))  # by new figures, the same plan
+    assert not promise.missed(600.0), "0.7 of 900 is what it should do now"
+    assert not promise.missed(800.0)
+    assert promise.missed(900.0)
+    assert not promise.missed(900.0)
+    promise.by(Plan(other := dataclasses.replace(root), other, prediction=Prediction(1000.0, "cores")))
+    assert not promise.missed(1000.0), "another plan does what was predicted of it"
+
+
 def test_profiles_are_alike_where_nothing_that_matters_changed() -> None:
     def profile(**changed: float) -> Profile:
         figures = {"wall": 1e-4, "cpu": 1e-4, **changed}
@@ -221,7 +240,7 @@ def test_a_plan_that_was_left_is_not_chosen_again_unless_figures_changed(monkeyp
     assert run.planner.asked > 2, "a prediction that was missed leads to looks"
     assert run.plans.current.root is other
     assert run.planner.kept, "the planner knows that its choice was not taken"
-    run.goes_on(60, 300, 5e-3)
+    run.goes_on(60, 200, 5e-3)
     assert run.plans.current.root is run.slow.root, "it costs something else now"
 
 
@@ -247,7 +266,7 @@ def test_a_plan_takes_over_when_its_processes_are_there_whatever_the_epoch(monke
 def test_noise_does_not_make_it_flap(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Driven(monkeypatch)
     run.planner.plan = run.slow
-    run.plans._promised = 1000.0
+    run.plans._promise.by(run.slow)
     for _ in range(50):
         run.goes_on(4, 600, 1e-3)
         run.goes_on(4, 1500, 1e-3)
