@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cedar.columns import OBJECT, Column, ColumnType, TensorType
+from cedar.columns import Column, ColumnType, TensorType
 from cedar.operators.image.base import ImageTransform
-from cedar.operators.image.layout import checked
+from cedar.operators.image.layout import PlanarType, checked
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ChannelsFirst(ImageTransform):
         if isinstance(kind, TensorType):
             height, width, channels = kind.shape
             return TensorType((channels, height, width), kind.dtype)
-        return OBJECT
+        return PlanarType()
 
     def columns(self, *columns: Any, **draws: Any) -> Column:
         from cedar.operators.image.engine import alone

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.columns import ColumnType, ObjectType, TensorType
+from cedar.errors import PipelineError
 from cedar.operators.transform import Transform
 
 Image = npt.NDArray[Any]
@@ -35,6 +36,14 @@ class ImageType(ObjectType):
         return f"{self.dtype} image[?, ?, {'?' if self.channels is None else self.channels}]"
 
 
+@dataclass(frozen=True)
+class PlanarType(ObjectType):
+    """Images (channels, height, width) of differing sizes, as objects: what ``channels_first`` leaves."""
+
+    def __str__(self) -> str:
+        return "image[channels, height, width]"
+
+
 def checked(transform: Transform, kind: ColumnType, dtypes: tuple[str, ...] = DTYPES) -> tuple[int | None, str | None]:
     """Channels and dtype of a column of images; None where only its rows tell.
 
@@ -43,13 +52,17 @@ def checked(transform: Transform, kind: ColumnType, dtypes: tuple[str, ...] = DT
     """
     wants = f"images, (height, width, channels) of {' or '.join(dtypes)}"
     if isinstance(kind, TensorType):
-        if len(kind.shape) != 3 or not 1 <= kind.shape[2] <= 4 or kind.dtype not in dtypes:
+        if len(kind.shape) != 3 or not 1 <= kind.shape[2] <= 4 or 0 in kind.shape or kind.dtype not in dtypes:
             raise transform.unfit(kind, wants)
         return kind.shape[2], kind.dtype
     if isinstance(kind, ImageType):
         if kind.dtype not in dtypes:
             raise transform.unfit(kind, wants)
         return kind.channels, kind.dtype
+    if isinstance(kind, PlanarType):
+        raise PipelineError(
+            f"{type(transform).__name__} takes {wants}, not {kind}", fix="put channels_first last, behind all others"
+        )
     if isinstance(kind, ObjectType):
         return None, None
     raise transform.unfit(kind, wants)

@@ -135,6 +135,8 @@ class Prepared:
         self._run(addresses, layouts, np.array([part], dtype=np.int64), slice(row, row + 1), targets)
 
     def _check(self, out: Image, size: Sequence[int]) -> None:
+        if not 1 <= size[2] <= 4:
+            raise ValueError(f"{size[2]} channels: an image (height, width, channels) has 1 to 4")
         shape, dtype = self.program.shape(size), FLOATS if self.program.to_float else BYTES
         if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
             raise ValueError(f"out is not contiguous, of shape {shape} and {dtype}")
