@@ -167,6 +167,19 @@ def copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return made
 
 
+def detached(column: Column) -> Column:
+    """The same rows in memory that nobody else sees; texts, which nobody can write into, stay where they are."""
+    if isinstance(column, np.ndarray):
+        return copied(column)
+    if (
+        not isinstance(column, pa.Array)
+        or pa.types.is_large_string(column.type)
+        or pa.types.is_large_binary(column.type)
+    ):
+        return column
+    return pa.concat_arrays([column[:0], column])
+
+
 def writeable(column: Column) -> Column:
     """A column whose array, if it is one, may be written into: a copy of one that others see."""
     shared = isinstance(column, np.ndarray) and not column.flags.writeable and not column.dtype.hasobject

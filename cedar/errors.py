@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import threading
 import traceback
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,24 @@ class Site:
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}"
         return f"{where} in {self.function}" if self.function and self.function != "<module>" else where
+
+
+_in_worker = threading.Event()
+
+
+def in_worker() -> None:
+    """This process is a worker: no handler of a signal ends it from within a user's function."""
+    _in_worker.set()
+
+
+def raised() -> tuple[type[BaseException], ...]:
+    """What the code of users raises where it fails, for ``except``.
+
+    ``sys.exit()`` in a function is an error of its row, and does not end the training in silence. In the main thread it
+    may be that of a signal's handler, and passes.
+    """
+    main = threading.current_thread() is threading.main_thread() and not _in_worker.is_set()
+    return (Exception,) if main else (Exception, SystemExit)
 
 
 def user_site() -> Site | None:

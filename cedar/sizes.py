@@ -1,13 +1,31 @@
-"""Sizes as users write them: 4096, "256MiB", "2GB"."""
+"""Sizes and numbers as users write them: 4096, numpy.int64(4096), "256MiB", "2GB"."""
 
 from __future__ import annotations
 
+import operator
 import re
+from typing import Any
 
 from cedar.errors import PipelineError, user_site
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def as_int(value: Any) -> Any:
+    """Whole numbers of NumPy and torch as an int; anything else, such as True, as it is.
+
+    Example:
+        >>> import numpy as np
+        >>> as_int(np.int64(3)), as_int(3.0), as_int(True)
+        (3, 3.0, True)
+    """
+    if isinstance(value, int):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
 
 
 def parse_bytes(text: str, what: str) -> int:

@@ -14,7 +14,7 @@ from cedar.columns import Column, ColumnType, UnknownType, as_column, type_of
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types
-from cedar.errors import CedarError, PipelineError, SourceError, user_site
+from cedar.errors import CedarError, PipelineError, SourceError, raised, user_site
 from cedar.operators.base import Schema
 from cedar.operators.infer import Misfit, build_column, infer_type, type_from_dtype
 from cedar.redact import redact, redact_url, redacted
@@ -35,7 +35,7 @@ class AdaptedSource(BaseSource):
             return list(self.inner.splits())
         except CedarError:
             raise
-        except Exception as error:  # a user's code
+        except raised() as error:  # a user's code
             raise SourceError(f"{self.describe()}: splits() raised {type(error).__name__}: {error}") from error
 
     @once
@@ -106,7 +106,7 @@ class AdaptedSource(BaseSource):
             yield from [pieces] if single else pieces
         except CedarError:
             raise
-        except Exception as error:  # noqa: BLE001 - a user's code
+        except raised() as error:  # a user's code
             cause = redacted(error)
             raise SourceError(f"{name}: read() raised {type(error).__name__}: {error}") from cause
 

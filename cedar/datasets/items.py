@@ -13,7 +13,7 @@ from cedar.columns import UNKNOWN, nbytes
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types, names_of
-from cedar.errors import PipelineError, RowError, user_site
+from cedar.errors import PipelineError, RowError, raised, user_site
 from cedar.operators.base import Schema
 from cedar.operators.marks import making
 
@@ -130,7 +130,7 @@ class ItemsSource(BaseSource):
                 if stop - start == 1:
                     making(start)
                 items = list(many(list(range(start, stop))))
-            except Exception as error:  # a user's code
+            except raised() as error:  # a user's code
                 if not hasattr(self.items, "__getitem__"):
                     raise self._failed(start, error) from error
             else:
@@ -143,10 +143,10 @@ class ItemsSource(BaseSource):
         try:
             making(index)
             return self.items[index]
-        except Exception as error:  # a user's code
+        except raised() as error:  # a user's code
             raise self._failed(index, error) from error
 
-    def _failed(self, index: int, error: Exception) -> Exception:
+    def _failed(self, index: int, error: BaseException) -> Exception:
         name = type(self.items).__name__
         fix = "mend the dataset, or give the loader on_error=cedar.Skip(...) to drop such items and go on"
         return self._origin.error(f"{name}[{index}] raised {type(error).__name__}: {error}", index, fix)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types
-from cedar.errors import CedarError, PipelineError, user_site
+from cedar.errors import CedarError, PipelineError, raised, user_site
 
 _CHUNK = 1024
 
@@ -44,7 +44,7 @@ class IterableSource(BaseSource):
     def _start(self, origin: Origin) -> Iterator[Any]:
         try:
             iterator = iter(self.make_iterator())
-        except Exception as error:  # a user's code
+        except raised() as error:  # a user's code
             what = f"make_iterator raised {type(error).__name__}: {error}"
             raise origin.error(what, 0, "mend the function given to from_iterable") from error
         self._refuse_again(iterator)
@@ -69,7 +69,7 @@ class IterableSource(BaseSource):
             items.extend(islice(iterator, size))
         except CedarError:
             raise
-        except Exception as error:  # a user's code
+        except raised() as error:  # a user's code
             what = f"the iterator raised {type(error).__name__}: {error}"
             raise origin.error(what, row + len(items), "mend the iterator, or let it pass over such items") from error
         return items

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cedar.columns import as_column
+from cedar.columns import as_column, detached
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, canonical
@@ -47,7 +47,10 @@ class TableSource(BaseSource):
             part = self.table.slice(split.start, rows)
         else:
             part = self.table.take(pa.array(np.asarray(self.indices[split.start : split.stop], dtype=np.int64)))
-        yield Chunk({n: as_column(part.column(n)) for n in self.table.schema.names}, length=rows)
+        columns = {name: as_column(part.column(name)) for name in self.table.schema.names}
+        if self.indices is None:  # or a tensor of a batch would write into the caller's table
+            columns = {name: detached(column) for name, column in columns.items()}
+        yield Chunk(columns, length=rows)
 
     def schema(self) -> Types:
         return {field.name: canonical(field.type) for field in self.table.schema}

@@ -14,7 +14,7 @@ from cedar.columns import as_column, nbytes
 from cedar.cursor import Keys
 from cedar.datasets.base import Chunk, Split, offsets_of
 from cedar.datasets.requests import Use, counting
-from cedar.errors import CedarError, RowError, Site, SourceError
+from cedar.errors import CedarError, RowError, Site, SourceError, raised
 from cedar.execution import clocks
 from cedar.execution.comparing import difference
 from cedar.execution.copying import own_copy
@@ -116,7 +116,7 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
                 block = _run_parts(step, block, env, timing, sizes) if looks else step.kernel(block, env)
         except CedarError:
             raise
-        except Exception as error:
+        except raised() as error:
             raise _failed(step, block, error) from error
         timing.seconds[i] += time.perf_counter() - start
         timing.cpu += time.thread_time() - worked if step.operators else 0.0
@@ -199,7 +199,7 @@ def _compared(timing: Timing, done: list[Block], written: list[Block]) -> list[B
     return written if timing.difference else done
 
 
-def _failed(step: Step, block: Block, error: Exception) -> RowError:
+def _failed(step: Step, block: Block, error: BaseException) -> RowError:
     """For an operator that does not say itself what went wrong."""
     return RowError(
         f"{step.label or type(step.kernel).__name__} failed on a block: {type(error).__name__}: {error}",

@@ -25,9 +25,9 @@ from cedar.execution.executors import check_executor
 from cedar.execution.formats import Finish, check_format
 from cedar.execution.metrics import Metrics, Report, make_report
 from cedar.execution.nodes import rows_per_unit
-from cedar.execution.options import Options, check_options, check_slices
+from cedar.execution.options import Options, check_slices, checked
 from cedar.execution.planning import Plans
-from cedar.execution.ranks import find_rank
+from cedar.execution.ranks import find_rank, refuse_workers
 from cedar.execution.replay import Replay, Replays
 from cedar.execution.runner import Runner, Runners
 from cedar.execution.state import VERSION, Identity, choose, copied, seal, validated
@@ -35,6 +35,7 @@ from cedar.execution.tasks import Tasks
 from cedar.execution.units import Units, left
 from cedar.graph import Node, sources
 from cedar.operators.base import Env, Instances
+from cedar.operators.take import whole
 from cedar.plan.data import Plan
 
 _CLOSED = 8  # epochs of the data that a rank may be ahead of another when their states are merged
@@ -58,7 +59,7 @@ class Loader(DataLoaderLike):
         site = user_site()
         check_executor(options.executor)
         check_format(options.format, site)
-        check_options(options, site)
+        options = checked(options, site)
         check_device(options.device, options.format, site)
         self._options = options
         self._site = site
@@ -113,11 +114,13 @@ class Loader(DataLoaderLike):
         self._begun: dict[str, Any] = {"step": self._step, "data": self._data, "open": self._opened()}
 
     def set_epoch(self, epoch: int) -> None:
-        """Stand at the beginning of epoch ``epoch``; what was loaded from a state is forgotten."""
+        """Stand at the beginning of epoch ``epoch``, 0 or above; what was loaded from a state is forgotten."""
+        epoch = whole(epoch, "set_epoch(epoch)")
         self._generation += 1
         self._begin_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
+        refuse_workers(self.rank, self._site)
         again, self._started = self._started, True
         return self._iterate(again)
 
@@ -326,9 +329,7 @@ class Loader(DataLoaderLike):
 
     def commit(self, step: int) -> None:
         """Batches up to and including ``step`` of this epoch are consumed: they need not be read again."""
-        if isinstance(step, bool) or not isinstance(step, int):
-            raise PipelineError(f"commit({step!r}): a step is a whole number", site=user_site())
-        self._replay().commit(step)
+        self._replay().commit(whole(step, "commit(step)"))
 
     def _replay(self) -> Replay:
         if not self._batched and self._account.skips:

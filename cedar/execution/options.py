@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cedar.errors import PipelineError, Site
@@ -15,6 +15,7 @@ from cedar.execution.planning import Plans
 from cedar.graph import Node
 from cedar.plan.data import Plan
 from cedar.plan.planner import Planner
+from cedar.sizes import as_int
 from cedar.skip import Skip
 
 
@@ -41,7 +42,15 @@ class Options:
     observe: Callable[[Metrics], None] | None = None
 
 
-def check_options(options: Options, site: Site | None) -> None:
+def checked(options: Options, site: Site | None) -> Options:
+    """The options, their whole numbers of type int.
+
+    Raises:
+        PipelineError: at ``site``; they are not what they should be.
+    """
+    options = replace(
+        options, **{name: as_int(getattr(options, name)) for name in ("workers", "steps", "seed", "epoch")}
+    )
     for name in ("workers", "steps"):
         value = getattr(options, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -52,6 +61,7 @@ def check_options(options: Options, site: Site | None) -> None:
             raise PipelineError(f"{name}={value!r}: a whole number{', at least 0' if least == 0 else ''}", site=site)
     if options.on_error is not None and not isinstance(options.on_error, Skip):
         raise PipelineError(f"on_error={options.on_error!r}: None or cedar.Skip(...)", site=site)
+    return options
 
 
 def check_slices(binding: Binding, batched: bool, world: int, site: Site | None) -> None:

@@ -46,6 +46,24 @@ def find_rank(rank: int | None, world: int | None, subgroup: bool, site: Site | 
     return first
 
 
+def refuse_workers(rank: Rank, site: Site | None) -> None:
+    """Refuse to be read by several workers of a torch DataLoader, each of which would read all rows of the rank.
+
+    Raises:
+        PipelineError: in such a worker, unless arguments say which part of the rows is for it.
+    """
+    data = sys.modules.get("torch.utils.data")
+    worker = data.get_worker_info() if data is not None else None
+    if worker is not None and worker.num_workers > 1 and rank.origin != "arguments":
+        raise PipelineError(
+            f"a loader is read in worker {worker.id} of {worker.num_workers} of a torch DataLoader",
+            site=site,
+            done="nothing was read: each of the workers would have read every row",
+            fix="iterate the loader itself, without the DataLoader: it has workers of its own; or give each worker its "
+            "part, by loader(rank=..., world=..., subgroup=True)",
+        )
+
+
 def _arguments(rank: int | None, world: int | None, site: Site | None) -> Rank | None:
     if rank is None and world is None:
         return None

@@ -15,6 +15,7 @@ from cedar.columns import ColumnType, blank
 from cedar.errors import PipelineError, user_site
 from cedar.groups.column import concat_each
 from cedar.operators.base import Effects, Env, Schema, StreamContext, StreamOperator
+from cedar.sizes import as_int
 from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
 Last = Literal["drop", "keep", "pad"]
@@ -35,6 +36,7 @@ class Batch(StreamOperator):
     name = "batch"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "size", as_int(self.size))
         if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
             raise PipelineError(
                 f"batch({self.size!r}): the size is a whole number of rows, at least 1", site=user_site()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cedar.cursor import Hashes
-from cedar.errors import PipelineError
+from cedar.errors import PipelineError, raised
 from cedar.operators.base import Bound, Env
 from cedar.operators.draws import seeded
 from cedar.operators.failures import Blame, Failure, text_of
@@ -86,13 +86,13 @@ class Call:
         failures: dict[int, Failure] = {}
         calls = map(fn, *arguments)
         while True:
-            error: Exception
+            error: BaseException
             try:
                 results.extend(calls)  # keeps what it has when a call raises, and `map` goes on with the next row
             except PipelineError:  # an instance that cannot be made: no row's fault
                 raise
-            except Exception as raised:  # noqa: BLE001 - reported with its row
-                error = raised
+            except raised() as failed:  # reported with its row
+                error = failed
             else:
                 if len(results) >= n:
                     return results, failures
@@ -118,7 +118,7 @@ class Call:
         """
         try:
             return self.fn()
-        except Exception as error:
+        except raised() as error:
             name = getattr(self.fn, "__name__", "the class")
             raise PipelineError(
                 f"{self.blame.label}: {name}() failed: {type(error).__name__}: {text_of(error)}",

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cedar.errors import raised
 from cedar.operators.draws import keyed_generator
 from cedar.operators.failures import BadResult, Blame, Failure
 
@@ -57,7 +58,7 @@ class InFlight:
             for i, args in rows:  # rows are taken in order, so the first to fail is known once all in flight are done
                 try:
                     results[i] = await self._once(fn, i, args)
-                except Exception as error:  # noqa: BLE001 - reported with its row
+                except raised() as error:  # reported with its row
                     failures[i] = self.blame.failure(error)
                 if self.stop and failures:
                     return

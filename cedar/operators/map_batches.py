@@ -20,6 +20,7 @@ from cedar.operators.containers import Format, arrays_of, container
 from cedar.operators.failures import BadResult, Failure, first_row
 from cedar.operators.outputs import check_row_names
 from cedar.operators.row_wise import reason_against
+from cedar.sizes import as_int
 from cedar.skip import Skip
 
 UNIT = "rows starting at"
@@ -69,6 +70,7 @@ class MapBatches(RowOperator):
             raise PipelineError(
                 f"map_batches: there is no format {self.format!r}", site=user_site(), fix=f"give one of {known}"
             )
+        object.__setattr__(self, "size", as_int(self.size))
         if self.size is not None and (not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1):
             raise PipelineError(
                 f"map_batches: size={self.size!r}", site=user_site(), fix="give a number of rows, 1 or more"

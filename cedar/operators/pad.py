@@ -18,6 +18,7 @@ from cedar.errors import PipelineError, missing_column, user_site
 from cedar.jagged import JaggedTensor, pad_values
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.failures import Blame, Failure
+from cedar.sizes import as_int
 from cedar.skip import Skip
 
 
@@ -56,6 +57,7 @@ class Pad(RowOperator):
         strange = next((c for c in self.columns if not isinstance(c, str)), None)
         if strange is not None:
             raise PipelineError(f"pad: {strange!r} is no column name", site=user_site(), fix="name columns by text")
+        object.__setattr__(self, "to", as_int(self.to))
         if self.to is not None and (isinstance(self.to, bool) or not isinstance(self.to, int) or self.to < 0):
             raise PipelineError(f"pad(to={self.to!r}): a length is a whole number, not negative", site=user_site())
         if not isinstance(self.value, int | float | np.number | np.bool_):

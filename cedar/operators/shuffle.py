@@ -20,7 +20,7 @@ from cedar.columns import Index
 from cedar.cursor import concat_keys, hash_ints
 from cedar.errors import PipelineError, missing_column, user_site
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
-from cedar.sizes import parse_bytes
+from cedar.sizes import as_int, parse_bytes
 from cedar.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
 _GROUP_BYTES = 16 << 20  # small blocks are joined up to this size, so that a batch is gathered from few of them
@@ -39,6 +39,8 @@ class Shuffle(StreamOperator):
     windowed = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", as_int(self.seed))
+        object.__setattr__(self, "window", as_int(self.window))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise PipelineError(f"shuffle(seed={self.seed!r}): a whole number", site=user_site())
         self.window_rows  # noqa: B018 - checks the window

@@ -1,13 +1,16 @@
 import asyncio
 import functools
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import cloudpickle
 import numpy as np
 import pytest
 
-from cedar.errors import PipelineError
+import cedar
+from cedar.errors import PipelineError, RowError
 from cedar.operators.base import Env
 from cedar.operators.calls import Call, fn_name, is_async, makes_instances
 from cedar.operators.draws import keyed_generator
@@ -96,6 +99,43 @@ def test_interrupts_pass_through(kind, timeout):
         call(fn, [1], timeout=timeout)
     with pytest.raises(kind):
         call(later, [1], timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_an_exit_in_a_worker_is_an_error_of_its_row(timeout):
+    def fn(x):
+        return sys.exit(3) if x == 2 else x
+
+    async def later(x):
+        return fn(x)
+
+    with ThreadPoolExecutor(1) as worker:
+        for one in (fn, later):
+            results, failures = worker.submit(call, one, [1, 2, 3], timeout=timeout).result(60)
+            assert results == [1, None, 3]
+            assert failures[1].short == "SystemExit: 3"
+
+
+class Exits:
+    def __len__(self):
+        return 300
+
+    def __getitem__(self, index):
+        return sys.exit() if index == 200 else {"x": index}
+
+
+def numbers_until_it_exits():
+    for number in range(300):
+        yield {"x": sys.exit() if number == 200 else number}
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+@pytest.mark.parametrize("source", ["items", "iterable"])
+def test_a_dataset_that_exits_does_not_end_the_training_in_silence(executor, source):
+    data = cedar.from_items(Exits()) if source == "items" else cedar.from_iterable(numbers_until_it_exits)
+    with pytest.raises(RowError, match="SystemExit") as caught:
+        list(data.batch(10).loader(executor=executor, workers=2))
+    assert caught.value.row.row == 200
 
 
 def test_classes_are_made_once_and_kept():

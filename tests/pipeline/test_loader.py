@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -312,3 +314,50 @@ def test_an_epoch_that_fills_no_round_of_ranks_says_so(caplog: pytest.LogCapture
     caplog.clear()
     assert len(list(rows.batch(4, last="keep").loader(rank=0, world=3))) == 1
     assert caplog.text == ""
+
+
+# ---- numbers as users have them --------------------------------------------------------------------------------------
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
+    def batches(whole: Any) -> list[Any]:
+        shuffled = rows().shuffle(seed=whole(2), window=whole(7)).batch(whole(4))
+        return [b["x"].tolist() for b in shuffled.loader(seed=whole(3), epoch=whole(1), workers=whole(2))]
+
+    assert batches(np.int64) == batches(np.uint8) == batches(int)
+    with pytest.raises(PipelineError, match="whole number"):
+        rows().batch(np.float64(4))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("epoch", ["1", 1.5, None, True, -1])
+def test_what_is_no_epoch_is_refused_and_leaves_the_loader_as_it_was(epoch: Any) -> None:
+    loader = rows().batch(4).loader()
+    before = loader.state_dict()
+    with pytest.raises(PipelineError, match="set_epoch"):
+        loader.set_epoch(epoch)
+    assert loader.state_dict() == before
+
+
+def test_an_epoch_of_numpy_can_be_saved() -> None:
+    loader = rows().shuffle(seed=1).batch(4).loader()
+    loader.set_epoch(np.int64(3))  # type: ignore[arg-type]
+    assert json.loads(json.dumps(loader.state_dict()))["epoch"] == 3
+
+
+# ---- whose memory it is ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["torch", "numpy"])
+@pytest.mark.parametrize("make", [cedar.from_arrow, lambda table: cedar.from_polars(pl.from_arrow(table))])
+def test_who_writes_into_a_batch_writes_into_no_table(make: Any, format: str) -> None:
+    pytest.importorskip("torch")
+    table = pa.table({"x": np.arange(6.0), "ids": [[1, 2], [], [3], [4], [5], [6]], "name": list("abcdef")})
+    wanted = table.to_pydict()
+    loader = make(table).batch(3).loader(format=format, executor="inline")
+    for _ in range(2):
+        for at, batch in enumerate(loader):
+            assert batch["x"].tolist() == wanted["x"][3 * at : 3 * at + 3]
+            for part in (batch["x"], batch["ids"].values):
+                if format == "torch" or part.flags.writeable:
+                    part -= 100
+    assert table.to_pydict() == wanted

@@ -23,7 +23,7 @@ import numpy as np
 
 from cedar.columns import Index
 from cedar.digests import digest_of
-from cedar.errors import PipelineError, user_site
+from cedar.errors import PipelineError, raised, user_site
 from cedar.operators.base import Instances
 from cedar.operators.text.recognise import Known, known_pattern, known_tokenizer
 from cedar.operators.text.words import Ids, Words
@@ -286,7 +286,7 @@ class _FunctionEncoder(Encoder):
                 return flat_ids(_each(fn, texts))
             try:
                 found = list(fn(list(texts)))
-            except Exception:  # noqa: BLE001 - which of the texts it is shows one by one
+            except raised():  # which of the texts it is shows one by one
                 return flat_ids(_each(lambda text: _only(fn([text])), texts))
         if len(found) != len(texts):
             why = f"the tokenizer gave {len(found)} lists for {len(texts)} texts"
@@ -299,7 +299,7 @@ def _each(fn: Callable[[str], Any], texts: Sequence[str]) -> list[Any]:
     for number, text in enumerate(texts):
         try:
             found.append(fn(text))
-        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+        except raised() as error:  # a user's function may raise anything
             failed[number] = f"the tokenizer raised {type(error).__name__}: {error}"
     if failed:
         raise UnfitIds(failed)
