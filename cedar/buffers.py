@@ -11,7 +11,7 @@ import math
 import mmap
 import threading
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ class _Spare:
     """Memory that nobody holds, by size, the longest unused first."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a collection within may give back more
+        self._lock = threading.Lock()
+        self._back: deque[mmap.mmap] = deque()  # given back, and not yet sorted in
         self._idle: OrderedDict[int, list[mmap.mmap]] = OrderedDict()
         self._bytes = 0
         self._used = 0  # bytes that somebody holds
@@ -36,6 +37,7 @@ class _Spare:
 
     def take(self, size: int) -> mmap.mmap:
         with self._lock:
+            self._sort_in()
             self._asked += size
             if self._asked >= _LOOK:
                 self._trim()
@@ -51,13 +53,23 @@ class _Spare:
         return memory
 
     def give_back(self, memory: mmap.mmap) -> None:
-        with self._lock:
+        """Take back what nobody holds. A collection may call this anywhere, also while this thread has the lock."""
+        self._back.append(memory)
+        if self._lock.acquire(blocking=False):  # or who has it sorts it in, or the next one
+            try:
+                self._sort_in()
+            finally:
+                self._lock.release()
+
+    def _sort_in(self) -> None:
+        while self._back:
+            memory = self._back.popleft()
             size = len(memory)
             self._used -= size
             self._idle.setdefault(size, []).append(memory)
             self._idle.move_to_end(size)
             self._bytes += size
-            self._shrink()
+        self._shrink()
 
     def _pop(self, size: int) -> mmap.mmap:
         there = self._idle[size]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import random
 import threading
 
 import numpy as np
+import pytest
 
 from cedar import buffers
 from cedar.columns import concat, take
@@ -100,3 +102,43 @@ def test_no_more_is_kept_than_was_in_use_at_once():
         spare.give_back(memory)
     assert spare._bytes <= 8 * size
     assert len(spare._idle[size]) == 6, "and what was used last stays"
+
+
+class Ring:
+    """Refers to itself, so that a collection alone lets go of what it holds."""
+
+    def __init__(self, held: object) -> None:
+        self.held, self.itself = held, self
+
+
+@pytest.mark.parametrize("where", ["_pop", "_shrink", "_trim"])
+def test_a_collection_in_the_middle_gives_back_in_order(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spare = buffers._Spare()
+    monkeypatch.setattr(buffers, "_spare", spare)
+    monkeypatch.setattr(buffers, "_LOOK", 20 << 20)
+    step = getattr(buffers._Spare, where)
+
+    def collect_first(self: buffers._Spare, *size: int) -> object:
+        gc.collect()
+        return step(self, *size)
+
+    monkeypatch.setattr(buffers._Spare, where, collect_first)
+    draw = random.Random(7)
+    gc.disable()
+    try:
+        held: list[np.ndarray] = []
+        for _ in range(60):
+            array = buffers.empty(((1 << 20) * draw.choice((1, 2, 3, 5, 9)),), "uint8")
+            if draw.random() < 0.5:
+                Ring(array)
+            else:
+                held.append(array)
+            if len(held) > 3:
+                held.pop(draw.randrange(4))
+        del array
+    finally:
+        gc.enable()
+    gc.collect()
+    spare._sort_in()
+    assert spare._bytes == sum(len(memory) for there in spare._idle.values() for memory in there)
+    assert spare._used == sum(buffers._rounded(array.nbytes) for array in held)
