@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils.dlpack import from_dlpack
 import cedar
 from cedar import col
 from cedar.cursor import Keys
+from cedar.execution.keeping import folder
 from cedar.execution.keeping.store import Key, Store
 from tests.toy_runs import run
 
@@ -137,6 +139,25 @@ def test_functions_above_a_cache_get_arrays_that_they_cannot_write(files: str) -
     for changed in (p.map(grow, "t"), p.map_batches(lambda b: grow(b["t"]), "t", format="numpy")):
         with pytest.raises(cedar.RowError, match="read-only"):
             list(changed.batch(5).loader())
+
+
+@pytest.mark.parametrize(("small", "maps"), [(4 << 20, 128), (0, 128), (0, 3)])
+def test_entries_hold_few_files_open(small: int, maps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "_SMALL", small)
+    monkeypatch.setattr(folder, "_MOST_MAPS", maps)
+    (tmp_path / "data").mkdir()
+    for number in range(40):
+        (tmp_path / "data" / f"{number:02}.txt").write_text(f"{number}\n")
+    pipeline = cedar.read_text(f"{tmp_path}/data/*.txt").map(str.title, "text").cache(str(tmp_path / "kept"))
+    loader = pipeline.shuffle(seed=1).batch(8).loader(executor="inline", plan="off")
+    assert len(list(loader)) == 5
+    before, most = len(os.listdir("/proc/self/fd")), 0
+    rows = []
+    for batch in loader:
+        most = max(most, len(os.listdir("/proc/self/fd")) - before)
+        rows += batch["text"].tolist()
+    assert sorted(rows) == sorted(map(str, range(40)))
+    assert most <= (40 if small == 0 and maps > 40 else min(maps, 3)) + 4
 
 
 def test_skips_come_back_from_a_directory(files: str, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import shutil
 import stat
 import time
 import uuid
+import weakref
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -24,10 +25,14 @@ SUFFIX = ".arrow"
 DISK_BYTES = 16 << 30  # or 80% of what is free, whichever is less
 _FREE_SHARE = 0.8
 _ABANDONED = 3600.0  # seconds after which a temporary file is nobody's
+_SMALL = 4 << 20  # bytes: up to that, entries are read; a map holds a file descriptor until nobody has its rows
+_MOST_MAPS = 128
+
+_maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 class Folder:
-    """A directory. Files appear whole, by a rename, and are read through memory maps, so removing one hurts no reader.
+    """A directory. Files appear whole, by a rename; large ones are read through maps. Removing one hurts no reader.
 
     Args:
         path: of the directory; made, for this user alone, with the first entry.
@@ -80,12 +85,13 @@ class Folder:
     def load(self, name: str) -> tuple[Any, Any] | None:
         """The bytes of an entry, and a mark that is another after every change of them; None where there is none.
 
-        The map is private: what a function writes into its arrays stays with it.
+        They are private: what a function writes into its arrays stays with it.
         """
         try:
             with open(self._file(name), "rb") as file:
                 found = os.fstat(file.fileno())
-                raw = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if found.st_size else b""
+                large = found.st_size > _SMALL and len(_maps) < _MOST_MAPS
+                raw = _mapped(file) if large else _read(file, found.st_size)
         except FileNotFoundError:
             return None
         mark = (self._path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
@@ -155,6 +161,18 @@ class Folder:
 
     def _file(self, name: str) -> str:
         return os.path.join(self._path, name + SUFFIX)
+
+
+def _mapped(file: BinaryIO) -> mmap.mmap:
+    made = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    _maps.add(made)
+    return made
+
+
+def _read(file: BinaryIO, size: int) -> bytearray:
+    found = bytearray(size)
+    del found[file.readinto(found) :]  # type: ignore[attr-defined]
+    return found
 
 
 def _seal(path: str, described: dict[str, Any]) -> int:

@@ -131,7 +131,7 @@ class Store:
             self._reject(place, key, where, str(error))
             return None
         except OSError as error:
-            self._note(f"cache({where!r}) cannot be read: {error}")
+            self._note(f"cache({where!r}) cannot be read: {error}", once=f"cache({where!r}) cannot be read")
             return None
         if mark is not None:
             if len(_checked) > 1 << 16:
