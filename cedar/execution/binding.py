@@ -13,10 +13,12 @@ from cedar.datasets.base import Read, Split
 from cedar.errors import CedarError, PipelineError
 from cedar.execution.apart import Apart
 from cedar.execution.chain import Reader
+from cedar.execution.copying import own_copy
 from cedar.execution.dedup import has_dedup, wide_sample
 from cedar.graph import Node
 from cedar.operators.base import Bound, Env, Kernel, RowOperator, StreamOperator
 from cedar.operators.dedup_kernels import for_groups
+from cedar.operators.transform import Transform
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.skip import Skip
 
@@ -142,7 +144,7 @@ class Binding:
             draw=self._draws.get(id(logical), 0),
             on_error=None if inserted else self.policy(node),
             batched=not inserted and self.batched[id(logical.inputs[0])],
-            sample=lambda: self._for_calls(self._sample(below, _FEW_ROWS) if moved else self.sample(below)),
+            sample=lambda: self._for_calls(node, self._sample(below, _FEW_ROWS) if moved else self.sample(below)),
             types=None if inserted else self.schemas[id(logical.inputs[0])],
             env=self.check_env,
             wide=lambda names, session: wide_sample(self, logical, names, session),
@@ -163,8 +165,10 @@ class Binding:
             block = self._sample(node, rows)
         return block if block.slots <= SAMPLE_ROWS or not block.aligned else block.slice(0, SAMPLE_ROWS)
 
-    def _for_calls(self, block: Block) -> Block:
-        """The block, whose rows functions are called with next."""
+    def _for_calls(self, node: Node, block: Block) -> Block:
+        """The block's rows, for calls of an operator's function: it may change objects, which are the run's."""
+        if not isinstance(getattr(node.operator, "fn", None), Transform):
+            block = own_copy(block)
         if self._apart is not None:
             self._apart.enter(block)
         return block
@@ -190,7 +194,7 @@ class Binding:
         with _prepared(node):
             if isinstance(operator, RowOperator):
                 kernel = self.kernel(node)
-                return kernel(self._for_calls(below[0]), self.check_env)
+                return kernel(self._for_calls(node, below[0]), self.check_env)
             assert isinstance(operator, StreamOperator)
             return operator.sample(*below)
 

@@ -14,7 +14,7 @@ from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes, Mask, box_column, box_rows, check_boxes, kept_entries, thinned
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.moves import Moves, full
-from cedar.operators.image.spatial import Spatial, check_range, drawn
+from cedar.operators.image.spatial import Spatial, check_range, drawn, tuple_of
 from cedar.operators.transform import BadValues, Transform
 
 ROUNDS = 50  # of drawing an overlap; each fails with small probability, but nothing may run for ever
@@ -63,11 +63,12 @@ class IouCrop(Spatial):
     def __post_init__(self) -> None:
         check_range("iou_crop", "min_scale and max_scale", (self.min_scale, self.max_scale), 0.0)
         check_range("iou_crop", "aspect ratios", (self.min_aspect_ratio, self.max_aspect_ratio), 0.0)
-        overlaps = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0) if self.overlaps is None else tuple(self.overlaps)
-        if not overlaps or self.trials < 1 or self.max_scale > 1:
+        overlaps = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0) if self.overlaps is None else tuple_of(self.overlaps)
+        numbers = all(isinstance(v, int | float) for v in overlaps)
+        if not overlaps or not numbers or self.trials < 1 or self.max_scale > 1:
             raise PipelineError(
                 f"iou_crop(max_scale={self.max_scale}, overlaps={self.overlaps!r}, trials={self.trials}): "
-                "a scale of at most 1, an overlap and a trial at least",
+                "a scale of at most 1, a sequence of overlaps, and a trial at least",
                 site=user_site(),
             )
         object.__setattr__(self, "overlaps", overlaps)
@@ -148,6 +149,10 @@ class SanitizeBoxes(Transform):
     min_area: float = 1.0
     arity: ClassVar[int | None] = None
     outputs: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        check_range("sanitize_boxes", "min_size and min_area", (0, self.min_size), 0.0)
+        check_range("sanitize_boxes", "min_size and min_area", (0, self.min_area), 0.0)
 
     def result(self, *types: Any) -> ColumnType | tuple[ColumnType, ...]:
         check_boxes(self, types)

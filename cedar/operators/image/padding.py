@@ -14,7 +14,7 @@ from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.headers import max_pixels
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.moves import Moves, PadMode
-from cedar.operators.image.spatial import Spatial, check_range, check_share, drawn
+from cedar.operators.image.spatial import Spatial, check_range, check_share, drawn, tuple_of
 
 # Neither is spatial algebra: the pixels that they add do not come from the image, so that brighten(pad(x)) is not
 # pad(brighten(x)).
@@ -46,7 +46,7 @@ class Pad(Spatial):
     mode: PadMode = "constant"
 
     def __post_init__(self) -> None:
-        given = (self.padding,) if isinstance(self.padding, int | np.integer) else tuple(self.padding)
+        given = (self.padding,) if isinstance(self.padding, int | np.integer) else tuple_of(self.padding)
         if len(given) not in (1, 2, 4) or not all(isinstance(v, int | np.integer) and v >= 0 for v in given):
             raise PipelineError(
                 f"pad({self.padding!r}): 1, 2 or 4 whole numbers from 0 on", site=user_site(),
@@ -131,7 +131,7 @@ def filling(name: str, fill: float | Sequence[float]) -> tuple[float, ...]:
     Raises:
         PipelineError: it holds anything but numbers.
     """
-    values = (fill,) if isinstance(fill, int | float) else tuple(fill)
+    values = (fill,) if isinstance(fill, int | float) else tuple_of(fill)
     if not 1 <= len(values) <= 4 or not all(isinstance(v, int | float) for v in values):
         raise PipelineError(f"{name}(fill={fill!r}): a number, or one for each channel", site=user_site())
     return values

@@ -51,6 +51,7 @@ class Spatial(ImageTransform):
     def result(self, *types: Any) -> ColumnType | tuple[ColumnType, ...]:
         kind, *beside = types
         channels, dtype = checked(self, kind)
+        check_fill(self, channels, dtype)
         check_boxes(self, beside)
         shape = self.shape((kind.shape[0], kind.shape[1]) if isinstance(kind, TensorType) else None)
         if dtype is None:
@@ -79,10 +80,32 @@ class Spatial(ImageTransform):
 
 def pair(value: int | Sequence[int], what: str) -> tuple[int, int]:
     """Height and width, from both or from one number for both; ValueError for anything else."""
-    both = (value, value) if isinstance(value, int | np.integer) else tuple(value)
+    both = (value, value) if isinstance(value, int | np.integer) else tuple_of(value)
     if len(both) != 2 or not all(isinstance(v, int | np.integer) and not isinstance(v, bool) and v > 0 for v in both):
         raise ValueError(f"{what} is {value!r}, not one or two whole numbers above 0")
     return int(both[0]), int(both[1])
+
+
+def tuple_of(value: Any) -> tuple[Any, ...]:
+    """What a sequence holds; an empty one for what is no sequence."""
+    return tuple(value) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else ()
+
+
+def check_fill(transform: Any, channels: int | None, dtype: str | None) -> None:
+    """Refuse images that the ``fill`` of a transform does not suit.
+
+    Raises:
+        PipelineError: it has a value for each of other channels, or values that the images cannot hold.
+    """
+    fill = getattr(transform, "fill", None) or ()
+    name = f"{type(transform).__name__}(fill={fill})"
+    if len(fill) > 1 and channels not in (None, len(fill)):
+        raise PipelineError(
+            f"{name} has {len(fill)} values, the images {channels} channel(s)",
+            fix="give one value, or bring images to one number of channels first, say by decode(mode='RGB')",
+        )
+    if dtype == "uint8" and not all(0 <= value <= 255 for value in fill):
+        raise PipelineError(f"{name}: images of uint8 hold 0 to 255", fix="fill behind to_float, or with such a value")
 
 
 def check_share(name: str, what: str, value: float) -> None:
