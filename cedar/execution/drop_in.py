@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from cedar.errors import PipelineError, user_site
+
 
 class Epochs(Protocol):
     """A loader, as far as its epochs go."""
@@ -64,6 +66,13 @@ def _name(rank: int, world: int) -> str:
 
 class DataLoaderLike:
     """The attributes of ``torch.utils.data.DataLoader`` that trainers look for, and what checkpoints need."""
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise PipelineError(
+            "a loader is an iteration that runs: it cannot be pickled or copied",
+            site=user_site(),
+            fix="save loader.state_dict(); send the pipeline, which can be pickled, and make the loader there",
+        )
 
     def stateful(self, world: int | None = None) -> ByRank:
         """The loader for ``torch.distributed.checkpoint``, which keeps one value of each name over all ranks.

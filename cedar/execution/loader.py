@@ -61,8 +61,7 @@ class Loader(DataLoaderLike):
         check_format(options.format, site)
         options = checked(options, site)
         check_device(options.device, options.format, site)
-        self._options = options
-        self._site = site
+        self._options, self._site = options, site
         self.rank = find_rank(options.rank, options.world, options.subgroup, site)
         instances = Instances()
         self._metrics = Metrics()
@@ -85,8 +84,7 @@ class Loader(DataLoaderLike):
         self._identity_of: Identity | None = None
         self._account = Account(binding, self._metrics, self.rank.rank, options.observe, site)
         self._units = Units(self._account, options, self._batched, finish, rows_per_unit(root) if self._batched else 1)
-        self._generation = 0
-        self._ran_on, self._workers = "none yet", 0
+        self._generation, self._ran_on, self._workers = 0, "none yet", 0
         self._replays = Replays(self._job, options, site)
         self._runner: Runner | None = None
         self._deliverer: DataEpoch | AheadEpoch | None = None

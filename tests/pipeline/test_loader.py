@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -361,3 +363,10 @@ def test_who_writes_into_a_batch_writes_into_no_table(make: Any, format: str) ->
                 if format == "torch" or part.flags.writeable:
                     part -= 100
     assert table.to_pydict() == wanted
+
+
+@pytest.mark.parametrize("away", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_loader_is_not_sent_anywhere(away: Any) -> None:
+    with pytest.raises(PipelineError, match="send the pipeline"):
+        away(rows().batch(4).loader())
+    assert pickle.loads(pickle.dumps(rows().batch(4))).loader()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -127,8 +129,14 @@ def first_rows(data: bytes, header: Header, rows: int) -> tuple[bytes, int]:
 # ---- the other formats -----------------------------------------------------------------------------------------------
 
 
+@lru_cache
+def _codecs() -> Any:
+    logging.getLogger("imagecodecs").setLevel(logging.ERROR)  # a line for each odd colour profile, without its file
+    return library("imagecodecs", "decode")
+
+
 def _plain(data: bytes, header: Header) -> Image:
-    codecs = library("imagecodecs", "decode")
+    codecs = _codecs()
     try:
         image = codecs.png_decode(data) if header.format == "PNG" else codecs.webp_decode(data)
     except MemoryError:

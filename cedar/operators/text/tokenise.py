@@ -144,4 +144,8 @@ def _read(path: str) -> str:
         with open(path, encoding="utf-8") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise PipelineError(f"tokenise: {path} cannot be read: {error}", site=user_site()) from error
+        raise PipelineError(
+            f"tokenise: {path} cannot be read: {error}",
+            site=user_site(),
+            fix="give the path of a tokenizer.json, or for a name of the Hub AutoTokenizer.from_pretrained(name)",
+        ) from error

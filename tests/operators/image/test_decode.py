@@ -267,3 +267,10 @@ def test_read_header_says_what_is_stored():
         assert (header.height, header.width) == (48, 72)
     with pytest.raises(BadImage):
         read_header(b"\xff\xd8\xff\xd9", LIMIT)
+
+
+def test_an_odd_colour_profile_is_no_news(caplog):
+    file = io.BytesIO()
+    Image.new("RGB", (3, 2)).save(file, "PNG", icc_profile=b"\x00\x00\x00\x80" + b"junk" * 40)
+    assert image.decode()(file.getvalue()).shape == (2, 3, 3)
+    assert caplog.text == ""
