@@ -38,12 +38,14 @@ def let_go(library: str) -> int:
 def _clean(library: str, lines: Iterator[str]) -> Iterator[tuple[int, int, int]]:
     """Where the parts of the library lie that can only be read and were never written: start, stop, bytes in memory."""
     start = stop = resident = 0
-    ours = False
+    ours = written = False
     for line in lines:
         if head := _HEAD.match(line):
             start, stop = int(head[1], 16), int(head[2], 16)
-            ours = "w" not in head[3] and head[4].rpartition("/")[2].startswith(library)
+            ours, written = "w" not in head[3] and head[4].rpartition("/")[2].startswith(library), False
         elif ours and line.startswith("Rss:"):
             resident = int(line.split()[1]) << 10
-        elif ours and line.startswith("Anonymous:") and int(line.split()[1]) == 0:
+        elif ours and line.startswith(("Anonymous:", "Swap:")):
+            written |= int(line.split()[1]) > 0
+        elif ours and line.startswith("VmFlags:") and resident and not written:  # the last line of a part
             yield start, stop, resident

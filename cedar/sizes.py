@@ -20,7 +20,7 @@ def as_int(value: Any) -> Any:
         >>> as_int(np.int64(3)), as_int(3.0), as_int(True)
         (3, 3.0, True)
     """
-    if isinstance(value, int):
+    if isinstance(value, int) or "bool" in str(getattr(value, "dtype", "")):
         return value
     try:
         return operator.index(value)

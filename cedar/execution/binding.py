@@ -13,7 +13,7 @@ from cedar.datasets.base import Read, Split
 from cedar.errors import CedarError, PipelineError
 from cedar.execution.apart import Apart
 from cedar.execution.chain import Reader
-from cedar.execution.copying import own_copy
+from cedar.execution.copying import plain_copy
 from cedar.execution.dedup import has_dedup, wide_sample
 from cedar.graph import Node
 from cedar.operators.base import Bound, Env, Kernel, RowOperator, StreamOperator
@@ -166,12 +166,12 @@ class Binding:
         return block if block.slots <= SAMPLE_ROWS or not block.aligned else block.slice(0, SAMPLE_ROWS)
 
     def _for_calls(self, node: Node, block: Block) -> Block:
-        """The block's rows, for calls of an operator's function: it may change objects, which are the run's."""
-        if not isinstance(getattr(node.operator, "fn", None), Transform):
-            block = own_copy(block)
+        """The block, whose rows an operator's function is called with next: it may change arrays of the run's."""
         if self._apart is not None:
-            self._apart.enter(block)
-        return block
+            self._apart.enter(block)  # calls are made in another process
+            return block
+        fn = getattr(node.operator, "fn", None)
+        return block if fn is None or isinstance(fn, Transform) else plain_copy(block)
 
     def types(self, node: Node) -> dict[str, ColumnType]:
         """The column types behind a node."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cedar.block import Block
-from cedar.columns import Column
+from cedar.columns import Column, objects
 
 
 def own_copy(block: Block) -> Block:
@@ -18,6 +18,26 @@ def own_copy(block: Block) -> Block:
     """
     columns = {name: _own(column) for name, column in block.columns.items()}
     return block.only_columns(columns)
+
+
+def plain_copy(block: Block) -> Block:
+    """The block with arrays, lists, dicts and sets of its own in columns of objects; instances of other classes are
+    shared: copying one may copy all that it refers to.
+    """
+    columns = dict(block.columns)
+    for name, column in columns.items():
+        if isinstance(column, np.ndarray) and column.dtype == object:
+            columns[name] = objects([_plain(value) for value in column])
+    return block.only_columns(columns)
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if kind is np.ndarray:
+        return value.copy() if value.dtype != object else _own(value)
+    if kind is dict:
+        return {key: _plain(one) for key, one in value.items()}
+    return kind(map(_plain, value)) if kind in (list, tuple, set) else value
 
 
 def _own(column: Column) -> Column:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from cedar.errors import PipelineError, user_site
+from cedar.errors import PipelineError
 
 
 class Epochs(Protocol):
@@ -64,13 +64,16 @@ def _name(rank: int, world: int) -> str:
     return f"rank {rank} of {world}"
 
 
+class NotPicklable(PipelineError, TypeError):
+    """Of both types, for code that asks whether something can be pickled."""
+
+
 class DataLoaderLike:
     """The attributes of ``torch.utils.data.DataLoader`` that trainers look for, and what checkpoints need."""
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        raise PipelineError(
+        raise NotPicklable(
             "a loader is an iteration that runs: it cannot be pickled or copied",
-            site=user_site(),
             fix="save loader.state_dict(); send the pipeline, which can be pickled, and make the loader there",
         )
 

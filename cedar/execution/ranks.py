@@ -58,9 +58,10 @@ def refuse_workers(rank: Rank, site: Site | None) -> None:
         raise PipelineError(
             f"a loader is read in worker {worker.id} of {worker.num_workers} of a torch DataLoader",
             site=site,
-            done="nothing was read: each of the workers would have read every row",
-            fix="iterate the loader itself, without the DataLoader: it has workers of its own; or give each worker its "
-            "part, by loader(rank=..., world=..., subgroup=True)",
+            done="nothing was read: each worker would read every row, unless arguments say which are its own",
+            fix="iterate the loader itself, without the DataLoader: it has workers of its own. Or let each of them "
+            "read a part, by loader(rank=worker.id, world=worker.num_workers, subgroup=True); or, where the pipeline "
+            "is made of this worker's part already, loader(rank=0, world=1, subgroup=True)",
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from cedar.block import Block, concat_blocks
-from cedar.columns import UNKNOWN, ColumnType
+from cedar.columns import OBJECT, UNKNOWN, ColumnType, ObjectType
 from cedar.errors import PipelineError, Site
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.take import within
@@ -79,6 +79,7 @@ def agreed(label: str, schemas: Sequence[Schema], site: Site | None = None) -> S
     for index, schema in known[1:]:
         found += [f"input {index}: {text}" for text in differences(merged, schema)]
         merged |= {n: t for n, t in schema.items() if merged.get(n, t) is UNKNOWN}
+        merged |= {n: OBJECT for n, t in schema.items() if _objects(merged.get(n), t) and merged[n] != t}
     if found:
         raise PipelineError(
             f"the inputs of {label} have different columns (compared with input {known[0][0]}): " + "; ".join(found),
@@ -94,9 +95,14 @@ def differences(expected: Mapping[str, ColumnType], found: Mapping[str, ColumnTy
     texts += [f"column {n!r} is extra" for n in found if n not in expected]
     for name, kind in found.items():
         wanted = expected.get(name, UNKNOWN)
-        if UNKNOWN not in (kind, wanted) and kind != wanted:
+        if UNKNOWN not in (kind, wanted) and kind != wanted and not _objects(kind, wanted):
             texts.append(f"{name!r} is {kind}, not {wanted}")
     return texts
+
+
+def _objects(one: ColumnType | None, other: ColumnType) -> bool:
+    """Objects of any kind, and objects of which more is known, such as images."""
+    return OBJECT in (one, other) and isinstance(one, ObjectType) and isinstance(other, ObjectType)
 
 
 def same_units(label: str, batched: Sequence[bool]) -> bool:

@@ -12,6 +12,7 @@ from cedar.mapped import let_go
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_lock = threading.Lock()
 _loaded = threading.Event()  # a kernel, since the compiler's pages were let go of
 
 
@@ -22,7 +23,8 @@ def numba() -> Any:
         PipelineError: it is not installed, or does not load.
     """
     try:
-        return importlib.import_module("numba")
+        with _lock:
+            return importlib.import_module("numba")
     except ImportError as error:
         raise PipelineError(
             f"image operators need numba: {error}", site=user_site(), fix="pip install 'cedar[images]'"
@@ -37,7 +39,6 @@ def kernel(signature: str | None = None, *, contract: bool = False) -> Callable[
         contract: a product and a sum may become one instruction, where the processor has it. Nothing else is
             reordered, so that results are the same on every run on equal processors.
     """
-    _loaded.set()
     nb = numba()
 
     def compiled(fn: F) -> F:
@@ -49,6 +50,8 @@ def kernel(signature: str | None = None, *, contract: bool = False) -> Callable[
             return nb.njit(*arguments, cache=True, **options)(fn)  # type: ignore[no-any-return]
         except RuntimeError:  # no folder for the cache can be written: it is compiled in every process
             return nb.njit(*arguments, **options)(fn)  # type: ignore[no-any-return]
+        finally:
+            _loaded.set()
 
     return compiled
 
@@ -60,7 +63,8 @@ def settle() -> None:
     """
     if _loaded.is_set():
         _loaded.clear()
-        let_go("libllvmlite")
+        with _lock:  # not while it is being loaded
+            let_go("libllvmlite")
 
 
 def part(name: str) -> Any:

@@ -60,7 +60,7 @@ class Together:
 def test_operators_that_work_together_are_measured_on_a_few_rows() -> None:
     one, two, both = Together(), Together(), Together()
     step = Step(both, (0, 1), parts=(Step(one, (0,)), Step(two, (1,))))
-    for rows, looked in ((100, 12), (20, 8)):
+    for rows, looked in ((100, 6), (20, 4)):
         one.rows = two.rows = both.rows = 0
         timing = Timing()
         made = run_steps([step], block(x=list(range(rows))), Env(watch="detail"), timing)

@@ -193,7 +193,7 @@ def test_code_that_is_pushed_out_while_a_task_begins_is_still_there(monkeypatch:
 
 
 def test_a_cancelled_task_leaves_the_cluster(executor: DaskExecutor) -> None:
-    futures = [executor.submit(time.sleep, 0.2) for _ in range(6)]
+    futures = [executor.submit(time.sleep, 1.0) for _ in range(6)]
     assert futures[-1].cancel()
     executor.shutdown(wait=False, cancel_futures=True)
     with pytest.raises(RuntimeError, match="after shutdown"):

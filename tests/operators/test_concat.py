@@ -2,11 +2,13 @@
 
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
 from cedar.columns import UNKNOWN
 from cedar.errors import PipelineError
 from cedar.operators.concat import Concat, agreed, same_units
@@ -81,3 +83,15 @@ def test_rows_and_batches_do_not_mix():
 def test_no_input_is_an_error():
     with pytest.raises(PipelineError, match="at least one input"):
         Concat().schema()
+
+
+def test_objects_of_which_more_is_known_are_objects():
+    from cedar.operators import image
+
+    def arrays(*shapes):
+        return cedar.from_items([{"image": np.zeros(shape, np.uint8)} for shape in shapes])
+
+    planar = arrays((4, 5, 3), (6, 5, 3)).map(image.channels_first(), "image")
+    other = arrays((3, 4, 5), (3, 7, 5))
+    for made in (cedar.concat(planar, other), cedar.concat(other, planar)):
+        assert sorted(row["image"].shape for row in made.loader()) == [(3, 4, 5), (3, 4, 5), (3, 6, 5), (3, 7, 5)]

@@ -34,7 +34,7 @@ from cedar.operators.base import Env
 _log = logging.getLogger("cedar")
 _LARGE = 1 << 20  # bytes; what is larger is pickled and unpickled beside the loop that talks to the cluster
 _ROOM_SECONDS = 0.05  # between two looks at whether there is room
-_NEW_SECONDS = 1.0  # a scheduler takes up new tasks aside: let go of before that, one would stay with it for good
+_NEW_SECONDS = 5.0  # a scheduler takes up new tasks aside: let go of before that, one would stay with it for good
 _HELD = 256 << 20  # bytes of results that lie here untaken; others stay on their workers until they are next
 
 

@@ -57,7 +57,7 @@ class Decode(ImageTransform):
 
     def __post_init__(self) -> None:
         for what in ("exif", "strict"):
-            if not isinstance(getattr(self, what), bool):
+            if getattr(self, what) not in (True, False):
                 raise PipelineError(f"decode({what}={getattr(self, what)!r}): True or False", site=user_site())
         if self.mode not in get_args(Mode):
             raise PipelineError(

@@ -64,7 +64,7 @@ class IouCrop(Spatial):
         check_range("iou_crop", "min_scale and max_scale", (self.min_scale, self.max_scale), 0.0)
         check_range("iou_crop", "aspect ratios", (self.min_aspect_ratio, self.max_aspect_ratio), 0.0)
         overlaps = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0) if self.overlaps is None else tuple_of(self.overlaps)
-        numbers = all(isinstance(v, int | float) for v in overlaps)
+        numbers = all(isinstance(v, int | float | np.number) for v in overlaps)
         if not overlaps or not numbers or self.trials < 1 or self.max_scale > 1:
             raise PipelineError(
                 f"iou_crop(max_scale={self.max_scale}, overlaps={self.overlaps!r}, trials={self.trials}): "
@@ -151,8 +151,10 @@ class SanitizeBoxes(Transform):
     outputs: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
-        check_range("sanitize_boxes", "min_size and min_area", (0, self.min_size), 0.0)
-        check_range("sanitize_boxes", "min_size and min_area", (0, self.min_area), 0.0)
+        for what in ("min_size", "min_area"):
+            value = getattr(self, what)
+            if not isinstance(value, int | float | np.number) or not value >= 0:
+                raise PipelineError(f"sanitize_boxes({what}={value!r}): a number from 0 on", site=user_site())
 
     def result(self, *types: Any) -> ColumnType | tuple[ColumnType, ...]:
         check_boxes(self, types)

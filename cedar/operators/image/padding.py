@@ -131,7 +131,7 @@ def filling(name: str, fill: float | Sequence[float]) -> tuple[float, ...]:
     Raises:
         PipelineError: it holds anything but numbers.
     """
-    values = (fill,) if isinstance(fill, int | float) else tuple_of(fill)
-    if not 1 <= len(values) <= 4 or not all(isinstance(v, int | float) for v in values):
+    values = (fill,) if isinstance(fill, int | float | np.number) else tuple_of(fill)
+    if not 1 <= len(values) <= 4 or not all(isinstance(v, int | float | np.number) for v in values):
         raise PipelineError(f"{name}(fill={fill!r}): a number, or one for each channel", site=user_site())
-    return values
+    return tuple(v.item() if isinstance(v, np.number) else v for v in values)

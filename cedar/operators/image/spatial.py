@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -87,8 +87,8 @@ def pair(value: int | Sequence[int], what: str) -> tuple[int, int]:
 
 
 def tuple_of(value: Any) -> tuple[Any, ...]:
-    """What a sequence holds; an empty one for what is no sequence."""
-    return tuple(value) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else ()
+    """What an iterable holds; nothing for what is none, or a text."""
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else ()
 
 
 def check_fill(transform: Any, channels: int | None, dtype: str | None) -> None:
@@ -97,7 +97,7 @@ def check_fill(transform: Any, channels: int | None, dtype: str | None) -> None:
     Raises:
         PipelineError: it has a value for each of other channels, or values that the images cannot hold.
     """
-    fill = getattr(transform, "fill", None) or ()
+    fill = (getattr(transform, "fill", None) or ()) if getattr(transform, "mode", "constant") == "constant" else ()
     name = f"{type(transform).__name__}(fill={fill})"
     if len(fill) > 1 and channels not in (None, len(fill)):
         raise PipelineError(
