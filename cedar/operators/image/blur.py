@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from cedar.errors import PipelineError, user_site
 from cedar.operators.algebra import resampling
@@ -79,28 +80,29 @@ class GaussianBlur(PixelTransform):
             uniform = drawn(draws).uniform(2)
             codes[uniform[:, 0] >= self.p] = NONE
             sigmas = low + (high - low) * uniform[:, 1]
+        blurred = np.flatnonzero(codes[:, 0])
+        different, which = np.unique(sigmas[blurred], return_inverse=True)
         tables: list[Weights] = []
-        places: dict[tuple[int, float], int] = {}
-        for row in np.flatnonzero(codes[:, 0]):
-            for i, side in enumerate(sides):
-                key = (side, float(sigmas[row]))
-                if key not in places:
-                    places[key] = len(tables)
-                    tables.append(weights(*key))
-                numbers[row, 0, i] = places[key]
+        for i, side in enumerate(sides):
+            if i == 0 or side != sides[0]:
+                first = len(tables)
+                tables += weights(side, different)
+            numbers[blurred, 0, i] = first + which
         return Steps(codes, numbers, tables)
 
 
-def weights(size: int, sigma: float) -> Weights:
-    """The weights of a Gaussian kernel that matter: float32, an odd number of them.
+def weights(size: int, sigmas: Sequence[float] | npt.NDArray[np.float64]) -> list[Weights]:
+    """The weights of a Gaussian kernel that matter, for each sigma: float32, an odd number of them.
 
     Example:
-        >>> weights(3, 1.0).round(3).tolist(), len(weights(23, 0.1))
-        ([0.27399998903274536, 0.4519999921321869, 0.27399998903274536], 1)
+        >>> [found.round(3).tolist() for found in weights(3, [1.0, 0.1])]
+        [[0.27399998903274536, 0.4519999921321869, 0.27399998903274536], [1.0]]
     """
     x = np.arange(size) - (size - 1) / 2
     with np.errstate(over="ignore", under="ignore"):
-        found = np.exp(-((x / sigma) ** 2) / 2)
-    found /= found.sum()
-    reach = int((found[size // 2 :] >= _LEAST).sum()) - 1
-    return found[size // 2 - reach : size // 2 + reach + 1].astype(np.float32)
+        found = np.exp(-((x / np.asarray(sigmas, dtype=np.float64)[:, None]) ** 2) / 2)
+    found /= found.sum(axis=1, keepdims=True)
+    middle = size // 2
+    reaches = (found[:, middle:] >= _LEAST).sum(axis=1) - 1
+    kept = zip(found.astype(np.float32), reaches.tolist(), strict=True)
+    return [row[middle - reach : middle + reach + 1] for row, reach in kept]

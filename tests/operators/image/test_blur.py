@@ -37,12 +37,19 @@ def test_is_within_half_a_level_of_the_exact_sum():
 
 
 def test_weights_that_matter():
-    found = weights(23, 1.0)
+    found, wide, narrow = weights(23, [1.0, 9.0, 1e-3])
     assert len(found) == 11
     assert abs(found.sum() - 1) < 1e-6
     assert np.array_equal(found, found[::-1])
-    assert len(weights(23, 9.0)) == 23
-    assert weights(23, 1e-3).tolist() == [1.0]
+    assert len(wide) == 23
+    assert narrow.tolist() == [1.0]
+
+
+def test_weights_do_not_depend_on_those_beside_them():
+    for size in (1, 5, 23, 199):
+        sigmas = np.random.default_rng(size).uniform(0.05, 20, 50)
+        for sigma, found in zip(sigmas, weights(size, sigmas), strict=True):
+            assert np.array_equal(found, weights(size, [sigma])[0])
 
 
 def test_a_flat_image_stays():
