@@ -49,6 +49,6 @@ def test_a_loader_that_they_inherit_is_refused() -> None:
         rows(functools.partial(iter, loader), 2)
 
 
-@pytest.mark.parametrize(("make", "workers"), [(batches, 0), (batches, 1), (own_part, 2)])
+@pytest.mark.parametrize(("make", "workers"), [(batches, 0), (own_part, 2)])
 def test_each_row_comes_once(make: Any, workers: int) -> None:
     assert rows(make, workers) == list(range(300))
