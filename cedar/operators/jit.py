@@ -27,7 +27,9 @@ def numba() -> Any:
             return importlib.import_module("numba")
     except ImportError as error:
         raise PipelineError(
-            f"image operators need numba: {error}", site=user_site(), fix="pip install 'cedar[images]'"
+            f"kernels of images and sound need numba: {error}",
+            site=user_site(),
+            fix="pip install 'cedar[images]', or 'cedar[audio]'",
         ) from error
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from cedar.errors import PipelineError, user_site
 from cedar.operators.base import Effects, StreamContext, StreamOperator
+from cedar.sizes import as_int
 from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Stream
 
 
@@ -23,11 +23,8 @@ def whole(value: Any, what: str, least: int = 0) -> int:
         >>> whole(3, "take(n)")
         3
     """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if isinstance(value, bool) or number < least:
+    number = as_int(value)
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
         raise PipelineError(
             f"{what} is {value!r}", site=user_site(), fix=f"give a whole number that is at least {least}"
         )

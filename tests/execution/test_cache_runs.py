@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,13 +150,21 @@ def test_entries_hold_few_files_open(small: int, maps: int, tmp_path: Path, monk
     pipeline = cedar.read_text(f"{tmp_path}/data/*.txt").map(str.title, "text").cache(str(tmp_path / "kept"))
     loader = pipeline.shuffle(seed=1).batch(8).loader(executor="inline", plan="off")
     assert len(list(loader)) == 5
-    before, most = len(os.listdir("/proc/self/fd")), 0
-    rows = []
-    for batch in loader:
-        most = max(most, len(os.listdir("/proc/self/fd")) - before)
-        rows += batch["text"].tolist()
+    most, mapped = 0, folder._mapped
+
+    def counted(file: Any) -> Any:
+        nonlocal most
+        made = mapped(file)
+        most = max(most, len(folder._maps))
+        return made
+
+    monkeypatch.setattr(folder, "_mapped", counted)
+    rows = [text for batch in loader for text in batch["text"].tolist()]
     assert sorted(rows) == sorted(map(str, range(40)))
-    assert most <= (40 if small == 0 and maps > 40 else min(maps, 3)) + 4
+    if small:
+        assert most == 0, "they are read"
+    else:
+        assert most == min(maps, 40), "all entries of the window at once, or as many as may be"
 
 
 def test_skips_come_back_from_a_directory(files: str, tmp_path: Path) -> None:
