@@ -5,6 +5,9 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
+# pip would compile every module there is, which takes as long as the rest; Python compiles what is imported, if it may.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 STAMP := .venv/.installed
 CODE := cedar tests examples benchmarks conftest.py
@@ -27,7 +30,7 @@ $(STAMP): setup.cfg constraints.txt
 	  exit 1; fi; \
 	echo "building .venv with $$python (once; a minute or more)"; \
 	"$$python" -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[all,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile -c constraints.txt -e '.[all,dev]'
 	@touch $@
 
 demo: $(STAMP)  ## train a recommendation model through a pipeline; DATA='path/*.parquet' takes your own files
@@ -51,7 +54,7 @@ format: $(STAMP)  ## let ruff mend what it can
 	@$(BIN)/ruff format $(CODE)
 
 types: $(STAMP)  ## mypy, strict
-	@$(BIN)/mypy
+	@$(BIN)/mypy --num-workers auto
 
 layers: $(STAMP)  ## who may import whom
 	@$(BIN)/lint-imports

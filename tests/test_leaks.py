@@ -159,8 +159,9 @@ def test_two_hundred_abandoned_loaders_leave_nothing(files: str) -> None:
 
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
 import cedar
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background ignore it
 def slow(x):
     time.sleep(0.005)
     return x

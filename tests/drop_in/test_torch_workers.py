@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,14 @@ import pytest
 import cedar
 
 torch: Any = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def soon_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Workers that could not start their dataset are waited for this long, each, when the iterator is collected."""
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
+    yield
+    gc.collect()
 
 
 def batches(**options: Any) -> Iterator[Any]:

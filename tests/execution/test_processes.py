@@ -466,7 +466,8 @@ def test_no_number_waits_for_pandas_to_be_imported(tmp_path: Path) -> None:
 
 
 ORPHANS = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background ignore it
 from cedar.execution import processes
 def spin():
     while True: pass
@@ -493,7 +494,7 @@ def test_workers_end_with_their_parent(how: signal.Signals) -> None:
         assert len(pids) == 3
         assert not any(map(gone, pids))
         parent.send_signal(how)
-        parent.wait(10)
+        parent.wait(60)
     finally:
         parent.kill()
         parent.communicate()
