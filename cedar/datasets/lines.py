@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -186,7 +187,7 @@ def _stream(file: File) -> Iterator[Lines]:
 
 
 def text_column(lines: Lines, ends: Index) -> Column:
-    """The lines as large_string without their line ends (LF or CR LF); not checked to be utf-8."""
+    """The lines as large_string without line ends (LF or CR LF) and byte order mark; not checked to be utf-8."""
     data = lines.data
     keep = np.ones(len(data), dtype=bool)
     keep[ends[ends < len(data)]] = False
@@ -196,6 +197,9 @@ def text_column(lines: Lines, ends: Index) -> Column:
     if returns.any():
         keep[ends[returns] - 1] = False
         dropped += np.cumsum(returns)
+    if lines.start == 0 and data[: len(BOM_UTF8)].tobytes() == BOM_UTF8:
+        keep[: len(BOM_UTF8)] = False
+        dropped += len(BOM_UTF8)
     offsets = np.zeros(len(ends) + 1, dtype=np.int64)
     np.subtract(ends, dropped, out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[keep])]

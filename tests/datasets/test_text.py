@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import lzma
 from dataclasses import replace
@@ -23,7 +24,8 @@ def model(data: bytes) -> list[tuple[int, str]]:
     for line in data.split(b"\n"):
         whole = offset + len(line) < len(data)
         if line or whole:
-            lines.append((offset, (line[:-1] if whole and line.endswith(b"\r") else line).decode()))
+            text = line[:-1] if whole and line.endswith(b"\r") else line
+            lines.append((offset, text.decode("utf-8" if offset else "utf-8-sig")))
         offset += len(line) + 1
     return lines
 
@@ -39,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(
-    st.lists(st.sampled_from(["", "a", "bc", "é", "long line of text", "\r", "x\r"]), max_size=30),
+    st.lists(st.sampled_from(["", "a", "bc", "é", "\ufeff", "long line of text", "\r", "x\r"]), max_size=30),
     st.sampled_from(["\n", "\r\n"]),
     st.booleans(),
     st.integers(1, 40) | st.just(1000),
@@ -88,6 +90,13 @@ def test_compressed_files_are_one_streaming_split(tmp_path: Path, suffix: str, c
     rows = read_keyed(source)
     assert [(key[1], row["text"]) for key, row in rows] == model(data)
     assert [row["line"] for _, row in rows] == list(range(302))
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 1000])
+def test_a_byte_order_mark_is_no_text(tmp_path: Path, size: int):
+    path = write(tmp_path, codecs.BOM_UTF8 + "one\r\n\ufefftwo".encode())
+    rows = read_rows(replace(read_text(path), split_bytes=size))
+    assert [(row["line"], row["text"]) for row in rows] == [(0, "one"), (1, "\ufefftwo")]
 
 
 def test_several_files(tmp_path: Path):
