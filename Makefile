@@ -10,13 +10,15 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 STAMP := .venv/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile
+SUPPLY := .venv-supply
 CODE := cedar tests examples benchmarks conftest.py
 
 # The first of these that is new enough and can make an environment; only looked for when .venv must be built.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test test-long coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-transport bench-cluster clean
+.PHONY: help venv demo test fuzz test-long coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster dist lock sbom audit clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,7 +32,8 @@ $(STAMP): setup.cfg constraints.txt
 	  exit 1; fi; \
 	echo "building .venv with $$python (once; a minute or more)"; \
 	"$$python" -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile -c constraints.txt -e '.[all,dev]'
+	@$(PIP) --no-deps --require-hashes -r constraints.txt
+	@$(PIP) --no-build-isolation -e '.[all,dev]' # what a platform needs beyond the pins, such as CUDA's libraries, and cedar
 	@touch $@
 
 demo: $(STAMP)  ## train a recommendation model through a pipeline; DATA='path/*.parquet' takes your own files
@@ -41,6 +44,9 @@ test: lint types layers check  ## linters, types, layers, tests
 chaos: $(STAMP)  ## random pipelines, stops, resumes, world sizes and plans; CASES=2000 of them
 	@CEDAR_CASES=$(or $(CASES),2000) $(BIN)/python -m pytest tests/test_exactness.py tests/test_plan_exactness.py \
 	  tests/test_plan_failures.py -n 2 --timeout 3600 $(ARGS)
+
+fuzz: $(STAMP)  ## readers and decoders under a coverage-guided fuzzer, MINUTES=10 in all; ARGS='--only parquet tar', '--cases 1000000'
+	@$(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),10) $(ARGS)
 
 test-long: $(STAMP)  ## the tests on fresh random inputs, many more of them than `make test` draws
 	@HYPOTHESIS_PROFILE=long CEDAR_LONG=1 $(BIN)/python -m pytest -n 2 --timeout 3600 $(ARGS)
@@ -77,7 +83,7 @@ bench-core: $(STAMP)  ## the figures of the core, into benchmarks/out/; QUICK=1 
 bench-optimizer: $(STAMP)  ## the figures of the optimizer; QUICK=1 for minutes, ARGS='--only whole --cases text wide' for some
 	@$(BIN)/python -m benchmarks.optimizer $(if $(QUICK),--quick) $(ARGS)
 
-bench-chaos: $(STAMP)  ## killed workers, poison rows, resumes, soak; QUICK=1 for minutes, ARGS='--only kills poison'
+bench-chaos: $(STAMP)  ## killed workers, poison rows, resumes, soak; QUICK=1 for minutes, ARGS='--only kills poison stops'
 	@$(BIN)/python -m benchmarks.chaos $(if $(QUICK),--quick) $(ARGS)
 
 bench-storage: $(STAMP)  ## a store that fails 5 and 30% of its requests; QUICK=1 for a minute
@@ -98,6 +104,9 @@ bench-recommendation-storage: $(STAMP)  ## logs that are clustered by session; Q
 bench-dedup: $(STAMP)  ## groups of lists that repeat; QUICK=1 for a minute
 	@$(BIN)/python -m benchmarks.dedup $(if $(QUICK),--quick) $(ARGS)
 
+bench-kinds: $(STAMP)  ## columns of every kind through everything, 20,000 cases; QUICK=1 for 300, ARGS='--seed 7 --cases 1'
+	@$(BIN)/python -m benchmarks.column_kinds $(if $(QUICK),--quick) $(ARGS)
+
 bench-transport: $(STAMP)  ## how blocks travel between processes, and what is left behind; QUICK=1 for minutes
 	@$(BIN)/python -m benchmarks.transport $(if $(QUICK),--quick) $(ARGS)
 
@@ -110,5 +119,26 @@ bench-resilient: $(STAMP)  ## what a dead worker costs the resilient trainer; QU
 bench-resilient-plans: $(STAMP)  ## schedules of the resilient trainer; QUICK=1 for two minutes, ARGS='--only exact'; goes on where it was
 	@$(BIN)/python -m benchmarks.resilient_plans $(if $(QUICK),--quick) $(ARGS)
 
+dist: $(STAMP)  ## a wheel in dist/, tried in an empty environment: it runs the README's ten lines
+	@rm -rf dist build
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
+	@$(BIN)/python .ci/check_wheel.py dist/cedar_data-*.whl
+
+$(SUPPLY)/.installed:
+	@python3 -m venv $(SUPPLY)
+	@$(SUPPLY)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile uv cyclonedx-bom pip-audit pip-licenses
+	@touch $@
+
+lock: $(SUPPLY)/.installed  ## the hashes of all pins in constraints.txt anew
+	@$(SUPPLY)/bin/python .ci/lock.py $(SUPPLY)/bin/uv
+
+sbom: $(STAMP) $(SUPPLY)/.installed  ## what .venv holds: dist/sbom.json (CycloneDX), and the licences in docs/licences.md
+	@mkdir -p dist
+	@$(SUPPLY)/bin/cyclonedx-py environment $(BIN)/python --of JSON -o dist/sbom.json
+	@$(SUPPLY)/bin/python .ci/licences.py $(SUPPLY)/bin/pip-licenses $(BIN)/python
+
+audit: $(SUPPLY)/.installed  ## known weaknesses of the pinned packages; needs an index of advisories
+	@$(SUPPLY)/bin/pip-audit --require-hashes --disable-pip --progress-spinner off -r constraints.txt
+
 clean:  ## remove what was built, .venv included
-	rm -rf .venv build *.egg-info benchmarks/out .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv $(SUPPLY) build dist *.egg-info benchmarks/out .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
