@@ -184,7 +184,7 @@ def sparse_checkpoints(quick: bool) -> list[Figure]:
 
 def saved_values(options: Options, ranks: int) -> list[int]:
     """Values of each operator on one rank: experts first, then what all ranks hold."""
-    from cedar.trainers.group import Group
+    from cedar.trainers.common.group import Group
     from cedar.trainers.moe.trainer import Trainer
 
     trainer = Trainer(replace(options, experts=replace(options.experts, slots=options.experts.experts)), Group())

@@ -33,7 +33,7 @@ def train(policy: str, seed: int, steps: int, text: str, target: float = TARGET)
     """One run; its survival, popularity and losses."""
     import torch
 
-    from cedar.trainers.group import Group
+    from cedar.trainers.common.group import Group
     from cedar.trainers.moe import options as settings
     from cedar.trainers.moe.policies import Kind
     from cedar.trainers.moe.trainer import Trainer

@@ -31,6 +31,7 @@ from benchmarks import kept as keeping
 from benchmarks.harness import ROOT, Figure, at_least, at_most, environment, reported
 from benchmarks.kept import Kept
 from cedar.errors import CedarError
+from cedar.trainers.common import links
 from cedar.trainers.resilient import report, run
 from cedar.trainers.resilient.chaos import parse
 from cedar.trainers.resilient.control import store
@@ -138,7 +139,7 @@ def _machines(folder: str) -> dict[str, Any]:
         f'folder = "{folder}/machines"\nsteps = 250\nsave_every = 0\npace = 0.01\nsilence = 1.5\n',
         encoding="utf-8",
     )
-    command = [sys.executable, "-m", "cedar.cli", "train", "resilient", str(path)]
+    command = [sys.executable, "-m", "cedar", "train", "resilient", str(path)]
 
     def start(*more: str) -> subprocess.Popen[str]:
         return subprocess.Popen([*command, *more], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True)
@@ -154,7 +155,7 @@ def _machines(folder: str) -> dict[str, Any]:
             assert out is not None
             out.readline()
         host, _, port = match[1].rpartition(":")
-        board = Board(store.connect(host, int(port)))
+        board = Board(store.connect(host, int(port), links.read_key(f"{made.run.folder}/{run.KEY}")))
         while board.take("done/1/4") is None and started[0].poll() is None:
             time.sleep(0.05)
         os.kill(started[1].pid, signal.SIGKILL)

@@ -6,7 +6,7 @@ import time
 import traceback
 from multiprocessing.connection import wait
 
-PRELOAD = ["torch", "torch.distributed", "numpy", "cedar", "cedar.trainers.group"]
+PRELOAD = ["torch", "torch.distributed", "numpy", "cedar", "cedar.trainers.common.group"]
 LIMIT = 100.0  # seconds that a job may take on a slow machine
 
 
@@ -71,7 +71,7 @@ def _serve(rank, size, store, pipe):
     import torch
     import torch.distributed as dist
 
-    from cedar.trainers.group import Group
+    from cedar.trainers.common.group import Group
 
     torch.set_num_threads(1)
     limit = dt.timedelta(seconds=LIMIT)

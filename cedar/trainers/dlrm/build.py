@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm import fbgemm
 from cedar.trainers.dlrm.exchange import ShardedTables
 from cedar.trainers.dlrm.fbgemm_tables import RULES, FbgemmTables
 from cedar.trainers.dlrm.model import Model
 from cedar.trainers.dlrm.options import OptimizerOptions, Options
 from cedar.trainers.dlrm.tables import Table, Tables, TorchTables
-from cedar.trainers.group import Group
 
 
 def make_tables(

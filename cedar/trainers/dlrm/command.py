@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from cedar.trainers import config, ranked
+from cedar.trainers.common import command, config
 from cedar.trainers.dlrm.options import Options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    ranked.configure(parser, "docs/dlrm.md")
+    command.configure(parser, "docs/dlrm.md")
 
 
 def main(chosen: argparse.Namespace) -> int:
@@ -19,4 +19,4 @@ def main(chosen: argparse.Namespace) -> int:
     Raises:
         CedarError: the configuration is wrong, or the training could not go on.
     """
-    return ranked.train("dlrm", chosen, config.load(chosen.config, Options, chosen.changes))
+    return command.train("dlrm", chosen, config.load(chosen.config, Options, chosen.changes))

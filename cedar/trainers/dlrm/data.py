@@ -16,10 +16,10 @@ import pyarrow as pa
 import cedar
 from cedar import col
 from cedar.errors import CedarError
+from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.limits import check_footers
 from cedar.trainers.dlrm.options import DataOptions, FeatureOptions, Options
 from cedar.trainers.dlrm.vocabularies import files_of, mapped
-from cedar.trainers.group import Group
 
 
 class Batches:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.options import FeatureOptions
 from cedar.trainers.dlrm.tables import Bags, Tables
-from cedar.trainers.group import Group
 
 IDS, ROWS, GRADIENTS = "ids", "pooled rows", "row gradients"
 

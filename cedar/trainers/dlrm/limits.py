@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import fsspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from cedar.datasets.parquet_footer import BadFooter, read_metadata
 from cedar.trainers.dlrm.inputs import bad_id
 from cedar.trainers.dlrm.options import FeatureOptions
 
@@ -37,13 +38,13 @@ def _footers(path: str, most: int) -> list[tuple[str, Any]]:
         found = system.glob(place) if "*" in place else system.find(place)
         names = [name for name in sorted(found) if name.endswith((".parquet", ".pq"))][:most]
         return [(name, _footer(system, name)) for name in names]
-    except (OSError, NotImplementedError, ImportError, pa.ArrowInvalid):
+    except (OSError, NotImplementedError, ImportError, pa.ArrowInvalid, BadFooter):
         return []
 
 
 def _footer(system: Any, name: str) -> Any:
     with system.open(name, "rb") as file:
-        return pq.ParquetFile(file).metadata
+        return read_metadata(file, file.seek(0, io.SEEK_END))
 
 
 def _check(metadata: Any, wanted: dict[str, FeatureOptions], name: str) -> None:

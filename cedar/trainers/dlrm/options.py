@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from cedar.trainers.common.options import positive
+
 Rule = Literal["rowwise_adagrad", "sgd", "adam"]
 Pooling = Literal["sum", "mean", "attention", "transformer"]
 
@@ -112,7 +114,7 @@ class DataOptions:
     workers: int = 0
 
     def __post_init__(self) -> None:
-        _positive(self, "batch", "interleave")
+        positive(self, "batch", "interleave")
         if self.paths and self.pipeline:
             raise ValueError("give either paths or a pipeline")
         if isinstance(self.dedup, str) and self.dedup not in ("auto", "off"):
@@ -151,7 +153,7 @@ class ModelOptions:
     repeat_dropout: bool = False
 
     def __post_init__(self) -> None:
-        _positive(self, "width", "cross", "rank", "heads")
+        positive(self, "width", "cross", "rank", "heads")
         if min((*self.bottom, *self.top), default=1) < 1:
             raise ValueError("a layer has no units: give 1 or more")
         if not 0 <= self.dropout < 1:
@@ -224,7 +226,7 @@ class RunOptions:
     threads: int = 0
 
     def __post_init__(self) -> None:
-        _positive(self, "keep", "window")
+        positive(self, "keep", "window")
 
 
 @dataclass(frozen=True)
@@ -252,9 +254,3 @@ class Options:
                 raise ValueError(f"table {feature.home!r} has {rows[feature.home]} rows, and {feature.rows}")
         if any(f.pooling == "transformer" for f in self.features) and self.model.width % self.model.heads:
             raise ValueError(f"a width of {self.model.width} cannot be cut into {self.model.heads} heads")
-
-
-def _positive(options: object, *names: str) -> None:
-    for name in names:
-        if getattr(options, name) < 1:
-            raise ValueError(f"{name} is {getattr(options, name)}: give 1 or more")

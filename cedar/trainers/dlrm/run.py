@@ -2,66 +2,48 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from contextlib import ExitStack
+from typing import Any
 
-from cedar.trainers.dlrm.checkpoint import Checkpoints
+from cedar.trainers.common import run as common
+from cedar.trainers.common.group import Group
+from cedar.trainers.common.metrics import OnMetrics
 from cedar.trainers.dlrm.options import Options
 from cedar.trainers.dlrm.trainer import Trainer
-from cedar.trainers.group import Group
-from cedar.trainers.lines import MetricsFile
-from cedar.trainers.progress import progress
 
-METRICS = "metrics.jsonl"
 _TOLD = 20  # times in a run that AUC and entropy are worked out for progress, at least
 
 
-def run(options: Options, group: Group | None = None, *, resume: bool = False, quiet: bool = False) -> str:
-    """Train as the options say; every rank calls it.
+class _Hooks(common.Hooks):
+    """An epoch where no steps are given; AUC, entropy, speed and the share of waiting as progress."""
 
-    ``run.folder`` holds metrics.jsonl (a line per step) and checkpoints.
+    def __init__(self, trainer: Any, stack: ExitStack) -> None:
+        super().__init__(trainer, stack)
+        self._said, self._rows, self._seconds, self._waited = "", 0, 0.0, 0.0
+        self._steps = 0
 
-    Args:
-        options: of the run.
-        group: the ranks; None for all of torch.distributed, or this process alone.
-        resume: go on from the newest checkpoint in the folder; from the start where there is none.
-        quiet: show no progress.
+    def steps(self) -> int:
+        self._steps = super().steps() or self.trainer.batches.epoch()
+        return self._steps
 
-    Returns:
-        The path of the metrics.
+    def told(self, record: Any, *, last: bool) -> str:
+        self._rows, self._seconds = self._rows + record.rows, self._seconds + record.seconds
+        self._waited += record.waited
+        if last or self.trainer.step % max(1, self._steps // _TOLD) == 0:
+            recent = self.trainer.recent()
+            self._said = f"AUC {recent.auc:.4f}, entropy {recent.entropy:.4f}"
+            self._said += f", {self._rows / self._seconds:,.0f} rows/s, waited {self._waited / self._seconds:.0%}"
+            self._rows, self._seconds, self._waited = 0, 0.0, 0.0
+        return self._said
 
-    Raises:
-        CedarError: see ``Trainer`` and ``Checkpoints``.
-    """
-    group = group or Group()
-    folder, chosen = options.run.folder, options.run
-    os.makedirs(folder, exist_ok=True)
-    with ExitStack() as stack:
-        trainer = stack.enter_context(closing(Trainer(options, group)))
-        files = Checkpoints(os.path.join(folder, "checkpoints"), trainer, keep=chosen.keep)
-        if resume and (found := files.latest()) is not None:
-            files.load(found)
-        steps = chosen.steps or trainer.batches.epoch()
-        every = max(1, steps // _TOLD)
-        path = os.path.join(folder, METRICS)
-        metrics = MetricsFile(path, trainer.step) if group.rank == 0 else None
-        say = stack.enter_context(progress("training", steps, trainer.step, quiet=quiet or group.rank > 0))
-        told, rows, seconds, waited = "", 0, 0.0, 0.0
-        while trainer.step < steps:
-            record = trainer.train_step()
-            last = trainer.step == steps
-            if last or (chosen.evaluate_every and trainer.step % chosen.evaluate_every == 0):
-                record = replace(record, held_out=trainer.evaluate())
-            if metrics is not None:
-                metrics.write(record)
-            if last or (chosen.save_every and trainer.step % chosen.save_every == 0):
-                files.save()
-            rows, seconds, waited = rows + record.rows, seconds + record.seconds, waited + record.waited
-            if last or trainer.step % every == 0:
-                recent = trainer.recent()
-                told = f"AUC {recent.auc:.4f}, entropy {recent.entropy:.4f}"
-                told += f", {rows / seconds:,.0f} rows/s, waited {waited / seconds:.0%}"
-                rows, seconds, waited = 0, 0.0, 0.0
-            say(trainer.step, f"loss {record.loss:.4f}" + (f", {told}" if told else ""))
-    return path
+
+def run(
+    options: Options, group: Group | None = None, *, resume: bool = False, quiet: bool = False,
+    on_metrics: OnMetrics | None = None,
+) -> str:  # fmt: skip
+    """Train as the options say; every rank calls it. See ``cedar.trainers.common.run.run``."""
+
+    def make(ranks: Group) -> Trainer:
+        return Trainer(options, ranks)
+
+    return common.run("dlrm", make, options, group, resume=resume, quiet=quiet, hooks=_Hooks, on_metrics=on_metrics)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,7 +12,11 @@ from torch.nn import functional
 
 import cedar
 from cedar.errors import CedarError
-from cedar.trainers.devices import device_of
+from cedar.trainers.common.checkpoint import refuse_others, whole_number
+from cedar.trainers.common.devices import device_of
+from cedar.trainers.common.group import Group
+from cedar.trainers.common.schedules import constant
+from cedar.trainers.common.tensors import Part
 from cedar.trainers.dlrm.build import dense_optimizer, make_tables
 from cedar.trainers.dlrm.data import Batches
 from cedar.trainers.dlrm.inputs import Inputs, read_batch, rows_of
@@ -21,11 +27,9 @@ from cedar.trainers.dlrm.planner import FeatureStatistics, look, place
 from cedar.trainers.dlrm.scores import Scores, Window, score
 from cedar.trainers.dlrm.unique import check_repeatable
 from cedar.trainers.dlrm.vocabularies import sized
-from cedar.trainers.group import Group
-from cedar.trainers.schedules import constant
 
 _SAMPLE = 4  # batches that statistics are taken of
-DENSE, METRICS = "dense gradients", "metrics"
+DENSE, METRICS, VOCABULARIES = "dense gradients", "metrics", "vocabularies"
 
 
 class Trainer:
@@ -87,7 +91,15 @@ class Trainer:
         costs = dict.fromkeys(names, 0.0)
         for found in self.statistics:
             costs[found.table] += found.cost(options.model.width)
-        return place(costs, sizes, self.group.size, options.tables.memory)
+        owners = place(costs, sizes, self.group.size, options.tables.memory)
+        for rank in range(self.group.size):
+            held = [name for name in names if owners[name] == rank]
+            share = sum(costs[name] for name in held) / (sum(costs.values()) or 1.0)
+            self.notes.append(
+                f"tables of rank {rank}: {', '.join(held) or 'none'} ({share:.0%} of the cost that {_SAMPLE} batches"
+                f" show, {sum(sizes[name] for name in held) / 1e6:,.1f} MB)"
+            )
+        return owners
 
     def _read(self, batch: dict[str, Any]) -> Inputs:
         data = self.options.data
@@ -195,6 +207,64 @@ class Trainer:
             return torch.zeros(0), torch.zeros(0)
         logits, labels = zip(*found, strict=True)
         return torch.cat(logits), torch.cat(labels)
+
+    # ---- checkpoints: each table is saved by the rank that holds it, under its own name ------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """All but tensors: JSON; all ranks call it."""
+        return {"step": self.step, "loader": self.group.tell(self.batches.state_dict()), **self._bound()}
+
+    def parts(self) -> dict[str, Part]:
+        """The tables of this rank, and what all ranks hold alike."""
+        found = {f"table.{name}": Part(value) for name, value in self.tables.state().items()}
+        for name, parameter in self.model.named_parameters():
+            found[f"model.{name}"] = Part(parameter.detach(), alike=True)
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                if torch.is_tensor(value):
+                    found[f"optimizer.{name}.{key}"] = Part(value, alike=True)
+        return found
+
+    def check(self, state: Mapping[str, Any], path: str) -> None:
+        """Refuse the state of another model, of other tables, another seed or vocabulary.
+
+        Raises:
+            CedarError: what differs.
+        """
+        refuse_others({name: state.get(name) for name in self._bound()}, self._bound(), path)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take what ``state_dict`` gave, on as many ranks or on others."""
+        step = whole_number(state["step"])
+        self.batches.load_state_dict(state["loader"])
+        self.step = step
+
+    def loaded(self) -> None:
+        """Nothing is left to do."""
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The vocabularies, by their names in a checkpoint."""
+        return {f"{VOCABULARIES}/{name}": path for name, path in self._vocabularies().items()}
+
+    def _vocabularies(self) -> dict[str, str]:
+        return {f"{at}-{os.path.basename(path)}": path for at, path in enumerate(self.batches.vocabularies)}
+
+    def _bound(self) -> dict[str, Any]:
+        """What must be alike for a checkpoint to be loaded."""
+        options, digests = self.options, self.batches.vocabularies
+        return {
+            "seed": options.run.seed,
+            "tables": {f.home: [f.rows, options.model.width] for f in options.features},
+            "table state": {
+                "dtype": options.tables.dtype,
+                "rule": options.tables.rule,
+                "compute": "float64" if options.run.dtype == "float64" else "float32",
+            },
+            "columns": [f.column for f in options.features],
+            "model": {name: list(value.shape) for name, value in self.model.named_parameters()},
+            "optimizer": options.optimizer.rule,
+            "vocabularies": {name: digests[path] for name, path in self._vocabularies().items()},
+        }
 
     def close(self) -> None:
         """Let the data go."""

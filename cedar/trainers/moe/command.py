@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cedar.trainers import config, ranked
+from cedar.trainers.common import command, config
 from cedar.trainers.moe.options import Options
 
 PLOT = "replicas.png"
@@ -12,7 +12,7 @@ PLOT = "replicas.png"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    ranked.configure(parser, "docs/moe.md")
+    command.configure(parser, "docs/moe.md")
 
 
 def main(chosen: argparse.Namespace) -> int:
@@ -21,4 +21,4 @@ def main(chosen: argparse.Namespace) -> int:
     Raises:
         CedarError: the configuration is wrong, or the training could not go on.
     """
-    return ranked.train("moe", chosen, config.load(chosen.config, Options, chosen.changes), files=[PLOT])
+    return command.train("moe", chosen, config.load(chosen.config, Options, chosen.changes), files=[PLOT])

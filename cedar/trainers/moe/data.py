@@ -9,9 +9,9 @@ import torch
 
 import cedar
 from cedar.errors import CedarError
-from cedar.trainers.group import Group
+from cedar.trainers.common.group import Group
+from cedar.trainers.common.text import token_rows
 from cedar.trainers.moe.options import DataOptions
-from cedar.trainers.text import token_rows
 
 
 class Batches:

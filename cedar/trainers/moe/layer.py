@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from cedar.errors import CedarError
-from cedar.trainers.group import Group, odd_ranks
+from cedar.trainers.common.group import Group, odd_ranks
 from cedar.trainers.moe.dispatch import Dispatch, plan_dispatch
 from cedar.trainers.moe.experts import expert_outputs
 from cedar.trainers.moe.gather import take_rows

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cedar.trainers.group import Group
+from cedar.trainers.common.digest import generator
+from cedar.trainers.common.group import Group
 from cedar.trainers.moe.layer import MoELayer
 from cedar.trainers.moe.options import ExpertOptions, ModelOptions
-from cedar.trainers.moe.parts import keyed
 
 
 class Dropout(nn.Module):
@@ -32,7 +32,7 @@ class Dropout(nn.Module):
         if not self.training or not self.share:
             return x
         masks = [
-            torch.rand(x.shape[1:], generator=keyed(self.seed, self.step, self.name, row)) >= self.share
+            torch.rand(x.shape[1:], generator=generator("cpu", self.seed, self.step, self.name, row)) >= self.share
             for row in self.rows
         ]
         if not masks:
@@ -86,8 +86,6 @@ class Model(nn.Module):
         self.blocks = nn.ModuleList(Block(model, experts, group, f"block{at}") for at in range(model.layers))
         self.after = nn.LayerNorm(model.width, bias=False)
         self.logits = nn.Linear(model.width, vocabulary, bias=False)
-        for layer in self.layers:
-            nn.init.uniform_(layer.router.weight, -(model.width**-0.5), model.width**-0.5)
 
     @property
     def layers(self) -> list[MoELayer]:

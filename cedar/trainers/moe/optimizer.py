@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from cedar.errors import CedarError
-from cedar.trainers.group import Group
+from cedar.trainers.common.group import Group
 from cedar.trainers.moe.options import OptimizerOptions
 from cedar.trainers.moe.parts import Part
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from cedar.trainers.common.options import AdamWOptions, TransformerOptions, not_negative, positive
 from cedar.trainers.moe.policies import Kind, Policy
 
 
@@ -54,10 +54,10 @@ class ExpertOptions:
     decays: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        _positive(self, "experts", "slots", "hidden", "top_k")
+        positive(self, "experts", "slots", "hidden", "top_k")
         if self.top_k > self.experts:
             raise ValueError(f"top_k is {self.top_k}: there are {self.experts} experts")
-        _not_negative(self, "shared", "capacity", "aux_loss", "z_loss", "bias_rate", "rates", "decays")
+        not_negative(self, "shared", "capacity", "aux_loss", "z_loss", "bias_rate", "rates", "decays")
         for name in ("rates", "decays"):
             if getattr(self, name) and len(getattr(self, name)) != self.experts:
                 raise ValueError(f"{name} has {len(getattr(self, name))} values for {self.experts} experts")
@@ -90,72 +90,35 @@ class DataOptions:
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        _positive(self, "length", "batch", "accumulate")
-        _not_negative(self, "held_out")
+        positive(self, "length", "batch", "accumulate")
+        not_negative(self, "held_out")
         if not all((self.paths,) if isinstance(self.paths, str) else self.paths or ("",)):
             raise ValueError(f"paths is {self.paths!r}: give a path, a glob or a URL, or a list of them")
         if self.batch < self.accumulate:
             raise ValueError(f"a batch of {self.batch} rows cannot be cut into {self.accumulate} micro-batches")
 
 
-@dataclass(frozen=True)
-class ModelOptions:
-    """A GPT-style model.
-
-    Args:
-        layers: blocks of attention and experts.
-        width: of a token inside the model.
-        heads: of attention.
-        dropout: share of values that a block's output loses while training.
-    """
-
-    layers: int = 2
-    width: int = 64
-    heads: int = 4
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        _positive(self, "layers", "width", "heads")
-        if self.width % self.heads:
-            raise ValueError(f"a width of {self.width} cannot be cut into {self.heads} heads")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}: give 0 or more, and less than 1")
+class ModelOptions(TransformerOptions):
+    """A GPT-style model; each block holds attention and experts."""
 
 
 @dataclass(frozen=True)
-class OptimizerOptions:
+class OptimizerOptions(AdamWOptions):
     """AdamW on static shards.
 
     Args:
-        rate: the highest learning rate.
-        least: the last learning rate of the cosine.
-        warmup: steps of linear growth.
-        schedule: ``cosine`` or ``constant``.
-        betas: of the two moments.
-        eps: added to the root of the second moment.
-        decay: of weights with two or more dimensions.
-        clip: the largest norm of all gradients together; 0 for no limit.
         gradients: dtype in which they travel to the shards; float64 runs send float64.
         skip_inactive: leave experts alone, moments included, that no token reached in a step.
         most_skips: steps in a row that may be skipped for gradients that are not finite.
     """
 
-    rate: float = 1e-3
-    least: float = 1e-4
-    warmup: int = 0
-    schedule: Literal["cosine", "constant"] = "cosine"
-    betas: tuple[float, ...] = (0.9, 0.95)
-    eps: float = 1e-8
-    decay: float = 0.01
-    clip: float = 1.0
     gradients: Literal["float32", "bfloat16"] = "float32"
     skip_inactive: bool = False
     most_skips: int = 10
 
     def __post_init__(self) -> None:
-        _not_negative(self, "rate", "least", "warmup", "eps", "decay", "clip", "most_skips")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas are {self.betas}: give two numbers of 0 or more, less than 1")
+        super().__post_init__()
+        not_negative(self, "most_skips")
 
 
 @dataclass(frozen=True)
@@ -190,8 +153,8 @@ class RunOptions:
     threads: int = 0
 
     def __post_init__(self) -> None:
-        _positive(self, "steps", "keep")
-        _not_negative(self, "evaluate_every", "save_every", "sparse_window", "threads")
+        positive(self, "steps", "keep")
+        not_negative(self, "evaluate_every", "save_every", "sparse_window", "threads")
 
 
 @dataclass(frozen=True)
@@ -217,16 +180,3 @@ def settings(options: Options) -> dict[str, Any]:
     """
     named = {f"{table}.{name}": value for table, of in asdict(options).items() for name, value in of.items()}
     return {name: value for name, value in named.items() if name not in _OF_A_RANK}
-
-
-def _positive(options: object, *names: str) -> None:
-    for name in names:
-        if getattr(options, name) < 1:
-            raise ValueError(f"{name} is {getattr(options, name)}: give 1 or more")
-
-
-def _not_negative(options: object, *names: str) -> None:
-    for name in names:
-        value = getattr(options, name)
-        if not all(0 <= each < math.inf for each in (value if isinstance(value, (tuple, list)) else (value,))):
-            raise ValueError(f"{name} is {value}: give 0 or more")

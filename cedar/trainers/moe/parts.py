@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from cedar.trainers.digest import digest
-from cedar.trainers.group import Group
+from cedar.trainers.common.digest import generator
+from cedar.trainers.common.group import Group
 from cedar.trainers.moe.layer import MoELayer
 from cedar.trainers.moe.shards import Hosts, Shards
 
@@ -151,18 +151,8 @@ class DensePart:
         self.sums.zero_()
 
 
-def keyed(*key: object) -> torch.Generator:
-    """Random numbers that depend on the key alone.
-
-    Example:
-        >>> torch.equal(torch.rand(3, generator=keyed(0, "a")), torch.rand(3, generator=keyed(0, "a")))
-        True
-    """
-    return torch.Generator().manual_seed(digest(key))
-
-
 def _first_weights(layer: MoELayer, seed: int, row: int) -> torch.Tensor:
-    values = torch.randn(2, layer.width * layer.options.hidden, generator=keyed(seed, layer.name, row))
+    values = torch.randn(2, layer.width * layer.options.hidden, generator=generator("cpu", seed, layer.name, row))
     values[0] *= layer.width**-0.5
     values[1] *= 0.5 * layer.options.hidden**-0.5
     return values.flatten()

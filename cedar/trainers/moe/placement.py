@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from cedar.errors import CedarError
-from cedar.trainers.digest import digest
+from cedar.trainers.common.digest import digest
 
 
 def paper(popularity: Sequence[int], slots: int) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ def plot(lines: Sequence[Mapping[str, Any]], path: str) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise CedarError("a plot needs matplotlib", fix="pip install 'cedar[plots]'") from error
+        raise CedarError("a plot needs matplotlib", fix="pip install 'cedar-data[plots]'") from error
     names = [layer["name"] for layer in lines[0]["layers"]]
     steps = [line["step"] for line in lines]
     figure = Figure(figsize=(11, 1 + 2.6 * len(names)), layout="constrained")

@@ -51,7 +51,7 @@ class Router(nn.Module):
         if not 1 <= top_k <= experts:
             raise ValueError(f"top_k is {top_k}: give 1 to {experts}, the number of experts")
         self.top_k, self.score, self.renormalise = top_k, score, renormalise
-        self.weight = nn.Parameter(torch.empty(experts, width))
+        self.weight = nn.Parameter(torch.empty(experts, width).uniform_(-(width**-0.5), width**-0.5))
         self.register_buffer("bias", torch.zeros(experts))
 
     def forward(self, tokens: torch.Tensor) -> Routing:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch.nn import functional
 
-from cedar.trainers.group import Group
+from cedar.trainers.common.group import Group
 
 Hosts = Sequence[Sequence[int]]
 

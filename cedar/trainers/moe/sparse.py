@@ -7,24 +7,26 @@ the norm of all gradients is not known: clip scales, votes, rates, counts and bi
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import re
 import shutil
 import sys
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from pickle import UnpicklingError
 from typing import Any, Self
 
 import torch
 
 from cedar.errors import CedarError
-from cedar.trainers.group import Group
-from cedar.trainers.lines import read_lines
-from cedar.trainers.moe.checkpoint import check, load_state, saved_state
+from cedar.trainers.common.checkpoint import read_index, torn, whole_number, write_index
+from cedar.trainers.common.group import Group
+from cedar.trainers.common.metrics import finite
+from cedar.trainers.common.sealed import Damaged, replacing, seal, unseal
+from cedar.trainers.common.tensors import Part, Reader, write_parts
 from cedar.trainers.moe.optimizer import Outcome
 from cedar.trainers.moe.trainer import Logged, Trainer
 from cedar.trainers.moe.windows import plan_window
@@ -85,19 +87,20 @@ class SparseCheckpoints:
             self._tidy()
         own, later = self._plan[at], [op for slot in self._plan[at + 1 :] for op in slot]
         parts = self.trainer.optimizer.parts
-        saved: dict[str, Any] = {
-            "active": {
-                _name(op): torch.stack([values[op[1]] for values in _state(parts[op[0]].shards)]).cpu() for op in own
-            },
-            "later": {
-                _name(op): parts[op[0]].shards.master[op[1]].to(parts[op[0]].shards.dtype).cpu().clone() for op in later
-            },
+        saved = {
+            _name("active", op): torch.stack([values[op[1]] for values in _state(parts[op[0]].shards)]).cpu()
+            for op in own
         }
-        self.bytes.append(sum(t.nbytes for kind in saved.values() for t in kind.values()))
-        if at == 0:
-            saved["about"] = json.dumps(saved_state(self.trainer))
+        saved |= {
+            _name("later", op): parts[op[0]].shards.master[op[1]].to(parts[op[0]].shards.dtype).cpu().clone()
+            for op in later
+        }
+        self.bytes.append(sum(value.nbytes for value in saved.values()))
+        about = {"plan": self._plan[at:], "trainer": self.trainer.state_dict() if at == 0 else None}
         wait(self._writing[: 1 - self.window or None])  # a slow disk holds the training up, and not all in memory
-        self._writing.append(self._thread.submit(self._write, self._path(self._start, at, self.group.rank), saved))
+        self._writing.append(
+            self._thread.submit(self._write, self._path(self._start, at, self.group.rank), about, saved)
+        )
 
     def _cut(self) -> list[list[Operator]]:
         """The operators of each step: experts from the least popular on, then what all ranks hold."""
@@ -115,21 +118,29 @@ class SparseCheckpoints:
 
     def _path(self, start: int, at: int, rank: int) -> str:
         name = f"window-{start:08d}.{self.group.size}x{self.window}"
-        return os.path.join(self.folder, name, f"slot-{at}.rank-{rank}.pt")
+        return os.path.join(self.folder, name, f"slot-{at}.rank-{rank}")
 
     @staticmethod
-    def _write(path: str, saved: dict[str, Any]) -> None:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path + ".part", "wb") as file:
-            torch.save(saved, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path + ".part", path)
+    def _write(path: str, about: dict[str, Any], saved: dict[str, torch.Tensor]) -> None:
+        folder, name = os.path.split(path)
+        os.makedirs(folder, exist_ok=True)
+        told = write_parts(folder, f"{name}.safetensors", {key: Part(value) for key, value in saved.items()})
+        write_index(folder, about, told, f"{name}.json")
 
     def _write_log(self, logged: Logged) -> None:
         if self.group.rank == 0:
-            with open(self._log, "a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(logged)) + "\n")
+            with open(self._log, "ab") as file:
+                file.write(seal(finite(asdict(logged))))
+
+    def _logged(self) -> dict[int, Logged]:
+        """The steps that were logged, up to the first line that is not what was written."""
+        found: dict[int, Logged] = {}
+        with suppress(FileNotFoundError, Damaged), open(self._log, "rb") as file:
+            for line in file:
+                with torn(self._log):
+                    logged = _logged(unseal(line, self._log))
+                found[logged.step] = logged
+        return found
 
     def _check(self) -> None:
         done = [future for future in self._writing if future.done()]
@@ -159,10 +170,9 @@ class SparseCheckpoints:
         for name in os.listdir(self.folder):
             if (match := _WINDOW.fullmatch(name)) and int(match[1]) not in steps:
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
-        kept = [line for line in read_lines(self._log) if line["step"] in steps]
-        with open(self._log + ".part", "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in kept)
-        os.replace(self._log + ".part", self._log)
+        kept = [seal(finite(asdict(logged))) for step, logged in self._logged().items() if step in steps]
+        with replacing(self._log) as file:
+            file.writelines(kept)
 
     def wait(self) -> None:
         """Until all is written that was saved so far.
@@ -194,13 +204,14 @@ class SparseCheckpoints:
                 paths = [
                     self._path(int(match[1]), at, rank) for at in range(self.window) for rank in range(self.group.size)
                 ]
-                if all(map(os.path.exists, paths)):
+                if all(os.path.exists(f"{path}.json") for path in paths):
                     yield int(match[1])
 
     def end(self) -> int | None:
         """The number of steps that ``recover`` would reach; None where there is no whole window."""
-        steps = [line["step"] for line in read_lines(self._log)]
-        return steps[-1] + 1 if steps and self._before(steps[-1] + 1, steps) is not None else None
+        steps = self._logged()
+        until = max(steps, default=-1) + 1
+        return until if self._before(until, steps) is not None else None
 
     def _before(self, until: int, logged: Collection[int]) -> int | None:
         """The first step of the last whole window from which all steps before ``until`` are logged."""
@@ -214,7 +225,7 @@ class SparseCheckpoints:
             CedarError: no window is whole; it was saved by another number of ranks or another model; a step that is
                 replayed differs from what the log says.
         """
-        log = {line["step"]: _logged(line) for line in read_lines(self._log)}
+        log = self._logged()
         until = until if until is not None else max(log, default=-1) + 1
         start = self._before(until, log)
         if start is None:
@@ -233,56 +244,59 @@ class SparseCheckpoints:
 
     def _begin(self, start: int) -> None:
         path = self._path(start, 0, self.group.rank)
-        state = json.loads(self._read(start, 0)["about"])
-        check(self.trainer, state, path, _FREE)
-        load_state(self.trainer, state, path)
+        index = read_index(*os.path.split(f"{path}.json"))
+        with torn(path):
+            state = index.state["trainer"]
+            self.trainer.check(state, path, _FREE)
+            self.trainer.load_state_dict(state)
         self._load(start, 0)
         self.trainer.optimizer.publish()
 
-    def _read(self, start: int, at: int) -> dict[str, Any]:
-        path = self._path(start, at, self.group.rank)
-        try:
-            found: dict[str, Any] = torch.load(path, weights_only=True)
-        except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
-            raise CedarError(
-                f"{path} cannot be read: {error}",
-                fix="remove its folder: the window before it, or a dense checkpoint, is taken",
-            ) from error
-        return found
-
     def _load(self, start: int, at: int) -> None:
         """Thaw what a step of the window saved the state of; all that comes later keeps the weights saved with it."""
-        saved, parts = self._read(start, at), self.trainer.optimizer.parts
+        folder, name = os.path.split(self._path(start, at, self.group.rank))
+        parts = self.trainer.optimizer.parts
+        index = read_index(folder, f"{name}.json")
+        with torn(folder), Reader(folder, index.entries) as reader:
+            own, later = index.state["plan"][0], [op for slot in index.state["plan"][1:] for op in slot]
+            active = {tuple(op): torch.stack([v[op[1]] for v in _state(parts[op[0]].shards)]) for op in own}
+            frozen = {
+                tuple(op): parts[op[0]].shards.master[op[1]].to(parts[op[0]].shards.dtype).clone() for op in later
+            }
+            wanted = {_name("active", op): Part(value) for op, value in active.items()}
+            wanted |= {_name("later", op): Part(value) for op, value in frozen.items()}
+            if odd := reader.misfits(wanted):
+                raise ValueError("; ".join(odd[:8]))
+            reader.verify(wanted)
+            reader.read(wanted)
         for part in parts:
             part.shards.frozen = {}
-        for name, found in saved["later"].items():
-            at_part, row = _operator(name)
-            parts[at_part].shards.frozen[row] = found.to(parts[at_part].shards.master.device)
-        for name, found in saved["active"].items():
-            at_part, row = _operator(name)
-            for values, own in zip(_state(parts[at_part].shards), found, strict=True):
-                values[row] = own
+        for (at_part, row), value in frozen.items():
+            parts[at_part].shards.frozen[row] = value
+        for (at_part, row), value in active.items():
+            for values, saved in zip(_state(parts[at_part].shards), value, strict=True):
+                values[row] = saved
 
 
 def _state(shards: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return shards.master, shards.first, shards.second
 
 
-def _name(operator: Operator) -> str:
-    return f"{operator[0]}/{operator[1]}"
-
-
-def _operator(name: str) -> Operator:
-    part, row = name.split("/")
-    return int(part), int(row)
+def _name(kind: str, operator: Operator) -> str:
+    return f"{kind} {operator[0]}/{operator[1]}"
 
 
 def _logged(line: dict[str, Any]) -> Logged:
     outcome = line["outcome"]
     return Logged(
-        line["step"],
+        whole_number(line["step"]),
         tuple(map(tuple, line["counts"])),
-        Outcome(outcome["norm"], outcome["scale"], outcome["skipped"], tuple(outcome["ranks"])),
+        Outcome(
+            math.nan if outcome["norm"] is None else outcome["norm"],
+            outcome["scale"],
+            outcome["skipped"],
+            tuple(outcome["ranks"]),
+        ),
         line["rate"],
         tuple(map(tuple, line["bias"])),
         (line["key"][0], line["key"][1]),

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from cedar.errors import CedarError
-from cedar.trainers.devices import device_of
-from cedar.trainers.group import Group
+from cedar.trainers.common.checkpoint import refuse_others, whole_number
+from cedar.trainers.common.devices import device_of
+from cedar.trainers.common.group import Group
+from cedar.trainers.common.tensors import Part
+from cedar.trainers.common.text import VOCABULARY
 from cedar.trainers.moe.data import Batches, micro_batches, slice_of
 from cedar.trainers.moe.layer import MoELayer
 from cedar.trainers.moe.metrics import BYTES, SECONDS, LayerRecord, StepRecord, by_phase, popularity
 from cedar.trainers.moe.model import Model
 from cedar.trainers.moe.optimizer import Optimizer, Outcome
 from cedar.trainers.moe.options import Options, settings
-from cedar.trainers.moe.parts import DensePart, ExpertPart, Part
-from cedar.trainers.schedules import constant, cosine
-from cedar.trainers.text import VOCABULARY
+from cedar.trainers.moe.parts import DensePart, ExpertPart
+from cedar.trainers.moe.parts import Part as Weights
 
+_SHAPE = (  # of weights, of the data, of random numbers
+    "model.layers", "model.width", "model.heads", "experts.experts", "experts.hidden", "experts.shared",
+    "data.length", "data.batch", "data.held_out", "data.shuffle", "run.seed",
+)  # fmt: skip
 _ALIKE = "start all ranks with one configuration, on the same files"
 
 
@@ -60,6 +66,8 @@ class Trainer:
     ``step`` is the number of steps done.
     """
 
+    files: Mapping[str, str] = {}
+
     def __init__(self, options: Options, group: Group | None = None) -> None:
         self.options = options
         self.group = group = group or Group()
@@ -73,16 +81,20 @@ class Trainer:
                 options.model, options.experts, group, length=options.data.length, vocabulary=VOCABULARY
             ).to(self.device)
         self.layers: list[MoELayer] = self.model.layers
-        self.optimizer = Optimizer(self._parts(), group, options.optimizer)
+        self.optimizer = Optimizer(self._weights(), group, options.optimizer)
         self.optimizer.publish()
         self.batches = Batches(options.data, run.seed)
         self.step = 0
+        experts = options.experts
+        self.notes = [
+            f"placement: {experts.policy}, {experts.slots} slots on each rank for {experts.experts} experts a layer",
+        ]
         self.log: Callable[[Logged], None] | None = None
         if group.size > 1:  # the listing is read for it
             group.agree({"the files of data.paths": self.batches.state_dict()}, _ALIKE, self.device)
         group.meter.take()
 
-    def _parts(self) -> list[Part]:
+    def _weights(self) -> list[Weights]:
         gradients = None if self.dtype == torch.float64 else getattr(torch, self.options.optimizer.gradients)
         experts = [
             ExpertPart(layer, dtype=self.dtype, gradients=gradients, device=self.device, seed=self.options.run.seed)
@@ -174,10 +186,7 @@ class Trainer:
 
     def rate(self) -> float:
         """The learning rate of the next step."""
-        o = self.options.optimizer
-        if o.schedule == "constant":
-            return constant(self.step, peak=o.rate, warmup=o.warmup)
-        return cosine(self.step, peak=o.rate, steps=self.options.run.steps, warmup=o.warmup, least=o.least)
+        return self.options.optimizer.rate_at(self.step, self.options.run.steps)
 
     def _record(
         self, loss: torch.Tensor, rate: float, outcome: Outcome, layers: list[dict[str, Any]], began: float
@@ -216,6 +225,87 @@ class Trainer:
         loss, tokens = self.group.add(total.to(self.device), "metrics").tolist()
         self.group.meter.take()
         return loss / tokens if tokens else None
+
+    # ---- checkpoints: a placement is not saved, as it follows from the popularity that is ----------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """All but the shards: JSON."""
+        return {
+            "step": self.step,
+            "updates": self.optimizer.steps,
+            "skips": self.optimizer.skips,
+            "settings": settings(self.options),
+            "loader": self.batches.state_dict(),
+            "layers": {
+                layer.name: {
+                    "policy": asdict(layer.policy),
+                    "basis": list(layer.basis),
+                    "bias": layer.router.bias.tolist(),
+                    "ranks": layer.placement.ranks,
+                    "slots": layer.placement.slots,
+                    "digest": layer.placement.digest,
+                }
+                for layer in self.layers
+            },
+        }
+
+    def parts(self) -> dict[str, Part]:
+        """The slices of this rank, of all rows."""
+        rank, found = self.group.rank, {}
+        for part in self.optimizer.parts:
+            shards = part.shards
+            mine = max(0, min(shards.width, shards.size - rank * shards.width))
+            start = (0, min(rank * shards.width, shards.size))
+            for kind in ("master", "first", "second"):
+                local = getattr(shards, kind)[:, :mine]
+                found[f"{shards.name}.{kind}"] = Part(local, (shards.rows, shards.size), start)
+        return found
+
+    def check(self, state: Mapping[str, Any], path: str, free: Collection[str] | None = None) -> None:
+        """Compare the settings that were saved with these.
+
+        Args:
+            state: what ``state_dict`` gave.
+            path: of it.
+            free: settings that may differ; None: all but those of shapes, data and random numbers.
+
+        Raises:
+            CedarError: they differ.
+        """
+        own = settings(self.options)
+        names = _SHAPE if free is None else [name for name in own if name not in free]
+        refuse_others(state["settings"], {name: own[name] for name in names}, path)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take what ``state_dict`` gave; placements are worked out anew.
+
+        Raises:
+            CedarError: a placement is not the one that was saved.
+        """
+        counts = [whole_number(state[name]) for name in ("step", "updates", "skips")]
+        layers = [state["layers"][layer.name] for layer in self.layers]
+        bases = [tuple(map(whole_number, found["basis"])) for found in layers]
+        biases = [torch.tensor(found["bias"], dtype=torch.float32) for found in layers]
+        for layer, basis, bias in zip(self.layers, bases, biases, strict=True):
+            if len(basis) != layer.options.experts or bias.shape != layer.router.bias.shape:
+                raise ValueError(f"{layer.name} has {layer.options.experts} experts")
+        self.batches.load_state_dict(state["loader"])  # which refuses other data, before anything is changed
+        self.step, self.optimizer.steps, self.optimizer.skips = counts
+        for layer, found, basis, bias in zip(self.layers, layers, bases, biases, strict=True):
+            layer.basis = basis
+            layer.router.bias.copy_(bias)
+            layer.placement = layer.place()
+            same = found["policy"] == asdict(layer.policy)
+            alike = (found["ranks"], found["slots"]) == (layer.placement.ranks, layer.placement.slots)
+            if same and alike and layer.policy.kind != "oracle" and layer.placement.digest != found["digest"]:
+                raise CedarError(
+                    f"the checkpoint leads to another placement of {layer.name} than was saved with it",
+                    fix="it was changed, or experts.rule was: set that as it was",
+                )
+
+    def loaded(self) -> None:
+        """The shards are there: send every rank its weights."""
+        self.optimizer.publish()
 
     def close(self) -> None:
         """Let the data go."""

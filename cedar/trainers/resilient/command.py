@@ -7,7 +7,7 @@ import os
 import sys
 
 from cedar.errors import CedarError
-from cedar.trainers import config
+from cedar.trainers.common import config
 from cedar.trainers.resilient.options import Options
 
 REPORT, PLOT = "report.json", "throughput.png"

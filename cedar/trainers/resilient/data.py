@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from cedar.errors import CedarError
-from cedar.trainers.text import token_rows
+from cedar.trainers.common.text import token_rows
 
 _ENDLESS = 1 << 40  # steps of the loader's one epoch: it goes round the text
 _RECENT = 4

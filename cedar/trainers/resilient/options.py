@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from cedar.trainers.common.options import AdamWOptions, TransformerOptions, positive
 from cedar.trainers.resilient.planner import Memory
 
 
@@ -24,28 +25,16 @@ class DataOptions:
 
 
 @dataclass(frozen=True)
-class ModelOptions:
-    """A GPT-style model.
+class ModelOptions(TransformerOptions):
+    """A GPT-style model, cut into stages.
 
     Args:
         layers: blocks, cut into stages.
-        width: of a token inside the model.
-        heads: of attention.
-        dropout: share of values that a block's outputs lose while training.
         tied: the head uses the embeddings of the tokens.
     """
 
     layers: int = 6
-    width: int = 64
-    heads: int = 4
-    dropout: float = 0.0
     tied: bool = True
-
-    def __post_init__(self) -> None:
-        if self.layers < 1 or self.heads < 1 or self.width < 1 or self.width % self.heads:
-            raise ValueError(f"a width of {self.width} cannot be cut into {self.heads} heads of {self.layers} layers")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}: give 0 or more, and less than 1")
 
 
 @dataclass(frozen=True)
@@ -79,39 +68,16 @@ class PipelineOptions:
         return None if self.memory == "all" else self.memory  # type: ignore[return-value]
 
     def __post_init__(self) -> None:
-        if self.micro_batches < 1:
-            raise ValueError(f"micro_batches is {self.micro_batches}: give 1 or more")
+        positive(self, "micro_batches")
         if isinstance(self.memory, str) and self.memory not in {"1f1b", "stage 1f1b", "all"}:
             raise ValueError(f"memory is {self.memory!r}: give a number, '1f1b', 'stage 1f1b' or 'all'")
 
 
 @dataclass(frozen=True)
-class OptimizerOptions:
-    """AdamW.
+class OptimizerOptions(AdamWOptions):
+    """AdamW; where ``clip`` bites at most steps, use ``sync``."""
 
-    Args:
-        rate: the highest learning rate.
-        least: the last learning rate of the cosine.
-        warmup: steps of linear growth.
-        schedule: ``cosine`` or ``constant``.
-        betas: of the two moments.
-        eps: added to the root of the second moment.
-        decay: of weights with two or more dimensions.
-        clip: the largest norm of all gradients together; 0 for no limit. Where it bites at most steps, use ``sync``.
-    """
-
-    rate: float = 1e-3
-    least: float = 1e-4
     warmup: int = 10
-    schedule: Literal["cosine", "constant"] = "cosine"
-    betas: tuple[float, ...] = (0.9, 0.95)
-    eps: float = 1e-8
-    decay: float = 0.01
-    clip: float = 1.0
-
-    def __post_init__(self) -> None:
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas are {self.betas}: give two numbers of 0 or more, less than 1")
 
 
 @dataclass(frozen=True)
@@ -123,7 +89,7 @@ class RunOptions:
         steps: how many.
         seed: of weights, data and dropout.
         dtype: of weights and activations; master weights are float32.
-        device: ``cpu`` or ``cuda``.
+        device: ``cpu``; ``cuda`` is refused: there is no transport for it yet.
         save_every: steps between checkpoints; 0: only at the end.
         keep: checkpoints to keep.
         heartbeat: seconds after which a worker without sign or progress counts as hung.
@@ -147,9 +113,9 @@ class RunOptions:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("steps", "keep", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: give 1 or more")
+        if self.device == "cuda":
+            raise ValueError("device is 'cuda', and workers send to each other on the CPU alone: give 'cpu'")
+        positive(self, "steps", "keep", "threads")
         for name in ("heartbeat", "silence", "patience"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: give seconds")

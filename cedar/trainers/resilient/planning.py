@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
-from cedar.trainers import launch
+from cedar.trainers.common import launch
 from cedar.trainers.resilient.control.board import Board, Epoch
 from cedar.trainers.resilient.executor import Waiting
 from cedar.trainers.resilient.planner import Change, Plan, Problem, ahead, fitted, keep, moves, plan

@@ -12,17 +12,17 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from cedar.errors import CedarError
-from cedar.trainers import launch, schedules
+from cedar.trainers.common import launch
 from cedar.trainers.resilient.chaos import Fate, Mishap, happen
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.beats import Beats
 from cedar.trainers.resilient.control.board import Board, Epoch
-from cedar.trainers.resilient.options import OptimizerOptions, Options
+from cedar.trainers.resilient.options import Options
 from cedar.trainers.resilient.schedule import Instruction, Worker, pairs
 
 _BEAT = 0.05
@@ -41,6 +41,7 @@ class Setup:
         host: of the store.
         port: of the store.
         machine: the supervisor's name.
+        key: of the run: who holds it may talk to the store and to workers.
         mishaps: failures on purpose.
     """
 
@@ -50,6 +51,7 @@ class Setup:
     host: str
     port: int
     machine: str
+    key: bytes = field(default=b"", repr=False)
     mishaps: Sequence[Mishap] = ()
 
     @property
@@ -78,7 +80,7 @@ class Setup:
 
 def preload() -> None:
     """Import what workers need, so that they are there at once when they are forked."""
-    for name in ("checkpoint", "data", "executor.group", "model", "trainer"):
+    for name in ("checkpoint", "data", "executor.sockets", "model", "trainer"):
         importlib.import_module(f"cedar.trainers.resilient.{name}")
     for name in _LATER:
         with suppress(ImportError):  # pandas need not be there
@@ -95,7 +97,7 @@ def work(setup: Setup, me: Worker, life: int, row: int, beats: Beats) -> None:
     threading.Thread(target=_beat, args=(beats, row, parent), name="heartbeat", daemon=True).start()
     board = None
     try:
-        board = Board(store.connect(setup.host, setup.port))
+        board = Board(store.connect(setup.host, setup.port, setup.key))
         _train(setup, me, life, row, beats, board)
         code = 0
     except BaseException as error:  # noqa: BLE001 - the process ends here, and must say why
@@ -130,14 +132,13 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: B
     from cedar.trainers.resilient.checkpoint import Checkpoints
     from cedar.trainers.resilient.data import TextBatches
     from cedar.trainers.resilient.executor import Waiting
-    from cedar.trainers.resilient.executor.group import GroupTransport
+    from cedar.trainers.resilient.executor.sockets import SocketTransport
     from cedar.trainers.resilient.job import Job, Left
     from cedar.trainers.resilient.model import AdamW, Engine, Stage, Transformer
     from cedar.trainers.resilient.trainer import Trainer, digest
 
     options, run = setup.options, setup.options.run
     torch.set_num_threads(run.threads)
-    device = f"cuda:{row % torch.cuda.device_count()}" if run.device == "cuda" else "cpu"
     model = Transformer(
         256, options.data.length, options.model.layers, options.model.width, options.model.heads,
         options.model.dropout, options.model.tied,
@@ -148,19 +149,20 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: B
         pipeline.cap, options.model.tied, pipeline.logs, options.replays, run.patience, run.pace,
     )  # fmt: skip
     engine = Engine(
-        Stage(model, me.stage, setup.stages, run.seed), seed=run.seed, dtype=getattr(torch, run.dtype), device=device,
+        Stage(model, me.stage, setup.stages, run.seed), seed=run.seed, dtype=getattr(torch, run.dtype),
         share=1 / (setup.replicas * pipeline.micro_batches),
     )  # fmt: skip
     optimizer = AdamW(
-        partial(_rate, options.optimizer, run.steps), (options.optimizer.betas[0], options.optimizer.betas[1]),
+        partial(options.optimizer.rate_at, steps=run.steps), (options.optimizer.betas[0], options.optimizer.betas[1]),
         options.optimizer.eps, options.optimizer.decay, options.optimizer.clip,
     )  # fmt: skip
 
-    def connect(epoch: Epoch, waiting: Waiting) -> GroupTransport:
-        transport = GroupTransport(
-            lambda: store.connect(setup.host, setup.port), epoch.members, me, waiting, f"group {epoch.number}", device
+    def connect(epoch: Epoch, waiting: Waiting) -> SocketTransport:
+        client = store.connect(setup.host, setup.port, setup.key)  # its own: threads ask it
+        transport = SocketTransport(
+            Board(client), client.host, setup.key, epoch.members, me, waiting, f"listens/{epoch.number}"
         )
-        if epoch.number == 1 or run.device == "cuda":  # gloo connects all pairs when a group is made
+        if epoch.number == 1:  # connections are made by their first use
             near = [b for a, b in pairs(setup.stages, setup.replicas, job.tied) if a == me and b in epoch.members]
             transport.warm_up(near)
         return transport
@@ -176,7 +178,7 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: B
     data.close()
     saver = Checkpoints(
         os.path.join(run.folder, "checkpoints"), me, engine.layout, board, every=run.save_every, keep=run.keep,
-        about=about, device=device,
+        about=about,
     )  # fmt: skip
     trainer = Trainer(
         me, job, engine, optimizer, board, newest=lambda: beats.generation, connect=connect,
@@ -205,9 +207,3 @@ def _progress(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board
         beats.move(row, step, at, done, waiting_for)
 
     return progress
-
-
-def _rate(options: OptimizerOptions, steps: int, step: int) -> float:
-    if options.schedule == "constant":
-        return schedules.constant(step, peak=options.rate, warmup=options.warmup)
-    return schedules.cosine(step, peak=options.rate, steps=steps, warmup=options.warmup, least=options.least)

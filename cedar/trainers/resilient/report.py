@@ -130,7 +130,7 @@ def plot(record: Record, path: str) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise CedarError("a plot needs matplotlib", fix="pip install 'cedar[plots]'") from error
+        raise CedarError("a plot needs matplotlib", fix="pip install 'cedar-data[plots]'") from error
     figure = Figure(figsize=(9, 4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()

@@ -6,13 +6,18 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from cedar.errors import CedarError
-from cedar.trainers.progress import progress
-from cedar.trainers.resilient import checkpoint
+from cedar.trainers.common import links
+from cedar.trainers.common.checkpoint import newest, step_of
+from cedar.trainers.common.folder import CHECKPOINTS, METRICS, check_folder, claim_folder
+from cedar.trainers.common.metrics import MetricsFile, finite
+from cedar.trainers.common.progress import progress
+from cedar.trainers.common.sealed import replacing
 from cedar.trainers.resilient.chaos import Mishap
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
@@ -23,6 +28,8 @@ from cedar.trainers.resilient.options import Options
 from cedar.trainers.resilient.planner import Problem
 from cedar.trainers.resilient.planning import Planning
 from cedar.trainers.resilient.process import Setup, preload, work
+
+KEY = "run.key"  # in the run's folder, while the run goes on: who can read it may join
 
 
 @dataclass
@@ -50,8 +57,24 @@ class Record:
     durations: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: str) -> None:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(asdict(self), file, indent=1)
+        """As JSON, with null for what is no finite number."""
+        with replacing(path) as file:
+            file.write(json.dumps(finite(asdict(self)), indent=1, allow_nan=False).encode())
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """A step that was done, as metrics.jsonl has it; after a restore steps come again.
+
+    Args:
+        step: from 0.
+        time: when it was done, ``time.time()``.
+        loss: mean over all micro-batches, in nats.
+    """
+
+    step: int
+    time: float
+    loss: float
 
 
 class _Follower:
@@ -62,10 +85,10 @@ class _Follower:
         self.step, self.line = 0, 0
         self.steps: list[tuple[int, float, float]] = []
 
-    def look(self, lead: Lead) -> None:
+    def look(self, lead: Lead, metrics: MetricsFile) -> None:
         if lead.line != self.line:
             self.line = lead.line
-            self.step = checkpoint.step_of(lead.events[-1].why) if lead.events else 0
+            self.step = step_of(lead.events[-1].why) if lead.events else 0
         while (when := self.board.take(f"done/{self.line}/{self.step}")) is not None:
             found: list[float] = []
             for replica in range(self.setup.replicas):
@@ -73,6 +96,7 @@ class _Follower:
                 found += [loss for _, _, loss in told]
                 self.board.forget(f"loss/{self.line}/{self.step}/{replica}")
             self.steps.append((self.step, when, sum(found) / len(found) if found else float("nan")))
+            metrics.write(StepRecord(*self.steps[-1]))
             self.step += 1
 
 
@@ -95,31 +119,41 @@ def lead(
     Raises:
         CedarError: the configuration is wrong, a worker does not start, or the run cannot go on.
     """
-    folder = os.path.join(options.run.folder, "checkpoints")
-    newest = checkpoint.latest(folder)
-    if newest and not resume:
-        raise CedarError(f"{newest} is there already", fix="go on with --resume, or set run.folder to another folder")
-    setup = Setup(options, stages, replicas, listen[0], listen[1], f"{os.uname().nodename}-{os.getpid()}", mishaps)
+    folder = os.path.join(options.run.folder, CHECKPOINTS)
+    check_folder(options.run.folder, "resilient", resume=resume)
+    begin_at = newest(folder, thorough=True) if resume else ""
+    name = f"{os.uname().nodename}-{os.getpid()}"
+    setup = Setup(options, stages, replicas, listen[0], listen[1], name, mishaps=mishaps)
     assert setup.rows > 0
     planning = _planning(setup)
+    claim_folder(options.run.folder, "resilient")
     preload()
-    process, port = store.start(*listen)
+    key = links.write_key(os.path.join(options.run.folder, KEY))
+    process, port = store.start(*listen, key)
     supervisor = None
     try:
-        setup = replace(setup, port=port)
-        board = Board(store.connect(listen[0], port))
+        setup = replace(setup, port=port, key=key)
+        board = Board(store.connect(listen[0], port, key))
         board.put("setup", _told(setup))
         planning.publish(board)
         board.put("store", process.pid)
         if machines > 1:
             _say(f"workers can join at {listen[0]}:{port}")
+        if not quiet:
+            pipeline = options.pipeline
+            _say(
+                f"steps: {step_of(begin_at)} to {options.run.steps}; {stages} stages of {replicas} workers, each with"
+                f" {options.run.threads} threads of torch on the CPU, {options.run.dtype}\n"
+                f"a step: {replicas} x {pipeline.micro_batches} micro-batches of {setup.rows} rows,"
+                f" {pipeline.mode}, {pipeline.reduction}, activations: {pipeline.memory}\nfolder: {options.run.folder}"
+            )
         supervisor = Supervisor(setup.machine, board, stages * replicas, options.run.heartbeat, partial(work, setup))
         chief = Lead(
-            board, stages, replicas, machines=machines, latest=partial(checkpoint.latest, folder),
-            begin_at=newest if resume else "", silence=options.run.silence, alone=partial(_alone, setup),
+            board, stages, replicas, machines=machines, latest=partial(newest, folder),
+            begin_at=begin_at, silence=options.run.silence, alone=partial(_alone, setup),
         )  # fmt: skip
         return _watch(setup, board, supervisor, chief, planning, quiet=quiet)
-    except RuntimeError as error:  # torch's stores raise these
+    except RuntimeError as error:  # the store's client raises these
         raise _storeless(error) from error
     finally:
         planning.stop()
@@ -127,21 +161,24 @@ def lead(
             supervisor.stop()
         process.kill()
         process.join()
+        with suppress(OSError):
+            os.unlink(os.path.join(options.run.folder, KEY))
 
 
 def _watch(
     setup: Setup, board: Board, supervisor: Supervisor, chief: Lead, planning: Planning, *, quiet: bool
 ) -> Record:
     follower = _Follower(board, setup)
-    manager = Manager(setup.options, board, chief, planning, partial(store.connect, setup.host, setup.port))
+    manager = Manager(setup.options, board, chief, planning, partial(store.connect, setup.host, setup.port, setup.key))
     rejoins = sorted(mishap.step for mishap in setup.mishaps if mishap.what == "rejoin")
     told = shown = 0
+    metrics = MetricsFile(os.path.join(setup.options.run.folder, METRICS), step_of(chief.begin_at))
     with progress("resilient", setup.options.run.steps, quiet=quiet) as say:
         while not chief.over:
             supervisor.tick()
             chief.tick(supervisor.clock.now, follower.step)
             supervisor.tell(chief.generation)
-            follower.look(chief)
+            follower.look(chief, metrics)
             manager.look(follower.steps)
             if rejoins and follower.step >= rejoins[0]:
                 chief.fill(setup.machine)
@@ -155,7 +192,7 @@ def _watch(
                     who = "" if event.worker is None else f" of {event.worker}"
                     _say(f"generation {event.generation}: {event.what}{who} {event.why}")
             supervisor.pause()
-    follower.look(chief)
+    follower.look(chief, metrics)
     see_off(board, chief, supervisor)
     return _record(board, chief, follower, setup, manager)
 
@@ -189,15 +226,18 @@ def join(options: Options, host: str, port: int) -> None:
     """Supervise this machine in a run that another one leads; until the run is over.
 
     Raises:
-        CedarError: there is no run at that address, it has another configuration, or its lead is gone.
+        CedarError: there is no run at that address, it has another configuration or another key than ``run.folder``
+            holds, or its lead is gone.
     """
     preload()
     try:
-        board = Board(store.connect(host, port))
+        key = links.read_key(os.path.join(options.run.folder, KEY))
+        board = Board(store.connect(host, port, key))
         told = board.take("setup")
         if told is None:
             raise CedarError(f"the store at {host}:{port} has no run", fix="give the address of a run")
-        setup = Setup(options, told["stages"], told["replicas"], host, port, f"{os.uname().nodename}-{os.getpid()}")
+        name = f"{os.uname().nodename}-{os.getpid()}"
+        setup = Setup(options, told["stages"], told["replicas"], host, port, name, key)
         if told != _told(setup):
             raise CedarError("that run has another configuration", fix="join with the same file and settings")
         supervisor = Supervisor(

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.trainer import Trainer
-from cedar.trainers.group import Group
 from tests.trainers.dlrm.toy_clicks import ITEMS, TAGS, options
 
 KEPT = ("item.weight", "acts.weight", "tags.weight")

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,11 +10,11 @@ import pytest
 
 from cedar.cli import main
 from cedar.errors import CedarError
+from cedar.trainers.common.group import Group
+from cedar.trainers.common.metrics import read_lines
 from cedar.trainers.dlrm import fbgemm
 from cedar.trainers.dlrm.run import run
 from cedar.trainers.dlrm.trainer import Trainer
-from cedar.trainers.group import Group
-from cedar.trainers.lines import read_lines
 from tests.trainers.dlrm.toy_clicks import ITEMS, options
 
 CONFIG = """
@@ -52,6 +53,13 @@ def test_the_command_trains_and_goes_on(config, tmp_path, capsys):
     told = capsys.readouterr()
     assert "held out: AUC" in told.out
     assert "training: 6/6 loss" in told.err
+    for choice in (
+        "steps: 0 to 6",
+        "device: cpu (as asked), float32",
+        "threads of torch on each: 1 (as asked)",
+        "tables: ",
+    ):
+        assert choice in told.out
     assert "rows/s, waited" in told.err
     lines = read_lines(str(tmp_path / "run" / "metrics.jsonl"))
     assert [line["step"] for line in lines] == list(range(6))
@@ -61,6 +69,31 @@ def test_the_command_trains_and_goes_on(config, tmp_path, capsys):
     again = read_lines(str(tmp_path / "run" / "metrics.jsonl"))
     assert again[:6] == lines
     assert len(again) == 8
+
+
+def test_a_folder_with_another_run_s_files_is_refused(config, log, tmp_path, capsys):
+    """Two runs were mixed in silence, and the older model was resumed."""
+    chosen = options(log, run={"folder": str(tmp_path / "run"), "steps": 1})
+    run(chosen, Group(), quiet=True)
+    before = {name: (tmp_path / "run" / name).read_bytes() for name in ("metrics.jsonl", "run.json")}
+    for again in (chosen, options(log, run={"folder": str(tmp_path / "run"), "steps": 2})):
+        with pytest.raises(CedarError, match="holds the files of another run: checkpoints, metrics.jsonl, run.json"):
+            run(again, Group(), quiet=True)
+    (tmp_path / "run" / "run.json").write_text('{"trainer": "moe"}')
+    with pytest.raises(CedarError, match="holds a run of the trainer 'moe', and this one is 'dlrm'"):
+        run(chosen, Group(), quiet=True, resume=True)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before["metrics.jsonl"]
+    assert os.listdir(tmp_path / "run" / "checkpoints") == ["step-00000001"]
+
+
+def test_what_is_no_number_is_null_in_the_metrics_and_each_line_is_handed_over(log, tmp_path):
+    """One held-out row has no AUC; NaN is no JSON."""
+    chosen = options(log, data={"held_out": 1}, run={"folder": str(tmp_path), "steps": 2, "evaluate_every": 1})
+    seen = []
+    path = run(chosen, Group(), quiet=True, on_metrics=seen.append)
+    assert seen == read_lines(path)
+    assert [line["held_out"]["auc"] for line in seen] == [None, None]
+    assert "NaN" not in Path(path).read_text(encoding="utf-8")
 
 
 def test_ranks_are_started_by_the_command(config, tmp_path):

@@ -11,9 +11,9 @@ import cedar
 from cedar.cli import main
 from cedar.errors import CedarError
 from cedar.recommendation import build_vocabularies, load_vocabularies, save_vocabularies
-from cedar.trainers.dlrm.checkpoint import VOCABULARIES, Checkpoints
-from cedar.trainers.dlrm.trainer import Trainer
-from cedar.trainers.group import Group
+from cedar.trainers.common.checkpoint import Checkpoints
+from cedar.trainers.common.group import Group
+from cedar.trainers.dlrm.trainer import VOCABULARIES, Trainer
 from tests.trainers.dlrm.toy_clicks import options
 
 FEATURES = [

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cedar.trainers import config
+from cedar.trainers.common import config
 from cedar.trainers.dlrm.options import Options
 
 ITEMS, TAGS = 60, 30

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from cedar.errors import CedarError
-from cedar.trainers.group import Group
+from cedar.trainers.common.group import Group
 from cedar.trainers.moe.dispatch import kept_copies, limits, plan_dispatch
 from cedar.trainers.moe.experts import expert_outputs, grouped_products
 from cedar.trainers.moe.gather import take_rows

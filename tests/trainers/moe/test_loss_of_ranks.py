@@ -7,8 +7,8 @@ import signal
 import torch
 
 from cedar.errors import CedarError
-from cedar.trainers.group import Group
-from cedar.trainers.moe.checkpoint import Checkpoints
+from cedar.trainers.common.checkpoint import Checkpoints
+from cedar.trainers.common.group import Group
 from cedar.trainers.moe.trainer import Trainer
 from tests.trainers.moe.toy_text import options, write_text
 from tests.trainers.toy_crew import Crew
@@ -41,10 +41,8 @@ def trained_records(group, options, steps):
 def trained(group, options, folder, victim=-1, at=-1, steps=STEPS):
     """Losses and batches from the newest checkpoint on; the victim dies between forward and optimizer of a step."""
     trainer = Trainer(options, group)
-    files = Checkpoints(folder, group)
-    latest = files.latest()
-    if latest:
-        files.load(trainer, latest)
+    files = Checkpoints(folder, trainer)
+    files.resume()
     first, seen, losses = trainer.step, watched(trainer), []
     try:
         while trainer.step < steps:
@@ -52,7 +50,7 @@ def trained(group, options, folder, victim=-1, at=-1, steps=STEPS):
                 trainer.optimizer.add = lambda: os.kill(os.getpid(), signal.SIGKILL)
             losses.append(trainer.train_step().loss)
             if trainer.step % 2 == 0:
-                files.save(trainer)
+                files.save()
     except CedarError as error:
         return first, losses, seen, str(error)
     finally:

@@ -10,8 +10,8 @@ import pytest
 
 from cedar.cli import main
 from cedar.errors import CedarError
-from cedar.trainers import config
-from cedar.trainers.lines import MetricsFile, read_lines
+from cedar.trainers.common import config
+from cedar.trainers.common.metrics import MetricsFile, read_lines
 from cedar.trainers.moe.options import Options
 from cedar.trainers.moe.report import table
 from cedar.trainers.moe.run import run
@@ -95,7 +95,7 @@ def test_a_run_that_stopped_goes_on_to_the_same_end(text, tmp_path, window):
 def test_a_new_run_does_not_begin_where_another_has_left_checkpoints(text, tmp_path):
     """A later --resume would take the old ones, which may be further, for its own."""
     run(settings(text, tmp_path, sparse_window=0, steps=3), quiet=True)
-    with pytest.raises(CedarError, match="step-00000003 is there already"):
+    with pytest.raises(CedarError, match="holds the files of another run: checkpoints, metrics.jsonl, run.json"):
         run(settings(text, tmp_path, sparse_window=0, steps=3), quiet=True)
 
 
@@ -197,7 +197,7 @@ def test_the_example_is_a_configuration():
 def test_ranks_run_as_processes(text, tmp_path):
     """The command starts two ranks itself; they train as one process with as many slots does."""
     (tmp_path / "moe.toml").write_text(SETTINGS.format(paths=text, folder=tmp_path / "two"))
-    command = [sys.executable, "-m", "cedar.cli", "train", "moe", str(tmp_path / "moe.toml"), "--ranks", "2"]
+    command = [sys.executable, "-m", "cedar", "train", "moe", str(tmp_path / "moe.toml"), "--ranks", "2"]
     done = subprocess.run(command, capture_output=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr.decode()
     two = read_lines(str(tmp_path / "two" / "metrics.jsonl"))

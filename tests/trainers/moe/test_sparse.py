@@ -1,6 +1,5 @@
 """Sparse checkpoints: the bytes of each step, and states that are bitwise those of the run that went on."""
 
-import json
 import os
 import threading
 import time
@@ -11,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.errors import CedarError
+from cedar.trainers.common.sealed import seal, unseal
 from cedar.trainers.moe import sparse as sparse_module
 from cedar.trainers.moe.sparse import SparseCheckpoints
 from cedar.trainers.moe.trainer import Trainer
@@ -144,7 +144,8 @@ def test_only_the_windows_that_are_needed_stay(text, tmp_path):
             trainer.train_step()
     trainer.close()
     assert sorted(os.listdir(tmp_path)) == ["log.jsonl", "window-00000006.1x2", "window-00000008.1x2"]
-    assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [6, 7, 8]
+    lines = (tmp_path / "log.jsonl").read_bytes().splitlines()
+    assert [unseal(line, "log.jsonl")["step"] for line in lines] == [6, 7, 8]
 
 
 def test_without_a_whole_window_nothing_is_recovered(text, tmp_path):
@@ -194,9 +195,9 @@ def test_a_replay_that_sees_other_tokens_is_stopped(text, tmp_path):
             trainer.train_step()
     trainer.close()
     path = tmp_path / "log.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [unseal(line, "log.jsonl") for line in path.read_bytes().splitlines()]
     lines[1]["counts"][0][0] += 1
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_bytes(b"".join(map(seal, lines)))
     again = Trainer(chosen)
     with SparseCheckpoints(str(tmp_path), again, 2) as sparse, pytest.raises(CedarError) as error:
         sparse.recover()
@@ -274,7 +275,7 @@ def test_a_damaged_part_of_a_window_is_told(text, tmp_path):
             sparse.before_step()
             trainer.train_step()
     trainer.close()
-    path = tmp_path / "window-00000000.1x2" / "slot-1.rank-0.pt"
+    path = tmp_path / "window-00000000.1x2" / "slot-1.rank-0.safetensors"
     path.write_bytes(path.read_bytes()[:100])
     again = Trainer(options(text, slots=8))
     with SparseCheckpoints(str(tmp_path), again, 2) as sparse, pytest.raises(CedarError, match="slot-1.*cannot be"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,8 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from cedar.errors import CedarError
-from cedar.trainers.resilient.checkpoint import Checkpoints, latest, step_of
+from cedar.trainers.common.checkpoint import newest, read_index, step_of
+from cedar.trainers.resilient.checkpoint import Checkpoints
 from cedar.trainers.resilient.control.board import Board, Epoch
 from cedar.trainers.resilient.model import Engine, Stage, State
 from cedar.trainers.resilient.schedule import Worker, grid
@@ -39,7 +39,7 @@ def loaded(folder: Path, stage: int, stages: int, seed: int = 1) -> State:
     mine = Engine(Stage(MODEL, stage, stages))
     board = Board(HashStore())
     part = Checkpoints(str(folder), Worker(stage, 0), mine.layout, board, about={"loader": {"seed": seed}})
-    return part.load(latest(str(folder)))
+    return part.load(newest(str(folder)))
 
 
 def test_a_checkpoint_loads_into_as_many_stages_or_others(tmp_path: Path) -> None:
@@ -60,9 +60,10 @@ def test_peers_share_out_a_stage_and_old_checkpoints_go(tmp_path: Path) -> None:
     for version in (10, 20, 30):
         saved(tmp_path, version, ALL[:3])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000020", "step-00000030"]
-    told = json.loads((tmp_path / "step-00000030" / "state.json").read_text())
-    assert told["files"] == ["stage-0-0.pt", "stage-0-1.pt", "stage-1-0.pt"]
-    assert step_of(latest(str(tmp_path))) == 30
+    told = read_index(str(tmp_path / "step-00000030"))
+    files = {piece.file for entry in told.entries.values() for piece in entry.pieces}
+    assert sorted(files) == [f"stage-{name}.safetensors" for name in ("0-0", "0-1", "1-0")]
+    assert step_of(newest(str(tmp_path))) == 30
 
 
 def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
@@ -71,14 +72,14 @@ def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
     part = Checkpoints(str(tmp_path), Worker(0, 0), mine.layout, board)
     part.save(mine.begin, Epoch(3, ALL))
     part.wait()
-    assert latest(str(tmp_path)) == ""
+    assert newest(str(tmp_path)) == ""
 
 
 def test_a_checkpoint_of_another_model_or_other_data_is_told(tmp_path: Path) -> None:
     saved(tmp_path)
     with pytest.raises(CedarError, match="other data: seed"):
         loaded(tmp_path, 0, 2, seed=2)
-    path = Path(latest(str(tmp_path)))
-    (path / "stage-0-0.pt").write_bytes(b"no")
-    with pytest.raises(CedarError, match="cannot be read"):
+    path = Path(newest(str(tmp_path)))
+    (path / "stage-0-0.safetensors").write_bytes(b"no")
+    with pytest.raises(CedarError, match="step-00000010 is damaged: .* in stage-0-0.safetensors cannot be read"):
         loaded(tmp_path, 0, 2)

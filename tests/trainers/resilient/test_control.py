@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import threading
 from pathlib import Path
 
 import pytest
 import torch
-from torch._C._distributed_c10d import HashStore, TCPStore
+from torch._C._distributed_c10d import HashStore
 
 from cedar.errors import CedarError
+from cedar.trainers.common import links
 from cedar.trainers.resilient.chaos import Fate, Mishap, parse
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
 from cedar.trainers.resilient.control.clock import Clock
 from cedar.trainers.resilient.control.lead import Lead
 from cedar.trainers.resilient.executor import Lost, Superseded, Waiting
-from cedar.trainers.resilient.executor.group import GroupTransport
+from cedar.trainers.resilient.executor.sockets import SocketTransport
 from cedar.trainers.resilient.options import DataOptions, Options, RunOptions
 from cedar.trainers.resilient.process import Setup
-from cedar.trainers.resilient.run import join, see_off
+from cedar.trainers.resilient.run import KEY, join, see_off
 from cedar.trainers.resilient.schedule import Worker, grid
 
 ALL = tuple(grid(2, 2))
@@ -323,9 +323,10 @@ def test_a_supervisor_that_joined_says_when_it_leaves(tmp_path: Path) -> None:
     from cedar.trainers.resilient.run import _told
 
     made = Options(DataOptions("none.txt", 8, 8), run=RunOptions(folder=str(tmp_path)))
-    process, port = store.start("127.0.0.1", 0)
+    key = links.write_key(str(tmp_path / KEY))
+    process, port = store.start("127.0.0.1", 0, key)
     try:
-        board = Board(store.connect("127.0.0.1", port))
+        board = Board(store.connect("127.0.0.1", port, key))
         board.put("setup", _told(Setup(made, 2, 2, "", 0, "")))
         board.put("over", True)
         join(made, "127.0.0.1", port)
@@ -348,21 +349,18 @@ def test_every_life_takes_the_next_mishap() -> None:
     assert third.due(9, 9) is None
 
 
-# ---- messages by torch.distributed -----------------------------------------------------------------------------------
+# ---- messages by sockets ---------------------------------------------------------------------------------------------
 
 
-def test_messages_by_gloo_come_in_order_and_a_newer_generation_ends_a_wait() -> None:
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def test_messages_come_in_order_and_a_newer_generation_ends_a_wait() -> None:
+    board, key = Board(HashStore()), b"k" * links.KEY
     newest = 1
     members = ALL[:2]
-    ends: dict[Worker, GroupTransport] = {}
+    ends: dict[Worker, SocketTransport] = {}
 
     def connect(me: Worker) -> None:
-        limit = dt.timedelta(seconds=60)
-        ends[me] = GroupTransport(
-            lambda: TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False, timeout=limit),
-            members, me, Waiting(1, lambda: newest, 60), "test",
-        )  # fmt: skip
+        waiting = Waiting(1, lambda: newest, 60)
+        ends[me] = SocketTransport(board, "127.0.0.1", key, members, me, waiting, "test")
         ends[me].warm_up([other for other in members if other != me])
 
     threads = [threading.Thread(target=connect, args=(me,)) for me in members]
@@ -380,10 +378,10 @@ def test_messages_by_gloo_come_in_order_and_a_newer_generation_ends_a_wait() -> 
     with pytest.raises(Superseded):
         ends[two].receive(one)
     newest = 1
-    ends[one].send(two, torch.zeros(3))  # so that no thread is left waiting
-    ends[two].receive(one)
-    for end in ends.values():
-        end.close()
+    ends[one].close()
+    with pytest.raises(Lost, match="lost the connection"):  # the waits of others, too, and at once
+        ends[two].receive(one)
+    ends[two].close()
 
 
 def test_waiting_for_a_call_that_never_ends_has_an_end() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -17,11 +18,14 @@ import torch
 
 from cedar.cli import main
 from cedar.errors import CedarError
-from cedar.trainers import config
-from cedar.trainers.resilient import report
+from cedar.trainers.common import config, links
+from cedar.trainers.common.metrics import read_lines
+from cedar.trainers.resilient import command, report
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.options import Options
+from cedar.trainers.resilient.process import Setup
+from cedar.trainers.resilient.run import KEY
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -65,14 +69,13 @@ def reference(path: Path, changes: list[str]) -> dict[int, str]:
     """The digest of each stage's weights after a run in one process, without schedules, groups and failures."""
     from cedar.trainers.resilient.data import TextBatches
     from cedar.trainers.resilient.model import AdamW, Engine, Stage, Transformer
-    from cedar.trainers.resilient.process import _rate
     from cedar.trainers.resilient.trainer import digest
 
     options = config.load(str(path), Options, changes)
     model = Transformer(256, 8, 2, 8, 2, 0.1, True)
     engines = [Engine(Stage(model, stage, 2, 0), seed=0, share=1 / 4) for stage in range(2)]
     states = [engine.begin for engine in engines]
-    optimizer = AdamW(lambda step: _rate(options.optimizer, options.run.steps, step), clip=options.optimizer.clip)
+    optimizer = AdamW(lambda step: options.optimizer.rate_at(step, options.run.steps), clip=options.optimizer.clip)
     data = TextBatches(options.data.paths, 8, 2, 2, 2, 0)
     shared = engines[0].layout.tied
     for step in range(options.run.steps):
@@ -96,7 +99,7 @@ def reference(path: Path, changes: list[str]) -> dict[int, str]:
 
 
 def started(path: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "cedar.cli", "train", "resilient", str(path), *arguments]
+    command = [sys.executable, "-m", "cedar", "train", "resilient", str(path), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -127,7 +130,28 @@ def test_a_kill_changes_no_bit(file: Path, tmp_path: Path) -> None:
     check(record, reference(file, changes), workers=3)
     assert "signal 9" in " ".join(event["why"] for event in record["events"])
     assert "recoveries" in out
+    assert "steps: 0 to 8; 2 stages of 2 workers" in out
+    assert [line["step"] for line in read_lines(str(tmp_path / "run" / "metrics.jsonl"))] == list(range(8))
     assert (tmp_path / "run" / "plans" / "plan_0.json").exists()
+
+
+def test_the_example_runs_with_the_defaults_of_the_command() -> None:
+    """Its batch could not be cut into 2 x 4 micro-batches."""
+    parser = argparse.ArgumentParser()
+    command.configure(parser)
+    example = str(Path(__file__).parents[3] / "examples" / "resilient.toml")
+    chosen = parser.parse_args([example])
+    options = config.load(chosen.config, Options, chosen.changes)
+    for stages, replicas in ((chosen.stages, chosen.replicas), (3, 3)):  # and as its head says
+        assert Setup(options, stages, replicas, "", 0, "").rows > 0
+
+
+def test_a_gpu_is_refused_in_a_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would have hung: receives that are posted ahead of computing block NCCL's streams."""
+    assert main(["train", "resilient", str(file), "run.device=cuda"]) == 1
+    told = capsys.readouterr().err
+    assert "device is 'cuda', and workers send to each other on the CPU alone: give 'cpu'" in told
+    assert "Traceback" not in told
 
 
 @LONG
@@ -146,7 +170,7 @@ def test_kills_a_lost_stage_and_an_endless_loop_change_no_bit(file: Path, tmp_pa
     assert "no progress" in whys
     assert "for 120 s" not in whys  # that is what a first step may take
     assert "recoveries" in out
-    assert (tmp_path / "run" / "checkpoints" / "step-00000024" / "state.json").exists()
+    assert (tmp_path / "run" / "checkpoints" / "step-00000024" / "index.json").exists()
     assert (tmp_path / "run" / "plans" / "plan_0.json").exists()
 
     ended(started(file, *changes, "run.steps=26", "--stages", "1", "--resume"))
@@ -154,7 +178,7 @@ def test_kills_a_lost_stage_and_an_endless_loop_change_no_bit(file: Path, tmp_pa
     assert [step for step, _, _ in again["steps"]] == [24, 25]
     assert len({one["digest"] for one in again["ended"].values()}) == 1
 
-    with pytest.raises(CedarError, match="is there already"):
+    with pytest.raises(CedarError, match="holds the files of another run"):
         from cedar.trainers.resilient import run
 
         run.lead(config.load(str(file), Options, changes), 2, 2)
@@ -175,7 +199,7 @@ def test_a_machine_dies_with_its_workers_and_another_takes_over(file: Path, tmp_
             assert others[-1].stdout is not None
             assert others[-1].stdout.readline().startswith("joined")
         host, _, port = match[1].rpartition(":")
-        board = Board(store.connect(host, int(port)))
+        board = Board(store.connect(host, int(port), links.read_key(str(tmp_path / "run" / KEY))))
         limit = time.monotonic() + 120
         while board.take("done/1/4") is None:  # the run is in its midst
             assert time.monotonic() < limit
@@ -192,13 +216,14 @@ def test_a_machine_dies_with_its_workers_and_another_takes_over(file: Path, tmp_
     check(record, reference(file, changes), workers=4)
 
 
-def test_a_store_that_dies_ends_the_run_with_an_error(file: Path) -> None:
+def test_a_store_that_dies_ends_the_run_with_an_error(file: Path, tmp_path: Path) -> None:
     lead = started(file, "--machines", "2")
     try:
         assert lead.stdout is not None
         match = re.search(r"at (\S+):(\d+)", lead.stdout.readline())
         assert match is not None
-        pid = Board(store.connect(match[1], int(match[2]))).take("store")
+        key = links.read_key(str(tmp_path / "run" / KEY))
+        pid = Board(store.connect(match[1], int(match[2]), key)).take("store")
         os.kill(pid, signal.SIGKILL)
         _, err = lead.communicate(timeout=120)
     finally:

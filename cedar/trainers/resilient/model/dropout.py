@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import NamedTuple
 
 import torch
+
+from cedar.trainers.common.digest import generator
 
 
 class Place(NamedTuple):
@@ -15,12 +16,6 @@ class Place(NamedTuple):
     step: int
     replica: int
     micro_batch: int
-
-
-def generator(device: torch.device | str, *key: object) -> torch.Generator:
-    """Random numbers that belong to a key."""
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
 def dropout(x: torch.Tensor, share: float, layer: str, place: Place | None) -> torch.Tensor:

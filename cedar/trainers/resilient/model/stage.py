@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cedar.trainers.resilient.model.dropout import Place, dropout, generator
+from cedar.trainers.common.digest import generator
+from cedar.trainers.resilient.model.dropout import Place, dropout
 from cedar.trainers.resilient.model.split import Embedding, Linear, WeightQueue, linear
 
 

@@ -32,7 +32,7 @@ def exact(problem: Problem, seconds: float = 60, workers: int | None = None, eff
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:
-        raise ScheduleError("exact plans need OR-tools", fix="pip install 'cedar[schedules]'") from error
+        raise ScheduleError("exact plans need OR-tools", fix="pip install 'cedar-data[schedules]'") from error
     graph = Graph.of(problem)
     order = improve(graph, search(graph)[0], effort, problem.bound)
     model, starts = _model(cp_model, graph, order)

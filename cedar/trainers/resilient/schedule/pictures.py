@@ -77,7 +77,7 @@ def chart(
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
     except ImportError as error:
-        raise ScheduleError("PNG charts need matplotlib", fix="pip install 'cedar[plots]'") from error
+        raise ScheduleError("PNG charts need matplotlib", fix="pip install 'cedar-data[plots]'") from error
     times = timeline(schedule, costs, iterations=iterations, spans=True)
     rows: dict[Worker, int] = {worker: row for row, worker in enumerate(reversed(schedule.live))}
     size = (min(40.0, max(6.0, times.ends[-1] * 0.3)), min(40.0, 1.2 + 0.3 * len(rows)))

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from cedar.trainers import launch
-from cedar.trainers.lines import read_lines
+from cedar.trainers.common import launch
+from cedar.trainers.common.metrics import read_lines
 
 
 def configure(parser: argparse.ArgumentParser, page: str) -> None:
@@ -45,7 +45,7 @@ def train(name: str, chosen: argparse.Namespace, options: Any, files: Sequence[s
     launch.end_with_launcher()
     import torch
 
-    from cedar.trainers.devices import device_of
+    from cedar.trainers.common.devices import device_of
 
     run, report = (import_module(f"cedar.trainers.{name}.{part}") for part in ("run", "report"))
     with launch.connected(device_of(options.run.device).type) as here:

@@ -5,6 +5,7 @@ One process without torch.distributed is a group of one: the same calls, nothing
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from cedar.errors import CedarError
-from cedar.trainers.digest import digest
+from cedar.trainers.common.digest import digest
 
 
 @dataclass
@@ -78,6 +79,19 @@ class Group:
             dist.all_gather(list(rows.unbind()), row.contiguous(), group=self.ranks)
         self.meter.sent[phase] += (self.size - 1) * row.nbytes
         return rows
+
+    def tell(self, value: Any) -> list[Any]:
+        """A value of JSON from every rank, on all of them; by the group for threads."""
+        if self.size == 1:
+            return [value]
+        own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        with self._talking("state"):
+            lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+            dist.all_gather(lengths, torch.tensor([len(own)]), group=self.side)
+            most = max(map(int, lengths))
+            texts = [torch.empty(most, dtype=torch.uint8) for _ in range(self.size)]
+            dist.all_gather(texts, torch.nn.functional.pad(own, (0, most - len(own))), group=self.side)
+        return [json.loads(bytes(text[: int(n)].numpy())) for text, n in zip(texts, lengths, strict=True)]
 
     def add(self, values: torch.Tensor, phase: str) -> torch.Tensor:
         """The sum over ranks, the same bits on all of them: rows are gathered and added in the order of ranks."""

@@ -1,6 +1,7 @@
 """Ranks as processes of this machine, and how a process finds the others: by the environment that torchrun sets, too.
 
-The process that starts ranks holds the store they meet at, so the store outlives each of them.
+Ranks that are started here meet in a file that only their user can reach, and talk over loopback. What ranks of
+torchrun listen at is torchrun's and torch's, as its user set it up.
 """
 
 from __future__ import annotations
@@ -8,17 +9,22 @@ from __future__ import annotations
 import ctypes
 import datetime as dt
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from cedar.errors import CedarError
 
 LAUNCHER = "CEDAR_LAUNCHER"  # the process that started the ranks
+STORE = "CEDAR_STORE"  # the file that ranks of one machine meet in
 _GRACE = 20.0  # seconds for ranks to see that one is gone, and to say so
 _LOOK = 0.05
 
@@ -34,15 +40,13 @@ def run_ranks(command: Sequence[str], ranks: int, environment: Mapping[str, str]
     Raises:
         CedarError: a rank ended with an error or was killed; the others are ended then, too.
     """
-    from torch._C._distributed_c10d import TCPStore
-
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    folder = tempfile.mkdtemp(prefix="cedar-ranks-")  # of mode 0700: nobody else meets these ranks
     base = dict(os.environ if environment is None else environment) | {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "GLOO_SOCKET_IFNAME": _loopback(),
+        "NCCL_SOCKET_IFNAME": _loopback(),
+        STORE: os.path.join(folder, "store"),
         LAUNCHER: str(os.getpid()),
     }
     started: list[subprocess.Popen[bytes]] = []
@@ -58,6 +62,7 @@ def run_ranks(command: Sequence[str], ranks: int, environment: Mapping[str, str]
         for process in started:
             process.wait()
         signal.signal(signal.SIGTERM, before)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _watch(started: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -133,25 +138,24 @@ def connected(device: str = "cpu", *, timeout: float = 600.0) -> Iterator[int]:
         yield 1
         return
     import torch.distributed as dist
-    from torch._C._distributed_c10d import PrefixStore, TCPStore
+    from torch._C._distributed_c10d import PrefixStore
 
-    rank, world, port = (_number(name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
-    local, address = int(os.environ.get("LOCAL_RANK", str(rank))), _told("MASTER_ADDR")
+    rank, world = _number("RANK"), _number("WORLD_SIZE")
+    where = "a file of its launcher"
+    if STORE not in os.environ:
+        port = _number("MASTER_PORT")
+        where = f"{_told('MASTER_ADDR')}:{port}"
     if device == "cuda":
-        _take_gpu(local)
+        _take_gpu(int(os.environ.get("LOCAL_RANK", str(rank))))
     limit = dt.timedelta(seconds=timeout)
-    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
-        store = TCPStore(
-            address, port, world_size=None if hosted else world, is_master=rank == 0 and not hosted, timeout=limit,
-            wait_for_workers=False,
-        )  # fmt: skip
+        store = _store(rank, world, limit)
         attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
         dist.init_process_group(backend, store=attempt, rank=rank, world_size=world, timeout=limit)
     except RuntimeError as error:
         raise CedarError(
-            f"rank {rank} of {world} did not meet the others at {address}:{port} within {timeout:g} s: {error}",
+            f"rank {rank} of {world} did not meet the others at {where} within {timeout:g} s: {error}",
             done="nothing was trained",
             fix="see that all ranks are started, and that MASTER_ADDR and MASTER_PORT are the same for all",
         ) from error
@@ -159,6 +163,29 @@ def connected(device: str = "cpu", *, timeout: float = 600.0) -> Iterator[int]:
         yield int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
     finally:
         dist.destroy_process_group()
+
+
+def _store(rank: int, world: int, limit: dt.timedelta) -> Any:
+    from torch._C._distributed_c10d import FileStore, TCPStore
+
+    if STORE in os.environ:
+        path = os.environ[STORE]
+        status = os.stat(os.path.dirname(path))
+        if status.st_uid != os.getuid() or status.st_mode & 0o077:
+            raise CedarError(f"{os.path.dirname(path)} is not this user's alone", fix="start ranks with --ranks N")
+        store: Any = FileStore(path, world)
+        store.set_timeout(limit)
+        return store
+    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return TCPStore(
+        _told("MASTER_ADDR"), _number("MASTER_PORT"), world_size=None if hosted else world,
+        is_master=rank == 0 and not hosted, timeout=limit, wait_for_workers=False,
+    )  # fmt: skip
+
+
+def _loopback() -> str:
+    """The name of the interface that no other machine reaches."""
+    return next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
 
 
 def _told(name: str) -> str:
@@ -196,6 +223,6 @@ def this_command(*arguments: str) -> list[str]:
 
     Example:
         >>> this_command("train", "moe")[1:]
-        ['-m', 'cedar.cli', 'train', 'moe']
+        ['-m', 'cedar', 'train', 'moe']
     """
-    return [sys.executable, "-m", "cedar.cli", *arguments]
+    return [sys.executable, "-m", "cedar", *arguments]

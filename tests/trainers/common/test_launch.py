@@ -11,8 +11,8 @@ from contextlib import suppress
 import pytest
 
 from cedar.errors import CedarError
-from cedar.trainers import launch
-from cedar.trainers.launch import connected, run_ranks
+from cedar.trainers.common import launch
+from cedar.trainers.common.launch import connected, run_ranks
 
 RANK = "import os, pathlib; pathlib.Path(os.environ['FOLDER'], str(os.getpid())).touch()\n"
 
@@ -139,7 +139,7 @@ def test_no_process_of_a_run_outlives_the_one_that_was_started(tmp_path, name):
         text = text.replace("LOG", write_log(tmp_path / "log.parquet", rows=512))
     path.write_text(text)
     more = [] if name == "resilient" else ["--ranks", "2"]
-    command = [sys.executable, "-m", "cedar.cli", "train", name, str(path), *more]
+    command = [sys.executable, "-m", "cedar", "train", name, str(path), *more]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wrote = folder / ("checkpoints/step-00000001" if name == "resilient" else "metrics.jsonl")
     try:
@@ -158,9 +158,11 @@ def test_no_process_of_a_run_outlives_the_one_that_was_started(tmp_path, name):
 def test_ranks_end_when_that_process_is_killed(tmp_path, early):
     """Also where it is gone before a rank has asked to end with it."""
     pause = "import time\ntime.sleep(1.0)\n" if early else ""
-    code = f"{RANK}{pause}from cedar.trainers.launch import end_with_launcher\nend_with_launcher()\nimport time\n"
+    code = f"{RANK}{pause}from cedar.trainers.common import launch\nlaunch.end_with_launcher()\nimport time\n"
     code += "pathlib.Path(os.environ['FOLDER'], 'on').touch()\ntime.sleep(100)"
-    start = f"import sys\nfrom cedar.trainers.launch import run_ranks\nrun_ranks([sys.executable, '-c', {code!r}], 2)"
+    start = (
+        f"import sys\nfrom cedar.trainers.common import launch\nlaunch.run_ranks([sys.executable, '-c', {code!r}], 2)"
+    )
     launcher = subprocess.Popen([sys.executable, "-c", start], env=dict(os.environ) | {"FOLDER": str(tmp_path)})
     try:
         wait_until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2 and (early or (tmp_path / "on").exists()))
@@ -170,3 +172,48 @@ def test_ranks_end_when_that_process_is_killed(tmp_path, early):
     ranks = [int(path.name) for path in tmp_path.glob("[0-9]*")]
     wait_until(lambda: all(map(gone, ranks)))
     assert early is not (tmp_path / "on").exists()
+
+
+LISTENS = """
+import os, pathlib, re, stat
+from cedar.trainers.common import launch
+def listening():
+    files = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    own = {os.readlink(file) for file in files if os.path.lexists(file)}
+    found = []
+    for name in ("tcp", "tcp6"):
+        for line in open(f"/proc/self/net/{name}").read().splitlines()[1:]:
+            parts = line.split()
+            if parts[3] == "0A" and f"socket:[{parts[9]}]" in own:
+                found.append(parts[1].split(":")[0])
+    return found
+with launch.connected():
+    import torch, torch.distributed as dist
+    from cedar.trainers.common.group import Group
+    group = Group()
+    assert group.tell(group.rank) == [0, 1]
+    folder = os.path.dirname(os.environ["CEDAR_STORE"])
+    told = [*listening(), oct(stat.S_IMODE(os.stat(folder).st_mode))]
+    pathlib.Path(os.environ["FOLDER"], os.environ["RANK"]).write_text(" ".join(told))
+    group.tell(None)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_ranks_of_one_machine_listen_on_loopback_alone_and_meet_in_a_private_folder(tmp_path):
+    """The store they met at listened on all interfaces: who reached it could answer for ranks."""
+    environment = dict(os.environ) | {"FOLDER": str(tmp_path)}
+    run_ranks([sys.executable, "-c", LISTENS], 2, environment)
+    for rank in range(2):
+        *listens, mode = (tmp_path / str(rank)).read_text().split()
+        assert listens
+        assert set(listens) <= {"0100007F", "0" * 24 + "01000000"}
+        assert mode == "0o700"
+
+
+def test_ranks_do_not_meet_where_others_may_write(monkeypatch, tmp_path):
+    tmp_path.chmod(0o777)
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("CEDAR_STORE", str(tmp_path / "store"))):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(CedarError, match="is not this user's alone"), connected():
+        pass

@@ -1,0 +1,393 @@
+"""Checkpoints of one format for all trainers: raw tensors, an index in JSON with a hash of each, nothing pickled.
+
+A checkpoint is a folder ``step-00000040``: a file of tensors by each rank, and ``index.json``, which is written last
+and holds a digest of itself. The folder is written aside and renamed when all ranks are done: what is there is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+import torch
+
+from cedar.errors import CedarError
+from cedar.trainers.common.group import Group
+from cedar.trainers.common.sealed import Damaged, read_sealed, sync_folder, write_sealed
+from cedar.trainers.common.tensors import Entry, Part, Reader, entries_of, write_parts
+
+INDEX, FORMAT = "index.json", "cedar checkpoint 1"
+NAME = re.compile(r"step-(\d{8,12})")
+_FORMER = (".metadata", "state.json")  # what checkpoints were made of that held pickles
+_TORN = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError, RecursionError)
+
+
+class Saved(Protocol):
+    """A trainer, as checkpoints see it."""
+
+    group: Group
+    step: int
+    device: torch.device
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """To be copied into each checkpoint, by their names there."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All but tensors: JSON; all ranks call it."""
+
+    def parts(self) -> dict[str, Part]:
+        """The tensors of this rank, by names that any rank would give them."""
+
+    def check(self, state: Mapping[str, Any], path: str) -> None:
+        """Refuse a state that is of another model, other data or other settings.
+
+        Raises:
+            CedarError: what differs.
+        """
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take what ``state_dict`` gave; tensors are read when it has returned."""
+
+    def loaded(self) -> None:
+        """Tensors have been read."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """What ``index.json`` says.
+
+    Args:
+        state: of the trainer.
+        entries: the tensors by name.
+    """
+
+    state: dict[str, Any]
+    entries: dict[str, Entry]
+
+
+def steps(folder: str) -> list[int]:
+    """The steps of the checkpoints in a folder, damaged ones among them, oldest first."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return sorted(int(match[1]) for match in map(NAME.fullmatch, names) if match)
+
+
+def path_of(folder: str, step: int) -> str:
+    """
+    Example:
+        >>> path_of("runs", 40)
+        'runs/step-00000040'
+    """
+    return os.path.join(folder, f"step-{step:08d}")
+
+
+def step_of(path: str) -> int:
+    """The steps that the state of a checkpoint has taken; 0 for no checkpoint.
+
+    Example:
+        >>> step_of("runs/checkpoints/step-00000040")
+        40
+    """
+    match = NAME.fullmatch(os.path.basename(path))
+    return 0 if match is None else int(match[1])
+
+
+def write_index(path: str, state: Mapping[str, Any], told: Sequence[Any], name: str = INDEX) -> None:
+    """Write what is left when all ranks have called ``write_parts``, whose results are ``told``."""
+    write_sealed(os.path.join(path, name), {"format": FORMAT, "state": dict(state), "tensors": list(told)})
+
+
+def read_index(path: str, name: str = INDEX) -> Index:
+    """The index of a checkpoint.
+
+    Raises:
+        Damaged: it is not what was written.
+        CedarError: the checkpoint is of the format that earlier versions wrote.
+    """
+    file = os.path.join(path, name)
+    if not os.path.exists(file) and any(os.path.exists(os.path.join(path, former)) for former in _FORMER):
+        raise CedarError(
+            f"{path} is of the format that earlier versions wrote, which holds pickles: reading those may run code",
+            done="nothing was loaded",
+            fix="if nobody else could write there, cedar.trainers.common.dcp.import_dcp(OLD, NEW, trust=True) converts"
+            " those of dlrm and moe; else set run.folder to another folder and begin anew",
+        )
+    found = read_sealed(file)
+    if found.get("format") != FORMAT or not isinstance(found.get("state"), dict):
+        raise Damaged(f"{file} is no index of a checkpoint", done="nothing was loaded", fix="remove that folder")
+    return Index(found["state"], entries_of(found.get("tensors"), file))
+
+
+def newest(folder: str, *, thorough: bool = False) -> str:
+    """The newest checkpoint whose index is whole; damaged ones are named on stderr; empty where there is none.
+
+    Args:
+        folder: of checkpoints.
+        thorough: read all tensors, too, and compare their hashes.
+
+    Raises:
+        CedarError: the newest is of the format that earlier versions wrote.
+    """
+    for step in reversed(steps(folder)):
+        path = path_of(folder, step)
+        try:
+            index = read_index(path)
+            if thorough:
+                with Reader(path, index.entries) as reader:
+                    reader.verify_all()
+        except Damaged as error:
+            say_damaged(error)
+            continue
+        return path
+    return ""
+
+
+def say_damaged(error: CedarError) -> None:
+    """That a checkpoint is passed over."""
+    sys.stderr.write(f"{error}\nthe checkpoint before it is taken\n")
+
+
+def rename_whole(aside: str, path: str, keep: int) -> None:
+    """Give a checkpoint that is written wholly its name, and remove all but the newest ``keep``."""
+    folder = os.path.dirname(path)
+    shutil.rmtree(path, ignore_errors=True)
+    os.rename(aside, path)
+    sync_folder(folder)
+    for step in steps(folder)[:-keep]:
+        shutil.rmtree(path_of(folder, step), ignore_errors=True)
+
+
+class Checkpoints:
+    """The checkpoints in a folder that all ranks see, of a trainer whose ranks all do the same.
+
+    Args:
+        folder: its parents must exist.
+        trainer: whose they are.
+        keep: how many; older ones are removed.
+        beside: write in a thread, on a copy of the tensors, while the training goes on.
+    """
+
+    def __init__(self, folder: str, trainer: Saved, *, keep: int = 2, beside: bool = False) -> None:
+        self.folder, self.trainer, self.group = folder, trainer, trainer.group
+        self.keep, self.beside = keep, beside
+        os.makedirs(folder, exist_ok=True)
+        self.group.side  # noqa: B018 - all ranks make it here: collectives of a thread must not meet those of the training
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def save(self) -> str:
+        """Save what the trainer holds now; the path of the checkpoint, which is there after ``wait``.
+
+        Raises:
+            CedarError: it could not be written, or the one before.
+        """
+        self.wait()
+        path, state = path_of(self.folder, self.trainer.step), self.trainer.state_dict()
+        mine = {
+            name: part
+            for at, (name, part) in enumerate(self.trainer.parts().items())
+            if not part.alike or at % self.group.size == self.group.rank
+        }
+        if self.beside:
+            mine = {name: replace(part, tensor=part.tensor.clone()) for name, part in mine.items()}
+            self._thread = threading.Thread(target=self._guarded, args=(path, state, mine), name="checkpoint")
+            self._thread.start()
+        else:
+            self._guarded(path, state, mine)
+            self.wait()
+        return path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Until nothing is being written; an error under way is not hidden behind one of a checkpoint."""
+        with suppress(CedarError) if kind is not None else nullcontext():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until the checkpoint that is being written is there.
+
+        Raises:
+            CedarError: it could not be written.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise unwritten(self.folder, error)
+
+    def _guarded(self, *what: Any) -> None:
+        try:
+            self._write(*what)
+        except Exception as error:  # noqa: BLE001 - told by wait()
+            self._error = error
+
+    def _write(self, path: str, state: dict[str, Any], mine: dict[str, Part]) -> None:
+        aside, first = path + ".part", self.group.rank == 0
+        self._together(lambda: self._prepare(aside) if first else None)
+        told = self._together(lambda: write_parts(aside, f"rank-{self.group.rank}.safetensors", mine))
+
+        def finish() -> None:
+            write_index(aside, state, [line for lines in told for line in lines])
+            rename_whole(aside, path, self.keep)
+
+        self._together(finish if first else lambda: None)
+
+    def _prepare(self, aside: str) -> None:
+        for name in os.listdir(self.folder):
+            if name.endswith(".part") and NAME.fullmatch(name.removesuffix(".part")):  # what a killed run left
+                shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+        os.makedirs(aside)
+        for name, source in self.trainer.files.items():
+            os.makedirs(os.path.dirname(os.path.join(aside, name)), exist_ok=True)
+            shutil.copyfile(source, os.path.join(aside, name))
+
+    def _together(self, work: Callable[[], Any]) -> list[Any]:
+        """What each rank's work gives, JSON; where one fails, all are told, and none waits for it."""
+        value, error = None, None
+        try:
+            value = work()
+        except Exception as failed:  # noqa: BLE001 - raised below
+            error = failed
+        told = self.group.tell([None if error is None else str(error), value])
+        if error is not None:
+            raise error
+        for rank, (why, _) in enumerate(told):
+            if why is not None:
+                raise OSError(f"rank {rank}: {why}")
+        return [value for _, value in told]
+
+    def newest(self) -> str:
+        """The newest checkpoint whose index is whole, empty where there is none."""
+        return newest(self.folder)
+
+    def resume(self) -> str:
+        """Load the newest checkpoint that is whole, on as many ranks or on others; empty where there is none.
+
+        Damaged ones are named on stderr.
+
+        Raises:
+            CedarError: ranks see other folders; as of ``load``; all that are there are damaged.
+        """
+        there = steps(self.folder)
+        self.group.agree(
+            {"the newest checkpoint": there}, "give all ranks a run.folder that they share", self.trainer.device
+        )
+        damaged: Damaged | None = None
+        for step in reversed(there):
+            try:
+                self.load(path_of(self.folder, step))
+            except Damaged as error:
+                damaged = error
+                if self.group.rank == 0:
+                    say_damaged(error)
+            else:
+                return path_of(self.folder, step)
+        if damaged is not None:
+            raise damaged
+        return ""
+
+    def load(self, path: str) -> None:
+        """Make the trainer what it was when it saved, on as many ranks or on others.
+
+        Raises:
+            Damaged: it is not what was written; nothing was changed.
+            CedarError: it is of another model, other data or settings, or of an earlier format; nothing was changed.
+        """
+        problem: CedarError | None = None
+        parts = self.trainer.parts()
+        reader: Reader | None = None
+        try:
+            index = read_index(path)
+            with torn(path):
+                self.trainer.check(index.state, path)
+            reader = Reader(path, index.entries)
+            if odd := reader.misfits(parts):
+                raise CedarError(
+                    f"{path} does not fit this configuration: {'; '.join(odd[:8])}", done="nothing was loaded",
+                    fix="give the settings that it was saved with, or another run.folder",
+                )  # fmt: skip
+            reader.verify(parts)
+        except CedarError as error:
+            problem = error
+        told = self.group.tell(None if problem is None else [isinstance(problem, Damaged), problem.what])
+        if problem is None and (others := [one for one in told if one is not None]):
+            problem = (Damaged if others[0][0] else CedarError)(others[0][1], done="nothing was loaded")
+        if problem is not None or reader is None:
+            if reader is not None:
+                reader.close()
+            assert problem is not None
+            raise problem
+        with reader, torn(path):
+            self.trainer.load_state_dict(index.state)
+            reader.read(parts)
+        self.trainer.loaded()
+
+
+def refuse_others(there: Mapping[str, Any], here: Mapping[str, Any], path: str) -> None:
+    """Compare what a checkpoint was made with, and what is at hand: values of JSON by name, mappings name by name.
+
+    Raises:
+        CedarError: what differs.
+    """
+    odd = []
+    for what, own in json.loads(json.dumps(here)).items():
+        saved = there.get(what)
+        if isinstance(own, dict) and isinstance(saved, dict):
+            names = [name for name in {**own, **saved} if own.get(name) != saved.get(name)]
+            odd += [f"{what} {name} was {saved.get(name)!r} and is {own.get(name)!r}" for name in names]
+        elif saved != own:
+            odd.append(f"{what} was {saved!r} and is {own!r}")
+    if odd:
+        raise CedarError(
+            f"{path} was saved with other settings: {'; '.join(odd[:8])}", done="nothing was loaded",
+            fix="give the settings and the vocabularies that it was saved with, or another run.folder",
+        )  # fmt: skip
+
+
+def whole_number(value: Any) -> int:
+    """A number of steps that a state tells.
+
+    Raises:
+        ValueError: it is no whole number of 0 or more.
+    """
+    if type(value) is not int or not 0 <= value < 1 << 40:
+        raise ValueError(f"{value!r} is no number of steps")
+    return value
+
+
+class torn:  # noqa: N801 - reads as a statement
+    """What goes wrong inside is told as a checkpoint at ``path`` whose state is not what this version writes."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        if isinstance(error, _TORN) and not isinstance(error, CedarError):
+            raise Damaged(
+                f"the state in {self.path} cannot be taken: {kind.__name__ if kind else ''} {error}",
+                fix="remove that folder, or take an older checkpoint",
+            ) from error
+
+
+def unwritten(folder: str, error: BaseException) -> CedarError:
+    """That a checkpoint is not there."""
+    found = CedarError(
+        f"a checkpoint could not be written into {folder}: {error}",
+        done="older checkpoints are as they were", fix="look for space and rights there",
+    )  # fmt: skip
+    found.__cause__ = error
+    return found

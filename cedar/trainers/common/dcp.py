@@ -1,0 +1,88 @@
+"""To and from torch.distributed.checkpoint, whose ``.metadata`` is a pickle: who reads one trusts who wrote it."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from typing import Any
+
+import torch
+
+from cedar.errors import CedarError
+from cedar.trainers.common.checkpoint import read_index, write_index
+from cedar.trainers.common.sealed import sync_folder
+from cedar.trainers.common.tensors import Part, Reader, write_parts
+
+STATE = "state.json"
+
+
+def export_dcp(checkpoint: str, folder: str) -> None:
+    """Write a checkpoint of ours as one of torch.distributed.checkpoint; hashes are compared on the way.
+
+    What reads ``folder`` afterwards unpickles, and so trusts whoever could write there.
+
+    Args:
+        checkpoint: a folder ``step-...``.
+        folder: made; all tensors by their names, whole, and the trainer's state as ``state.json``.
+
+    Raises:
+        CedarError: the checkpoint is damaged.
+    """
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    index = read_index(checkpoint)
+    with Reader(checkpoint, index.entries) as reader:
+        reader.verify_all()
+        values = {name: torch.zeros(entry.shape, dtype=entry.dtype) for name, entry in index.entries.items()}
+        reader.read({name: Part(value) for name, value in values.items()})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, that there is one process
+        save(values, checkpoint_id=folder, no_dist=True)
+    with open(os.path.join(folder, STATE), "w", encoding="utf-8") as file:
+        json.dump(index.state, file)
+
+
+def import_dcp(folder: str, checkpoint: str, *, trust: bool = False) -> None:
+    """Make a checkpoint of ours from one of torch.distributed.checkpoint, those that earlier versions wrote among them.
+
+    Reading it unpickles ``.metadata``, which may run any code that somebody put there.
+
+    Args:
+        folder: of torch.distributed.checkpoint; a ``state.json`` in it becomes the trainer's state.
+        checkpoint: made: a folder ``step-...`` in a run's folder of checkpoints.
+        trust: must be True: nobody but you could write into ``folder``.
+
+    Raises:
+        CedarError: ``trust`` is not True; there is something at ``checkpoint`` already, or nothing to read.
+    """
+    if trust is not True:
+        raise CedarError(
+            f"reading {folder} unpickles a file, which may run code", done="nothing was read",
+            fix="where nobody else could write there, say import_dcp(..., trust=True)",
+        )  # fmt: skip
+    aside = f"{checkpoint}.part"
+    for path in (checkpoint, aside):
+        if os.path.exists(path):
+            raise CedarError(f"{path} is there already", fix="give another name, or remove it")
+    from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+
+    planner: Any = _EmptyStateDictLoadPlanner  # of torch, without types
+    values: dict[str, Any] = {}
+    state: dict[str, Any] = {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _load_state_dict(values, storage_reader=FileSystemReader(folder), planner=planner(), no_dist=True)
+        if os.path.exists(os.path.join(folder, STATE)):
+            with open(os.path.join(folder, STATE), encoding="utf-8") as file:
+                state = json.load(file)
+    except (OSError, ValueError, KeyError) as error:
+        raise CedarError(f"{folder} is no checkpoint that torch reads: {error}", fix="see what it holds") from error
+    os.makedirs(aside)
+    tensors = {name: Part(value) for name, value in values.items() if torch.is_tensor(value)}
+    write_index(aside, state, write_parts(aside, "rank-0.safetensors", tensors))
+    os.rename(aside, checkpoint)
+    sync_folder(os.path.dirname(checkpoint) or ".")

@@ -1,0 +1,166 @@
+"""Connections between processes of one run: at one address each, to those alone who hold the run's key.
+
+Both ends prove that they hold it (HMAC of the other's random number) before a byte of theirs is taken for anything.
+What follows is not encrypted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import socket
+import stat
+import struct
+from contextlib import suppress
+
+from cedar.errors import CedarError
+
+KEY = 32  # bytes
+_PROOF = 32
+_HELLO = 10.0  # seconds that a stranger may take to prove itself
+_MOST = 1 << 28  # bytes of a frame
+
+
+class Refused(ConnectionError):
+    """The other end does not hold the key."""
+
+
+def listen(host: str, port: int = 0) -> socket.socket:
+    """Listen at this address of this machine, and at no other."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=128)
+
+
+def admit(connection: socket.socket, key: bytes) -> socket.socket:
+    """The connection that was accepted, if the other end holds the key; closed else.
+
+    Raises:
+        Refused: it does not.
+        OSError: it has gone, or said nothing for some seconds.
+    """
+    try:
+        _ready(connection, _HELLO)
+        ours = secrets.token_bytes(KEY)
+        connection.sendall(ours)
+        answer = receive_exactly(connection, KEY + _PROOF)
+        theirs, proof = answer[:KEY], answer[KEY:]
+        if not hmac.compare_digest(proof, _proof(key, b"dials", ours, theirs)):
+            raise Refused("a connection without the key of this run was refused")
+        connection.sendall(_proof(key, b"listens", theirs, ours))
+        connection.settimeout(None)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def dial(host: str, port: int, key: bytes, seconds: float = 60.0) -> socket.socket:
+    """A connection to who listens there and holds the key.
+
+    Raises:
+        Refused: either end does not hold the other's key.
+        OSError: nobody listens there.
+    """
+    connection = socket.create_connection((host, port), timeout=seconds)
+    try:
+        _ready(connection, seconds)
+        theirs, ours = receive_exactly(connection, KEY), secrets.token_bytes(KEY)
+        connection.sendall(ours + _proof(key, b"dials", theirs, ours))
+        try:
+            proof = receive_exactly(connection, _PROOF)
+        except ConnectionError as error:
+            raise Refused("the other end does not take this key") from error
+        if not hmac.compare_digest(proof, _proof(key, b"listens", ours, theirs)):
+            raise Refused("the other end does not hold the key of this run")
+        connection.settimeout(None)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def send_frame(connection: socket.socket, content: bytes) -> None:
+    """Send bytes with their length ahead."""
+    connection.sendall(struct.pack("<I", len(content)) + content)
+
+
+def receive_frame(connection: socket.socket) -> bytes:
+    """Bytes that ``send_frame`` sent.
+
+    Raises:
+        ConnectionError: the other end has gone, or says that it sends more than it may.
+    """
+    (length,) = struct.unpack("<I", receive_exactly(connection, 4))
+    if length > _MOST:
+        raise ConnectionError(f"a message of {length} bytes is none of ours")
+    return receive_exactly(connection, length)
+
+
+def receive_exactly(connection: socket.socket, count: int) -> bytes:
+    """So many bytes."""
+    found = bytearray(count)
+    receive_into(connection, memoryview(found))
+    return bytes(found)
+
+
+def receive_into(connection: socket.socket, buffer: memoryview) -> None:
+    """Fill a buffer.
+
+    Raises:
+        ConnectionError: the other end has gone.
+    """
+    while buffer:
+        count = connection.recv_into(buffer)
+        if not count:
+            raise ConnectionError("the other end has closed the connection")
+        buffer = buffer[count:]
+
+
+def shut(connection: socket.socket) -> None:
+    """Close, and end all waits in it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
+
+def write_key(path: str) -> bytes:
+    """A new key, in a file that nobody else may read."""
+    key = secrets.token_bytes(KEY)
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write(key.hex())
+    return key
+
+
+def read_key(path: str) -> bytes:
+    """The key in a file.
+
+    Raises:
+        CedarError: there is none, or others may have read it or written it.
+    """
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="ascii") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.getuid() or status.st_mode & 0o077 or not stat.S_ISREG(status.st_mode):
+                raise CedarError(f"{path} is not this user's alone", fix="remove it, and start the run again")
+            key = bytes.fromhex(file.read(2 * KEY + 1))
+    except (OSError, ValueError) as error:
+        raise CedarError(
+            f"the key {path} cannot be read: {error}",
+            fix="give the run.folder of a run that goes on: its first machine writes the key there",
+        ) from error
+    if len(key) != KEY:
+        raise CedarError(f"{path} holds no key", fix="remove it, and start the run again")
+    return key
+
+
+def _ready(connection: socket.socket, seconds: float) -> None:
+    connection.settimeout(seconds)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _proof(key: bytes, side: bytes, asked: bytes, own: bytes) -> bytes:
+    return hmac.digest(key, side + asked + own, hashlib.sha256)

@@ -1,0 +1,259 @@
+"""Raw tensors in files, each with a hash: parts of tensors that any number of ranks wrote, read as any other parts.
+
+A file is of the safetensors format: bytes that are parsed by nothing but that library's reader, never by pickle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from cedar.trainers.common.sealed import Damaged, sync_folder
+
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8)
+}
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The part of a tensor that a rank holds.
+
+    Args:
+        tensor: the values; written to when the part is read.
+        whole: shape of the whole tensor; None: this is all of it.
+        start: where the part begins, in each dimension.
+        alike: whether all ranks hold the same: then one of them writes it.
+    """
+
+    tensor: torch.Tensor
+    whole: tuple[int, ...] | None = None
+    start: tuple[int, ...] | None = None
+    alike: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole."""
+        return tuple(self.tensor.shape) if self.whole is None else self.whole
+
+    @property
+    def box(self) -> Box:
+        return Box(self.start or (0,) * self.tensor.dim(), tuple(self.tensor.shape))
+
+
+@dataclass(frozen=True)
+class Box:
+    """A range of each dimension of a tensor."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def meet(self, other: Box) -> Box:
+        """What both have; of size 0 where that is nothing."""
+        low = tuple(map(max, self.start, other.start))
+        ends = (min(a + n, b + m) for a, n, b, m in zip(self.start, self.shape, other.start, other.shape, strict=True))
+        return Box(low, tuple(max(0, end - at) for at, end in zip(low, ends, strict=True)))
+
+    def of(self, outer: Box) -> tuple[slice, ...]:
+        """Where this lies in an array that holds ``outer``."""
+        first = (a - b for a, b in zip(self.start, outer.start, strict=True))
+        return tuple(slice(at, at + n) for at, n in zip(first, self.shape, strict=True))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part that was written: in which file, where in the whole, its hash."""
+
+    file: str
+    box: Box
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor as its index tells of it."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+
+def write_parts(folder: str, name: str, parts: Mapping[str, Part]) -> list[dict[str, Any]]:
+    """Write parts into the file ``name``; what an index has to say of them: JSON. It is on the disk afterwards."""
+    values = {key: _plain(part.tensor) for key, part in parts.items() if part.tensor.numel()}
+    path = os.path.join(folder, name)
+    save_file(values, f"{path}.new")
+    with open(f"{path}.new", "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(f"{path}.new", path)
+    sync_folder(folder)
+    return [
+        {
+            "name": key, "dtype": str(part.tensor.dtype).removeprefix("torch."), "whole": list(part.shape),
+            "start": list(part.box.start), "shape": list(part.box.shape), "file": name,
+            "sha256": hash_of(values[key]) if key in values else "",
+        }
+        for key, part in parts.items()
+    ]  # fmt: skip
+
+
+def entries_of(told: Any, where: str) -> dict[str, Entry]:
+    """What an index says of all tensors, from what ``write_parts`` gave for each rank.
+
+    Raises:
+        Damaged: it does not say so.
+    """
+    found: dict[str, Entry] = {}
+    try:
+        for line in told:
+            dtype, whole = _DTYPES[line["dtype"]], _sizes(line["whole"])
+            box = Box(_sizes(line["start"]), _sizes(line["shape"]))
+            entry = found.setdefault(str(line["name"]), Entry(dtype, whole, ()))
+            if (entry.dtype, entry.shape) != (dtype, whole) or not _inside(box, whole):
+                raise ValueError(f"parts of {line['name']!r} do not fit each other")
+            if not box.size:
+                continue
+            if not _FILE.fullmatch(line["file"]):
+                raise ValueError(f"{line['file']!r} is no name of a file of tensors")
+            piece = Piece(line["file"], box, str(line["sha256"]))
+            found[str(line["name"])] = Entry(dtype, whole, (*entry.pieces, piece))
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise Damaged(
+            f"{where} does not tell of its tensors: {type(error).__name__} {error}",
+            done="it was not used", fix="remove it, or take an older one",
+        ) from error  # fmt: skip
+    return found
+
+
+class Reader(ExitStack):
+    """Files of tensors, open; what they give is compared with the index's hashes.
+
+    Args:
+        folder: of the files.
+        entries: of the index.
+    """
+
+    def __init__(self, folder: str, entries: Mapping[str, Entry]) -> None:
+        super().__init__()
+        self.folder, self.entries = folder, entries
+        self._open: dict[str, Any] = {}
+
+    def misfits(self, parts: Mapping[str, Part]) -> list[str]:
+        """What is there otherwise than it is asked for; empty: nothing."""
+        odd = []
+        for name, part in parts.items():
+            entry = self.entries.get(name)
+            here = (part.tensor.dtype, part.shape)
+            if entry is None:
+                odd.append(f"{name} is missing")
+            elif (entry.dtype, entry.shape) != here:
+                odd.append(f"{name} is {_kind(entry.dtype, entry.shape)}, and {_kind(*here)} here")
+        return odd
+
+    def verify(self, parts: Mapping[str, Part]) -> None:
+        """See that all of these can be read, before any is.
+
+        Raises:
+            Damaged: a file is not what was written; it names the file and the tensor.
+        """
+        for name, part in parts.items():
+            size = sum(common.size for _, common, _ in self._pieces(name, part))
+            if size != part.box.size:
+                raise self._damaged("the index", name, f"has {size} of {part.box.size} values")
+
+    def verify_all(self) -> None:
+        """See that everything that the index tells of can be read.
+
+        Raises:
+            Damaged: as of ``verify``.
+        """
+        for name, entry in self.entries.items():
+            if sum(piece.box.size for piece in entry.pieces) != math.prod(entry.shape):
+                raise self._damaged("the index", name, "is not there wholly")
+            for piece in entry.pieces:
+                self._values(name, piece)
+
+    def read(self, parts: Mapping[str, Part]) -> None:
+        """Write what is there into the parts' tensors.
+
+        Raises:
+            Damaged: as of ``verify``, which comes first.
+        """
+        with torch.no_grad():
+            for name, part in parts.items():
+                for value, common, box in self._pieces(name, part):
+                    part.tensor[common.of(part.box)].copy_(value[common.of(box)])
+
+    def _pieces(self, name: str, part: Part) -> Iterator[tuple[torch.Tensor, Box, Box]]:
+        """The values of each piece that holds something of a part, what both have, and where the piece is."""
+        for piece in self.entries[name].pieces:
+            common = piece.box.meet(part.box)
+            if common.size:
+                yield self._values(name, piece), common, piece.box
+
+    def _values(self, name: str, piece: Piece) -> torch.Tensor:
+        path = os.path.join(self.folder, piece.file)
+        try:
+            if piece.file not in self._open:
+                if not stat.S_ISREG(os.lstat(path).st_mode):
+                    raise self._damaged(piece.file, name, "is no file")
+                self._open[piece.file] = self.enter_context(safe_open(path, framework="pt"))
+            value: torch.Tensor = self._open[piece.file].get_tensor(name)
+        except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+            raise self._damaged(piece.file, name, f"cannot be read: {str(error).splitlines()[0]}") from error
+        if (value.dtype, tuple(value.shape)) != (self.entries[name].dtype, piece.box.shape):
+            raise self._damaged(piece.file, name, "is of another kind than the index says")
+        if hash_of(value) != piece.sha256:
+            raise self._damaged(piece.file, name, "has another hash than was written")
+        return value
+
+    def _damaged(self, file: str, name: str, why: str) -> Damaged:
+        return Damaged(
+            f"{self.folder} is damaged: the tensor {name!r} in {file} {why}",
+            done="nothing was loaded", fix="remove that folder, or take an older checkpoint",
+        )  # fmt: skip
+
+
+def hash_of(value: torch.Tensor) -> str:
+    """SHA-256 of a tensor's bytes."""
+    plain: Any = value.contiguous().reshape(-1).view(torch.uint8).numpy()
+    return hashlib.sha256(plain).hexdigest()
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """On the CPU, with a storage of its own, as files of tensors want it."""
+    value = tensor.detach().cpu().contiguous()
+    return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
+
+
+def _sizes(told: Sequence[Any]) -> tuple[int, ...]:
+    if not isinstance(told, list) or not all(type(n) is int and 0 <= n < 1 << 62 for n in told):
+        raise ValueError(f"{told!r} is no shape")
+    return tuple(told)
+
+
+def _inside(box: Box, whole: tuple[int, ...]) -> bool:
+    if not len(box.start) == len(box.shape) == len(whole):
+        return False
+    return all(at + n <= most for at, n, most in zip(box.start, box.shape, whole, strict=True))
+
+
+def _kind(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
+    return f"{str(dtype).removeprefix('torch.')} {list(shape)}"
