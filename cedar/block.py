@@ -17,6 +17,7 @@ import pyarrow as pa
 from cedar import columns as _columns
 from cedar.columns import Column, ColumnType, Index
 from cedar.cursor import Keys, concat_keys
+from cedar.errors import PipelineError
 from cedar.groups.column import GroupColumn, concat_each, cut_each, plain, take_each
 
 
@@ -157,8 +158,19 @@ class Block:
         if not names:
             yield from ({} for _ in range(len(self)))
             return
-        for values in zip(*(python_values(c) for c in self.columns.values()), strict=True):
+        for values in zip(*(_shown(name, c) for name, c in self.columns.items()), strict=True):
             yield dict(zip(names, values, strict=True))
+
+
+def _shown(name: str, column: Column) -> Sequence[Any]:
+    try:
+        return python_values(column)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        kind = _columns.type_of(column)
+        raise PipelineError(
+            f"column {name!r} of {kind} holds values that Python has no type for: {error}",
+            fix=f"take batches, or cast it: with_columns(**{{{name!r}: col({name!r}).cast(polars.Int64)}})",
+        ) from error
 
 
 def python_values(column: Column) -> Sequence[Any]:

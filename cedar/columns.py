@@ -66,61 +66,6 @@ def type_of(column: Column) -> ColumnType:
     return TensorType(tuple(column.shape[1:]), str(column.dtype))
 
 
-def canonical_type(kind: pa.DataType) -> pa.DataType:
-    """The type a column of Arrow type ``kind`` has inside a block."""
-    if pa.types.is_string(kind) or pa.types.is_string_view(kind):
-        return pa.large_string()
-    if pa.types.is_binary(kind) or pa.types.is_binary_view(kind):
-        return pa.large_binary()
-    if pa.types.is_dictionary(kind):
-        return canonical_type(kind.value_type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_list_view(kind):
-        return pa.large_list(canonical_type(kind.value_type))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(canonical_type(kind.value_type), kind.list_size)
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, canonical_type(f.type)) for f in kind])
-    if pa.types.is_map(kind):
-        entry = pa.struct([("key", canonical_type(kind.key_type)), ("value", canonical_type(kind.item_type))])
-        return pa.large_list(entry)
-    return kind
-
-
-def as_column(values: Any) -> Column:
-    """``values`` (Arrow, NumPy, polars, torch) as a column, without a copy where the type allows; groups go."""
-    if isinstance(values, np.ndarray):
-        if values.dtype == object or values.ndim != 1 or values.dtype.kind not in "biufM":
-            if values.dtype.kind in "US":
-                return as_column(pa.array(values.tolist()))
-            return values
-        return pa.array(values)
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
-    if isinstance(values, pa.ExtensionArray):
-        values = values.storage
-    if isinstance(values, pa.Array):
-        target = canonical_type(values.type)
-        if values.type != target:
-            return _cast(values, target)
-        # Equal types may still name the items of a list differently, by the reader that made them.
-        return values if values.type.equals(target, check_metadata=True) else values.view(target)
-    if hasattr(values, "to_arrow"):  # a polars series
-        return as_column(values.to_arrow())
-    if hasattr(values, "detach"):  # a torch tensor
-        return as_column(values.detach().cpu().numpy())
-    raise TypeError(
-        f"a column must be an Arrow array, an ndarray, a polars series or a tensor, not {type(values).__name__}"
-    )
-
-
-def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
-    if pa.types.is_map(values.type):
-        entries = pa.StructArray.from_arrays([as_column(values.keys), as_column(values.items)], names=["key", "value"])
-        offsets = values.offsets.cast(pa.int64())
-        return pa.LargeListArray.from_arrays(offsets, entries, mask=values.is_null() if values.null_count else None)
-    return values.cast(target)
-
-
 def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
     """A column of Python objects."""
     column = np.empty(len(values), dtype=object)
@@ -225,9 +170,8 @@ def blank(kind: ColumnType, n: int) -> Column:
         return np.full(n, None, dtype=object)
     if pa.types.is_large_string(kind):
         return pa.array([""] * n, kind)
-    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        width = kind.byte_width if pa.types.is_fixed_size_binary(kind) else 0
-        return pa.array([b"\0" * width] * n, kind)
+    if pa.types.is_large_binary(kind):
+        return pa.array([b""] * n, kind)
     if pa.types.is_large_list(kind):
         return pa.array([[]] * n, kind)
     if pa.types.is_fixed_size_list(kind):
@@ -238,11 +182,4 @@ def blank(kind: ColumnType, n: int) -> Column:
         return pa.StructArray.from_arrays([blank(f.type, n) for f in kind], fields=list(kind))
     if pa.types.is_null(kind):
         return pa.nulls(n)
-    if pa.types.is_decimal(kind):
-        return pa.array([0] * n).cast(kind)
-    if pa.types.is_boolean(kind):
-        return pa.array(np.zeros(n, dtype=bool))
-    if pa.types.is_temporal(kind):
-        width = np.int64 if kind.bit_width == 64 else np.int32
-        return pa.array(np.zeros(n, dtype=width)).cast(kind)
-    return pa.array(np.zeros(n, dtype=kind.to_pandas_dtype()), kind)
+    return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(bytes(-(-n * kind.bit_width // 8)))])

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.arrow import numbers, of_numbers
-from cedar.columns import Column, as_column, canonical_type
+from cedar.boundary import as_column, canonical_type
+from cedar.columns import Column
 from cedar.cursor import Keys
 from cedar.errors import PipelineError, RowError
 from cedar.groups.column import GroupColumn, plain
@@ -188,8 +189,6 @@ def _numpy_leaf(array: pa.Array, place: _Place) -> Any:
             raise place.null_error(array, _fill_hint(place))
         return array.to_numpy(zero_copy_only=False) if pt.is_boolean(kind) else numbers(array)
     if pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_duration(kind):
-        if pt.is_date64(kind):
-            array = array.cast(pa.timestamp("ms"))
         return array.to_numpy(zero_copy_only=False)
     if pt.is_time(kind):
         return array.view(_width(kind)).cast(pa.int64()).cast(pa.duration(kind.unit)).to_numpy(zero_copy_only=False)

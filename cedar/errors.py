@@ -6,12 +6,17 @@ about it; what to do next. The original exception, where there is one, is the ``
 
 from __future__ import annotations
 
+import dis
+import functools
 import os
 import pickle
+import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 from cedar.redact import redact
@@ -32,22 +37,76 @@ class Site:
         return f"{where} in {self.function}" if self.function and self.function != "<module>" else where
 
 
-_in_worker = threading.Event()
-
-
-def in_worker() -> None:
-    """This process is a worker: no handler of a signal ends it from within a user's function."""
-    _in_worker.set()
+class Passing(BaseException):
+    """Ends a run from within, through all code of users on the way; no row's fault."""
 
 
 def raised() -> tuple[type[BaseException], ...]:
-    """What the code of users raises where it fails, for ``except``.
+    """For an ``except`` around code of users: whatever it raises is an error of its row.
 
-    ``sys.exit()`` in a function is an error of its row, and does not end the training in silence. In the main thread it
-    may be that of a signal's handler, and passes.
+    An interrupt from outside passes: Ctrl-C and what the handler of a signal raises, the end of a generator that
+    nobody reads on, and a task that its event loop cancels.
     """
-    main = threading.current_thread() is threading.main_thread() and not _in_worker.is_set()
-    return (Exception,) if main else (Exception, SystemExit)
+    error = sys.exception()
+    if error is None or isinstance(error, Exception) or _from_outside(error):
+        return (Exception,)
+    return (BaseException,)
+
+
+def _from_outside(error: BaseException) -> bool:
+    """Whether it came between two instructions of the code that it is raised in, or from the handler of a signal."""
+    frames = [(entry.tb_frame, entry.tb_lasti) for entry in _entries(error.__traceback__)]
+    main = threading.current_thread() is threading.main_thread()
+    if isinstance(error, Passing) or (main and _handlers() & {frame.f_code for frame, _ in frames}):
+        return True
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_from_outside, error.exceptions))
+    if isinstance(error, _cancelled()):
+        return _is_cancelled()
+    if not isinstance(error, GeneratorExit) and not (main and isinstance(error, KeyboardInterrupt)):
+        return False
+    if not frames:
+        return True
+    frame, last = frames[-1]
+    code = frame.f_code.co_code
+    said = dis.opname[code[last]] if 0 <= last < len(code) else ""
+    return not said.startswith("RAISE") or frame.f_globals.get("__name__") == "asyncio.runners"
+
+
+def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _handlers() -> set[object]:
+    """The code of the handlers that signals have in this process."""
+    found = set()
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        while isinstance(handler, functools.partial):
+            handler = handler.func
+        handler = getattr(handler, "__func__", handler)
+        if not hasattr(handler, "__code__"):
+            handler = getattr(type(handler), "__call__", None)  # noqa: B004 - an object that is called
+        found.add(getattr(handler, "__code__", None))
+    return found - {None}
+
+
+def _cancelled() -> tuple[type[BaseException], ...]:
+    """The class for a cancelled task, where asyncio is there: it takes 0.1 s to import."""
+    there = sys.modules.get("asyncio")
+    return () if there is None else (there.CancelledError,)
+
+
+def _is_cancelled() -> bool:
+    """The task at hand is cancelled, by its event loop or by another task."""
+    asyncio = sys.modules["asyncio"]
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 def user_site() -> Site | None:

@@ -125,6 +125,11 @@ def topology(node: Node) -> str:
     return digest(rows)
 
 
+def calls_functions(node: Node) -> bool:
+    """Somewhere at or below the node, code of the user's runs."""
+    return any(current.operator.calls_functions for current in walk(node))
+
+
 def sources(node: Node) -> list[Node]:
     """The source nodes, in the order that row keys number them."""
     return [current for current in walk(node) if not current.inputs]

@@ -5,22 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>`]+")
-_USER = re.compile(r"://[^/]*@")  # up to the last "@": a password may hold one
-_QUERY = re.compile(r"\?(?=[^*]*=).*", re.DOTALL)
-_PAIR = re.compile(  # not "token" alone, which is a column of many pipelines
-    r"(?i)(\b(?:\w*password|passwd|client_secret|\w*(?:api|access|account|secret)_?key|(?:sas|session)_?token)"
-    r"['\"]?\s*[=:]\s*['\"]?|\bauthorization['\"]?\s*[=:]\s*['\"]?(?:basic |bearer )?"
-    r"|[?&](?:sig|token|signature|x-[\w-]*(?:signature|credential|token))=)"
-    r"(?!None\b|\*\*\*|\.\.\.|bearer |basic )[^\s'\"&,;)}\]]+"
+# Each pattern begins at a mark that it consumes, or at the beginning of a word: the work grows as the text does.
+_URL = re.compile(r"://[^\s'\"<>`]+")
+_USER = re.compile(  # up to the last "@" before a slash: a password may hold one; and one that holds a slash, up to "@"
+    r"://(?:[^/]*@|[^/@\s:]{1,256}:(?!//|\d{1,5}(?:[/?#]|$))[^@\s]{1,256}@)"
 )
+_STRONG = (  # names that nothing but secrets have
+    r"password|passwd|passphrase|secret|credentials?|connection_?string|"
+    r"(?:api|access|account|secret|private|encryption)_?key(?:_?id)?|"
+    r"(?:sas|session|access|auth|refresh|bearer|security)_?token"
+)
+_PAIR = re.compile(  # "token" and "key" are columns of many pipelines: only as options, or in a dict with a text
+    r"(?i)((?<!\w)\w*(?:" + _STRONG + r")['\"]?\s*[=:]\s*"
+    r"|(?<!\w)authorization['\"]?\s*[=:]\s*['\"]?(?:basic |bearer )?"
+    r"|(?<!\w)(?:token|sas)\s*=\s*|(?<!\w)key\s*=\s*(?=['\"]|[\w/+\-]{12})"
+    r"|[{,]\s*['\"](?:token|key|sas|sig)['\"]\s*:\s*(?=['\"])"
+    r"|[?&](?:sig|token|signature|x-[\w-]*(?:signature|credential|token))=)"
+    r"(?:(['\"])(?!\*\*\*|\2)(?:(?!\2).)+|(?!None\b|\*\*\*|\.\.\.|bearer |basic )[^\s'\"&,;)}\]]+)"
+)
+_MOST = 16_000  # letters of a text that are shown
 _DEPTH = 8  # causes of causes that are looked at
 
 
 def redact(text: str) -> str:
     """``text`` with ``***`` in place of the user and the query of every URL, and of values that are named as secrets.
 
-    Local paths stay as they are, and so do globs: ``?`` begins a query only where ``=`` follows.
+    Local paths stay as they are, and so do globs: ``?`` begins a query only where ``=`` follows. A text of more than
+    16,000 letters loses its middle.
 
     Example:
         >>> redact("cannot list s3://me:secret@bucket/a?.csv or https://host/b.csv?sig=abc")
@@ -30,14 +41,30 @@ def redact(text: str) -> str:
     """
     if "://" in text:
         text = _URL.sub(_plain, text)
-    return _PAIR.sub(r"\1***", text)
+    text = _PAIR.sub(_hidden, text)
+    if len(text) <= _MOST:
+        return text
+    told = f" ... {len(text):,} letters ... "
+    half = (_MOST - len(told)) // 2
+    return text[:half] + told + text[-half:]
+
+
+def _hidden(match: re.Match[str]) -> str:
+    return f"{match[1]}{match[2] or ''}***"
 
 
 def redact_url(url: str) -> str:
     """As ``redact``, for what is a path or a URL as a whole, spaces and quotes included."""
     if "://" not in url:
         return url
-    return _QUERY.sub("?***", _USER.sub("://***@", url))
+    url = _USER.sub("://***@", url)
+    begin = 0
+    for part in url.split("*"):  # what lies beyond a "*" is no query, or was hidden already
+        query = part.find("?")
+        if query >= 0 and part.find("=", query) >= 0:
+            return f"{url[: begin + query]}?***"
+        begin += len(part) + 1
+    return url
 
 
 def _plain(match: re.Match[str]) -> str:

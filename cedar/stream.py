@@ -241,10 +241,37 @@ class Stream(ABC):
         """Where to open this stream so that ``piece`` comes first, under any plan; None where only counting tells."""
         return None
 
+    def fits(self, at: At) -> bool:
+        """Whether ``open_at`` can take ``at``, which may come from a state that somebody changed.
+
+        By default what looks as ``start()`` does; streams whose positions hold those of others ask them.
+        """
+        return _alike(at, self.start())
+
+    def fits_position(self, position: Any) -> bool:
+        """Whether ``open`` can take it."""
+        return is_list(position, 2) and is_count(position[1]) and self.fits(position[0])
+
     def open(self, position: Position, lap: int = 0) -> Flow:
         at, skip = position
         flow = self.open_at(at, lap)
         return DropFlow(flow, skip) if skip else flow
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value of a position is a count: whole, not negative, and of 62 bits."""
+    return isinstance(value, int) and 0 <= value < 1 << 62
+
+
+def is_list(value: Any, length: int) -> bool:
+    """Whether a value of a position is a list of so many."""
+    return isinstance(value, (list, tuple)) and len(value) == length
+
+
+def _alike(value: Any, example: Any) -> bool:
+    if isinstance(example, (list, tuple)):
+        return is_list(value, len(example)) and all(map(_alike, value, example))
+    return value is None if example is None else is_count(value)
 
 
 class DropFlow(Flow):

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+import cedar
 from cedar.cli import bench, commands, data, service, train
 from cedar.cli.target import TARGET, load_pipeline
 from cedar.errors import CedarError
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("cedar", description="Input pipelines for training jobs.")
+    parser.add_argument("--version", action="version", version=f"cedar {cedar.__version__}")
     adder = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_explain(adder)
     _add_profile(adder)

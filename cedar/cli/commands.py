@@ -41,7 +41,7 @@ def run(chosen: argparse.Namespace) -> int:
     stop = time.perf_counter() + chosen.seconds if chosen.seconds is not None else None
     options: dict[str, Any] = {"executor": chosen.executor, "workers": chosen.workers}
     interrupted = False
-    with pipeline.loader(plan=_plan(chosen.plan, pipeline), **options) as loader:
+    with pipeline.loader(plan=_plan(chosen.plan, pipeline, chosen.executor), **options) as loader:
         try:
             with tables.status(chosen.pipeline) as say:
                 for epoch in range(chosen.epochs):
@@ -58,22 +58,28 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _until(loader: Loader, limit: int | None, stop: float | None, say: Any) -> Iterator[Any]:
     """An epoch's batches, as far as they are asked for, with a line that says how it goes."""
-    drawn = 0.0
+    drawn, began = 0.0, time.perf_counter()
     with contextlib.closing(iter(loader)) as batches:  # type: ignore[type-var]
         for batch in itertools.islice(batches, limit):
             yield batch
             now = time.perf_counter()
             if now - drawn > _REDRAW_SECONDS:
                 drawn = now
-                report = loader.report()
+                report, (done, total) = loader.report(), loader.position()
+                share = (
+                    f"{done / total:.0%}, {(now - began) / done * (total - done):,.0f} s left, "
+                    if total and done
+                    else ""
+                )
                 say(
-                    f"epoch {report.epoch}: {report.rows:,} rows, {report.rows_per_second:,.0f} rows/s, "
+                    f"epoch {report.epoch}: {report.rows:,} rows, {share}{report.rows_per_second:,.0f} rows/s, "
                     f"bottleneck: {report.bottleneck}"
                 )
             if stop is not None and now >= stop:
                 return
 
 
-def _plan(text: str, pipeline: Pipeline) -> Any:
-    """What the loader takes: auto, off, or the plan in a file."""
-    return text if text in ("auto", "off") else cedar.Plan.load(text, pipeline)
+def _plan(text: str, pipeline: Pipeline, executor: str) -> Any:
+    """What the loader takes: auto, off, or the plan in a file, whose cluster is the one that is run on."""
+    cluster = executor if "://" in executor else None
+    return text if text in ("auto", "off") else cedar.Plan.load(text, pipeline, cluster=cluster)

@@ -28,7 +28,7 @@ def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     start.add_argument("--keep", default="1GiB", metavar="SIZE", help="for results that jobs share (default: 1GiB)")
     start.set_defaults(call=run_service)
     status = actions.add_parser("status", help="show jobs, buffers, workers and stalls")
-    status.add_argument("address", metavar="ADDRESS", help="of the scheduler, such as tcp://127.0.0.1:8786")
+    status.add_argument("address", metavar="ADDRESS", help="of the scheduler, such as tls://127.0.0.1:8786")
     status.add_argument("--follow", action="store_true", help="show it every second, until Ctrl-C")
     status.set_defaults(call=show_status)
 

@@ -9,13 +9,15 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from cedar.columns import Column, as_column
+from cedar.boundary import canonical_types, checked_column
+from cedar.columns import Column
 from cedar.datasets.base import Chunk, Split
-from cedar.datasets.files_io import check_unchanged, compression_of, open_file, open_stored
+from cedar.datasets.files_io import check_unchanged, compression_of, open_file, open_local, open_stored
 from cedar.datasets.filesource import FileSource
+from cedar.datasets.limits import Account
 from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
-from cedar.datasets.parquet_schema import Types, canonical, check_same
+from cedar.datasets.parquet_schema import Types, check_same
 from cedar.datasets.table import from_arrow, from_polars
 from cedar.errors import SourceError, missing_column
 
@@ -68,9 +70,11 @@ class ArrowSource(FileSource):
             with reading(file.url, f"record batch {split.part}"):
                 batch = next(batches, None)
                 done = batch is None
-                columns = {} if batch is None else {n: _checked(batch.column(n)) for n in names}
-            if batch is not None:
-                yield Chunk(columns, length=batch.num_rows)
+                chunk = None if batch is None else _checked(batch, names)
+                if batch is not None:
+                    Account(file.url, file.limits).take(batch.nbytes, f"a record batch of {batch.num_rows:,} rows")
+            if chunk is not None:
+                yield chunk
 
     def _random(self, file: File, split: Split) -> Iterator[Any]:
         check_unchanged(file)
@@ -108,7 +112,7 @@ class ArrowSource(FileSource):
 
 def _open(file: File) -> Any:
     # Read, not mapped: a mapped file that is cut short meanwhile would end the process.
-    return pa.OSFile(file.path) if file.remote is None else open_stored(file)
+    return open_local(file) if file.remote is None else open_stored(file)
 
 
 def _read_footer(file: File) -> Footer:
@@ -147,9 +151,7 @@ def _stream_footer(file: File) -> Footer:
 
 
 def _types(schema: Any, file: File) -> Types:
-    if len(set(schema.names)) < len(schema.names):
-        raise SourceError(f"{file.url}: two columns have the same name", fix="write it with unique names")
-    return {field.name: canonical(field.type) for field in schema}
+    return canonical_types(schema, file.url, SourceError)
 
 
 def _width(kind: pa.DataType) -> int:
@@ -173,9 +175,13 @@ def _runs(batches: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
         yield first, start, rows
 
 
-def _checked(column: Any) -> Column:
-    column.validate(full=True)  # damaged offsets must not get out: later code would read beyond its memory
-    return as_column(column)
+def _checked(batch: Any, names: Sequence[str]) -> Chunk:
+    columns: dict[str, Column] = {}
+    for name in names:
+        columns[name] = column = checked_column(batch.column(name))
+        if len(column) != batch.num_rows:
+            raise ValueError(f"column {name!r} has {len(column)} rows, its record batch says {batch.num_rows}")
+    return Chunk(columns, length=batch.num_rows)
 
 
 def read_arrow(paths: Paths, *, columns: Sequence[str] | None = None) -> ArrowSource:

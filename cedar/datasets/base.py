@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -76,6 +76,8 @@ class Source(Protocol):
 class BaseSource(ABC):
     """Defaults for the sources of the package: subclass, and override what the format knows better."""
 
+    own_code: ClassVar[bool] = True  # reading runs code of the user's
+
     @abstractmethod
     def splits(self) -> Sequence[Split]:
         """The pieces, from metadata."""
@@ -132,6 +134,10 @@ class Read(Operator):
     def schema(self, *inputs: Schema) -> Schema:
         schema = getattr(self.source, "schema", None)
         return schema() if schema is not None else None
+
+    @property
+    def calls_functions(self) -> bool:
+        return bool(getattr(self.source, "own_code", True))
 
     def parameters(self) -> dict[str, Any]:
         digest = getattr(self.source, "digest", None)

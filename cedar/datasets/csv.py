@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from cedar.columns import Index, as_column, canonical_type
+from cedar.boundary import as_column, canonical_type
+from cedar.columns import Index
 from cedar.datasets.base import Chunk, Split
+from cedar.datasets.exact import Inexact, check_text, rounded_rows, whole_type
 from cedar.datasets.files_io import compression_of, open_file, open_native
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.limits import too_much
@@ -125,9 +128,17 @@ class CsvSource(FileSource):
             return None
         with self._errors(file, ordinal), open_native(file) as stream:
             opened = self._open(file, stream, self.dialect.convert(column_types=declared))
-            if opened is None or _next(opened) is None:
+            batch = None if opened is None else _next(opened)
+            if batch is None:
                 return None
-            return dict(zip(opened.schema.names, opened.schema.types, strict=True))
+            types = dict(zip(opened.schema.names, opened.schema.types, strict=True))
+        floats = {n: as_column(batch.column(n)) for n, k in types.items() if n not in declared and _is_float(k)}
+        large = [name for name, column in floats.items() if len(rounded_rows({name: column}))]
+        if large:  # whole numbers beyond int64, which the parser takes for floats
+            with self._errors(file, ordinal), open_native(file) as stream:
+                texts = _next(self._open(file, stream, self._texts(large)))
+            types |= {n: kind for n in large for kind in [whole_type(texts.column(n))] if kind is not None}
+        return types
 
     def _open(self, file: File, stream: Any, convert: Any) -> Any:
         read = pc.ReadOptions(
@@ -182,13 +193,41 @@ class CsvSource(FileSource):
         wanted = list(self.schema())
         return self.dialect.convert(column_types=self._stored, include_columns=wanted or list(self._stored)[:1])
 
-    def _chunk(self, table: Any, offsets: Index | None) -> Chunk:
+    def _texts(self, names: Sequence[str]) -> Any:
+        """How some columns are read as they are written."""
+        return self.dialect.convert(column_types=dict.fromkeys(names, pa.string()), include_columns=list(names))
+
+    def _floats(self) -> list[str]:
+        return [name for name, kind in self.schema().items() if _is_float(kind)]
+
+    def _chunk(self, table: Any, offsets: Index) -> Chunk:
         columns = {name: as_column(table.column(name)) for name in self.schema()}
         return Chunk(columns, offsets, table.num_rows)
 
+    def _check_exact(self, chunk: Chunk, texts: Callable[[], Any], ordinal: int, file: File, unit: str) -> None:
+        """Raises RowError for a whole number that its column rounds; ``texts`` are of the columns of floats."""
+        suspect = rounded_rows({name: chunk.columns[name] for name in self._floats()})
+        if not len(suspect):
+            return
+        written = texts()
+        for row in suspect.tolist():
+            for name in self._floats():
+                try:
+                    check_text(name, written.column(name)[row].as_py(), self.schema()[name])
+                except Inexact as error:
+                    assert chunk.offsets is not None
+                    at = int(chunk.offsets[row])
+                    place = f"row {at} (counted from 0, without the header)"
+                    raise RowError(
+                        f"{file.url}, {place if unit == 'row' else f'line {line_number(file, at) + 1}'}: {error}",
+                        row=RowRef(0, ordinal, at, url=file.url, unit=unit),
+                        fix=f'say what it is: dtypes={{{name!r}: "uint64"}}, a decimal type, or "string"',
+                    ) from error
+
     def _stream(self, ordinal: int, file: File) -> Iterator[Chunk]:
-        rows = 0
+        rows = number = 0
         batch = last = None
+        written = _Written(self, file)
         with reading(file.url):
             stream = open_native(file)
         with stream:
@@ -200,8 +239,10 @@ class CsvSource(FileSource):
                     batch = _next(opened)
                 if batch is None:
                     break
-                yield self._chunk(batch, np.arange(rows, rows + batch.num_rows, dtype=np.int64))
-                rows += batch.num_rows
+                chunk = self._chunk(batch, np.arange(rows, rows + batch.num_rows, dtype=np.int64))
+                self._check_exact(chunk, partial(written.batch, number), ordinal, file, "row")
+                yield chunk
+                rows, number = rows + batch.num_rows, number + 1
         if last is not None:
             _refuse_open_quote(file, last)
 
@@ -217,14 +258,44 @@ class CsvSource(FileSource):
             return
         read = pc.ReadOptions(use_threads=False, block_size=len(lines.data) + 1, column_names=list(self._names))
         with self._errors(file, ordinal, offsets):
-            source = pa.BufferReader(pa.py_buffer(lines.data))
-            table = pc.read_csv(source, read, self.dialect.parse(len(self._names)), self._convert())
+
+            def parsed(convert: Any) -> Any:
+                source = pa.BufferReader(pa.py_buffer(lines.data))
+                return pc.read_csv(source, read, self.dialect.parse(len(self._names)), convert)
+
+            table = parsed(self._convert())
             if table.num_rows != len(offsets):
                 raise ValueError(f"{table.num_rows} rows in {len(offsets)} lines from byte {lines.start}")
-        yield self._chunk(table, offsets)
+        chunk = self._chunk(table, offsets)
+        self._check_exact(chunk, lambda: parsed(self._texts(self._floats())), ordinal, file, "byte")
+        yield chunk
 
     def _errors(self, file: File, ordinal: int, offsets: Index | None = None) -> Any:
         return _CsvErrors(self, file, ordinal, offsets)
+
+
+class _Written:
+    """The batches of a stream as they are written, read once more beside it where one of them is asked for."""
+
+    def __init__(self, source: CsvSource, file: File) -> None:
+        self._source, self._file, self._next = source, file, 0
+        self._batches: Iterator[Any] | None = None
+
+    def batch(self, number: int) -> Any:
+        """Batch ``number``; of those before the last one asked for, none can be had any more."""
+        if self._batches is None:
+            self._batches = self._read()
+        batch = None
+        while self._next <= number:
+            batch = next(self._batches)
+            self._next += 1
+        return batch
+
+    def _read(self) -> Iterator[Any]:
+        with open_native(self._file) as stream:
+            opened = self._source._open(self._file, stream, self._source._texts(self._source._floats()))
+            while (batch := _next(opened)) is not None:
+                yield batch
 
 
 class _CsvErrors:
@@ -285,6 +356,10 @@ def _next(opened: Any) -> Any:
         if batch.num_rows:
             return batch
     return None
+
+
+def _is_float(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind))
 
 
 def _settled(kind: pa.DataType) -> pa.DataType:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.columns import Column, ColumnType, UnknownType, as_column, type_of
+from cedar.boundary import as_column, table_of
+from cedar.columns import Column, ColumnType, UnknownType, type_of
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types
@@ -116,7 +117,7 @@ class AdaptedSource(BaseSource):
         if isinstance(piece, Chunk):
             return Chunk(self._columns(piece.columns, origin, row), piece.offsets, piece.length)
         if _is_frame(piece):
-            piece = piece.to_arrow()
+            piece = table_of(piece, origin.url, None)
         if isinstance(piece, (pa.Table, pa.RecordBatch)):
             columns = {n: piece.column(i) for i, n in enumerate(piece.schema.names)}
             return Chunk(self._columns(columns, origin, row), length=piece.num_rows)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,25 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.datasets.limits import Inflated
-from cedar.datasets.listing import File, reading
+from cedar.datasets.listing import File, concurrently, reading
+from cedar.datasets.stamps import (
+    BUCKETS,
+    Stamp,
+    differ,
+    lasting,
+    looked_at,
+    pieces,
+    run_of,
+    stamp_of_info,
+    stamp_of_stat,
+    told_of_runs,
+)  # fmt: skip
 from cedar.errors import SourceError
 
 Bytes = npt.NDArray[np.uint8]
 
+_looked: set[tuple[str, Stamp]] = set()
+_MOST_LOOKED = 1 << 16
 _CODECS = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
 
 
@@ -24,8 +40,35 @@ def compression_of(file: File) -> str | None:
 
 
 def open_stored(file: File) -> Any:
-    """A file object over the bytes as they are stored."""
-    return open(file.path, "rb") if file.remote is None else file.remote.open(file.path, file.size)
+    """A file object over the bytes as they are stored.
+
+    Raises:
+        SourceError: a local file is another than the one that was listed.
+    """
+    if file.remote is not None:
+        return file.remote.open(file.path, file.size)
+    stream = open(file.path, "rb")  # noqa: SIM115 - the caller's
+    try:
+        check_unchanged(file, os.fstat(stream.fileno()))
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+def open_local(file: File) -> Any:
+    """A local file, read without the GIL.
+
+    Raises:
+        SourceError: it is another than the one that was listed.
+    """
+    stream = pa.OSFile(file.path)
+    try:
+        check_unchanged(file)
+    except BaseException:
+        stream.close()
+        raise
+    return stream
 
 
 def open_file(file: File) -> Any:
@@ -38,36 +81,65 @@ def open_file(file: File) -> Any:
 
         raw = open_stored(file)
         return Inflated(lzma.open(raw), raw, file.url, file.limits)
-    raw = pa.OSFile(file.path) if file.remote is None else pa.PythonFile(open_stored(file))
+    raw = open_local(file) if file.remote is None else pa.PythonFile(open_stored(file))
     return Inflated(pa.CompressedInputStream(raw, codec), raw, file.url, file.limits)
 
 
 def open_native(file: File) -> Any:
     """An Arrow input stream over the decompressed bytes; local ones are read without the GIL."""
     if file.remote is None and compression_of(file) is None:
-        return pa.OSFile(file.path)
+        return open_local(file)
     return pa.PythonFile(open_file(file))
 
 
-def check_unchanged(file: File, size: int | None = None) -> None:
-    """Raises SourceError where a local file has another size than when it was listed."""
-    if file.remote is None and size is None:
-        size = os.stat(file.path).st_size
-    if size is not None and file.size is not None and size != file.size:
+def check_unchanged(file: File, found: os.stat_result | None = None) -> None:
+    """Raises SourceError where a file is another than the one that was listed.
+
+    Local files are told apart by size, time of change and inode each time; others by what their storage tells, which is
+    asked for once in a process where it takes a request over a network.
+
+    Args:
+        file: of a listing.
+        found: of a local file that was opened.
+    """
+    if file.remote is not None:
+        size, stamp = file.size, _remote_stamp(file)
+    else:
+        found = os.stat(file.path) if found is None else found
+        size, stamp = found.st_size, stamp_of_stat(found)
+    what = ""
+    if file.size is not None and size is not None and size != file.size:
+        what = f"{file.size} bytes when listed, {size} now"
+    elif differ(file.stamp, stamp):
+        what = "it was written again, or another was put in its place, since it was listed"
+    if what:
         raise SourceError(
-            f"{file.url}: changed while in use: {file.size} bytes when listed, {size} now",
+            f"{file.url}: changed while in use: {what}",
             fix="write new data under new names, or build the pipeline again",
         )
+
+
+def _remote_stamp(file: File) -> Stamp:
+    remote, stamp = file.remote, file.stamp
+    if remote is None or stamp is None or (file.url, stamp) in _looked:
+        return stamp
+    if getattr(remote.fs, "async_impl", False):
+        if len(_looked) > _MOST_LOOKED:
+            _looked.clear()
+        _looked.add((file.url, stamp))
+    return stamp_of_info(remote.call(file.path, lambda: remote.fs.info(file.path)), str(stamp[0]))
 
 
 def read_range(file: File, start: int, stop: int) -> Bytes:
     """Bytes ``start`` to ``stop`` of an uncompressed file, cut short at its end."""
     with reading(file.url):
         if file.remote is not None:
+            check_unchanged(file)
             return np.frombuffer(file.remote.fetch(file.path, start, stop, file.size), dtype=np.uint8)
         with open(file.path, "rb", buffering=0) as stream:
-            size = os.fstat(stream.fileno()).st_size
-            check_unchanged(file, size)
+            found = os.fstat(stream.fileno())
+            check_unchanged(file, found)
+            size = found.st_size
             stream.seek(start)
             data = np.empty(max(0, min(stop, size) - start), dtype=np.uint8)
             _fill(stream, data)
@@ -79,7 +151,7 @@ def read_whole(file: File, into: memoryview) -> None:
     with reading(file.url):
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            check_unchanged(file, os.fstat(descriptor).st_size)
+            check_unchanged(file, os.fstat(descriptor))
             while into:
                 count = os.readv(descriptor, [into])
                 if not count:
@@ -96,3 +168,29 @@ def _fill(stream: Any, data: Any) -> None:
         if not count:
             raise EOFError("the file ends early")
         view = view[count:]
+
+
+def marks_of(files: Sequence[File]) -> tuple[list[str], list[str]]:
+    """Stamps and contents of runs of files, as ``stamps.changed_runs`` compares them."""
+    chosen = [file for number in range(min(BUCKETS, len(files))) for file in looked_at(run_of(files, number))]
+    told = dict(zip((file.url for file in chosen), concurrently(_contents, chosen), strict=True))
+    stamps = told_of_runs(files, lambda file: lasting(file.stamp))
+    return stamps, told_of_runs(files, lambda file: told[file.url], some=True)
+
+
+def _contents(file: File) -> str | None:
+    """Stands for what a file holds, by a few pieces of it; None where it cannot be read, or its size is not known."""
+    if file.size is None:
+        return None
+    state = hashlib.blake2b(digest_size=8)
+    try:
+        for start, stop in pieces(file.size):
+            if file.remote is not None:
+                state.update(file.remote.fetch(file.path, start, stop, file.size))
+                continue
+            with open(file.path, "rb", buffering=0) as stream:
+                stream.seek(start)
+                state.update(stream.read(stop - start))
+    except Exception:  # noqa: BLE001 - it is gone, or its storage fails: a state is saved all the same
+        return None
+    return state.hexdigest()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from cedar.datasets.base import BaseSource
+from cedar.datasets.files_io import marks_of
 from cedar.datasets.listing import Listing, list_files
 from cedar.datasets.once import once
 from cedar.datasets.requests import Account, Use
@@ -36,6 +37,7 @@ class FileSource(BaseSource):
     paths: tuple[str, ...]
     reader: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...] | None] = None
+    own_code: ClassVar[bool] = False
 
     @once
     def listing(self) -> Listing:
@@ -60,6 +62,14 @@ class FileSource(BaseSource):
 
     def identity(self) -> str:
         return self._identity
+
+    @once
+    def _marks(self) -> tuple[list[str], list[str]]:
+        return marks_of(self.listing.files)
+
+    def marks(self) -> tuple[list[str], list[str]]:
+        """Stands for stamps and contents of runs of the files, for a state: see ``stamps.changed_runs``."""
+        return self._marks
 
     def describe(self) -> str:
         more = f", +{len(self.paths) - 1}" if len(self.paths) > 1 else ""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cedar.boundary import canonical_types
 from cedar.datasets.table import TableSource
 from cedar.errors import PipelineError, user_site
 
@@ -36,6 +37,7 @@ def from_huggingface(dataset: Any) -> TableSource:
         raise PipelineError(
             f"from_huggingface takes a datasets.Dataset, not {kind}", site=user_site(), fix=_FIXES.get(kind)
         )
+    canonical_types(table.schema, "from_huggingface", site=user_site())
     indices = _arrow(getattr(dataset, "_indices", None))
     order = None if indices is None else np.asarray(indices.column(0).to_numpy(), dtype=np.int64)
     width = max(1.0, table.nbytes / max(1, table.num_rows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -45,6 +45,12 @@ class ItemsSource(BaseSource):
     items: Any
     dtypes: Mapping[str, Any] | None = None
     names: tuple[str, ...] | None = None
+    cuts_splits: ClassVar[bool] = True  # any row of a split can be read without the others
+    holds_objects: ClassVar[bool] = True  # what is read twice may be one object, which functions may have changed
+
+    @property
+    def own_code(self) -> bool:  # type: ignore[override]
+        return not isinstance(self.items, (list, tuple))
 
     @once
     def _length(self) -> int:
@@ -169,7 +175,7 @@ class ItemsSource(BaseSource):
     @once
     def _row_bytes(self) -> float:
         first = [self._first]
-        columns = build_rows(first, fix_types(first, self._origin), self._origin, 0)
+        columns = build_rows(first, fix_types(first, self._origin, 0, self.dtypes), self._origin, 0)
         size = sum(map(nbytes, columns.values()))
         return float(1 << max(3, (size - 1).bit_length()))
 
@@ -234,7 +240,7 @@ def from_items(
             site=user_site(),
             fix=f"use {problem}",
         )
-    return ItemsSource(rows, dtypes, names)
+    return ItemsSource(rows, None if dtypes is None else dict(dtypes), names)
 
 
 def _problem(rows: Any) -> str | None:

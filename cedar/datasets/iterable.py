@@ -134,4 +134,4 @@ def from_iterable(
             again = isinstance(make_iterator, Iterable)
             fix = "use from_iterable(lambda: iter(data)), or from_items for a list" if again else "give a function"
         raise PipelineError(what, site=user_site(), fix=fix)
-    return IterableSource(make_iterator, dtypes)
+    return IterableSource(make_iterator, None if dtypes is None else dict(dtypes))

@@ -11,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from cedar.columns import Index, as_column
+from cedar.boundary import checked_column
+from cedar.columns import Index
 from cedar.datasets.base import Chunk, Split
+from cedar.datasets.exact import check_value, rounded_rows
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.limits import how_to_raise
 from cedar.datasets.lines import SPLIT_BYTES, Lines, line_number, line_splits, read_lines
@@ -133,9 +135,14 @@ class JsonlSource(FileSource):
         table = pj.read_json(pa.BufferReader(pa.py_buffer(data)), read, parse)
         if table.num_rows != rows:
             raise ValueError("not one object per line")
-        columns = {name: as_column(table.column(name)) for name in wanted}
-        for column in columns.values():
-            column.validate(full=True)
+        columns = {name: checked_column(table.column(name)) for name in wanted}
+        suspect = rounded_rows(columns)
+        if len(suspect):
+            lines = [line for line in data.tobytes().split(b"\n") if line.strip()]
+            for row in suspect.tolist():
+                parsed = json.loads(lines[row])
+                for name, kind in wanted.items():
+                    check_value(name, parsed.get(name), kind)
         return columns
 
     def _first_broken(self, ordinal: int, file: File, lines: Lines, starts: Index) -> Exception:

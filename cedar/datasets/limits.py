@@ -22,15 +22,14 @@ class Limits:
     Args:
         line_bytes: of a line of text, JSON or CSV without quoting, and of a CSV header.
         decompression_ratio: decompressed bytes for each compressed one, judged once 64 MiB have come out.
-        row_group_bytes: decoded bytes of the columns read of a Parquet row group, as its metadata declare them.
-        member_bytes: of a member of a tar shard.
+        split_bytes: held at a time while a split is read: the columns of a Parquet row group as its metadata declare
+            them, a record batch, the headers and members of a tar shard up to the end of a chunk.
         json_depth: levels of objects and lists inside each other in a line of JSON.
     """
 
     line_bytes: int = 256 << 20
     decompression_ratio: int = 1000
-    row_group_bytes: int = 8 << 30
-    member_bytes: int = 2 << 30
+    split_bytes: int = 8 << 30
     json_depth: int = 100
 
     @staticmethod
@@ -84,6 +83,43 @@ def too_much(where: str, what: str, name: str, limits: Limits) -> SourceError:
 def how_to_raise(name: str, most: int) -> str:
     """What to do where a file is to be trusted."""
     return f"if you trust the file, raise the limit before the pipeline is built: {variable(name)}={4 * most}"
+
+
+class Account:
+    """What the reading of one split holds in memory: whatever a file asks for is asked of it first.
+
+    Args:
+        where: the URL, for the error.
+        limits: how much that may be, as ``split_bytes``.
+
+    Example:
+        >>> account = Account("a.tar", Limits(split_bytes=100))
+        >>> account.take(60, "member '1.jpg'")
+        >>> account.give(60)
+        >>> account.take(101, "member '2.jpg'")
+        Traceback (most recent call last):
+        ...
+        cedar.errors.SourceError: a.tar: member '2.jpg' takes what is held at a time to 101 bytes, more than ...
+    """
+
+    def __init__(self, where: str, limits: Limits) -> None:
+        self._where, self._limits = where, limits
+        self.held = 0
+
+    def take(self, size: int, what: str) -> None:
+        """Room for ``size`` bytes more.
+
+        Raises:
+            SourceError: there is none; it names the file and ``what`` of it.
+        """
+        if self.held + size > self._limits.split_bytes:
+            told = f"takes what is held at a time to {self.held + size:,} bytes, more than"
+            raise too_much(f"{self._where}: {what}", told, "split_bytes", self._limits)
+        self.held += size
+
+    def give(self, size: int) -> None:
+        """So many bytes are held no more."""
+        self.held -= size
 
 
 _JUDGED = 64 << 20  # decompressed bytes before a ratio tells something

@@ -6,7 +6,6 @@ that order numbers them in row keys. Names that begin with a dot are not matched
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
@@ -21,8 +20,10 @@ from typing import Any, TypeAlias, TypeVar
 from cedar.datasets import walking
 from cedar.datasets.faults import status_of
 from cedar.datasets.limits import DEFAULT, Limits
+from cedar.datasets.local_walk import folders_below, local_glob
 from cedar.datasets.remote import Remote, kind_of
 from cedar.datasets.requests import Account, Patience
+from cedar.datasets.stamps import Stamp, lasting, stamp_of_info, stamp_of_stat
 from cedar.errors import CedarError, PipelineError, SourceError, user_site
 from cedar.redact import redact, redact_url, redacted
 
@@ -42,6 +43,8 @@ class File:
         size: bytes, None where the storage does not tell.
         remote: the storage; None for local files.
         limits: of what it may ask for.
+        stamp: what changes with the file: of a local one, the time of its last change in ns, and its inode and device;
+            of others the tag or the time that the storage tells; None where it tells none.
     """
 
     path: str
@@ -49,6 +52,7 @@ class File:
     size: int | None
     remote: Remote | None = None
     limits: Limits = DEFAULT
+    stamp: Stamp = None
 
     @property
     def url(self) -> str:
@@ -81,21 +85,8 @@ class Listing:
 
     def identity(self) -> str:
         """Stands for these very files: where they are, their sizes, and when they were last changed."""
-        text = json.dumps([[f.url, f.size, _changed(f)] for f in self.files], default=str)
+        text = json.dumps([[f.url, f.size, lasting(f.stamp)] for f in self.files])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _changed(file: File) -> Any:
-    """The time of a file's last change, or its tag, where the storage tells."""
-    try:
-        if file.remote is None:
-            return os.stat(file.path).st_mtime_ns
-        info = file.remote.call(file.path, lambda: file.remote.fs.info(file.path))  # type: ignore[union-attr]
-    except OSError:
-        return None
-    return next(
-        (info[name] for name in ("ETag", "etag", "mtime", "LastModified", "last_modified") if name in info), None
-    )
 
 
 def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
@@ -221,7 +212,7 @@ def _local(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]
     if not _MAGIC.search(full):
         raise _nothing(path, *_nearest_local(full))
     root = _fixed_part(full)
-    matches = sorted(set(glob.glob(full, recursive=True)))
+    matches = sorted(local_glob(full))
     files = [m for m in matches if not os.path.isdir(m)]
     if not files and suffixes and matches:
         files = [f for m in matches for f in _walk(m, suffixes)]
@@ -235,7 +226,8 @@ def _local(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]
 def _local_file(path: str, root: str) -> File:
     if not os.path.isfile(path):
         raise SourceError(f"{path} is not a regular file (a dangling link, a pipe or a device)")
-    return File(path, os.path.relpath(path, root), os.path.getsize(path))
+    found = os.stat(path)
+    return File(path, os.path.relpath(path, root), found.st_size, stamp=stamp_of_stat(found))
 
 
 def _local_directory(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]:
@@ -248,13 +240,8 @@ def _local_directory(path: str, full: str, suffixes: tuple[str, ...] | None) -> 
 
 
 def _walk(root: str, suffixes: tuple[str, ...]) -> Iterator[str]:
-    for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
-        folders[:] = [f for f in folders if not f.startswith((".", "_"))]
+    for folder, names in folders_below(root, (".", "_")):
         yield from (os.path.join(folder, n) for n in names if n.endswith(suffixes) and not n.startswith((".", "_")))
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def _fixed_part(path: str) -> str:
@@ -289,13 +276,14 @@ def _remote(path: str, suffixes: tuple[str, ...] | None, account: Account) -> li
                 raise PermissionError(str(error)) from error
             raise _nothing(path, *_nearest_remote(remote, root)) from None
         if info.get("type") != "directory":
-            return [File(root, root.rpartition("/")[2].partition("?")[0], info.get("size"), remote)]
+            name = root.rpartition("/")[2].partition("?")[0]
+            return [File(root, name, info.get("size"), remote, stamp=stamp_of_info(info))]
         if suffixes is None:
             raise _directory(path)
         files = _keep(walking.find(remote, root), root, suffixes)
         if not files:
             raise _nothing(f"{path.rstrip('/')}/**/*{suffixes[0]}", *_nearest_remote(remote, root))
-        return [File(p, _below(p, root), size, remote) for p, size in files]
+        return [_remote_file(p, root, info, remote) for p, info in files]
 
 
 def _remote_glob(path: str, remote: Remote, pattern: str, suffixes: tuple[str, ...] | None) -> list[File]:
@@ -309,16 +297,20 @@ def _remote_glob(path: str, remote: Remote, pattern: str, suffixes: tuple[str, .
         if matches:
             raise _directories(path, len(matches))
         raise _nothing(path, *_nearest_remote(remote, root))
-    return [File(p, _below(p, root), size, remote) for p, size in sorted(files)]
+    return [_remote_file(p, root, info, remote) for p, info in sorted(files, key=lambda found: found[0])]
 
 
-def _keep(found: dict[str, Any], root: str, suffixes: tuple[str, ...]) -> list[tuple[str, int | None]]:
+def _remote_file(path: str, root: str, info: dict[str, Any], remote: Remote) -> File:
+    return File(path, _below(path, root), info.get("size"), remote, stamp=stamp_of_info(info))
+
+
+def _keep(found: dict[str, Any], root: str, suffixes: tuple[str, ...]) -> list[tuple[str, dict[str, Any]]]:
     hidden = (".", "_") if suffixes != ("",) else (".",)
     kept = []
     for path, info in found.items():
         parts = _below(path, root).split("/")
         if info.get("type") == "file" and path.endswith(suffixes) and not any(p.startswith(hidden) for p in parts):
-            kept.append((path, info.get("size")))
+            kept.append((path, info))
     return kept
 
 

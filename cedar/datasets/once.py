@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from functools import cached_property
 from typing import Any, Self, TypeVar, overload
 
+from cedar.forks import Lock
+
 _T = TypeVar("_T")
-
-
-class Lock:
-    """A re-entrant lock that a pickle leaves behind: each process has its own."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Lock, ()
 
 
 class once(cached_property[_T]):  # noqa: N801 - used as a decorator, beside cached_property

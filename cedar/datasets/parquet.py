@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -11,15 +12,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cedar.columns import Column, as_column, cut
+from cedar.boundary import as_column
+from cedar.columns import Column, cut
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import check_unchanged, open_stored
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.hive import HiveColumn, hive_columns
-from cedar.datasets.limits import too_much
+from cedar.datasets.limits import Account
 from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_bounds import Leaves, hive_bounds, leaf_bounds, leaves_of
+from cedar.datasets.parquet_footer import read_metadata
 from cedar.datasets.parquet_schema import Types, check_same, decoded_bytes, types_of
 from cedar.datasets.parquet_stats import excludes
 from cedar.datasets.truth import Bounds, Path
@@ -105,9 +108,7 @@ class ParquetSource(FileSource):
         types, leaves = self._stored
         # By what is read: the split may be that of a source with more columns.
         size = sum(decoded_bytes(footer.row_group(split.part).column(leaf)) for leaf in leaves[split.file])
-        if size > file.limits.row_group_bytes:
-            where = f"{file.url}, row group {split.part},"
-            raise too_much(where, f"declares {size:,} decoded bytes, more than", "row_group_bytes", file.limits)
+        Account(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
         with reading(file.url, f"row group {split.part}"):
             columns = _read_group(file, footer, split.part, leaves[split.file], self.verify)
             for name, column in columns.items():
@@ -139,8 +140,12 @@ class ParquetSource(FileSource):
         return list(dict.fromkeys(c if c in known else c.partition(".")[0] for c in self.columns))
 
     def schema(self) -> Types:
-        types = self._stored[0] | {h.name: h.kind for h in self._hive}
-        return {name: types[name] for name in self._names}
+        return {name: self._types[name] for name in self._names}
+
+    @once
+    def _types(self) -> Types:
+        """Of all columns, whichever were asked for."""
+        return self._stored[0] | {h.name: h.kind for h in self._hive}
 
     def select(self, columns: Sequence[str]) -> ParquetSource:
         """The same files, fewer columns; what is known of the files is kept.
@@ -157,7 +162,7 @@ class ParquetSource(FileSource):
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
         """True when the footer proves that no row of the split satisfies the predicate."""
-        return excludes(predicate, lambda path: self._bounds(split, path))
+        return excludes(predicate, lambda path: self._bounds(split, path), self._types)
 
     def _bounds(self, split: Split, path: Path) -> Bounds | None:
         group = self._footers[split.file].row_group(split.part)
@@ -208,11 +213,9 @@ def read_parquet(paths: Paths, *, columns: Sequence[str] | None = None, verify: 
 def _read_footer(file: File) -> Any:
     with reading(file.url, "footer"):
         check_unchanged(file)
-        if file.remote is None:
-            footer = pq.read_metadata(file.path)
-        else:
-            with open_stored(file) as stream:
-                footer = pq.read_metadata(stream)
+        with open_stored(file) as stream:
+            size = file.size if file.size is not None else stream.seek(0, io.SEEK_END)
+            footer = read_metadata(stream, size)
         groups = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
         if min(groups, default=0) < 0 or sum(groups) != footer.num_rows:
             raise ValueError(f"the footer counts {footer.num_rows} rows, its row groups {groups}")
@@ -233,22 +236,25 @@ def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: b
                 source, metadata=footer, page_checksum_verification=verify, pre_buffer=file.remote is not None
             )
         )
-        for paths in _runs(footer, part, leaves):
-            table = opened.read_row_group(part, columns=paths, use_threads=False)
-            columns |= zip(table.column_names, map(_whole, table.columns), strict=True)
+        for run in _runs(footer, part, leaves):
+            # By number: a column "a.b" and the field b of a struct "a" have one path.
+            table = opened.reader.read_row_group(part, column_indices=run, use_threads=False)
+            columns |= zip(table.column_names, map(as_column, table.columns), strict=True)
+    if file.remote is None:  # it was opened by its name: what was there before and is there now was read
+        check_unchanged(file)
     for column in columns.values():
         column.validate(full=_has_text(column.type))
     return columns
 
 
-def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[str]]:
+def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[int]]:
     """The leaves to decode at a time: a decoder holds pages of all of them, which can be twice what comes out."""
     group = footer.row_group(part)
-    run: list[str] = []
+    run: list[int] = []
     size = 0
     for _, parts in groupby(((footer.schema.column(i).path, i) for i in leaves), key=_top):
-        for path, leaf in parts:
-            run.append(path)
+        for _, leaf in parts:
+            run.append(leaf)
             size += decoded_bytes(group.column(leaf))
         if size >= _RUN_BYTES:
             yield run
@@ -259,12 +265,6 @@ def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[str]]:
 
 def _top(item: tuple[str, int]) -> str:
     return item[0].partition(".")[0]
-
-
-def _whole(column: pa.ChunkedArray) -> Column:
-    if column.num_chunks == 1:
-        return as_column(column.chunk(0))
-    return pa.concat_arrays([as_column(chunk) for chunk in column.chunks])
 
 
 def _has_text(kind: pa.DataType) -> bool:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.arrow import of_numbers, of_texts
-from cedar.columns import canonical_type
+from cedar.boundary import canonical_type
 from cedar.datasets.hive import HiveColumn
 from cedar.datasets.truth import Bounds, Path
 
@@ -35,6 +35,9 @@ def leaves_of(footer: Any) -> Leaves:
 
 def _walk(field: Any, numbers: Iterator[int]) -> Iterator[tuple[Path, int, pa.DataType]]:
     kind = field.type
+    if isinstance(kind, pa.Bool8Type):  # its statistics are of integers
+        next(numbers)
+        return
     while isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     if pt.is_struct(kind):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cedar.columns import canonical_type
+from cedar.boundary import canonical_types
 from cedar.datasets.listing import File, reading
 from cedar.errors import SourceError, missing_column
 
@@ -30,13 +30,12 @@ def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Typ
         paths = [footer.schema.column(i).path for i in range(len(footer.schema))]
         chosen = range(len(paths)) if wanted is None else _choose(fields, paths, wanted, file)
         leaves = count()
-        types: Types = {}
+        found = []
         for field in fields:
             kind = _prune(field.type, leaves, set(chosen))
-            if kind is not None and field.name in types:
-                raise SourceError(f"{file.url}: there are two columns {field.name!r}", fix="write unique names")
             if kind is not None:
-                types[field.name] = canonical_type(kind)
+                found.append(pa.field(field.name, kind))
+        types = canonical_types(found, file.url, SourceError)
     return types, sorted(chosen)
 
 
@@ -50,11 +49,6 @@ def decoded_bytes(leaf: Any) -> int:
     values = max(0, int(leaf.num_values))
     width = _WIDTHS.get(leaf.physical_type)
     return stored + _OFFSET * values if width is None else max(stored, width * values)
-
-
-def canonical(kind: pa.DataType) -> pa.DataType:
-    """The type that a column has in a block; an extension type counts as its storage."""
-    return canonical_type(kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind)
 
 
 def _choose(fields: list[Any], paths: list[str], wanted: Sequence[str], file: File) -> list[int]:
@@ -100,7 +94,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _prune(kind: pa.DataType, leaves: Iterator[int], chosen: set[int]) -> pa.DataType | None:
     """``kind`` with the chosen leaves only; ``leaves`` numbers them as they are met."""
-    if isinstance(kind, pa.BaseExtensionType):
+    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.Bool8Type):  # which is no integer
         return _prune(kind.storage_type, leaves, chosen)
     if pa.types.is_struct(kind):
         kept = [(f.name, _prune(f.type, leaves, chosen)) for f in kind]

@@ -1,16 +1,18 @@
 """Whether a predicate can hold on any of some rows of which only bounds are known.
 
-A predicate that cannot be true keeps no row. What is not understood may take any value; what may fail on a row excludes
-nothing, as the failure has to come out.
+A predicate that cannot be true keeps no row. What is not understood may take any value; what may fail on a row, by the
+judgement that the optimizer uses, too, excludes nothing: the failure has to come out.
 """
 
 from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cedar.columns import UNKNOWN, ColumnType
 from cedar.datasets.truth import (
     Among,
     Both,
@@ -25,36 +27,41 @@ from cedar.datasets.truth import (
     Opaque,
     Path,
 )
+from cedar.forks import elsewhere
+from cedar.operators.elementwise import columns_of
+from cedar.operators.expression_steps import never_fails
 
 if TYPE_CHECKING:
     import polars as pl
 
 Json: TypeAlias = Any
 _FLIPPED = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq", "Eq": "Eq", "NotEq": "NotEq"}
-_LOGICAL = frozenset({"And", "Or", "LogicalAnd", "LogicalOr", "Xor", "EqValidity", "NotEqValidity"})
-_ARITHMETIC = frozenset({"Plus", "Minus", "Multiply", "Divide", "TrueDivide", "FloorDivide", "Modulus"})
-_SAFE = frozenset({"IsNull", "IsNotNull", "IsFinite", "IsInfinite", "IsNan", "IsNotNan", "IsIn", "IsBetween", "Not"})
 
 
-def excludes(predicate: pl.Expr, known: Known) -> bool:
+def excludes(predicate: pl.Expr, known: Known, types: Mapping[str, ColumnType]) -> bool:
     """True when no row within the bounds can satisfy the predicate; null does not satisfy it.
 
     Args:
         predicate: a row-wise polars expression of booleans.
         known: the bounds of a column or of a field of a struct column; None where nothing is known.
+        types: of the columns.
 
     Example:
         >>> import polars as pl, pyarrow as pa
         >>> from cedar.datasets.truth import Bounds
         >>> bounds = Bounds(10, 0, pa.array([1, 5]))
-        >>> excludes(pl.col("x") > 5, lambda path: bounds), excludes(pl.col("x") >= 5, lambda path: bounds)
-        (True, False)
+        >>> types = {"x": pa.int64()}
+        >>> [excludes(what, lambda path: bounds, types) for what in (pl.col("x") > 5, pl.col("x") >= 5)]
+        [True, False]
     """
-    node = _compiled(_Same(predicate))
+    same = _Same(predicate)
+    node, reads = _compiled(same)
     try:
-        return node is not None and not node.truth(known).true
+        if node is None or node.truth(known).true:
+            return False
     except CanFailError:
         return False
+    return _never_fails(same, tuple((name, types.get(name, UNKNOWN)) for name in reads))
 
 
 class _Same:
@@ -71,11 +78,19 @@ class _Same:
 
 
 @lru_cache(maxsize=256)
-def _compiled(same: _Same) -> Node | None:
+def _compiled(same: _Same) -> tuple[Node | None, tuple[str, ...]]:
+    """What decides, and the columns that are read."""
+    reads = columns_of(same.expr)
     try:
-        return _compile(json.loads(same.expr.meta.serialize(format="json")))
+        node = None if reads is None else _compile(json.loads(same.expr.meta.serialize(format="json")))
     except CanFailError:
-        return None
+        node = None
+    return node, tuple(sorted(reads or ()))
+
+
+@lru_cache(maxsize=256)
+def _never_fails(same: _Same, types: tuple[tuple[str, ColumnType], ...]) -> bool:
+    return never_fails(same.expr, dict(types))
 
 
 # ---- from polars' JSON to nodes --------------------------------------------------------------------------------------
@@ -93,10 +108,10 @@ def _compile(node: Json) -> Node:
     if kind == "BinaryExpr" and body["op"] in {"Or", "LogicalOr"}:
         return Not(Both(Not(_compile(body["left"])), Not(_compile(body["right"]))))
     if kind == "BinaryExpr" and body["op"] in _FLIPPED:
-        return _compile_comparison(body["left"], body["op"], body["right"]) or _opaque(node)
+        return _compile_comparison(body["left"], body["op"], body["right"]) or Opaque()
     if kind == "Function":
-        return _compile_function(body) or _opaque(node)
-    return _opaque(node)
+        return _compile_function(body) or Opaque()
+    return Opaque()
 
 
 def _compile_function(body: Json) -> Node | None:
@@ -147,41 +162,6 @@ def _compile_between(path: Path, inputs: list[Json], closed: str) -> Node | None
     less = "LtEq" if closed in {"Both", "Right"} else "Lt"
     both = Both(_comparison(path, more, low), _comparison(path, less, high))
     return IfAlike(path, _literal_kind(low), _literal_kind(high), both)
-
-
-def _opaque(node: Json) -> Node:
-    """A part that may take any value.
-
-    Raises:
-        CanFailError: it may fail on a row, for all that is known here.
-    """
-    numbers: set[Path] = set()
-    _check_safe(node, numbers)
-    return Opaque(frozenset(numbers))
-
-
-def _check_safe(node: Json, numbers: set[Path]) -> None:
-    """Collects the columns that arithmetic needs to be numbers: of other types it may fail on a row."""
-    kind, body = _kind(node)
-    if kind == "Literal" or _path(node) is not None:
-        return
-    if kind == "Alias":
-        _check_safe(body[0], numbers)
-    elif kind == "BinaryExpr" and body["op"] in {*_FLIPPED, *_LOGICAL, *_ARITHMETIC}:
-        for side in (body["left"], body["right"]):
-            path = _path(side)
-            if body["op"] in _ARITHMETIC and path is not None:
-                numbers.add(path)
-            elif body["op"] in _ARITHMETIC and _is_constant(side) and _literal_kind(side) not in {"Int", "Float"}:
-                raise CanFailError
-            _check_safe(side, numbers)
-    elif kind == "Function" and _kind(body["function"])[0] == "Boolean":
-        if _kind(body["function"]["Boolean"])[0] not in _SAFE:
-            raise CanFailError
-        for part in body["input"]:
-            _check_safe(part, numbers)
-    else:
-        raise CanFailError
 
 
 def _kind(node: Json) -> tuple[str, Json]:
@@ -262,6 +242,7 @@ def _expression(node: Json) -> pl.Expr:
     return pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")
 
 
+@elsewhere
 def _select(expr: pl.Expr) -> pl.Series:
     """The value of an expression without columns."""
     import polars as pl

@@ -86,8 +86,24 @@ def _batches(blocks: Iterable[Block]) -> Iterator[Any]:
             schema = batch.schema
             if not schema.names:
                 raise PipelineError("write_parquet: there is no column to write")
+            for field in schema:
+                _check_storable(field.name, field.type)
         same_schema(schema, batch.schema)
         yield batch
+
+
+def _check_storable(name: str, kind: pa.DataType) -> None:
+    """Parquet has no type for some of Arrow's."""
+    inner = [kind]
+    while inner:
+        each = inner.pop()
+        if pa.types.is_interval(each) or (pa.types.is_struct(each) and not each.num_fields):
+            what = "intervals" if pa.types.is_interval(each) else "structs without fields"
+            raise PipelineError(
+                f"write_parquet: column {name!r} is {kind}, and Parquet has no {what}",
+                fix=f"map it to something else, or drop({name!r})",
+            )
+        inner += [each.field(i).type for i in range(each.num_fields)]
 
 
 def _row_groups(batches: Iterator[Any], rows: int | None) -> Iterator[Any]:
@@ -187,6 +203,9 @@ def _writing(storage: Storage) -> Iterator[None]:
         yield
     except CedarError:
         raise
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        what = f"write_parquet: Parquet cannot hold a column as it is: {redact(str(error))}"
+        raise PipelineError(what, fix="cast that column, or drop it") from redacted(error)
     except Exception as error:  # noqa: BLE001 - whatever a filesystem or an encoder throws
         cause = redacted(error)
         raise SourceError(

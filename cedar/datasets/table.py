@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cedar.columns import as_column, detached
+from cedar.boundary import as_column, canonical_types, table_of
+from cedar.columns import detached
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
-from cedar.datasets.parquet_schema import Types, canonical
+from cedar.datasets.parquet_schema import Types
 from cedar.errors import PipelineError, user_site
 
 _ROWS = 65_536  # rows of a split
@@ -26,6 +27,7 @@ class TableSource(BaseSource):
     name: str = "from_arrow"
     indices: Any = None  # int64 row numbers of the table, where not all of its rows are wanted in order
     rows_per_split: int = _ROWS
+    own_code: ClassVar[bool] = False
     reread_bytes: ClassVar[int] = 0  # coming back for other columns costs nothing
 
     @property
@@ -53,7 +55,7 @@ class TableSource(BaseSource):
         yield Chunk(columns, length=rows)
 
     def schema(self) -> Types:
-        return {field.name: canonical(field.type) for field in self.table.schema}
+        return canonical_types(self.table.schema, self.name)
 
     def select(self, columns: Sequence[str]) -> TableSource:
         """The same rows, fewer columns."""
@@ -81,7 +83,7 @@ def from_arrow(table: Any) -> TableSource:
     """The source behind ``cedar.from_arrow``: a ``pyarrow.Table`` or ``RecordBatch``.
 
     Raises:
-        PipelineError: it is something else, or two columns have the same name.
+        PipelineError: it is something else, two columns have the same name, or a type is none of a column: a union.
 
     Example:
         >>> import pyarrow as pa
@@ -96,21 +98,16 @@ def from_arrow(table: Any) -> TableSource:
             site=user_site(),
             fix="use cedar.from_polars for polars frames, cedar.from_items for rows",
         )
-    return TableSource(_unique(table, "from_arrow"))
-
-
-def _unique(table: Any, name: str) -> Any:
-    twice = next((n for n in table.column_names if table.column_names.count(n) > 1), None)
-    if twice is not None:
-        raise PipelineError(f"{name}: there are two columns {twice!r}", site=user_site(), fix="rename one of them")
-    return table
+    canonical_types(table.schema, "from_arrow", site=user_site())
+    return TableSource(table)
 
 
 def from_polars(frame: Any) -> TableSource:
     """The source behind ``cedar.from_polars``: a ``polars.DataFrame``.
 
     Raises:
-        PipelineError: it is something else (a LazyFrame is to be collected first).
+        PipelineError: it is something else (a LazyFrame is to be collected first), or holds Python objects or
+            integers of 128 bits.
 
     Example:
         >>> import polars as pl
@@ -121,4 +118,4 @@ def from_polars(frame: Any) -> TableSource:
     if not hasattr(frame, "to_arrow") or not hasattr(frame, "get_columns"):
         fix = "collect it first: cedar.from_polars(frame.collect())" if kind == "LazyFrame" else None
         raise PipelineError(f"from_polars takes a polars.DataFrame, not {kind}", site=user_site(), fix=fix)
-    return TableSource(frame.to_arrow(), "from_polars")
+    return TableSource(table_of(frame, "from_polars", user_site()), "from_polars")

@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
@@ -15,7 +15,7 @@ from cedar.columns import Column, ColumnType
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import compression_of, open_file
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.limits import too_much
+from cedar.datasets.limits import Account
 from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.datasets.once import once
 from cedar.errors import SourceError, missing_column
@@ -32,6 +32,19 @@ class _Sample:
     size: int = 0
 
 
+_TEXTS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+
+
+class _Archive(tarfile.TarFile):
+    """An archive whose headers ask an account for room."""
+
+    last = ""  # the member before
+
+    def __init__(self, *args: Any, account: Account, **options: Any) -> None:
+        self.account = account
+        super().__init__(*args, **options)  # reads the first header
+
+
 class _StrictHeader(tarfile.TarInfo):
     """tarfile takes a damaged header, or the end of a cut file, for the end of the archive; here it is an error."""
 
@@ -43,6 +56,16 @@ class _StrictHeader(tarfile.TarInfo):
             if type(error).__name__ == "EOFHeaderError":  # the block of zeros that ends an archive
                 raise
             raise tarfile.ReadError(f"{error}: the archive is cut short or damaged") from error
+
+    def _proc_member(self, tarfile_: Any) -> Self:
+        """Called once the header's block is read; what follows of a long name or of pax fields is read at once."""
+        if self.type in _TEXTS:
+            what = f"the header after member {tarfile_.last!r}" if tarfile_.last else "the first header"
+            tarfile_.account.take(max(0, self.size), what)
+            if self.type != tarfile.XGLTYPE:  # global fields are kept to the end
+                tarfile_.account.give(max(0, self.size))
+        made: Self = super()._proc_member(tarfile_)  # type: ignore[misc]
+        return made
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,7 +85,7 @@ class TarSource(FileSource):
     def _extensions(self) -> tuple[str, ...]:
         """The extensions of the first sample of the first shard that has one."""
         for file in self.listing:
-            for sample in _samples(file, None):
+            for sample in _samples(file, None, Account(file.url, file.limits)):
                 if "key" in sample.parts:
                     raise SourceError(f"{file.url}: a member with extension 'key' clashes with the column 'key'")
                 return tuple(sample.parts)
@@ -73,12 +96,14 @@ class TarSource(FileSource):
         names = list(self.schema())
         held: list[_Sample] = []
         size = 0
-        for sample in _samples(file, set(names)):
+        account = Account(file.url, file.limits)
+        for sample in _samples(file, set(names), account):
             self._check(file, sample)
             held.append(sample)
             size += sample.size
             if len(held) == _ROWS or size >= _BYTES:
                 yield _chunk(held, names)
+                account.give(size)
                 held, size = [], 0
         if held:
             yield _chunk(held, names)
@@ -108,11 +133,11 @@ class TarSource(FileSource):
         return chosen
 
 
-def _samples(file: File, wanted: set[str] | None) -> Iterator[_Sample]:
+def _samples(file: File, wanted: set[str] | None, account: Account) -> Iterator[_Sample]:
     """The samples of a shard; of extensions that are not ``wanted`` (None: all) the bytes are None."""
     current: _Sample | None = None
     seen: set[str] = set()
-    for name, data, size in _members(file, wanted):
+    for name, data, size in _members(file, wanted, account):
         match = _NAME.fullmatch(name)
         if match is None:
             raise _refused(file, name, "its name has no extension, or begins with a dot")
@@ -132,14 +157,13 @@ def _samples(file: File, wanted: set[str] | None) -> Iterator[_Sample]:
         yield current
 
 
-def _members(file: File, wanted: set[str] | None) -> Iterator[tuple[str, bytes | None, int]]:
+def _members(file: File, wanted: set[str] | None, account: Account) -> Iterator[tuple[str, bytes | None, int]]:
     """Name, bytes (None if not wanted) and size of each regular member."""
     with ExitStack() as stack:
         with reading(file.url):
             stream = stack.enter_context(open_file(file))
-            archive = stack.enter_context(
-                tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20, tarinfo=_StrictHeader)
-            )
+            options: Any = {"tarinfo": _StrictHeader, "account": account}
+            archive = stack.enter_context(_Archive.open(fileobj=stream, mode="r|", bufsize=1 << 20, **options))
         name = ""
         while True:
             with reading(file.url, f"after member {name!r}" if name else ""):
@@ -152,9 +176,9 @@ def _members(file: File, wanted: set[str] | None) -> Iterator[tuple[str, bytes |
                 name = _safe_name(file, member)
                 extension = name.rpartition("/")[2].partition(".")[2].lower()
                 keep = wanted is None or extension in wanted
-                if keep and member.size > file.limits.member_bytes:
-                    told = f"says it has {member.size:,} bytes, more than"
-                    raise too_much(f"{file.url}: member {name!r}", told, "member_bytes", file.limits)
+                archive.last = name
+                if keep:
+                    account.take(max(0, member.size), f"member {name!r}")
                 opened = archive.extractfile(member) if keep else None
                 data = None if opened is None else opened.read()
             yield name, data, 0 if data is None else len(data)
@@ -162,9 +186,17 @@ def _members(file: File, wanted: set[str] | None) -> Iterator[tuple[str, bytes |
 
 def _safe_name(file: File, member: tarfile.TarInfo) -> str:
     name = member.name.removeprefix("./")
-    if not member.isreg():
-        kind = "a link" if member.islnk() or member.issym() else "a device or another special file"
+    if not member.isreg() or member.issparse():  # what is left out of a sparse file would be made of nothing
+        kind = (
+            "a sparse file"
+            if member.issparse()
+            else "a link"
+            if member.islnk() or member.issym()
+            else "a device or another special file"
+        )
         raise _refused(file, member.name, f"it is {kind}")
+    if any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise _refused(file, member.name, "its name is no UTF-8")
     if name.startswith("/") or ".." in name.split("/"):
         raise _refused(file, member.name, "its name leads out of the archive")
     return name

@@ -82,6 +82,7 @@ def to_arrow_table(blocks: Iterable[Block], schema: dict[str, ColumnType] | None
     for batch in batches[1:]:
         same_schema(batches[0].schema, batch.schema)
     if not batches:
-        kinds = {n: k for n, k in (schema or {}).items() if isinstance(k, (pa.DataType, TensorType))}
+        known = (pa.DataType, TensorType)
+        kinds = {n: k if isinstance(k, known) else pa.null() for n, k in (schema or {}).items()}
         return pa.table({name: arrow_column(name, blank(kind, 0)) for name, kind in kinds.items()})
     return pa.Table.from_batches([b for b in batches if b.num_rows] or batches[:1])

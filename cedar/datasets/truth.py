@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.types as pt
 
+from cedar.forks import elsewhere
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -78,14 +80,9 @@ class Not:
 
 @dataclass(frozen=True)
 class Opaque:
-    numbers: frozenset[Path]
+    """A part that is not understood."""
 
     def truth(self, known: Known) -> Truth:
-        for path in self.numbers:
-            bounds = known(path)
-            kind = None if bounds is None or bounds.ends is None else bounds.ends.type
-            if kind is None or not (pt.is_integer(kind) or pt.is_floating(kind)):
-                raise CanFailError
         return ANY
 
 
@@ -161,10 +158,17 @@ class Compare:
             le, ge = [low <= value, high <= value], [low >= value, high >= value]
             return (le, ge) if pt.is_integer(ends.type) else ([*le, False], [*ge, True])
         try:
-            found = pl.DataFrame([_points(ends)]).select(self.least.alias("least"), self.most.alias("most"))
+            return _compared(self.least, self.most, ends)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise CanFailError from error
-        return found["least"].to_list(), found["most"].to_list()
+
+
+@elsewhere
+def _compared(least: pl.Expr, most: pl.Expr, ends: pa.Array) -> tuple[list[Any], list[Any]]:
+    import polars as pl
+
+    found = pl.DataFrame([_points(ends)]).select(least.alias("least"), most.alias("most"))
+    return found["least"].to_list(), found["most"].to_list()
 
 
 def _compares_alike(kind: pa.DataType, value: Any) -> bool:

@@ -1,14 +1,13 @@
-"""Apart: functions called on sample rows in a worker process, which may die of them, where the program must not."""
+"""Apart: functions called on sample rows in a worker process, which may die of them, where the program must not.
+
+Such calls are tasks like any other: what kills their worker is found, and what stops it is ended.
+"""
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,19 +15,20 @@ import numpy as np
 from cedar.block import Block
 from cedar.cursor import Hashes, Keys
 from cedar.errors import WorkerError, portable
+from cedar.execution.chain import Program, Step
 from cedar.execution.code import Code
-from cedar.execution.executors import available_cpus
+from cedar.execution.executors import available_cpus, of_fork
 from cedar.execution.processes import warm
-from cedar.execution.recovery.board import the_board
-from cedar.execution.recovery.deaths import Death, Deaths
-from cedar.execution.recovery.lost import is_lost
+from cedar.execution.recovery import Deaths, Patience, Recovery, Submit, Work, WorkersDied
+from cedar.execution.recovery.trial import Verdict, try_block
+from cedar.execution.recovery.waiting import Waiting
 from cedar.operators.base import Env
 from cedar.operators.calls import Call
 from cedar.operators.in_flight import Outcome
-from cedar.operators.marks import BadRow, Marks, Place, Written
+from cedar.operators.marks import Marks, each_key
 
 _NOBODY = -1  # the source of rows without a key
-_MOST = 8  # deaths over the sample rows of one function
+_MOST = 8  # of the sample rows of one function may end processes
 
 
 class Apart:
@@ -37,11 +37,13 @@ class Apart:
     Args:
         workers: of the pool.
         deaths: where those of its workers are written down.
+        patience: how long to wait for a call that does not get on.
     """
 
-    def __init__(self, workers: int, deaths: Deaths) -> None:
+    def __init__(self, workers: int, deaths: Deaths, patience: Patience | None = None) -> None:
         self._workers = workers
         self._deaths = deaths
+        self._patience = patience or Patience()
         self._at: Block | None = None
         self._last: tuple[Call, Block, Outcome] | None = None
 
@@ -70,35 +72,26 @@ class Apart:
         return outcome
 
     def _outcome(self, call: Call, env: Env, rows: Block, columns: list[list[Any]], hashes: Hashes | None) -> Outcome:
-        bad: list[BadRow] = []
-        while True:
-            place = the_board().take()
-            marks = None if place is None else Marks(place, fine=True, bad=tuple(bad))
-            try:
-                code = Code.of((call,))
-                task = warm(self._workers).submit(_call, code, env, marks, rows, columns, hashes)
-                return _wait(task, place, call.timeout)
-            except Exception as error:
-                if not is_lost(error):
-                    if isinstance(error, WorkerError):  # what it takes or makes does not go to another process
-                        return call.run(env, columns, len(rows), hashes)
-                    raise
-                seen = None if place is None else the_board().read(place)
-                found = _bad_row(seen, str(error))
-                self._record(call, str(error), found)
-                if found is None or found.mark in {row.mark for row in bad} or len(bad) == _MOST:
-                    raise _unfit(call, str(error)) from error
-                bad.append(found)
-            finally:
-                if place is not None:
-                    the_board().give(place)
+        blame = call.blame
+        program = Program((Step(_unused, (blame.index,), blame.label, blame.site),))
 
-    def _record(self, call: Call, how: str, found: BadRow | None) -> None:
-        named = found is not None and found.mark.key[0] != _NOBODY
-        row = found.mark.ref if found is not None and named else None
-        if found is not None and named:
-            self._deaths.known.add(found.mark)
-        self._deaths.add(Death(how, call.blame.label, row, 0 if row is None else 1, "run again"))
+        def send(submit: Submit, marks: Marks | None) -> Future[Any]:
+            return submit(_call, code, env, marks, rows, columns, hashes)
+
+        recovery = Recovery(lambda: warm(self._workers), self._deaths, True, self._patience)
+        try:
+            code = Code.of((call,))
+            limits = () if call.timeout is None else (call.timeout,)
+            task = recovery.submit(Work(program, send, limits=limits, fine=True, most=_MOST))
+            Waiting(self._patience, recovery.progress, recovery.at_work, lambda: True).wait(task, blame.label)
+            outcome: Any = task.result()
+        except WorkersDied as error:
+            raise _unfit(call, error.what) from error
+        except WorkerError:
+            return call.run(env, columns, len(rows), hashes)  # what it takes or makes does not go to another process
+        finally:
+            recovery.close()
+        return outcome  # type: ignore[no-any-return]
 
 
 def _numbered(rows: int) -> Keys:
@@ -106,32 +99,10 @@ def _numbered(rows: int) -> Keys:
     return Keys(np.arange(rows, dtype=np.int64), source=_NOBODY)
 
 
-def apart_for(executor: Any, workers: int | None, deaths: Deaths) -> Apart | None:
+def apart_for(executor: Any, workers: int | None, deaths: Deaths, patience: Patience | None = None) -> Apart | None:
     """What a loader on this executor gives its samples; None where its tasks run in this process, or far away."""
-    return Apart(workers or available_cpus(), deaths) if executor == "processes" else None
-
-
-def _wait(task: Future[Outcome], place: Place | None, timeout: float | None) -> Outcome:
-    """The outcome; a process whose row takes too long is ended."""
-    if timeout is None or place is None:
-        return task.result()
-    while True:
-        try:
-            return task.result(timeout / 4)
-        except TimeoutError:
-            seen = the_board().read(place)
-            if not task.done() and seen is not None and seen.overdue(time.monotonic()):
-                with suppress(ProcessLookupError):
-                    os.kill(seen.pid, signal.SIGKILL)
-
-
-def _bad_row(seen: Written | None, how: str) -> BadRow | None:
-    """The row that a worker was at when it ended, if that is known."""
-    if seen is None or seen.mark.rows != 1:
-        return None
-    if seen.overdue(time.monotonic()):
-        return BadRow(seen.mark, f"no result within timeout={seen.limit:g} s", hung=True)
-    return BadRow(seen.mark, how)
+    executor, workers = of_fork(executor, workers)
+    return Apart(workers or available_cpus(), deaths, patience) if executor == "processes" else None
 
 
 def _unfit(call: Call, how: str) -> WorkerError:
@@ -143,12 +114,43 @@ def _unfit(call: Call, how: str) -> WorkerError:
     )
 
 
+def _unused(block: Block, _env: Env) -> Block:
+    return block
+
+
 def _call(
     code: Code, env: Env, marks: Marks | None, rows: Block, columns: list[list[Any]], hashes: Hashes | None
-) -> Outcome:
+) -> Outcome | Verdict:
     (call,) = code.load()
+    if marks is not None and marks.suspect is not None:
+        step = Step(_Some(call, rows.keys, columns, hashes), (call.blame.index,), call.blame.label, call.blame.site)
+        return try_block(Program((step,)), rows, replace(env, marks=marks))
     if marks is not None:
-        marks.enter(call.blame.index, rows, divisible=True)
         env = replace(env, marks=marks)
-    results, failures = call.run(env, columns, len(rows), hashes)
+        marks.enter(call.blame.index, rows, divisible=True)
+
+    def work() -> Outcome:
+        return _portable(*call.run(env, columns, len(rows), hashes))
+
+    return work() if env.numeric is None else env.numeric.run(work, again=False)
+
+
+def _portable(results: list[Any], failures: dict[int, Any]) -> Outcome:
     return results, {i: replace(f, cause=f.cause and portable(f.cause)) for i, f in failures.items()}
+
+
+@dataclass(frozen=True)
+class _Some:
+    """Calls for some of the rows, as a kernel; what they return is not asked for."""
+
+    call: Call
+    keys: Keys
+    columns: list[list[Any]]
+    hashes: Hashes | None
+
+    def __call__(self, block: Block, env: Env, /) -> Block:
+        places = {key: i for i, key in enumerate(each_key(self.keys))}
+        chosen = [places[key] for key in each_key(block.keys)]
+        arguments = [[column[i] for i in chosen] for column in self.columns]
+        self.call.run(env, arguments, len(chosen), None if self.hashes is None else self.hashes[chosen])
+        return block

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from cedar import graph
 from cedar.block import Block, concat_blocks
@@ -16,6 +17,7 @@ from cedar.execution.chain import Reader
 from cedar.execution.copying import plain_copy
 from cedar.execution.dedup import has_dedup, wide_sample
 from cedar.graph import Node
+from cedar.numeric import NumericEnvironment
 from cedar.operators.base import Bound, Env, Kernel, RowOperator, StreamOperator
 from cedar.operators.dedup_kernels import for_groups
 from cedar.operators.transform import Transform
@@ -43,9 +45,11 @@ class Binding:
         self.index = {id(node): i for i, node in enumerate(self.nodes)}
         self.sources = graph.sources(root)
         self.labels = _labels(self.nodes)
-        self._on_error = on_error
-        self._apart = apart
-        self.check_env = Env(env.seed, 0, env.instances, sampling=True, apart=apart)
+        self.on_error = on_error
+        self.apart = apart
+        # Only functions, and sources of the user's, can tell one numeric environment from another.
+        self.numeric = env.numeric if graph.calls_functions(root) else None
+        self.check_env = Env(env.seed, 0, env.instances, sampling=True, apart=apart, numeric=self.numeric)
         self.marks = has_dedup(root)
         self._kernels: dict[int, Kernel] = {}
         self._bound: dict[int, Kernel] = {}
@@ -56,6 +60,13 @@ class Binding:
         self._draws = _draw_seeds(self.nodes)
         self.schemas = graph.schemas(root)
         self.batched = graph.batched(root)
+
+    def begin(self, numeric: NumericEnvironment) -> NumericEnvironment | None:
+        """A run begins: the environment of its functions; None where it calls none."""
+        if self.numeric is not None:
+            self.numeric = numeric
+            self.check_env = replace(self.check_env, numeric=numeric)
+        return self.numeric
 
     # Nodes of a plan's graph are answered for by the nodes of the pipeline as written that they stand for.
 
@@ -83,7 +94,7 @@ class Binding:
     def policy(self, node: Node) -> Skip | None:
         """What happens to a row that fails in this operator."""
         own = node.operator.policy() if isinstance(node.operator, RowOperator) else None
-        return own if own is not None else self._on_error
+        return own if own is not None else self.on_error
 
     def keeps_rows(self, node: Node) -> bool:
         """Slots in and slots out are the same."""
@@ -167,8 +178,8 @@ class Binding:
 
     def _for_calls(self, node: Node, block: Block) -> Block:
         """The block, whose rows an operator's function is called with next: it may change arrays of the run's."""
-        if self._apart is not None:
-            self._apart.enter(block)  # calls are made in another process
+        if self.apart is not None:
+            self.apart.enter(block)  # calls are made in another process
             return block
         fn = getattr(node.operator, "fn", None)
         return block if fn is None or isinstance(fn, Transform) else plain_copy(block)

@@ -38,6 +38,7 @@ class KeptReader:
         where: as ``cache(where)`` takes it.
         fingerprint: of the last of the kept nodes.
         branches: of the concats in between, which the keys of the kept rows tell.
+        version: stands for the functions, where the user says so.
     """
 
     reader: Any
@@ -46,10 +47,13 @@ class KeptReader:
     where: str
     fingerprint: Fingerprint
     branches: tuple[int, ...] = ()
+    version: str | None = None
     record: Record = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "record", self.store.described(self.fingerprint))
+        object.__setattr__(self, "record", self.store.described(self.fingerprint, self.version))
+        if self.record.unknown:  # another run cannot know that it is the same work
+            object.__setattr__(self, "where", "memory")
 
     def read_blocks(self, split: Split, lap: int, env: Env, timing: Timing | None = None) -> Iterator[Block]:
         """The blocks of a split behind the program, from the store if they are there.
@@ -86,8 +90,6 @@ class KeptReader:
         timing.rows_read += made.timing.rows_read
         timing.rows_kept += made.timing.rows_kept
         timing.fell_back += made.timing.fell_back
-        timing.audited += made.timing.audited
-        timing.difference = timing.difference or made.timing.difference
         timing.seen.update(made.timing.seen)
         timing.read_columns.update(made.timing.read_columns)
         return made.blocks
@@ -104,6 +106,9 @@ class KeptReader:
         Raises:
             PipelineError: the place is a directory that others can write.
         """
+        if self.record.unknown:
+            told = "; ".join(self.record.unknown)
+            return f"miss: kept in memory, for this loader alone: {told}; cache(where, version=...) tells in its place"
         identity = self._identity()
         if identity is None:
             return "hit or miss is known once rows are read: this source does not tell when its data change"

@@ -48,21 +48,22 @@ class Calls:
         if self._inline:
             return self._wait(work)
         with self._busy:
-            self._check()
+            self.check()
             return work()
 
     def _wait(self, work: Callable[[], T]) -> T:
         done: Future[T] = Future()
         self._jobs.put((work, done))
         while True:
-            self._check()
+            self.check()
             try:
                 return done.result(_GLANCE)
             except TimeoutError:
                 if done.done():  # the work's own
                     raise
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises Over once the run, or the program, has ended."""
         if self.over:
             raise Over
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from cedar.block import Block, Skipped, concat_blocks
-from cedar.columns import as_column, nbytes
+from cedar.boundary import as_column
+from cedar.columns import nbytes
 from cedar.cursor import Keys
 from cedar.datasets.base import Chunk, Split, offsets_of
 from cedar.datasets.requests import Use, counting
 from cedar.errors import CedarError, RowError, Site, SourceError, raised
 from cedar.execution import clocks
-from cedar.execution.comparing import difference
-from cedar.execution.copying import own_copy
+from cedar.execution.copying import own_copy, plain_copy
 from cedar.execution.observing import Sizes, observe
 from cedar.operators.base import Env, Kernel
 from cedar.operators.marks import Marks, reading
@@ -71,8 +72,6 @@ class Timing:
         read_columns: decoded bytes of the rows left.
         seen: figures per operator, of tasks that look closely.
         fell_back: blocks that were run again in the order as written.
-        audited: blocks that were run both ways.
-        difference: what the audit found.
         storage: requests to storage other than local files.
     """
 
@@ -86,8 +85,6 @@ class Timing:
     read_columns: dict[str, int] = field(default_factory=dict)
     seen: dict[int, Observation] = field(default_factory=dict)
     fell_back: int = 0
-    audited: int = 0
-    difference: str = ""
     storage: Use = field(default_factory=Use)
 
 
@@ -173,30 +170,18 @@ def _run_parts(step: Step, block: Block, env: Env, timing: Timing, sizes: Sizes)
 
 
 def run_program(program: Program, block: Block, env: Env, timing: Timing) -> Block:
-    """The block after a program. Where the plan's order raises, the order as written decides; audits compare both."""
+    """The block after a program. Where the plan's order raises, the order as written decides."""
     if program.written is None:
         return run_steps(program.steps, block, env, timing)
-    spare = own_copy(block) if env.watch == "audit" else block
     try:
-        done = run_steps(program.steps, block, env, timing)
+        return run_steps(program.steps, block, env, timing)
     except Exception:  # noqa: BLE001 - whatever it is, the order as written raises it again if it is an error there
         timing.fell_back += 1
-        return run_steps(program.written, spare, _quiet(env), Timing())
-    if env.watch == "audit":
-        written = run_steps(program.written, spare, _quiet(env), Timing())
-        return _compared(timing, [done], [written])[0]
-    return done
+        return run_steps(program.written, block, _quiet(env), Timing())
 
 
 def _quiet(env: Env) -> Env:
     return replace(env, watch="")
-
-
-def _compared(timing: Timing, done: list[Block], written: list[Block]) -> list[Block]:
-    """The blocks as written where the plan's are others, and a note of it."""
-    timing.audited += 1
-    timing.difference = difference(done, written) or ""
-    return written if timing.difference else done
 
 
 def _failed(step: Step, block: Block, error: BaseException) -> RowError:
@@ -211,8 +196,18 @@ def _failed(step: Step, block: Block, error: BaseException) -> RowError:
 
 def run_block(program: Program, block: Block, env: Env) -> Result:
     """One task of a stage above another."""
-    timing = Timing()
-    return Result([run_program(program, block, env, timing)], timing)
+
+    def work() -> Result:
+        timing = Timing()
+        return Result([run_program(program, plain_copy(block) if first else block, env, timing)], timing)
+
+    # The first time, functions may bring libraries, and are then called once more, on the block as it was.
+    first = env.numeric is not None and _first_runs.get(id(program)) is not program
+    _first_runs[id(program)] = program
+    return work() if env.numeric is None else env.numeric.run(work, again=first)
+
+
+_first_runs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()  # that this process has run
 
 
 def chunk_block(chunk: Chunk, split: Any, first: int, ordinal: int, lap: int) -> Block:
@@ -267,9 +262,15 @@ class Reader:
 
 def read_split(program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0) -> Result:
     """One task of a stage that reads: a whole split through the chain, from row number ``first`` on."""
-    timing = Timing()
-    with counting(timing.storage):
-        return _read_split(program, reader, split, lap, env, first, timing)
+
+    def work() -> Result:
+        timing = Timing()
+        with counting(timing.storage):
+            return _read_split(program, reader, split, lap, env, first, timing)
+
+    if env.numeric is None:
+        return work()
+    return env.numeric.run(work, again=not getattr(getattr(_plain(reader), "source", None), "one_pass", False))
 
 
 def _read_split(program: Program, reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing) -> Result:
@@ -280,8 +281,6 @@ def _read_split(program: Program, reader: Any, split: Split, lap: int, env: Env,
     except Exception:  # noqa: BLE001 - see run_program
         timing.fell_back += 1
         return Result(_read_written(program, reader, split, lap, env, first), timing)
-    if env.watch == "audit":
-        blocks = _compared(timing, blocks, _read_written(program, reader, split, lap, env, first))
     return Result(blocks, timing)
 
 
@@ -298,7 +297,7 @@ def _read(
     scans = not isinstance(reader, Reader)
     blocks = []
     inside = clocks.Reading(0.0, 0.0)  # of the steps
-    for block in _marked(_blocks_of(reader, split, lap, env, scanning), reader, split, first, env):
+    for block in marked(_blocks_of(reader, split, lap, env, scanning), reader, split, first, env):
         timing.rows_left += block.slots
         if env.watch == "detail":
             for name, column in block.columns.items():
@@ -306,13 +305,11 @@ def _read(
         if env.watch == "audit":  # the objects of a list are the same when it is read again
             block = own_copy(block)
         entered = clocks.now()
-        blocks.append(run_steps(steps, _from_row(block, first), env, timing))
+        blocks.append(run_steps(steps, from_row(block, first), env, timing))
         inside = inside.plus(clocks.now().since(entered))
     timing.rows_read += scanning.rows_read if scans else timing.rows_left
     timing.rows_kept += scanning.rows_kept
     timing.fell_back += scanning.fell_back
-    timing.audited += scanning.audited
-    timing.difference = timing.difference or scanning.difference
     for operator, seen in scanning.seen.items():
         timing.seen[operator] = seen
         inside = inside.plus(clocks.Reading(seen.wall, seen.cpu))
@@ -321,9 +318,9 @@ def _read(
     return blocks
 
 
-def _marked(blocks: Iterator[Block], reader: Any, split: Split, first: int, env: Env) -> Iterator[Block]:
+def marked(blocks: Iterator[Block], reader: Any, split: Split, first: int, env: Env) -> Iterator[Block]:
     """The blocks, read while the marks say so."""
-    plain = getattr(reader, "plain", getattr(reader, "_plain", reader))
+    plain = _plain(reader)
     if env.marks is None:
         yield from blocks
         return
@@ -336,13 +333,17 @@ def _marked(blocks: Iterator[Block], reader: Any, split: Split, first: int, env:
         yield block
 
 
+def _plain(reader: Any) -> Any:
+    return getattr(reader, "plain", getattr(reader, "_plain", reader))
+
+
 def _blocks_of(reader: Any, split: Split, lap: int, env: Env, scanning: Timing) -> Iterator[Block]:
     if isinstance(reader, Reader):
         return reader.blocks(split, lap)
     return reader.read_blocks(split, lap, env, scanning)  # type: ignore[no-any-return]
 
 
-def _from_row(block: Block, first: int) -> Block:
+def from_row(block: Block, first: int) -> Block:
     """Without the rows before row number ``first`` of their file."""
     if not first or not block.slots:
         return block
@@ -356,7 +357,7 @@ def guarded(source: Any, split: Any, read: Any = None) -> Any:
         yield from (read or source.read)(split)
     except CedarError:
         raise
-    except Exception as error:
+    except raised() as error:
         url = source.url(getattr(split, "file", 0))
         raise SourceError(
             f"{url} cannot be read: {type(error).__name__}: {error}",

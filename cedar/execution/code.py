@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import platform
 import sys
-import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cedar import forks
 from cedar.errors import WorkerError
 from cedar.execution.unpicklable import unsendable_code
 from cedar.operators.base import Env, Instances
 
 _KEPT = 32  # loaded at a time in a process
-_loading = threading.RLock()  # a worker of a cluster may run several threads
+_loading = forks.Lock()  # a worker of a cluster may run several threads
 _loaded: OrderedDict[str, Any] = OrderedDict()
 _instances: dict[str, Instances] = {}
 

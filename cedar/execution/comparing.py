@@ -59,6 +59,8 @@ def _same_keys(ours: Keys, theirs: Keys) -> bool:
 
 def _differs(ours: Column, theirs: Column) -> str | None:
     ours, theirs = plain(ours), plain(theirs)
+    if not isinstance(ours, pa.Array) and not isinstance(ours, np.ndarray):
+        return _handed_over(ours, theirs)
     if isinstance(ours, pa.Array) != isinstance(theirs, pa.Array):
         return f"{type(ours).__name__} in the plan, {type(theirs).__name__} as written"
     if isinstance(ours, pa.Array):
@@ -71,6 +73,40 @@ def _differs(ours: Column, theirs: Column) -> str | None:
         return None if all(_same_object(a, b) for a, b in zip(ours, theirs, strict=True)) else _first(ours, theirs)
     same = _plain_nan(ours).tobytes() == _plain_nan(theirs).tobytes()
     return None if same else _first(ours, theirs)
+
+
+def _handed_over(ours: Any, theirs: Any) -> str | None:
+    """Of columns in the caller's format: tensors, and lists of them; equal rows may be held together in other ways."""
+    if type(ours) is not type(theirs):
+        return f"{type(ours).__name__} in the plan, {type(theirs).__name__} as written"
+    if hasattr(ours, "expand_weights"):
+        pairs = [(ours.expand()[name], theirs.expand().get(name)) for name in ours.expand()]
+        return next((found for pair in pairs if (found := _handed_over(*pair)) is not None), None)
+    if hasattr(ours, "offsets"):
+        pairs = [(ours.values, theirs.values), (ours.offsets, theirs.offsets)]
+        return next((found for pair in pairs if (found := _part(*pair)) is not None), None)
+    return _part(ours, theirs)
+
+
+def _part(ours: Any, theirs: Any) -> str | None:
+    return _differs(_on_host(ours), _on_host(theirs)) if hasattr(ours, "dtype") else _objects(ours, theirs)
+
+
+def _on_host(values: Any) -> Any:
+    """A tensor as an array of its bits, where NumPy has no such floats."""
+    if isinstance(values, pa.Array | np.ndarray) or not hasattr(values, "detach"):
+        return values
+    values = values.detach().cpu()
+    try:
+        return values.numpy()
+    except TypeError:
+        import torch
+
+        return values.view(torch.int16).numpy()
+
+
+def _objects(ours: Any, theirs: Any) -> str | None:
+    return None if _same_object(ours, theirs) else f"{ours!r:.60} in the plan, {theirs!r:.60} as written"
 
 
 def _plain_nan(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -115,7 +151,7 @@ def _same_object(ours: Any, theirs: Any) -> bool:
             return True
 
 
-def _first(ours: Sequence[Any], theirs: Sequence[Any]) -> str:
+def _first(ours: Any, theirs: Any) -> str:
     for row, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         if not _same_object(a, b):
             return f"row {row}: {a!r:.60} in the plan, {b!r:.60} as written"

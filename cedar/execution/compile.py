@@ -36,7 +36,6 @@ from cedar.operators.cache import Cache
 from cedar.operators.concat import Concat
 from cedar.operators.shuffle import Shuffle
 from cedar.plan.stages import Stage, Stages
-from cedar.redact import redact_url
 from cedar.stream import Stream
 
 _SPLITS_PER_WORKER = 8
@@ -86,7 +85,7 @@ class Compiler:
         self._dry = dry
         self._consumers = Counter(id(child) for node in self._nodes for child in node.inputs)
         self._shared: dict[int, SharedStream] = {}
-        self._where = kept_nodes(self._nodes)
+        self._caches = kept_nodes(self._nodes)
         self.plan = Stages()
 
     # ---- the top -----------------------------------------------------------------------------------------------------
@@ -277,7 +276,7 @@ class Compiler:
         read = operator.source if self._dry else as_read(operator.source, self.binding, links)
         plain = Reader(read, ordinal, index, label, policy, source.site)
         reader = self._programs.scan(source, plain)
-        if streaming and any(isinstance(n, Node) and id(n) in self._where for n in links):
+        if streaming and any(isinstance(n, Node) and id(n) in self._caches for n in links):
             self.plan.notes.append(f"cache() keeps nothing of {label}: it cannot be split")
         kept = 0 if streaming else self._kept(links)
         splits = self.binding.splits(source)
@@ -285,13 +284,14 @@ class Compiler:
         if not kept:
             return Segment(reader, operator.source, index, program, splits)
         top = next(n for n in reversed(links[:kept]) if isinstance(n, Node))
-        where = self._where[id(top)]
+        cache = self._caches[id(top)]
         below = self._programs.of(links[:kept], scan=source)
         branches = tuple(link.index for link in links[:kept] if isinstance(link, Within))
-        keeper = KeptReader(reader, below, self._store, where, fingerprint(top, self.binding.root), branches)
+        made = fingerprint(top, self.binding.root)
+        keeper = KeptReader(reader, below, self._store, cache.where, made, branches, cache.version)
         last = self._last_label(source, links[:kept])
         state = f"; {keeper.describe(splits)}" if self._dry else ""
-        self.plan.notes.append(f"cache({redact_url(where)!r}) keeps what comes out of {last}, split by split{state}")
+        self.plan.notes.append(f"{cache.label()} keeps what comes out of {last}, split by split{state}")
         return Segment(keeper, operator.source, index, program, splits)
 
     def _last_label(self, source: Node, links: Sequence[Link]) -> str:
@@ -305,7 +305,7 @@ class Compiler:
         random = next((n for n in nodes if n.operator.effects().random), None)
         stop = next((i for i, n in enumerate(links) if n is random), len(links)) if random else len(links)
         return max(
-            (i + 1 for i, n in enumerate(links[:stop]) if isinstance(n, Node) and id(n) in self._where), default=0
+            (i + 1 for i, n in enumerate(links[:stop]) if isinstance(n, Node) and id(n) in self._caches), default=0
         )
 
     def _planned(self, kind: Literal["read", "task", "stream"], nodes: Sequence[Node], detail: str) -> None:

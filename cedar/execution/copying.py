@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,12 @@ def own_copy(block: Block) -> Block:
 
     Objects that cannot be copied, such as handles, are shared, too.
     """
-    columns = {name: _own(column) for name, column in block.columns.items()}
-    return block.only_columns(columns)
+    return block.only_columns(own_columns(block.columns))
+
+
+def own_columns(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """The same of columns without keys."""
+    return {name: _own(column) for name, column in columns.items()}
 
 
 def plain_copy(block: Block) -> Block:

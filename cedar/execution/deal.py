@@ -17,6 +17,7 @@ from cedar.stream import Count
 
 Interval: TypeAlias = tuple[int, float]  # up to infinity
 EVERYTHING = 1 << 60  # taken by a rank that is through an epoch
+_APART = 1 << 17  # units that one rank may be ahead of another: they are listed one by one
 History: TypeAlias = list[Any]  # [[world, chunk, [taken by each rank]], ...], oldest first
 
 
@@ -62,6 +63,11 @@ def remaining(total: Count, history: History, last: str) -> list[Interval]:
                     fix="save the states of all ranks at the same step",
                 )
             least = min(taken)
+            if max(taken) - least > _APART:
+                raise ResumeError(
+                    f"one rank has {max(taken) - least:,} units more than another, which no run comes to",
+                    fix="use the states as they were saved",
+                )
             consumed.append((0, least * world))
             consumed += [(r + k * world, r + k * world + 1) for r, mine in enumerate(taken) for k in range(least, mine)]
         else:

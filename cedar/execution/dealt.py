@@ -10,7 +10,7 @@ from typing import Any
 from cedar.block import Block
 from cedar.cursor import no_keys
 from cedar.execution.deal import Numbers, dealt_runs, remaining
-from cedar.stream import PENDING, At, Flow, Piece, Pulled, Rows, Stream
+from cedar.stream import PENDING, At, Flow, Piece, Pulled, Rows, Stream, is_count, is_list
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,14 @@ class DealtStream(Stream):
 
     def start(self) -> At:
         return [0, None, None]
+
+    def fits(self, at: At) -> bool:
+        return (
+            is_list(at, 3)
+            and is_count(at[0])
+            and (at[1] is None or self.source.fits_position(at[1]))
+            and (at[2] is None or is_count(at[2]))
+        )
 
     def open_at(self, at: At, lap: int) -> Flow:
         taken, below, number = at

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from cedar.errors import ResumeError
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
 from cedar.execution.chain import Step
+from cedar.execution.checking import as_tolerated, compared, tolerated
 from cedar.execution.compile import Compiler
 from cedar.execution.dealt import DealtStream, Share
 from cedar.execution.metrics import Metrics
@@ -21,9 +25,11 @@ from cedar.execution.stage import StageStream
 from cedar.execution.tasks import Tasks
 from cedar.execution.watcher import Watcher
 from cedar.operators.base import Env, Instances, StreamOperator
-from cedar.stream import Count, Fenced, Flow, Piece, Position
+from cedar.plan.data import Plan
+from cedar.stream import PENDING, Count, Fenced, Flow, Piece, Position, Stream
 
 _log = logging.getLogger("cedar")
+_PAUSE = 0.001  # seconds between two looks whether an audit is ready
 
 
 def is_local(binding: Binding) -> bool:
@@ -52,16 +58,26 @@ class Job:
         history: list[Any],
         lane: tuple[int, int] | None = None,
         dry: bool = False,
+        written: Plan | None = None,
     ) -> tuple[StageStream, DealtStream]:
-        """The top stage of this rank, and its dealt stream; ``dry`` ones can only be counted."""
-        watcher = Watcher() if dry else self.plans.watcher(runner)
-        tasks = Tasks(
-            runner, Env(self.seed, epoch, self.instances), self.metrics, watcher, getattr(runner, "others", None)
-        )
+        """The top stage of this rank, and its dealt stream; ``dry`` ones can only be counted.
+
+        Args:
+            written: a plan to compare with: the streams are those of the pipeline as the user wrote it.
+        """
+        plain = dry or written is not None
+        watcher = Watcher() if plain else self.plans.watcher(runner)
+        metrics = self.metrics if written is None else Metrics()
+        watch: Literal["", "audit"] = "" if written is None else "audit"
+        env = Env(self.seed, epoch, self.instances, watch=watch, numeric=self.binding.numeric)
+        tasks = Tasks(runner, env, metrics, watcher, getattr(runner, "others", None))
         number = self.rank.rank
         slices = (number, self.rank.world) if self.split_batches else None
-        root = None if dry or not self.plans.rewrites else self.plans.current.root
-        compiler = Compiler(self.binding, tasks, self.store, slices, lane, dry, root)
+        root = None if plain or not self.plans.rewrites else self.plans.current.root
+        store = self.store if written is None else Store()  # of which a plan made some
+        if written is not None and (inexact := tolerated(written)):
+            root = as_tolerated(self.binding.root, inexact)
+        compiler = Compiler(self.binding, tasks, store, slices, lane, dry, root)
         alone = self.split_batches or lane is not None
         share = Share(
             rank=0 if alone else number,
@@ -132,12 +148,19 @@ class DataEpoch:
         while True:
             flow: Flow | None = None
             try:
+                opened, opening = time.perf_counter(), 0.0
                 flow = self._open(lane)
                 while True:
                     piece = flow.pull(True)
+                    opening = opening or time.perf_counter() - opened
                     if not isinstance(piece, Piece):
                         return
-                    if piece.units:
+                    if piece.units and plans.audit_due(opening):
+                        pieces = self._audited(piece, lane)
+                        yield from pieces or [piece]
+                        if pieces:
+                            break
+                    elif piece.units:
                         yield piece
                     plans.poll()
             except Exception as error:  # nothing is looked up for what closes the generator, maybe as Python ends
@@ -147,13 +170,46 @@ class DataEpoch:
                 if flow is not None:
                     flow.close()
 
+    def _audited(self, piece: Piece, lane: tuple[int, int] | None) -> list[Piece]:
+        """The units of a piece as the pipeline as written has them, where those are others; nothing else of the plan's
+        is taken for this: sources are read whole, and kernels bound, placed and fused as without a plan.
+        """
+        job, plans = self._job, self._job.plans
+        began = time.perf_counter()
+        history = [] if lane is not None else self._history
+        top, _ = job.streams(self._runner, self.epoch, history, lane, written=plans.current)
+        flow = top.open([piece.at, piece.skip])
+        found: list[Piece] = []
+        limit = plans.audit_seconds
+        try:
+            while sum(each.units for each in found) < piece.units:
+                each = flow.pull(limit == math.inf)
+                if each is PENDING and time.perf_counter() - began > limit:
+                    plans.audit(time.perf_counter() - began, None, done=False)
+                    return []
+                if each is PENDING:
+                    time.sleep(_PAUSE)
+                elif each is None:
+                    break
+                elif each.units:
+                    found.append(each)
+        finally:
+            flow.close()
+        units = [each.slice(0, each.units) for each in found]
+        over = sum(each.units for each in units) - piece.units
+        if over > 0:
+            units[-1] = units[-1].slice(0, units[-1].units - over)
+        why = compared([piece.rows.gather()], [each.rows.gather() for each in units], batched=piece.batch)
+        plans.audit(time.perf_counter() - began, why)
+        return [] if why is None else found
+
     def _open(self, lane: tuple[int, int] | None) -> Flow:
         self._settle()
         if lane is not None:
             assert self._lanes is not None
             top, dealt = self._job.streams(self._runner, self.epoch, [], lane)
             self._job.plans.reads(1 / lane[1])
-            return top.open(self._lanes[self._lane][2] or [dealt.start(), 0])
+            return _at(top, self._lanes[self._lane][2] or [dealt.start(), 0])
         top, dealt = self._job.streams(self._runner, self.epoch, self._history)
         self._job.plans.reads(1.0 if dealt.count is None else 1 / dealt.share.world)
         if dealt.count == 0 and dealt.source.count and not self._history:
@@ -161,7 +217,7 @@ class DataEpoch:
                 'epoch %d has %d unit(s) for %d ranks: with last="drop" none is delivered; use smaller batches, '
                 'fewer ranks, or last="keep" or "pad"', self.epoch, dealt.source.count, self._job.rank.world,
             )  # fmt: skip
-        return top.open(self._deal or [dealt.start(), 0])
+        return _at(top, self._deal or [dealt.start(), 0])
 
     def delivered(self, piece: Piece, unit: int) -> None:
         """Unit ``unit`` of a piece is about to be handed over; what that means is worked out when somebody asks."""
@@ -180,3 +236,14 @@ class DataEpoch:
             self._deal = deal
         else:
             self._lanes[self._lane][2] = deal
+
+
+def _at(top: Stream, position: Position) -> Flow:
+    """The stream, opened; a position that a state holds may be anything."""
+    if not top.fits_position(position):
+        raise ResumeError(
+            "the position in the state is none of this pipeline: the state was edited or damaged",
+            done="nothing was read",
+            fix="use the state as it was saved",
+        )
+    return top.open(position)

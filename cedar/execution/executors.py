@@ -8,8 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
+from cedar import forks
 from cedar.errors import PlanError, user_site
 from cedar.execution.dask import names_cluster, open_cluster
+from cedar.numeric import keep_in_this_thread
+from cedar.operators.constructing import constructing
 from cedar.profile.quota import cores
 
 
@@ -30,12 +33,24 @@ def available_cpus() -> int:
     return cores()
 
 
+def of_fork(executor: Any, workers: int | None) -> tuple[Any, int | None]:
+    """The executor and its workers; in a process that was forked after cedar was used, fresh processes for threads."""
+    if forks.lost() and executor in ("auto", "threads", "inline"):
+        return "processes", 1 if executor == "inline" else workers
+    return executor, workers
+
+
 def _inline(_workers: int) -> Executor:
     return InlineExecutor()
 
 
 def _threads(workers: int) -> Executor:
-    return ThreadPoolExecutor(workers, thread_name_prefix="cedar")
+    return own_threads(workers)
+
+
+def own_threads(workers: int) -> Executor:
+    """A pool whose threads run tasks and nothing else."""
+    return ThreadPoolExecutor(workers, thread_name_prefix="cedar", initializer=keep_in_this_thread)
 
 
 def _processes(workers: int) -> Executor:
@@ -65,6 +80,8 @@ def open_executor(executor: Any, workers: int | None) -> Executor:
     """
     if names_cluster(executor):
         return open_cluster(executor, workers)
+    if executor == "threads" and constructing():
+        executor = "inline"
     return EXECUTORS[executor](workers or available_cpus()) if isinstance(executor, str) else executor
 
 
@@ -72,6 +89,12 @@ def check_executor(executor: Any) -> None:
     """Raises PlanError for an executor that is not there, or that would hang."""
     if isinstance(executor, ProcessPoolExecutor):
         _check_start_method(executor)
+    if isinstance(executor, ThreadPoolExecutor) and any(not thread.is_alive() for thread in executor._threads):
+        raise PlanError(
+            "the executor's threads are those of the process that this one was forked from",
+            site=user_site(),
+            fix=f"make the executor in this process, or leave executor= out; or {forks.START}",
+        )
     known = isinstance(executor, str) and executor in ("auto", *EXECUTORS)
     if known or isinstance(executor, Executor) or names_cluster(executor):
         return

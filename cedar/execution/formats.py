@@ -24,7 +24,7 @@ def check_format(name: str, site: Site | None) -> None:
         import importlib.util
 
         if importlib.util.find_spec("torch") is None:
-            raise PipelineError('format="torch" needs torch', site=site, fix='pip install "cedar[torch]"')
+            raise PipelineError('format="torch" needs torch', site=site, fix='pip install "cedar-data[torch]"')
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,9 @@ class GroupStage(Stream):
         at, _ = self._stage.seek(unit // self._size, lap)
         return [at, unit % self._size]
 
+    def fits(self, at: At) -> bool:
+        return self._stage.fits(at)
+
     def open_at(self, at: At, lap: int) -> Flow:
         return _GroupFlow(self._stage.open([at, 0], lap))
 

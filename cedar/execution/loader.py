@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import time
+import warnings
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
+from cedar import forks
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import asked_outside_tasks
-from cedar.errors import CedarError, PipelineError, ResumeError, user_site
+from cedar.errors import CedarError, PipelineError, ResumeError, WorkerError, user_site
 from cedar.execution.account import ROWS_PER_LOOK, Account, OwnTime
 from cedar.execution.apart import apart_for
 from cedar.execution.binding import Binding
@@ -21,19 +25,21 @@ from cedar.execution.device import check_device, make_mover
 from cedar.execution.device_ahead import AheadEpoch, deliver
 from cedar.execution.drop_in import DataLoaderLike
 from cedar.execution.epoch import DataEpoch, Job
-from cedar.execution.executors import check_executor
+from cedar.execution.executors import check_executor, of_fork
 from cedar.execution.formats import Finish, check_format
 from cedar.execution.metrics import Metrics, Report, make_report
 from cedar.execution.nodes import rows_per_unit
 from cedar.execution.options import Options, check_slices, checked
 from cedar.execution.planning import Plans
 from cedar.execution.ranks import find_rank, refuse_workers
+from cedar.execution.recovery import Patience
 from cedar.execution.replay import Replay, Replays
 from cedar.execution.runner import Runner, Runners
 from cedar.execution.state import VERSION, Identity, choose, copied, seal, validated
 from cedar.execution.tasks import Tasks
 from cedar.execution.units import Units, left
 from cedar.graph import Node, sources
+from cedar.numeric import NumericEnvironment, held
 from cedar.operators.base import Env, Instances
 from cedar.operators.take import whole
 from cedar.plan.data import Plan
@@ -61,12 +67,14 @@ class Loader(DataLoaderLike):
         check_format(options.format, site)
         options = checked(options, site)
         check_device(options.device, options.format, site)
-        self._options, self._site = options, site
+        self._options, self._site, self._pid = options, site, os.getpid()
         self.rank = find_rank(options.rank, options.world, options.subgroup, site)
         instances = Instances()
         self._metrics = Metrics()
-        apart = apart_for(options.executor, options.workers, self._metrics.deaths)
-        self._binding = Binding(root, options.on_error, Env(options.seed, options.epoch, instances), apart)
+        apart = apart_for(options.executor, options.workers, self._metrics.deaths, Patience(options.timeout))
+        self._kept: NumericEnvironment | None = options.plan.numeric if options.plan is not None else None
+        env = Env(options.seed, options.epoch, instances, numeric=self._environment())
+        self._binding = Binding(root, options.on_error, env, apart)
         self._batched = self._binding.batched[id(root)]
         if options.split_batches:
             check_slices(self._binding, self._batched, self.rank.world, site)
@@ -76,7 +84,7 @@ class Loader(DataLoaderLike):
         whole = self._batched and not options.as_blocks
         finish = (Step(last, (), f"format={options.format!r}"),) if whole else ()
         plan = options.plan or (options.planner.begin() if options.planner else Plan.as_written(root))
-        self._plans = Plans(options.planner, plan, binding, self._metrics)
+        self._plans = Plans(options.planner, plan, binding, self._metrics, self.rank.world)
         self._job = Job(
             binding, self.rank, options.seed, options.split_batches, finish, instances, Store.within(plan.cache_bytes),
             self._metrics, self._plans,
@@ -90,10 +98,16 @@ class Loader(DataLoaderLike):
         self._deliverer: DataEpoch | AheadEpoch | None = None
         self._begin_epoch(options.epoch)
 
+    def _environment(self) -> NumericEnvironment:
+        """That of a run that begins here and now: the caller's, or that of a plan or state."""
+        caller = NumericEnvironment.of_caller()
+        return caller if self._kept is None else self._kept.again(caller)
+
     def _begin_epoch(self, epoch: int) -> None:
         """Stand at the beginning of an epoch; with ``steps``, the data go on where they were."""
         self.epoch = epoch
         self._step = 0
+        self._total: tuple[int, int | None] | None = None  # units of an epoch, once asked for
         self._data = epoch
         self._open: dict[str, Any] = {}
         self._live: DataEpoch | AheadEpoch | None = None  # the epoch whose entry in ``_open`` is behind
@@ -119,8 +133,20 @@ class Loader(DataLoaderLike):
 
     def __iter__(self) -> Iterator[Any]:
         refuse_workers(self.rank, self._site)
+        if os.getpid() != self._pid:
+            self._begin_in_fork()
         again, self._started = self._started, True
         return self._iterate(again)
+
+    def _begin_in_fork(self) -> None:
+        """Stand where the loader of the parent stood, with no thread, lock or worker of the parent's."""
+        stood = {name: self.__dict__[name] for name in ("epoch", "_step", "_data", "_begun", "_kept", "_started")}
+        stood |= {name: self.__dict__[name] for name in ("_resumed", "_placed", "_generation")}
+        opened, counted = self._opened(), (dict(self._account.budgets.counts), self._account.budgets.seen)
+        self.__init__(self._binding.root, self._options)  # type: ignore[misc] # nothing else may stay
+        self.__dict__.update(stood)
+        self._open = opened
+        self._account.budgets.start(*counted)
 
     def _iterate(self, again: bool) -> Iterator[Any]:
         self._generation += 1
@@ -129,15 +155,26 @@ class Loader(DataLoaderLike):
         if again:
             self._restart()
         self._resumed = False
-        runner = self._runner = Runner(self._options.executor, self._options.workers, self._metrics.deaths)
+        runner = self._runner = Runner(
+            *of_fork(self._options.executor, self._options.workers),
+            self._metrics.deaths,
+            Patience(self._options.timeout),
+            watched=True,
+        )
         runner.others = Runners(runner)
         self._ran_on, self._workers = runner.name, runner.workers
+        numeric = self._binding.begin(self._environment())
+        instances = self._job.instances
         self._plans.start(runner)
         metrics, began = self._metrics, time.perf_counter()
         own = OwnTime(metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_LOOK)
         before, entered = metrics.elapsed, began
         deliveries = self._deliveries(runner)
+        # A thread of the run may be at work whenever the caller is: what it holds, it holds until the run ends.
+        holding = held(numeric if runner.local and not runner.inline else None)
+        holding.__enter__()
         try:
+            instances.enter()
             own.enter()
             self._place(runner)
             for value in deliveries:
@@ -145,7 +182,17 @@ class Loader(DataLoaderLike):
                 left = time.perf_counter()
                 metrics.waited += left - entered
                 metrics.elapsed = before + left - began
+                if numeric is not None:
+                    instances.leave()
                 yield value
+                if os.getpid() != self._pid:
+                    raise WorkerError(
+                        "this process was forked in the middle of the iteration, whose threads and workers are the "
+                        "parent's",
+                        site=self._site,
+                        done="no row was delivered here; the parent goes on",
+                        fix=f"iterate the loader anew in this process, or {forks.START}",
+                    )
                 if self._generation != mine:
                     raise PipelineError(
                         "this iteration was superseded: the loader was closed, or iterated again",
@@ -153,6 +200,8 @@ class Loader(DataLoaderLike):
                         fix="one loader is one iteration at a time; make another loader",
                     )
                 entered = time.perf_counter()
+                if numeric is not None:
+                    instances.enter()
                 own.enter()
             own.leave()
             left = time.perf_counter()
@@ -163,9 +212,11 @@ class Loader(DataLoaderLike):
                 self._account.locate(error)
             raise
         finally:
+            instances.end()
             deliveries.close()
             runner.others.close()
             self._plans.close()
+            holding.__exit__(None, None, None)
         self._finish_epoch()
 
     def _stop(self) -> None:
@@ -265,11 +316,13 @@ class Loader(DataLoaderLike):
         identity = self._identity()
         return seal(
             {
-                "cedar": VERSION, "pipeline": identity.pipeline, "sources": identity.sources, "code": identity.code,
+                "cedar": VERSION, "pipeline": identity.pipeline, "sources": identity.sources, "files": identity.files,
+                "code": identity.code,
                 "seed": identity.seed, "split_batches": identity.split_batches, "steps": identity.steps,
                 "epoch": self.epoch, "step": self._step, "rank": self.rank.rank, "world": self.rank.world,
                 "data": self._data, "open": self._opened(), "begun": copied(self._begun),
                 "skipped": dict(self._account.budgets.counts), "seen": self._account.budgets.seen,
+                "numeric": None if self._binding.numeric is None else self._binding.numeric.to_json(),
             }
         )  # fmt: skip
 
@@ -298,6 +351,16 @@ class Loader(DataLoaderLike):
         else:
             self._begun = chosen["begun"]
         self._account.budgets.start(chosen["skipped"], chosen["seen"])
+        if self._binding.numeric is not None and chosen.get("numeric") is not None:
+            self._kept = NumericEnvironment.of_json(chosen["numeric"])
+            missing = self._kept.missing(NumericEnvironment.of_caller())
+            self._binding.begin(self._environment())
+            if missing:
+                warnings.warn(
+                    f"functions run in another numeric environment than the state's: {missing}; what they compute may "
+                    "differ in the last bits",
+                    stacklevel=2,
+                )
 
     def _chunk(self) -> int:
         tasks = Tasks(Runner("inline", 1), Env(), self._metrics)
@@ -364,6 +427,22 @@ class Loader(DataLoaderLike):
             raise TypeError(f"the length of this loader {why}; give steps= to fix it")
         return int(units)
 
+    def position(self) -> tuple[int, int | None]:
+        """How many units of this epoch were handed over, batches or rows, and how many there are, where that is known.
+
+        Example:
+            >>> import cedar
+            >>> loader = cedar.from_items([{"x": i} for i in range(4)]).batch(2).loader(executor="inline")
+            >>> next(iter(loader)) and loader.position()
+            (1, 2)
+        """
+        if self._total is None or self._total[0] != self.epoch:
+            try:
+                self._total = (self.epoch, len(self))
+            except TypeError:
+                self._total = (self.epoch, None)
+        return self._step, self._total[1]
+
     def report(self) -> Report:
         """What was done so far: rows/s, stall share, per-operator time, bottleneck, skipped rows."""
         tables = (n.operator.source for n in sources(self._binding.root) if isinstance(n.operator, Read))
@@ -371,6 +450,7 @@ class Loader(DataLoaderLike):
             self._metrics, asked_outside_tasks(tables), rank=self.rank.rank, world=self.rank.world,
             rank_from=self.rank.origin, executor=self._ran_on, workers=self._workers, epoch=self.epoch,
             plan=self._plans.current.method,
+            numeric="" if self._binding.numeric is None else str(self._binding.numeric),
             notes=(*self._plans.notes(), *self._job.store.told(), *self._account.left_behind()),
             deaths=tuple(map(self._account.told, list(self._metrics.deaths.latest))),
         )  # fmt: skip
@@ -378,7 +458,7 @@ class Loader(DataLoaderLike):
     @property
     def plan(self) -> Plan:
         """The plan that runs, or will; ``plan.save(path)`` keeps it."""
-        return self._plans.told()
+        return replace(self._plans.told(), numeric=self._binding.numeric)
 
     def explain(self) -> str:
         """The plan that runs and why, with what was measured so far."""

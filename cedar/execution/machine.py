@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import math
 import os
 import platform
-import stat
 import tempfile
 import threading
 import time
@@ -18,6 +16,7 @@ from typing import Any
 
 import cedar
 from cedar.execution import processes
+from cedar.execution.private import private_folder
 from cedar.profile import Machine
 from cedar.profile.quota import cores, memory
 
@@ -116,28 +115,9 @@ def _processor() -> str:
     return platform.processor()
 
 
-def _folder() -> str | None:
-    """``$XDG_CACHE_HOME/cedar`` or ``~/.cache/cedar``, where it is ours alone; None otherwise."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):
-        base = os.path.join(os.path.expanduser("~"), ".cache")
-    if not os.path.isabs(base):
-        return None
-    folder = os.path.join(base, "cedar")
-    try:
-        os.makedirs(base, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-        found = os.lstat(folder)
-    except OSError:
-        return None
-    ours = found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return folder if stat.S_ISDIR(found.st_mode) and ours else None
-
-
 def _kept(key: str) -> dict[str, float]:
     """The figures of an earlier process; empty where there are none, or none that make sense."""
-    folder = _folder()
+    folder = private_folder()
     return _sound(_read(os.path.join(folder, "machine.json")).get(key)) if folder else {}
 
 
@@ -160,7 +140,7 @@ def _read(path: str) -> dict[str, Any]:
 
 def _keep(key: str, figures: dict[str, float]) -> None:
     """Add them to the file, as a whole; where that cannot be written, this process alone knows them."""
-    folder = _folder()
+    folder = private_folder()
     if folder is None:
         return
     path = os.path.join(folder, "machine.json")

@@ -24,6 +24,7 @@ from cedar.execution.tasks import Tasks
 from cedar.execution.together import gil_share, shortest
 from cedar.execution.watched import TimeUp, Watch, WatchedBinding, WatchedCompiler, WatchedRunner
 from cedar.graph import Node
+from cedar.numeric import NumericEnvironment
 from cedar.operators.base import Env, Instances, RowOperator
 from cedar.profile import OperatorProfile, Profile, Subject
 from cedar.skip import Skip
@@ -74,7 +75,7 @@ class _Work:
     """One measurement: the run, and what it leaves to look at."""
 
     def __init__(self, root: Node, deadline: float, seed: int, on_error: Skip | None) -> None:
-        self._env = Env(seed, 0, Instances())
+        self._env = Env(seed, 0, Instances(), numeric=NumericEnvironment.of_caller())
         self.metrics = Metrics()
         self._watch = Watch(deadline, self.metrics)
         self._binding = WatchedBinding(root, on_error, self._env, self._watch)

@@ -71,7 +71,7 @@ class Metrics:
     seen: dict[int, Seen] = field(default_factory=dict, repr=False)  # by ordinal; from tasks asked for details
     storage: Use = field(default_factory=Use)
     fell_back: int = 0  # blocks that were run again in the order as written
-    audited: int = 0
+    audited: int = 0  # pieces of what is delivered
     differences: list[str] = field(default_factory=list)  # that audits found
     deaths: Deaths = field(default_factory=Deaths)  # of workers
     results: dict[str, int] = field(default_factory=dict, repr=False)  # bytes of a stage's last one, by its label
@@ -106,9 +106,6 @@ class Metrics:
                 self.observe(operator, observation)
             self.storage.add(timing.storage)
             self.fell_back += timing.fell_back
-            self.audited += timing.audited
-            if timing.difference:
-                self.differences.append(timing.difference)
             if source is not None:
                 self.seconds[source] = self.seconds.get(source, 0.0) + timing.read
                 self.rows_read += timing.rows_read
@@ -172,6 +169,7 @@ class Report:
     ``requests`` counts what was asked of storage other than local files, ``retries`` what was asked again after a
     fault, ``retry_wait`` the seconds waited before that: listings and footers of the sources, whenever they were read,
     and all that this loader's tasks asked, in any process.
+    ``numeric`` is the environment that functions run in; empty where there are none.
     ``dedup`` maps the groups of columns that ``dedup()`` made to rows per row held, in the batches handed over.
     """
 
@@ -199,6 +197,7 @@ class Report:
     requests: int = 0
     retries: int = 0
     retry_wait: float = 0.0
+    numeric: str = ""
 
     def __str__(self) -> str:
         lines = [
@@ -221,6 +220,7 @@ class Report:
             again = f"{self.retries:,} of them made again after {self.retry_wait:.2f} s of waiting"
             lines.append(f"storage: {self.requests:,} requests, {again}")
         lines.append(f"plan: {self.plan}")
+        lines += [f"functions run with {self.numeric}"] if self.numeric else []
         lines += [f"note: {note}" for note in self.notes]
         recovery = "" if self.recovery is None else f"; a lost task was done after {self.recovery:.2f} s (median)"
         lines.append(f"restarts: {self.restarts}{recovery}")

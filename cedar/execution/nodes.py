@@ -37,15 +37,15 @@ def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
     return "global: row counts are unknown, so every rank computes its input and keeps its share; local=True opts out"
 
 
-def kept_nodes(nodes: Sequence[Node]) -> dict[int, str]:
-    """Every node at or below a ``cache()``, and where that keeps; the nearest one above decides."""
-    where: dict[int, str] = {}
+def kept_nodes(nodes: Sequence[Node]) -> dict[int, Cache]:
+    """Every node at or below a ``cache()``, and which; the nearest one above decides."""
+    caches: dict[int, Cache] = {}
     for node in reversed(nodes):
-        here = node.operator.where if isinstance(node.operator, Cache) else where.get(id(node))
+        here = node.operator if isinstance(node.operator, Cache) else caches.get(id(node))
         if here is not None:
-            where[id(node)] = here
-            where.update({id(child): here for child in node.inputs})
-    return where
+            caches[id(node)] = here
+            caches.update({id(child): here for child in node.inputs})
+    return caches
 
 
 def batch_below(node: Node) -> Node | None:

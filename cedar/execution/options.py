@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ class Options:
     subgroup: bool = False
     split_batches: bool = False
     steps: int | None = None
+    timeout: float | None = None
     format: str = "numpy"
     device: Any = None
     on_error: Skip | None = None
@@ -55,6 +57,7 @@ def checked(options: Options, site: Site | None) -> Options:
         value = getattr(options, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise PipelineError(f"{name}={value!r}: a whole number, at least 1", site=site)
+    options = replace(options, timeout=_limit(options.timeout, site))
     for name, least in (("seed", None), ("epoch", 0)):
         value = getattr(options, name)
         if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
@@ -62,6 +65,15 @@ def checked(options: Options, site: Site | None) -> Options:
     if options.on_error is not None and not isinstance(options.on_error, Skip):
         raise PipelineError(f"on_error={options.on_error!r}: None or cedar.Skip(...)", site=site)
     return options
+
+
+def _limit(seconds: Any, site: Site | None) -> float | None:
+    """None without a limit; 0 is none, as in torch."""
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
+        raise PipelineError(f"timeout={seconds!r}: a number of seconds, 0 or above; 0 and None are no limit", site=site)
+    return float(seconds) or None
 
 
 def check_slices(binding: Binding, batched: bool, world: int, site: Site | None) -> None:

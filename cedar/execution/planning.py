@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
+from cedar.columns import OBJECT
 from cedar.datasets.base import Read
 from cedar.execution import processes
 from cedar.execution.alone import Alone
 from cedar.execution.binding import Binding
 from cedar.execution.calling import Calls, Over, beside
-from cedar.execution.checking import check_plan
+from cedar.execution.checking import Unclear, check_effects, check_plan
 from cedar.execution.executors import available_cpus
 from cedar.execution.known import Known
 from cedar.execution.looks import Looks, alike
@@ -23,7 +25,7 @@ from cedar.execution.runner import Runner
 from cedar.execution.watcher import Watcher
 from cedar.graph import Node
 from cedar.operators.base import RowOperator
-from cedar.plan.alike import signature
+from cedar.plan.alike import rewritten, signature
 from cedar.plan.data import Decision, Plan
 from cedar.plan.planner import Difference, Planner
 from cedar.profile import Profile
@@ -33,7 +35,7 @@ _CALLS = 3  # of each operator before a plan is made: the first may load a model
 _TASKS = 6  # after so many, operators that no row reaches are not waited for
 _DETAILS = 6  # tasks of each stage that measure each operator by itself
 _EVERY = 64  # later, one task in so many does
-_AUDITS = 100  # of the tasks with an order of their own, one in so many is run both ways
+_AUDITS = 0.03  # of the time: what is delivered is computed again as written, now and then
 _CHECK_SECONDS = 0.05  # of work on sample rows, before a plan takes over
 _CHECK_SHARE = 0.05  # of what is left of a job, at most
 _MISSED = 0.7  # of the speed of the plan before: less, and that comes back
@@ -41,6 +43,7 @@ _ENOUGH = 1.5  # times as fast: a plan that takes over before anybody asks who h
 _TRIAL = 0.25  # seconds before a plan's speed says something
 _START_SECONDS = 20  # for processes to start; then the run waits for them
 _STALLED = 0.1  # of the time: where the trainer waits less than this, nothing is to be gained
+_FEW_ROWS = 16  # that functions are called on for a plan that the user gave, where nothing else tells
 _CHOSEN = "chosen from what was measured"
 _PATIENCE = 0.25  # seconds: who waits for the first batch has the cores, and the GIL, to himself for so long
 _WORTH = 0.25  # seconds of waiting that are left: less does not pay for the making of a plan
@@ -54,9 +57,12 @@ class Plans:
         first: the plan to start with.
         binding: the bound operators of the pipeline as written.
         metrics: the loader's.
+        world: ranks that share the run.
     """
 
-    def __init__(self, planner: Planner | None, first: Plan, binding: Binding, metrics: Metrics) -> None:
+    def __init__(
+        self, planner: Planner | None, first: Plan, binding: Binding, metrics: Metrics, world: int = 1
+    ) -> None:
         self.planner = planner
         self.current = first
         self.history: list[str] = []  # what was changed while running, and why
@@ -81,7 +87,11 @@ class Plans:
         self._broken = False  # the optimizer failed: it is not asked again
         self._began = 0.0  # of this iteration, by time.perf_counter()
         self._returns = False  # the next plan is the one before
-        self._found = 0
+        self.audits = _AUDITS  # a share of the time; 1 and more is always
+        self._audited = (0.0, 0.0)  # seconds that audits of this plan took, and what the next one should take
+        self._since = 0.0  # the current plan runs, by time.perf_counter()
+        self._world = world
+        self._admitted = False  # the first plan was compared with the pipeline as written
         self._lock = threading.Lock()
 
     @property
@@ -96,6 +106,7 @@ class Plans:
 
     def watcher(self, runner: Runner) -> Watcher:
         """For the streams of the current plan, or of the next one where that is ready."""
+        self._admit()
         self._warmed()
         with self._lock:
             if self._next is not None:
@@ -110,9 +121,43 @@ class Plans:
             self._watcher = Watcher(
                 details=_DETAILS if fresh else 0,
                 every=_EVERY if live else 0,
-                audits=_AUDITS if self.rewrites else 0,
             )
+            self._since, self._audited = time.perf_counter(), (0.0, 0.0)
             return self._watcher
+
+    def _admit(self) -> None:
+        """The first plan runs once it is compared with the pipeline as written; until then, that does."""
+        if self._admitted:
+            return
+        self._admitted = True
+        plan = self.current
+        if not rewritten(self._binding.root, plan.root):
+            return
+        try:
+            self.current = self._admitted_of(plan)
+        except Exception as error:  # noqa: BLE001 - the pipeline as written always runs
+            self.current = self._refused(plan, f"the check failed: {type(error).__name__}: {error}")
+        if self.current is not plan:
+            _log.warning("the plan is not taken as it was: %s", self.current.decisions[-1].why)
+
+    def _admitted_of(self, plan: Plan) -> Plan:
+        if self.planner is not None:
+            return self.planner.admit(plan, self._first_check)
+        found = self._first_check(plan)
+        return plan if found is None else self._refused(plan, found.what)
+
+    def _refused(self, plan: Plan, why: str) -> Plan:
+        decision = Decision("plan", "all of it", applied=False, why=why)
+        return replace(self._written, decisions=(*plan.decisions, decision))
+
+    def _first_check(self, plan: Plan) -> Difference | None:
+        """By what operators declare: no function of the user is called, as far as that tells."""
+        try:
+            return check_effects(self._binding, plan, self._world, strict=self.planner is not None)
+        except Unclear as why:
+            if self.planner is None:
+                return check_plan(self._binding, plan, _FEW_ROWS, self._world)
+            return Difference(f"not before it is compared on rows of the run ({why})")
 
     def _take(self, plan: Plan) -> None:
         speed = self._speed()
@@ -155,8 +200,6 @@ class Plans:
         """Called now and then by the run: plans when enough was seen; cheap."""
         if self._calls is not None:
             self._calls.serve()
-        if self._metrics.differences[self._found :]:
-            self._refuse()
         if self.planner is None:
             return
         self._resize()
@@ -280,7 +323,11 @@ class Plans:
         rows = int(min(max(seconds / per_row / 3, 8), 1024))  # as written twice, and as planned
 
         def check(plan: Plan) -> Difference | None:
-            return calls.make(partial(check_plan, self._binding, plan, rows))
+            try:
+                found = check_effects(self._binding, plan, self._world, going=calls.check)
+            except Unclear:
+                found = None
+            return found or calls.make(partial(check_plan, self._binding, plan, rows, self._world))
 
         plan = self.planner.improve(profile, horizon, check, self._known.guesses)
         return replace(plan, workers=1) if plan is not None and self._alone.better and not plan.in_processes else plan
@@ -325,17 +372,56 @@ class Plans:
             self.history.append(why)
             self._watcher.fence = last or not self._one_pass
 
-    def _refuse(self) -> None:
-        """An audit found other rows: what it concerns is refused for good, and said aloud."""
-        what = self._metrics.differences[self._found]
-        self._found = len(self._metrics.differences)
+    # ---- audits ------------------------------------------------------------------------------------------------------
+
+    def audit_due(self, opening: float) -> bool:
+        """Whether what is delivered next should be computed as written, too.
+
+        Args:
+            opening: seconds that the first rows took, which an audit takes at least.
+        """
+        if not self.rewrites or self._settled or not self._auditable:
+            return False
+        again = math.inf if self._streams else max(self._audited[1], opening)  # no place in a stream is found at once
+        return self.audits >= 1 or self.audit_seconds >= again
+
+    @property
+    def audit_seconds(self) -> float:
+        """What an audit may take now."""
+        if self.audits >= 1:
+            return math.inf
+        return (time.perf_counter() - self._since) * self.audits - self._audited[0]
+
+    @cached_property
+    def _streams(self) -> bool:
+        return any(split.streaming for source in self._binding.sources for split in self._binding.splits(source))
+
+    @cached_property
+    def _auditable(self) -> bool:
+        """Rows can be read again, and are the same then: not those of iterators, nor objects that functions change."""
+        if self._one_pass:
+            return False
+        held = [n for n in self._binding.sources if getattr(_source(n), "holds_objects", False)]
+        return not any(OBJECT in self._binding.types(n).values() for n in held)
+
+    def audit(self, seconds: float, found: str | None, *, done: bool = True) -> None:
+        """What an audit took and found; where there is a difference, the rest of the run is as written.
+
+        Args:
+            done: False where it was given up, as it took too long: the next one may take twice as long.
+        """
+        self._metrics.audited += done
+        self._audited = (self._audited[0] + seconds, seconds if done else 2 * seconds)
+        if found is None:
+            return
+        self._metrics.differences.append(found)
         _log.warning(
-            "a block of the optimized plan has other rows than the pipeline as written (%s): for this block the rows "
-            "as written were delivered, and the plan is given up; earlier blocks may be concerned",
-            what,
+            "the optimized plan gives other rows than the pipeline as written (%s): these were delivered as written, "
+            "and the plan is given up; earlier rows may be concerned",
+            found,
         )
-        plan = self.planner.refuse(self.current, what) if self.planner is not None else self._written
-        self._change(plan, f"an audit found a difference: {what}", last=True)
+        plan = self.planner.refuse(self.current, found) if self.planner is not None else self._written
+        self._change(plan, f"an audit found a difference: {found}", last=True)
 
     def failed(self, error: Exception) -> bool:
         """Go on with the pipeline as written, where the error is raised again if it is one; False if that runs."""

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from cedar.errors import PipelineError, Site
+from cedar.sizes import as_int
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,11 @@ def find_rank(rank: int | None, world: int | None, subgroup: bool, site: Site | 
     """The arguments if given, else torch.distributed if initialised, else RANK and WORLD_SIZE, else 0 of 1.
 
     Raises:
-        PipelineError: a rank outside its world, one of the two missing, or two places that disagree (unless
-            ``subgroup`` says that the arguments number a group inside the job).
+        PipelineError: a rank outside its world, one of the two missing or no whole number, or two places that
+            disagree (unless ``subgroup`` says that the arguments number a group inside the job).
     """
-    found = [r for r in (_arguments(rank, world, site), _distributed(), _environment(site)) if r is not None]
+    told = [r for r in (_arguments(rank, world, site), _distributed()) if r is not None]
+    found = [*told, *_environment(half=bool(told), site=site)]
     if not found:
         return Rank(0, 1, "default")
     first = found[0]
@@ -70,7 +72,12 @@ def _arguments(rank: int | None, world: int | None, site: Site | None) -> Rank |
         return None
     if rank is None or world is None:
         raise PipelineError(f"rank={rank}, world={world}: give both or neither", site=site)
-    return Rank(rank, world, "arguments")
+    numbers = as_int(rank), as_int(world)
+    if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
+        raise PipelineError(
+            f"rank={rank!r}, world={world!r} are not whole numbers", site=site, fix="convert them: rank=int(...)"
+        )
+    return Rank(*numbers, "arguments")
 
 
 def _distributed() -> Rank | None:
@@ -81,11 +88,22 @@ def _distributed() -> Rank | None:
     return Rank(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
 
 
-def _environment(site: Site | None) -> Rank | None:
+def _environment(half: bool, site: Site | None) -> list[Rank]:
+    """What RANK and WORLD_SIZE say; ``half``: one of them may be missing, since something else says both."""
     rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    if rank is None and world is None:
+        return []
     if rank is None or world is None:
-        return None
+        if half:
+            return []
+        there, missing = (f"WORLD_SIZE={world!r}", "RANK") if rank is None else (f"RANK={rank!r}", "WORLD_SIZE")
+        raise PipelineError(
+            f"{there} is set in the environment and {missing} is not",
+            site=site,
+            done="no loader was made: every process would have read all rows, as rank 0 of 1",
+            fix=f"set {missing} as well, or neither; or give loader(rank=, world=)",
+        )
     try:
-        return Rank(int(rank), int(world), "RANK and WORLD_SIZE")
+        return [Rank(int(rank), int(world), "RANK and WORLD_SIZE")]
     except ValueError as error:
         raise PipelineError(f"RANK={rank!r}, WORLD_SIZE={world!r} are not whole numbers", site=site) from error

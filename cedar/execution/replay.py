@@ -10,10 +10,12 @@ from typing import Any
 
 from cedar.errors import PipelineError, Site
 from cedar.execution.epoch import DataEpoch, Job
+from cedar.execution.executors import of_fork
 from cedar.execution.metrics import Metrics
 from cedar.execution.nodes import last_mode
 from cedar.execution.options import Options
 from cedar.execution.planning import Plans
+from cedar.execution.recovery import Patience
 from cedar.execution.runner import Runner
 from cedar.execution.state import copied
 from cedar.plan.data import Plan
@@ -184,9 +186,13 @@ class Replays:
         return current
 
     def _runner(self) -> Runner:
-        executor = self._options.executor
+        executor, workers = of_fork(self._options.executor, self._options.workers)
         here = executor in ("auto", "inline", "threads") or isinstance(executor, ThreadPoolExecutor)
-        return Runner("inline", 1) if here else Runner(executor, self._options.workers, self._job.metrics.deaths)
+        return (
+            Runner("inline", 1)
+            if here
+            else Runner(executor, workers, self._job.metrics.deaths, Patience(self._options.timeout))
+        )
 
     def close(self) -> None:
         """Let go of what is open."""

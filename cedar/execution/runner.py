@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -16,14 +16,23 @@ from cedar.errors import WorkerError
 from cedar.execution.chain import Program, Result, read_split, run_block
 from cedar.execution.code import Code
 from cedar.execution.dask import names_cluster
-from cedar.execution.executors import EXECUTORS, InlineExecutor, available_cpus, check_executor, open_executor
-from cedar.execution.recovery import Deaths, Recovery, Submit, Work, limits_of, refused, rest_at_exit
+from cedar.execution.executors import (
+    EXECUTORS,
+    InlineExecutor,
+    available_cpus,
+    check_executor,
+    of_fork,
+    open_executor,
+    own_threads,
+)
+from cedar.execution.recovery import Deaths, Patience, Recovery, Submit, Work, limits_of, refused, rest_at_exit
+from cedar.execution.recovery.patience import Stillness
+from cedar.execution.recovery.trial import Verdict, try_block, try_split
+from cedar.execution.recovery.waiting import AtWork, Here, Waiting
 from cedar.operators.base import Env
 from cedar.operators.marks import Marks
 from cedar.stream import Rows
 
-_log = logging.getLogger("cedar")
-_PATIENCE = 60  # seconds
 _MOST_HERE = 32  # threads beside a cluster
 _AT_ONCE = InlineExecutor()
 T = TypeVar("T")
@@ -36,9 +45,18 @@ class Runner:
         executor: a name, or any ``concurrent.futures.Executor``, which is then not shut down here.
         workers: how many tasks run at once; None takes the cores there are.
         deaths: where the deaths of workers are written down.
+        patience: how long to wait for what does not get on.
+        watched: somebody iterates, and is told where a task in the caller's own thread does not get on.
     """
 
-    def __init__(self, executor: str | Executor, workers: int | None, deaths: Deaths | None = None) -> None:
+    def __init__(
+        self,
+        executor: str | Executor,
+        workers: int | None,
+        deaths: Deaths | None = None,
+        patience: Patience | None = None,
+        watched: bool = False,
+    ) -> None:
         self._cluster = names_cluster(executor)  # of others: it is as large as it is
         self.owned = isinstance(executor, str) or self._cluster
         name = "threads" if executor == "auto" else executor
@@ -53,15 +71,17 @@ class Runner:
         self._ahead = 1 if self.inline else 2 * self.workers
         self.others: Runners | None = None  # of other places, where a plan may want some
         # For work on what stays here; a pool of threads starts none before it is asked to.
-        self._here = (
-            self.executor
-            if self.local
-            else ThreadPoolExecutor(min(self.workers, _MOST_HERE), thread_name_prefix="cedar")
-        )
+        self._here = self.executor if self.local else own_threads(min(self.workers, _MOST_HERE))
         self._former: list[Executor] = []  # of other sizes; they finish what they have
         self.deaths = deaths or Deaths()
-        self._recovery = Recovery(lambda: self.executor, self.deaths, self.name == "processes")
+        self.patience = patience = patience or Patience()
+        self._recovery = Recovery(lambda: self.executor, self.deaths, self.name == "processes", patience)
         self._stop = Stop()
+        self._running = Here(patience, _named)
+        self._waiting = Waiting(patience, self._progress, self._at_work, lambda: not self.local)
+        self._watches = watched and self.inline and patience.timeout is None
+        if self.inline and patience.timeout is not None:  # a thread can be left behind, and the caller's own one cannot
+            self.executor = self._here = ThreadPoolExecutor(1, thread_name_prefix="cedar-inline")
         self._shipped: dict[tuple[int, ...], Code] = {}
         self._kept: list[Any] = []  # what was shipped, so that no other code gets its id
 
@@ -132,27 +152,43 @@ class Runner:
             WorkerError: the worker died, or the executor was shut down.
         """
         meter = getattr(self.executor, "meter", None)  # a cluster's, which follows how its trainers wait
-        if meter is not None:
-            with meter.waited():
-                wait_for([future], _PATIENCE)
-        while True:
-            try:
-                return future.result(_PATIENCE)
-            except TimeoutError:
-                if future.done():  # the task's own
-                    return future.result()
-                _log.warning("no result for %d s from %s; timeout= of map ends a call that hangs", _PATIENCE, what)
-            except (BrokenExecutor, CancelledError) as error:
-                rest_at_exit()
-                raise WorkerError(
-                    f"the executor was shut down while at work on {what}: {error}",
-                    done="the epoch was stopped; the state is that of the last batch received",
-                    fix="give an executor that stays, or leave executor= out; then resume from a checkpoint",
-                ) from error
+        with nullcontext() if meter is None else meter.waited():
+            self._waiting.wait(future, what)
+        try:
+            return future.result()
+        except (BrokenExecutor, CancelledError) as error:
+            rest_at_exit()
+            raise WorkerError(
+                f"the executor was shut down while at work on {what}: {error}",
+                done="the epoch was stopped; the state is that of the last batch received",
+                fix="give an executor that stays, or leave executor= out; then resume from a checkpoint",
+            ) from error
+
+    def _progress(self) -> object:
+        return self._running.progress(), self._recovery.progress()
+
+    def _at_work(self) -> list[AtWork]:
+        return [*self._running.at_work(), *self._recovery.at_work()]
+
+    def _tell_of_own(self) -> None:
+        """The caller's own thread works: another one says so where that lasts."""
+        self._watches = False
+        still = Stillness(self.patience.clock, self.patience.look)
+
+        def look() -> None:
+            while not self._stop.wait(self.patience.look):
+                if self._running.busy:
+                    self._waiting.look(still, "its own thread")
+                else:  # the caller has the last result, and does what it wants to
+                    still.look({})
+
+        threading.Thread(target=look, name="cedar-watch", daemon=True).start()
 
     def _guard(self, executor: Executor, fn: Callable[..., Any], *args: Any) -> Future[Any]:
+        if self._watches:
+            self._tell_of_own()
         try:
-            return executor.submit(_stoppable, self._stop, fn, *args)
+            return executor.submit(_stoppable, self._stop, self._running, fn, *args)
         except (RuntimeError, BrokenExecutor) as error:
             raise refused(error) from error
 
@@ -198,11 +234,13 @@ class Runners:
         Raises:
             PlanError: there is no such executor.
         """
+        place, _ = of_fork(place, None) if place else (place, None)
         if place in ("", "auto") or (self.default.owned and place == self.default.name):
             return self.default
         if place not in self._others:
             check_executor(place)
-            self._others[place] = Runner(place, None if names_cluster(place) else self._workers, self.default.deaths)
+            workers = None if names_cluster(place) else self._workers
+            self._others[place] = Runner(place, workers, self.default.deaths, self.default.patience)
         return self._others[place]
 
     def __iter__(self) -> Iterator[Runner]:
@@ -240,21 +278,33 @@ def _url(reader: Any, split: Split) -> str:
         return "a split"
 
 
-def _stoppable(stop: Stop, fn: Callable[..., T], *args: Any) -> T:
+def _stoppable(stop: Stop, running: Here, fn: Callable[..., T], *args: Any) -> T:
     """A task of this process, whose waits for storage end with the run."""
     with until(stop):
-        return fn(*args)
+        return running.run(stop, fn, *args)
+
+
+def _named(args: tuple[Any, ...]) -> str:
+    """What a call in this process is at work on, for people."""
+    program = next((a for a in args if isinstance(a, Program)), None)
+    split = next((i for i, a in enumerate(args) if isinstance(a, Split)), 0)
+    what = (program.label if program is not None else "") or ("reading" if split else "putting batches together")
+    return f"{what}, {_url(args[split - 1], args[split])}" if split else what
 
 
 def _gather_and_run(program: Program, rows: Rows, env: Env) -> Result:
     return run_block(program, rows.gather(), env)
 
 
-def _run_shipped(code: Code, env: Env, block: Any) -> Result:
+def _run_shipped(code: Code, env: Env, block: Any) -> Result | Verdict:
     (program,) = code.load()
+    if env.marks is not None and env.marks.suspect is not None:
+        return try_block(program, block, code.env(env))
     return run_block(program, block, code.env(env))
 
 
-def _read_shipped(code: Code, env: Env, split: Split, lap: int, first: int) -> Result:
+def _read_shipped(code: Code, env: Env, split: Split, lap: int, first: int) -> Result | Verdict:
     program, reader = code.load()
+    if env.marks is not None and env.marks.suspect is not None:
+        return try_split(program, reader, split, lap, code.env(env), first)
     return read_split(program, reader, split, lap, code.env(env), first)

@@ -31,6 +31,9 @@ class SharedStream(Stream):
     def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
         return self._source.seek_window(unit, lap)
 
+    def fits(self, at: At) -> bool:
+        return self._source.fits(at)
+
     def open_at(self, at: At, lap: int) -> Flow:
         for trunk in self._trunks:
             place = trunk.find(at, lap)

@@ -25,6 +25,9 @@ class SliceStream(Stream):
     def seek(self, unit: int, lap: int = 0) -> Position:
         return self._source.seek(unit, lap)
 
+    def fits(self, at: At) -> bool:
+        return self._source.fits(at)
+
     def open_at(self, at: At, lap: int) -> Flow:
         return _SliceFlow(self._source.open([at, 0], lap), self._rank, self._world)
 

@@ -14,7 +14,21 @@ from cedar.block import Block
 from cedar.cursor import no_keys
 from cedar.execution.chain import Program, Result
 from cedar.execution.tasks import Tasks
-from cedar.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
+from cedar.stream import (
+    PENDING,
+    At,
+    Count,
+    Fenced,
+    Flow,
+    Piece,
+    Position,
+    Pulled,
+    Rows,
+    Stream,
+    concat_rows,
+    is_count,
+    is_list,
+)
 
 _TARGET_SECONDS = 0.05  # of work in a task whose kernels run Python once per row
 _RAMP = 0.05  # of the time since the start: tasks begin small, so that the first batch does not wait for later ones
@@ -61,6 +75,9 @@ class StageStream(Stream):
         if not self._keeps_rows:
             return super().open(position, lap)
         return _StageFlow(self, self.source.open(position, lap), position)
+
+    def fits(self, at: At) -> bool:
+        return self.source.fits(at)
 
     def open_at(self, at: At, lap: int) -> Flow:
         return _StageFlow(self, self.source.open([at, 0], lap), [at, 0])
@@ -245,6 +262,9 @@ class WindowStream(Stream):
     def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
         first = unit - unit % self._size
         return self.seek(first, lap), first
+
+    def fits(self, at: At) -> bool:
+        return is_list(at, 2) and self._source.fits_position(at[0]) and is_count(at[1]) and at[1] < self._size
 
     def open_at(self, at: At, lap: int) -> Flow:
         position, inside = at

@@ -10,14 +10,17 @@ import copy
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cedar import graph
 from cedar.datasets.base import Read
+from cedar.datasets.stamps import changed_runs, run_of
 from cedar.errors import ResumeError, Site
 from cedar.execution.deal import EVERYTHING
+from cedar.execution.state_fields import fault_of
 from cedar.graph import Node
+from cedar.stream import is_count
 
 VERSION = 1
 
@@ -32,11 +35,15 @@ class Identity:
     seed: int
     split_batches: bool
     steps: int | None
+    files: list[Any]  # of each source over files, stamps and contents of runs of them; None of others
+    read: list[Any] = field(default_factory=list, compare=False, repr=False)  # the sources
 
     @staticmethod
     def of(root: Node, seed: int, split_batches: bool, steps: int | None) -> Identity:
         sources = [graph.digest(n.operator.parameters()) for n in graph.sources(root) if isinstance(n.operator, Read)]
-        return Identity(graph.topology(root), sources, graph.code_digest(root), seed, split_batches, steps)
+        read = [n.operator.source for n in graph.sources(root) if isinstance(n.operator, Read)]
+        files = [list(source.marks()) if hasattr(source, "marks") else None for source in read]
+        return Identity(graph.topology(root), sources, graph.code_digest(root), seed, split_batches, steps, files, read)
 
     def check(self, state: dict[str, Any], site: Site | None) -> None:
         """Raises ResumeError where a state does not fit; warns where only code changed."""
@@ -60,6 +67,9 @@ class Identity:
                 done="nothing was loaded",
                 fix="restore the files, or begin a new epoch without the state",
             )
+        for source, mine, saved in zip(self.read, self.files, state.get("files") or (), strict=False):
+            if mine and saved:
+                _check_files(source.listing.files, mine, saved, site)
         if self.code != state["code"]:
             warnings.warn(
                 "the code of a function or an expression of the pipeline changed since the state was saved; the rows "
@@ -68,11 +78,21 @@ class Identity:
             )
 
 
-_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "cedar": int, "pipeline": str, "sources": list, "code": str, "seed": int, "split_batches": bool,
-    "steps": (int, type(None)), "epoch": int, "step": int, "rank": int, "world": int, "data": int, "open": dict,
-    "begun": dict, "skipped": dict, "seen": int, "check": str,
-}  # fmt: skip
+def _check_files(files: Sequence[Any], mine: Any, saved: Any, site: Site | None) -> None:
+    """Raises ResumeError where a file is another than the one of its name and size when the state was saved."""
+    if [len(each) for each in mine] != [len(each) for each in saved]:
+        raise ResumeError("the state is damaged: 'files'", site=site, fix="use an earlier checkpoint")
+    changed = changed_runs(len(files), saved, mine)
+    if not changed:
+        return
+    run = run_of(files, changed[0])
+    which = run[0].url if len(run) == 1 else f"one of the {len(run)} files from {run[0].url} to {run[-1].url}"
+    raise ResumeError(
+        f"{which} is not what it was when the state was saved: it has the same size, but was written since",
+        site=site,
+        done="nothing was loaded",
+        fix="restore the file, or begin a new epoch without the state",
+    )
 
 
 def seal(state: dict[str, Any]) -> dict[str, Any]:
@@ -95,17 +115,13 @@ def validated(state: Any, site: Site | None) -> dict[str, Any]:
         raise ResumeError(
             f"this is no state of a loader but {type(state).__name__}", site=site, fix="give what state_dict() returned"
         )
-    if isinstance(state["cedar"], int) and state["cedar"] > VERSION:
+    if is_count(state["cedar"]) and state["cedar"] > VERSION:
         raise ResumeError(
             f"the state has version {state['cedar']}, this cedar reads up to {VERSION}", site=site, fix="update cedar"
         )
-    for name, kind in _FIELDS.items():
-        if name not in state or not isinstance(state[name], kind):
-            raise ResumeError(
-                f"the state is damaged: {name!r} is {'missing' if name not in state else repr(state[name])}",
-                site=site,
-                fix="use an earlier checkpoint",
-            )
+    why = fault_of(state)
+    if why is not None:
+        raise ResumeError(f"the state is damaged: {why}", site=site, fix="use an earlier checkpoint")
     whole: dict[str, Any] = copy.deepcopy(state)
     check = whole.pop("check")
     if graph.digest(json.loads(json.dumps(whole))) != check:

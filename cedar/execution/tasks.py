@@ -35,5 +35,5 @@ class Tasks:
 
     def task_env(self, program: Program) -> Env:
         """What the next task of a program is to know."""
-        watch = self.watcher.next(id(program), program.written is not None)
+        watch = self.watcher.next(id(program))
         return replace(self.env, watch=watch) if watch else self.env

@@ -10,6 +10,7 @@ from typing import Any
 
 from cedar.block import Block
 from cedar.columns import nbytes
+from cedar.errors import Passing
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
 from cedar.execution.chain import Reader, Timing
@@ -22,11 +23,12 @@ from cedar.execution.splits import Segment
 from cedar.execution.tasks import Tasks
 from cedar.graph import Node
 from cedar.operators.base import Env, Kernel
+from cedar.operators.cache import Cache
 from cedar.profile import Observation
 from cedar.skip import Skip
 
 
-class TimeUp(BaseException):
+class TimeUp(Passing):
     """Ends the run wherever it is; no ``except Exception`` on the way takes it for an error of the pipeline."""
 
 
@@ -151,7 +153,7 @@ class WatchedCompiler(Compiler):
 
     def __init__(self, binding: Binding, tasks: Tasks, watch: Watch) -> None:
         super().__init__(binding, tasks, Store())
-        self._where: Mapping[int, str] = {}  # type: ignore[assignment]
+        self._caches: Mapping[int, Cache] = {}  # type: ignore[assignment]
         self._watch = watch
 
     def _segment(self, source: Node, links: list[Link], streaming: bool) -> Segment:

@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-_FIRST = 4  # the first task of a stage that is audited: what is wrong everywhere is soon found
 _GROWING = frozenset({12, 16, 24, 32, 48})  # tasks grow, and what a call costs weighs less in larger ones
 _SEEKING = 256  # tasks of a stage after which an operator that no row reached is not waited for
 
@@ -19,14 +18,12 @@ class Watcher:
     Args:
         details: how many tasks of each stage measure each operator by itself.
         every: one task in so many measures each operator, after those; 0 is none.
-        audits: one task in so many is run both ways; 0 is none.
         fence: True once the windows not yet begun are for another plan.
         seeking: True while some operator was not seen enough: every task measures.
     """
 
     details: int = 0
     every: int = 0
-    audits: int = 0
     fence: bool = False
     seeking: bool = False
     _tasks: Counter[int] = field(default_factory=Counter, repr=False)  # of each stage so far
@@ -38,16 +35,14 @@ class Watcher:
         with self._lock:
             self.details, self._since = details, Counter({stage: n - 1 for stage, n in self._tasks.items()})
 
-    def next(self, stage: int, checks: bool) -> Literal["", "detail", "audit"]:
-        """What the next task of a stage does beside its work; ``checks`` where it has two orders to compare."""
+    def next(self, stage: int) -> Literal["", "detail"]:
+        """What the next task of a stage does beside its work."""
         with self._lock:
             self._tasks[stage] += 1
             number = self._tasks[stage]
             anew = number - self._since[stage]
         if 1 < anew <= self.details + 1:  # the first batch is not made to wait
             return "detail"
-        if checks and self.audits and (number % self.audits == 0 or number == _FIRST):
-            return "audit"
         if self.seeking and 1 < anew <= _SEEKING:
             return "detail"
         grows = self.details > 0 and number in _GROWING  # figures of an epoch before know of large tasks

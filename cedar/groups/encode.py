@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from cedar.arrow import of_numbers
-from cedar.columns import canonical_type
+from cedar.boundary import canonical_type
 
 Codes = npt.NDArray[np.int64]
 
@@ -205,11 +205,12 @@ def _as_binary(array: pa.Array, offsets: Codes, items: pa.Array) -> pa.Array:
 def _memory(items: pa.Array) -> tuple[int, pa.Buffer]:
     """Bytes per item, and the items one after the other; what has no fixed width stands as its number."""
     kind = items.type
+    if not len(items):
+        return 8, pa.py_buffer(b"")
     fixed = pt.is_integer(kind) or pt.is_floating(kind) or (pt.is_temporal(kind) and not pt.is_interval(kind))
     if fixed and not items.null_count:
         width = kind.bit_width // 8
-        data = items.buffers()[1]
-        return width, pa.py_buffer(b"") if data is None else data.slice(items.offset * width, len(items) * width)
+        return width, items.buffers()[1].slice(items.offset * width, len(items) * width)
     return 8, pa.py_buffer(_codes(items)[0])
 
 

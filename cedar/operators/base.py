@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 from cedar.block import Block
 from cedar.columns import ColumnType
 from cedar.cursor import hash_ints, no_keys
-from cedar.errors import Site
+from cedar.errors import PipelineError, Site
+from cedar.numeric import NumericEnvironment
 from cedar.operators.marks import Marks
 from cedar.skip import Skip
 from cedar.stream import Stream
@@ -58,25 +59,68 @@ class Effects:
 
 
 class Instances:
-    """Instances of the classes given to ``map``: made at most once per worker, kept between blocks and epochs."""
+    """Instances of the classes given to ``map``: made at most once per worker, kept between blocks and epochs.
+
+    In the caller's process they are made one after another, and only while the caller waits for a batch: a trainer's
+    own draws from the global generators do not meet a constructor's.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._idle: dict[int, list[Any]] = {}
+        self._making = False
+        self._away: int | None = None  # the thread of the caller, while it is at work with a batch
+        self._runs = 0
 
     @contextmanager
     def borrow(self, operator: int, make: Callable[[], Any]) -> Iterator[Any]:
-        """An instance that no other thread uses meanwhile."""
-        with self._lock:
-            idle = self._idle.setdefault(operator, [])
+        """An instance that no other thread uses meanwhile.
+
+        Raises:
+            PipelineError: the run ended before one could be made.
+        """
+        with self._changed:
+            idle, run = self._idle.setdefault(operator, []), self._runs
+            self._changed.wait_for(lambda: idle or run != self._runs or self._may_make())
+            if not idle and run != self._runs:
+                raise PipelineError("the run ended while an instance of a class was waited for")
             instance = idle.pop() if idle else None
+            self._making = self._making or instance is None
         if instance is None:
-            instance = make()
+            try:
+                instance = make()
+            finally:
+                with self._changed:
+                    self._making = False
+                    self._changed.notify_all()
         try:
             yield instance
         finally:
-            with self._lock:
+            with self._changed:
                 idle.append(instance)
+                self._changed.notify_all()
+
+    def _may_make(self) -> bool:
+        return not self._making and self._away in (None, threading.get_ident())
+
+    def leave(self) -> None:
+        """The caller goes to work with a batch, once no instance is being made."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._making)
+            self._away = threading.get_ident()
+
+    def enter(self) -> None:
+        """The caller waits for a batch."""
+        with self._changed:
+            self._away = None
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """The run ended: who waits for an instance waits no more."""
+        with self._changed:
+            self._away = None
+            self._runs += 1
+            self._changed.notify_all()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Instances, ()  # each process makes its own
@@ -90,9 +134,13 @@ class Env:
     epoch: int = 0
     instances: Instances = field(default_factory=Instances)
     sampling: bool = False  # types are being inferred: failing rows are passed over without a word
-    watch: Literal["", "detail", "audit"] = ""  # of the task, not of kernels: measure operators, or check the plan
+    watch: Literal["", "detail", "audit"] = ""  # of the task, not of kernels: measure operators, or check a plan
     marks: Marks | None = None  # of the task: where it says what it is at, should its process die
     apart: Callable[..., Any] | None = None  # of samples: makes calls where their process may die (see Call.run)
+    numeric: NumericEnvironment | None = None  # of functions; None where there are none
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"apart": None}  # it is for the process that it is of
 
     def draw_seed(self, operator_seed: int) -> int:
         """The 64-bit word that a random operator's draws are keyed by, before the row key joins."""
@@ -163,6 +211,12 @@ class Operator(ABC):
     def code(self) -> tuple[Any, ...]:
         """Functions and expressions whose change is worth a warning at resume."""
         return ()
+
+    @property
+    def calls_functions(self) -> bool:
+        """It runs code of the user's, whose results may depend on the numeric environment."""
+        ours = type(self).__module__.startswith("cedar.")
+        return not ours or any(callable(item) for item in self.code())
 
 
 class RowOperator(Operator):

@@ -97,6 +97,9 @@ class BatchStream(Stream):
             return [self.start(), unit]
         return [self._source.seek(unit * self._size, lap), 0]
 
+    def fits(self, at: At) -> bool:
+        return self._source.fits_position(at)
+
     def open_at(self, at: At, lap: int) -> Flow:
         return _BatchFlow(self._source.open(at, lap), self._size, self._last, self._refills)
 

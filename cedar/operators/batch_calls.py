@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.block import Block
-from cedar.columns import OBJECT, Column, ColumnType, as_column, blank, objects, type_of
+from cedar.boundary import as_column
+from cedar.columns import OBJECT, Column, ColumnType, blank, objects, type_of
 from cedar.operators.arguments import batch_arguments, key_hashes
 from cedar.operators.base import Bound, Env
 from cedar.operators.calls import Call

@@ -19,7 +19,7 @@ from cedar.groups.column import plain
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Ahead, narrow, over
 from cedar.operators.take import whole
-from cedar.stream import At, Flow, Piece, Pulled, Rows, Stream, concat_rows
+from cedar.stream import At, Flow, Piece, Pulled, Rows, Stream, concat_rows, is_count, is_list
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,14 @@ class BucketStream(Stream):
 
     def start(self) -> At:
         return [[self.source.start(), 0], [0] * len(self.operator.batch_sizes)]
+
+    def fits(self, at: At) -> bool:
+        return (
+            is_list(at, 2)
+            and self.source.fits_position(at[0])
+            and is_list(at[1], len(self.operator.batch_sizes))
+            and all(map(is_count, at[1]))
+        )
 
     def open_at(self, at: At, lap: int) -> Flow:
         return BucketFlow(self, at, lap)

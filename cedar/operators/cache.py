@@ -16,15 +16,24 @@ class Cache(RowOperator):
     """A hint: keep the blocks that arrive here in memory, or under a directory or URL as Arrow files.
 
     Never changes a result: what a random operator made is not kept, the rows before it are.
+
+    Args:
+        where: "memory", "auto", a directory or a URL.
+        version: stands for the functions below, in place of their code and state.
     """
 
     where: str = "auto"
+    version: str | None = None
     name = "cache"
 
     def __post_init__(self) -> None:
         if not isinstance(self.where, str) or not self.where:
             raise PipelineError(
                 f"cache({self.where!r}) names no place", site=user_site(), fix='"memory", "auto", a directory or a URL'
+            )
+        if self.version is not None and (not isinstance(self.version, str) or not self.version):
+            raise PipelineError(
+                f"cache(version={self.version!r}): a version is a text", site=user_site(), fix='such as version="3"'
             )
 
     def label(self) -> str:

@@ -15,11 +15,14 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cedar.cursor import Hashes
 from cedar.errors import PipelineError, raised
+from cedar.numeric import NumericEnvironment
 from cedar.operators.base import Bound, Env
+from cedar.operators.constructing import constructed
 from cedar.operators.draws import seeded
 from cedar.operators.failures import Blame, Failure, text_of
 from cedar.operators.in_flight import InFlight, Outcome, as_items, new_runner, too_long
@@ -69,7 +72,7 @@ class Call:
                 return held.run_async(rows, arguments, n)
             marks = env.marks
             patient = self.timeout is not None and not (marks is not None and marks.watched)
-            with _Patient(self, held) if patient else nullcontext(self.callable(held)) as fn:
+            with _Patient(self, held, env.numeric) if patient else nullcontext(self.callable(held)) as fn:
                 if keyed is not None:
                     fn, arguments = seeded(fn, seed, fresh=patient), [keyed, *arguments]
                 if marks is None:
@@ -105,21 +108,22 @@ class Call:
     def _borrow(self, env: Env) -> AbstractContextManager[_Held]:
         if not makes_instances(self.fn):
             return nullcontext(_Held(self.fn))
-        return env.instances.borrow(self.blame.index, self._make)
+        return env.instances.borrow(self.blame.index, lambda: self._make(env))
 
-    def _make(self) -> _Held:
-        return _Held(self.instance(), self.instance)
+    def _make(self, env: Env) -> _Held:
+        with nullcontext() if env.marks is None else env.marks.aside(self.blame.index):
+            return _Held(self.instance(env.numeric), partial(self.instance, env.numeric))
 
-    def instance(self) -> Any:
+    def instance(self, numeric: NumericEnvironment | None = None) -> Any:
         """A new instance of the class.
 
         Raises:
             PipelineError: its constructor failed.
         """
+        name = getattr(self.fn, "__name__", "the class")
         try:
-            return self.fn()
+            return constructed(self.fn, name, numeric)
         except raised() as error:
-            name = getattr(self.fn, "__name__", "the class")
             raise PipelineError(
                 f"{self.blame.label}: {name}() failed: {type(error).__name__}: {text_of(error)}",
                 site=self.blame.site,
@@ -180,8 +184,9 @@ class _Patient:
     For executors whose workers cannot be ended: threads, and processes of another machine.
     """
 
-    def __init__(self, call: Call, held: _Held) -> None:
+    def __init__(self, call: Call, held: _Held, numeric: NumericEnvironment | None) -> None:
         assert call.timeout is not None
+        self._numeric = numeric
         self._call, self._held, self._timeout = call, held, call.timeout
         self._fn = call.callable(held)
         self._start()
@@ -189,7 +194,9 @@ class _Patient:
     def _start(self) -> None:
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=_serve, args=(self._jobs, self._done), name="cedar-timeout", daemon=True)
+        self._thread = threading.Thread(
+            target=_serve, args=(self._jobs, self._done, self._numeric), name="cedar-timeout", daemon=True
+        )
         self._thread.start()
 
     def __enter__(self) -> Callable[..., Any]:
@@ -224,7 +231,9 @@ class _Patient:
         return value
 
 
-def _serve(jobs: queue.SimpleQueue[Any], done: queue.SimpleQueue[Any]) -> None:
+def _serve(jobs: queue.SimpleQueue[Any], done: queue.SimpleQueue[Any], numeric: NumericEnvironment | None) -> None:
+    if numeric is not None:
+        numeric.set()  # a new thread has the numbers that libraries begin with
     while (job := jobs.get()) is not None:
         fn, args, named = job
         outcome: tuple[Any, BaseException | None]

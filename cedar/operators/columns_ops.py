@@ -67,7 +67,7 @@ class Rename(RowOperator):
     def __post_init__(self) -> None:
         for pair in self.pairs:
             for name in pair:
-                if not isinstance(name, str) or not name:
+                if not isinstance(name, str):
                     raise PipelineError(
                         f"rename: {name!r} is no column name", site=user_site(), fix="give {'old': 'new'}"
                     )

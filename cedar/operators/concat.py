@@ -12,7 +12,7 @@ from cedar.columns import OBJECT, UNKNOWN, ColumnType, ObjectType
 from cedar.errors import PipelineError, Site
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.take import within
-from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream
+from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 
 
 @dataclass(frozen=True)
@@ -191,6 +191,11 @@ class ConcatStream(Stream):
         """Where a piece of input ``branch`` begins, if that can be said without counting."""
         at = self.inputs[branch].rebase(piece)
         return None if at is None else [branch, [at, 0]]
+
+    def fits(self, at: At) -> bool:
+        return (
+            is_list(at, 2) and is_count(at[0]) and at[0] < len(self.inputs) and self.inputs[at[0]].fits_position(at[1])
+        )
 
     def open_at(self, at: At, lap: int) -> Flow:
         return ConcatFlow(self, at, lap)

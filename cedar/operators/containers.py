@@ -7,7 +7,8 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from cedar.block import Block
-from cedar.errors import RowError
+from cedar.boundary import polars_type, to_frame
+from cedar.errors import PipelineError, RowError
 from cedar.jagged import JaggedTensor
 from cedar.operators.arguments import numpy_columns, pick
 from cedar.operators.failures import BadResult, Blame
@@ -29,12 +30,19 @@ def container(block: Block, columns: tuple[str, ...], format: Format, blame: Bla
         except RowError as error:
             error.site = error.site or blame.site
             raise
-    table = pa.table({name: to_arrow(pick(block, name, blame), name) for name in columns})
-    if format == "arrow":
-        return table
-    import polars as pl
+    arrays = {name: to_arrow(pick(block, name, blame), name) for name in columns}
+    return pa.table(arrays) if format == "arrow" else _frame(arrays, blame)
 
-    return pl.from_arrow(table)
+
+def _frame(arrays: dict[str, pa.Array], blame: Blame) -> Any:
+    for name, array in arrays.items():
+        if polars_type(array.type) is None:
+            raise PipelineError(
+                f"{blame.label}: column {name!r} of {array.type}: polars has no such type",
+                site=blame.site,
+                fix='use format="arrow", or name the columns that the function needs',
+            )
+    return to_frame(arrays)
 
 
 def _own(tensors: Any) -> Any:

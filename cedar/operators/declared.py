@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.columns import OBJECT, ColumnType, ObjectType, TensorType, canonical_type
+from cedar.boundary import NoColumn, canonical_type
+from cedar.columns import OBJECT, ColumnType, ObjectType, TensorType
 from cedar.errors import PipelineError, user_site
 
 _PLAIN: dict[Any, pa.DataType] = {
@@ -103,7 +104,10 @@ def type_from_dtype(dtype: Any) -> ColumnType:
         float large_list<item: large_string>
     """
     if isinstance(dtype, pa.DataType):
-        return canonical_type(dtype)
+        try:
+            return canonical_type(dtype)
+        except NoColumn as reason:
+            raise PipelineError(f"dtype={dtype}: {reason.what}", site=user_site(), fix=reason.fix) from reason
     if isinstance(dtype, (TensorType, ObjectType)):
         return dtype
     if dtype is object:

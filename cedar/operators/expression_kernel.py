@@ -8,15 +8,18 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from cedar import columns as _columns
+from cedar.arrow import of_numbers
 from cedar.block import Block
-from cedar.columns import Column, Index, as_column
+from cedar.boundary import from_series, to_frame
+from cedar.columns import Column, Index
 from cedar.errors import CedarError, PipelineError
+from cedar.forks import elsewhere
 from cedar.groups.column import plain, take_each
 from cedar.operators.base import Env, Kernel
 from cedar.operators.expression_steps import (
-    ROW,
     Held,
     Keep,
     Program,
@@ -25,8 +28,10 @@ from cedar.operators.expression_steps import (
     Types,
     Without,
     apply_plain,
+    columns_named,
     compile_steps,
     first_line,
+    whole_columns,
 )
 from cedar.operators.failures import Blame, Failure
 
@@ -47,6 +52,7 @@ class ExpressionKernel:
     pooled: ClassVar[bool] = True  # the work is done in polars' threads
     row_wise: ClassVar[bool] = True  # a block may be cut
 
+    @elsewhere
     def __call__(self, block: Block, env: Env) -> Block:
         types: Types = tuple((name, _columns.type_of(column)) for name, column in block.columns.items())
         program = self.programs.get(types)
@@ -58,6 +64,10 @@ class ExpressionKernel:
             return block.only_columns(self.empties[types])
         try:
             return run(program, block)
+        except ResultTypeError as error:
+            blame = self.steps[-1].blame
+            fix = "cast the operands of the expression to one type"
+            raise PipelineError(f"{blame.label}: {error}", site=blame.site, fix=fix) from error
         except _polars_errors() as error:
             failures = _failing_rows(self.steps, program, block, env, error)
             return run(program, _settle(block, env, failures))
@@ -116,27 +126,43 @@ def _steps_of(kernel: Kernel) -> tuple[Step, ...]:
 
 def run(program: Program, block: Block) -> Block:
     """The result of a program on a block; polars errors come as they are."""
-    import polars as pl
-
     computed: dict[str, Column] = {}
     rows: Index | None = None
     wanted = program.wanted
     if wanted:
-        series = [pl.Series(name, plain(block.columns[name])) for name in program.enters]
+        entering = {name: plain(block.columns[name]) for name in program.enters}
         if program.numbered:
-            series.append(pl.Series(ROW, np.arange(len(block), dtype=np.uint32)))
-        frame = pl.DataFrame(series).lazy()
+            entering[program.row] = of_numbers(np.arange(len(block)), pa.uint32())
+        frame = whole_columns(to_frame(entering)).lazy()
         for query in program.queries:
             frame = query(frame)
-        done = frame.select(wanted).collect(engine="in-memory", optimizations=_as_written())
+        done = frame.select(columns_named(wanted)).collect(engine="in-memory", optimizations=_as_written())
+        if done.height == 2 and (len(block) == 1 or (program.filters and done[program.row].n_unique() == 1)):
+            done = done[:1]  # the row that was doubled
         if program.filters:
-            rows = done[ROW].to_numpy().astype(np.int64)
-        computed = {name: _to_column(done[name]) for name in wanted if name in program.output}
+            rows = done[program.row].to_numpy().astype(np.int64)
+        computed = {name: from_series(done[name]) for name in wanted if name in program.output}
+        _require_types(computed, program.output)
     passed = {name: block.columns[origin] for name, origin in program.passed.items() if name in program.output}
     if rows is not None and len(rows) < len(block):
         passed = take_each(passed, rows)
     columns = {name: passed[name] if name in passed else computed[name] for name in program.output}
     return block.only_columns(columns) if rows is None else block.with_slots(columns, rows)
+
+
+def _require_types(computed: Mapping[str, Column], expected: Mapping[str, Any]) -> None:
+    """Polars is now and then wrong about what it will give; a column has one type in all blocks."""
+    for name, column in computed.items():
+        kind, given = expected[name], _columns.type_of(column)
+        if kind is not _columns.UNKNOWN and kind != given:
+            raise ResultTypeError(name, kind, given)
+
+
+class ResultTypeError(Exception):
+    """An expression gives another type than polars said that it would."""
+
+    def __init__(self, name: str, expected: Any, given: Any) -> None:
+        super().__init__(f"column {name!r} is of {given}, where polars said {expected}")
 
 
 @cache
@@ -145,12 +171,6 @@ def _as_written() -> pl.QueryOptFlags:
     import polars as pl
 
     return pl.QueryOptFlags(predicate_pushdown=False)
-
-
-def _to_column(series: pl.Series) -> Column:
-    import polars as pl
-
-    return as_column(series.to_arrow(compat_level=pl.CompatLevel.oldest()))
 
 
 def _polars_errors() -> tuple[type[BaseException], ...]:
@@ -180,6 +200,7 @@ def _failing_rows(
         label = steps[-1].blame.label
         raise PipelineError(f"{label}: {first_line(error)}", site=steps[-1].blame.site) from error
     failed: dict[int, Failed] = {}
+    compiled: dict[tuple[int, Types], Program] = {}
     spans = [(0, len(block))]
     while spans:
         start, stop = spans.pop()
@@ -190,7 +211,7 @@ def _failing_rows(
             middle = (start + stop) // 2
             spans += [(middle, stop), (start, middle)]
             continue
-        blame = _culprit(steps, plain.slice(start, stop))
+        blame = _culprit(steps, plain.slice(start, stop), compiled)
         failed[start] = (blame, _failure(blame, caught))
         if blame.stops(env):
             return failed
@@ -201,11 +222,16 @@ def _failing_rows(
     return failed
 
 
-def _culprit(steps: tuple[Step, ...], row: Block) -> Blame:
-    """The operator that fails on a block of one row."""
-    for step in steps:
+def _culprit(steps: tuple[Step, ...], row: Block, compiled: dict[tuple[int, Types], Program]) -> Blame:
+    """The operator that fails on a block of one row; each is compiled once for all the rows."""
+    if len(steps) == 1:
+        return steps[0].blame
+    for number, step in enumerate(steps):
         try:
-            row = run(compile_steps((step,), tuple(row.types.items())), row)
+            key = (number, tuple(row.types.items()))
+            if key not in compiled:
+                compiled[key] = compile_steps((step,), key[1])
+            row = run(compiled[key], row)
         except _polars_errors():
             return step.blame
     return steps[-1].blame

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.columns import OBJECT, UNKNOWN, ColumnType, canonical_type
+from cedar.boundary import NoColumn, polars_type, type_of_series
+from cedar.columns import OBJECT, UNKNOWN, ColumnType
 from cedar.errors import PipelineError, missing_column
-from cedar.operators.elementwise import columns_of, explicit, named_columns, selects_by_type, sets_asked, text
+from cedar.operators.elementwise import columns_of, explicit, lists_without_nulls, named_columns, selects_by_type, text
+from cedar.operators.expression_effects import judge
 from cedar.operators.failures import Blame
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 Named: TypeAlias = "tuple[str | None, pl.Expr]"  # None: the expression names its results itself
 Types: TypeAlias = tuple[tuple[str, ColumnType], ...]
-ROW = "__cedar_row"  # the position of a row in its block, carried through the query
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,12 +103,13 @@ class Program:
     queries: tuple[_Query, ...]
     filters: bool
     numbered: bool
+    row: str = ""  # the name of the positions in the query: none that a column has
 
     @property
     def wanted(self) -> list[str]:
         """What the query gives back."""
         computed = [name for name in self.output if name not in self.passed]
-        return [*computed, *self.unread, *([ROW] if self.filters else [])]
+        return [*computed, *self.unread, *([self.row] if self.filters else [])]
 
 
 class _Walk:
@@ -119,7 +120,8 @@ class _Walk:
     so it stays, under a hidden name in ``unread``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.names = set(names)  # of all columns on the way
         self.entered: set[str] = set()
         self.fresh: set[str] = set()
         self.unread: list[str] = []
@@ -131,9 +133,16 @@ class _Walk:
         for name in gone:
             if name in self.fresh:
                 self.fresh.discard(name)
-                self.unread.append(f"__cedar_unread_{len(self.unread)}")
-                hidden.append(_column(name).alias(self.unread[-1]))
+                self.unread.append(self.hidden(f"unread_{len(self.unread)}"))
+                hidden.append(column_named(name).alias(self.unread[-1]))
         return hidden
+
+    def hidden(self, what: str) -> str:
+        """A name that no column has."""
+        name = f"__cedar_{what}"
+        while name in self.names:
+            name += "_"
+        return name
 
 
 def compile_steps(steps: Sequence[Step], types: Types) -> Program:
@@ -145,20 +154,28 @@ def compile_steps(steps: Sequence[Step], types: Types) -> Program:
     start = {name: Held(kind, name, inside=False) for name, kind in types}
     walk = _Walk()
     held = start
+    names = set(start)
     for step in steps:  # which input columns do expressions read?
         held, _ = _apply(step, held, walk)
+        names |= set(held)
     entered = walk.entered
     filters = any(isinstance(step, Where) for step in steps)
     if filters:
         entered |= {h.origin for h in held.values() if h.origin is not None and _is_cheap(h.type)}
     held = {name: Held(h.type, name, name in entered) for name, h in start.items()}
-    walk = _Walk()
-    walk.row = [ROW] if filters or not entered else []
+    walk = _Walk(names)
+    walk.row = [walk.hidden("row")] if filters or not entered else []
     queries: list[_Query] = []
+    uneven = False  # whether there may be a single row, or a column of one value, which polars works on in other ways
     for step in steps:
         held, query = _apply(step, held, walk)
-        if query is not None:
-            queries.append(query)
+        if query is None:
+            continue
+        if uneven and not isinstance(step, Rename | Without):
+            queries.append(_evened)
+        queries.append(query)
+        if not isinstance(step, Rename | Without):
+            uneven = isinstance(step, Where) or _has_constants(step)
     return Program(
         tuple(name for name, _ in types if name in entered),
         {name: h.type for name, h in held.items()},
@@ -167,7 +184,29 @@ def compile_steps(steps: Sequence[Step], types: Types) -> Program:
         tuple(queries),
         filters,
         bool(walk.row),
+        walk.hidden("row"),
     )
+
+
+def whole_columns(data: pl.DataFrame) -> pl.DataFrame:
+    """The columns as they are in a frame of two rows or more: a single row is doubled, a constant becomes a column.
+
+    Polars has short cuts for single values, which differ: -0.0 + 0 is 0.0 where there is one row, and -0.0 where there
+    are more.
+    """
+    import polars as pl
+
+    columns = data.get_columns()
+    return pl.DataFrame({s.name: pl.concat([s, s], rechunk=True) if len(s) == 1 else s for s in columns})
+
+
+def _evened(frame: pl.LazyFrame) -> pl.LazyFrame:
+    return frame.map_batches(whole_columns)
+
+
+def _has_constants(step: Step) -> bool:
+    items = step.items if isinstance(step, With | Keep) else ()
+    return any(not isinstance(item, str) and columns_of(item[1]) == frozenset() for item in items)
 
 
 def output_types(steps: Sequence[Step], types: Mapping[str, ColumnType]) -> dict[str, ColumnType] | None:
@@ -197,7 +236,7 @@ def _apply(step: Step, held: dict[str, Held], walk: _Walk) -> tuple[dict[str, He
         return after, (lambda frame: frame.rename(pairs)) if pairs else None
     gone = [name for name, h in held.items() if h.inside and name not in after]
     hidden = walk.hide(gone)
-    return after, (lambda frame: frame.with_columns(hidden).drop(gone)) if gone else None
+    return after, (lambda frame: frame.with_columns(hidden).drop(columns_named(gone))) if gone else None
 
 
 def apply_plain(step: Step, held: dict[str, Held]) -> dict[str, Held]:
@@ -240,7 +279,7 @@ def _apply_keep(step: Keep, held: dict[str, Held], walk: _Walk) -> tuple[dict[st
     exprs: list[pl.Expr] = []
     kept: dict[str, Held] = {}
     for item in step.items:
-        name, expr = (item, _column(item)) if isinstance(item, str) else item
+        name, expr = (item, column_named(item)) if isinstance(item, str) else item
         source = expr.meta.output_name() if expr.meta.is_column() else None
         if source in held and held[source].origin is not None and name in {None, source}:
             found = {source: held[source]}  # a column that is kept as it is need not enter the query
@@ -254,7 +293,7 @@ def _apply_keep(step: Keep, held: dict[str, Held], walk: _Walk) -> tuple[dict[st
     walk.fresh = {name for name, h in kept.items() if h.origin is None}
     inside = [*(name for name, h in kept.items() if h.inside), *walk.unread, *walk.row]
     # with_columns first: literals take the height of the frame
-    return kept, lambda frame: frame.with_columns(exprs).select(inside)
+    return kept, lambda frame: frame.with_columns(exprs).select(columns_named(inside))
 
 
 def _require_new(found: Iterable[str], known: Mapping[str, Held], blame: Blame) -> None:
@@ -297,8 +336,7 @@ def _resolve(
         origin = held[read].origin
         if origin is not None:
             walk.entered.add(origin)
-    if not any(held[read].type is UNKNOWN for read in reads):
-        _require_sets(expr, frame, blame)
+    expr = lists_without_nulls(expr)
     if name is not None:
         expr = expr.alias(name)
     if any(held[read].type is UNKNOWN for read in reads):
@@ -309,7 +347,46 @@ def _resolve(
         schema = frame.select(expr).collect_schema()
     except pl.exceptions.PolarsError as error:
         raise _type_error(expr, blame, error) from error
-    return expr, {result: _arrow_type(kind) for result, kind in schema.items()}
+    _require_row_wise(expr, frame, blame)
+    try:
+        return expr, {result: _arrow_type(kind) for result, kind in schema.items()}
+    except NoColumn as reason:
+        what = f"{blame.label}: {text(expr)} gives what no column holds: {reason.what}"
+        raise PipelineError(what, site=blame.site, fix=reason.fix) from reason
+
+
+def _require_row_wise(expr: pl.Expr, frame: pl.LazyFrame, blame: Blame) -> None:
+    """What ``check_elementwise`` lets pass may still look at other rows on some types."""
+    reason = judge(expr, frame).refused
+    if reason is not None:
+        raise PipelineError(
+            f"{blame.label}: {text(expr)} is not row-wise: {reason}",
+            site=blame.site,
+            fix="cast its columns to other types, or use map(fn, ...) on rows or map_batches(fn, size=...)",
+        )
+
+
+def never_fails(expr: pl.Expr, types: Mapping[str, ColumnType] | None) -> bool:
+    """True where no row can make an expression fail on columns of these types; None: they are not known.
+
+    Example:
+        >>> import polars as pl, pyarrow as pa
+        >>> from cedar.operators.expression_steps import never_fails
+        >>> types = {"a": pa.int64(), "s": pa.large_string()}
+        >>> never_fails(pl.col("a") + 1, types), never_fails(pl.col("s").cast(pl.Int8), types)
+        (True, False)
+    """
+    import polars as pl
+
+    reads = columns_of(expr)
+    if types is None or reads is None or any(polars_type(types.get(name, UNKNOWN)) is None for name in reads):
+        return False
+    frame = _static({name: Held(kind) for name, kind in types.items() if name in reads})
+    try:
+        frame.select(expr).collect_schema()
+    except pl.exceptions.PolarsError:
+        return False
+    return not judge(expr, frame).may_fail
 
 
 def _type_error(expr: pl.Expr, blame: Blame, error: Exception) -> PipelineError:
@@ -323,7 +400,7 @@ def _require(names: Any, held: Mapping[str, Any], blame: Blame) -> None:
 
 
 def _require_readable(name: str, kind: ColumnType, expr: pl.Expr, blame: Blame) -> None:
-    if kind is UNKNOWN or _polars_type(kind) is not None:
+    if kind is UNKNOWN or polars_type(kind) is not None:
         return
     raise PipelineError(
         f"{blame.label}: {text(expr)} reads column {name!r} of {kind}, which expressions cannot",
@@ -332,43 +409,27 @@ def _require_readable(name: str, kind: ColumnType, expr: pl.Expr, blame: Blame) 
     )
 
 
-def _require_sets(expr: pl.Expr, frame: pl.LazyFrame, blame: Blame) -> None:
-    """``is_in`` of a column asks each row's own list; a column of single values would be one set for the block."""
+def column_named(name: str) -> pl.Expr:
+    """The column of exactly that name: "*" and "^...$" are patterns to ``polars.col``."""
     import polars as pl
+    import polars.selectors as cs
 
-    for asked in sets_asked(expr):
-        (kind,) = frame.select(asked).collect_schema().dtypes()
-        if not isinstance(kind, pl.List | pl.Array):
-            raise PipelineError(
-                f"{blame.label}: {text(expr)} is not row-wise: is_in() of a column of {kind} looks at other rows",
-                site=blame.site,
-                fix="give is_in() a list of values, or a column of lists",
-            )
+    pattern = name == "*" or (name.startswith("^") and name.endswith("$"))
+    return cs.by_name(name).as_expr() if pattern else pl.col(name)
 
 
-def _column(name: str) -> pl.Expr:
-    import polars as pl
+def columns_named(names: Iterable[str]) -> Any:
+    """A selector of exactly these columns."""
+    import polars.selectors as cs
 
-    return pl.col(name)
+    return cs.by_name(*names)
 
 
 def _static(held: Mapping[str, Held]) -> pl.LazyFrame:
     """An empty frame of the columns' types; what polars cannot hold stands in it as Object."""
     import polars as pl
 
-    return pl.LazyFrame(schema={name: _polars_type(h.type) or pl.Object() for name, h in held.items()})
-
-
-@lru_cache(maxsize=1024)
-def _polars_type(kind: ColumnType) -> pl.DataType | None:
-    if not isinstance(kind, pa.DataType):
-        return None
-    import polars as pl
-
-    try:
-        return pl.Series("", pa.nulls(0, kind)).dtype  # of a list, pyarrow would import pandas where it is
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException, TypeError, ValueError):
-        return None
+    return pl.LazyFrame(schema={name: polars_type(h.type) or pl.Object() for name, h in held.items()})
 
 
 def _arrow_type(kind: pl.DataType) -> ColumnType:
@@ -376,7 +437,7 @@ def _arrow_type(kind: pl.DataType) -> ColumnType:
 
     if kind == pl.Object:
         return OBJECT
-    return canonical_type(pl.Series("", [], dtype=kind).to_arrow(compat_level=pl.CompatLevel.oldest()).type)
+    return type_of_series(kind)
 
 
 def _is_cheap(kind: ColumnType) -> bool:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from cedar.columns import UNKNOWN, as_column
+from cedar.columns import UNKNOWN
 from cedar.errors import PipelineError, user_site
 from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
-from cedar.operators.elementwise import check_elementwise, columns_of, differs_by_rows, needs_sample, text
+from cedar.operators.elementwise import check_elementwise, columns_of, text
 from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel
 from cedar.operators.expression_steps import Keep, Named, Step, Where, With, output_types
 from cedar.operators.failures import Blame
@@ -45,7 +45,7 @@ class WithColumns(RowOperator):
 
     def __post_init__(self) -> None:
         for _, expr in self.items:
-            _require_elementwise(expr, self.name)
+            require_elementwise(expr, self.name)
 
     def label(self) -> str:
         return _kept(self, "label", lambda: f"with_columns({_listed(self.items)})")
@@ -63,7 +63,7 @@ class WithColumns(RowOperator):
         return self.on_error
 
     def bind(self, bound: Bound) -> Kernel:
-        return _bind(With(self.items, _blame(self, bound)), self.code(), bound)
+        return ExpressionKernel((With(self.items, _blame(self, bound)),))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class FilterExpression(RowOperator):
     def __post_init__(self) -> None:
         if not _is_expression(self.predicate):
             raise _not_an_expression(self.predicate, self.name)
-        _require_elementwise(self.predicate, self.name)
+        require_elementwise(self.predicate, self.name)
 
     def label(self) -> str:
         return _kept(self, "label", lambda: f"filter({text(self.predicate, 60)})")
@@ -111,7 +111,7 @@ class FilterExpression(RowOperator):
                 site=bound.site,
                 fix="filter rows before batch(), or give a function that returns one bool per batch",
             )
-        return _bind(Where(self.predicate, _blame(self, bound)), self.code(), bound)
+        return ExpressionKernel((Where(self.predicate, _blame(self, bound)),))
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,7 @@ class Select(RowOperator):
     def __post_init__(self) -> None:
         for item in self.items:
             if not isinstance(item, str):
-                _require_elementwise(item[1], self.name)
+                require_elementwise(item[1], self.name)
         names = [item if isinstance(item, str) else item[0] for item in self.items]
         for name in names:
             if name is not None and names.count(name) > 1:
@@ -161,7 +161,7 @@ class Select(RowOperator):
 
     def bind(self, bound: Bound) -> Kernel:
         step = Keep(self.items, _blame(self, bound))
-        return _bind(step, self.code(), bound) if self.code() else ColumnsKernel(step)
+        return ExpressionKernel((step,)) if self.code() else ColumnsKernel(step)
 
 
 def with_columns(*exprs: Any, **named: Any) -> WithColumns:
@@ -216,7 +216,8 @@ def _not_an_expression(value: Any, what: str) -> PipelineError:
     return PipelineError(f"{what}: {value!r:.60} is {kind}, not an expression", site=user_site(), fix=fix)
 
 
-def _require_elementwise(expr: Any, what: str) -> None:
+def require_elementwise(expr: Any, what: str) -> None:
+    """Refuse, at the user's line, what is no expression or looks at other rows."""
     if not _is_expression(expr):
         raise _not_an_expression(expr, what)
     reason = check_elementwise(expr)
@@ -236,28 +237,6 @@ def _blame(operator: RowOperator, bound: Bound | None = None) -> Blame:
     if bound is None:
         return Blame(0, operator.label(), None, None)
     return Blame(bound.index, bound.label, bound.site, bound.on_error)
-
-
-def _bind(step: Step, exprs: Sequence[pl.Expr], bound: Bound) -> Kernel:
-    doubtful = [expr for expr in exprs if needs_sample(expr)]
-    if doubtful:
-        _check_on_sample(doubtful, bound)
-    return ExpressionKernel((step,))
-
-
-def _check_on_sample(exprs: Iterable[pl.Expr], bound: Bound) -> None:
-    """The second net behind the allow-list: the sample whole, cut in two, and in another order."""
-    import polars as pl
-
-    block = bound.sample()
-    held = {name: as_column(c) for name, c in block.columns.items() if isinstance(c, pa.Array)}
-    frame = pl.DataFrame([pl.Series(name, column) for name, column in held.items()])
-    for expr in exprs:
-        reason = differs_by_rows(expr, frame)
-        if reason is not None:
-            error = _not_elementwise(expr, bound.label, reason)
-            error.site = bound.site
-            raise error
 
 
 def _schema(operator: RowOperator, step: Step, known: Schema) -> Schema:
@@ -302,5 +281,6 @@ def result_name(item: Item) -> str | None:
 
 
 def _listed(items: Sequence[Item]) -> str:
-    names = [result_name(item) or text(item[1], 30) for item in items[:6]]  # type: ignore[arg-type]
+    found = [(result_name(item), item) for item in items[:6]]
+    names = [text(item[1], 30) if name is None else name for name, item in found]  # type: ignore[arg-type]
     return ", ".join(names) + (f", ... {len(items) - 6} more" if len(items) > 6 else "")

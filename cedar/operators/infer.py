@@ -108,7 +108,8 @@ def _scalars(present: list[Any], family: str) -> ColumnType:
         return _floats(present)
     if family == "decimal":  # more digits than the sample shows must still fit
         scale = max(max(0, -int(v.as_tuple().exponent)) if v.is_finite() else 0 for v in present)
-        return pa.decimal128(38, scale) if scale <= 38 else pa.decimal256(76, min(scale, 76))
+        digits = scale + max(v.adjusted() + 1 if v.is_finite() and v else 0 for v in present)
+        return pa.decimal128(38, scale) if max(digits, scale) <= 38 else pa.decimal256(76, min(scale, 76))
     if family in ("bool", "str", "bytes"):
         return {"bool": pa.bool_(), "str": pa.large_string(), "bytes": pa.large_binary()}[family]
     if family == "datetime":

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import logging
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from cedar import forks
 from cedar.errors import PipelineError, user_site
 from cedar.mapped import let_go
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_lock = threading.Lock()
+_lock = forks.Lock()
+_log = logging.getLogger("cedar")
+_told = False
+_spent = 0.0  # seconds that compilation took in this process
+_SILENT = 2.0  # seconds of it before somebody is told
 _loaded = threading.Event()  # a kernel, since the compiler's pages were let go of
 
 
@@ -29,7 +38,7 @@ def numba() -> Any:
         raise PipelineError(
             f"kernels of images and sound need numba: {error}",
             site=user_site(),
-            fix="pip install 'cedar[images]', or 'cedar[audio]'",
+            fix="pip install 'cedar-data[images]', or 'cedar-data[audio]'",
         ) from error
 
 
@@ -49,13 +58,58 @@ def kernel(signature: str | None = None, *, contract: bool = False) -> Callable[
         if contract:
             options["fastmath"] = {"contract"}
         try:
-            return nb.njit(*arguments, cache=True, **options)(fn)  # type: ignore[no-any-return]
+            return _timed(lambda fn: _kept(nb.njit(cache=True, **options)(fn), arguments), fn)
         except RuntimeError:  # no folder for the cache can be written: it is compiled in every process
             return nb.njit(*arguments, **options)(fn)  # type: ignore[no-any-return]
         finally:
             _loaded.set()
 
     return compiled
+
+
+def _kept(made: Any, signature: tuple[str, ...]) -> Any:
+    """A dispatcher that is compiled whatever its cache on disk is like: full, torn or gone."""
+    cache: Any = getattr(made, "_cache", None)
+    if hasattr(cache, "_guard_against_spurious_io_errors"):  # numba's own lets only some of them pass
+        cache._guard_against_spurious_io_errors = lambda: _without(cache)
+    if signature:
+        made.compile(*signature)
+        made.disable_compile()
+    return made
+
+
+@contextlib.contextmanager
+def _without(cache: Any) -> Iterator[None]:
+    """Goes on where a cache cannot be read or written, and empties it, so that the next process finds none."""
+    global _told  # noqa: PLW0603 - one note in a process
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever comes out of a torn file
+        if not _told:
+            _told = True
+            _log.warning("kernels are compiled anew: what was kept of them on disk cannot be used: %s", error)
+        with contextlib.suppress(Exception):
+            cache.flush()
+
+
+def _timed(compile_: Callable[[F], F], fn: F) -> F:
+    """Compile, and say so once that has taken seconds: a first run on a machine would stand still without a word."""
+    global _spent
+    began = time.perf_counter()
+    made = compile_(fn)
+    if any(getattr(getattr(made, "stats", None), "cache_misses", {}).values()):
+        before, _spent = _spent, _spent + time.perf_counter() - began
+        if before < _SILENT <= _spent:
+            _say("compiling kernels, once on this machine; the first batch waits for them")
+    return made
+
+
+def _say(text: str) -> None:
+    """To people who look: a terminal or a notebook; else to the log."""
+    if sys.stderr.isatty() or "ipykernel" in sys.modules:
+        print(f"cedar: {text}", file=sys.stderr, flush=True)  # noqa: T201 - somebody waits for it
+    else:
+        _log.info("%s", text)
 
 
 def settle() -> None:

@@ -117,19 +117,25 @@ class Marks:
         fine: mark every row.
         divided: marks of several rows that ended the process twice: these rows are worked on one by one.
         bad: what is not tried again.
+        suspect: of a trial: where an attempt ended, and what is to be tried instead of the task's work.
+        patience: seconds that a row of a trial may take; 0 is any number.
+        apiece: in a trial, the operator that gets its rows one by one.
     """
 
     place: Place
     fine: bool = False
     divided: tuple[Mark, ...] = ()
     bad: tuple[BadRow, ...] = ()
+    suspect: Mark | None = None
+    patience: float = 0.0
+    apiece: int | None = None
     _count: int = field(default=0, init=False, repr=False)
     _block: Block | None = field(default=None, init=False, repr=False)
     _mark: Mark = field(default=Mark(-1, 0), init=False, repr=False)
     _guarded: bool = field(default=False, init=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Marks, (self.place, self.fine, self.divided, self.bad)
+        return Marks, (self.place, self.fine, self.divided, self.bad, self.suspect, self.patience, self.apiece)
 
     @property
     def watched(self) -> bool:
@@ -140,7 +146,7 @@ class Marks:
         """An operator begins with a block; True where it is to be worked on row by row."""
         self._block = block
         self._set(Mark(operator, len(block), _first_key(block), divisible))
-        return bool(self.divided) and self._mark in self.divided and block.slots > 1
+        return block.slots > 1 and (operator == self.apiece or (bool(self.divided) and self._mark in self.divided))
 
     def reading(self, source: int, file: int, row: int) -> None:
         """A split begins to be read, at a row."""
@@ -182,9 +188,25 @@ class Marks:
             self._guarded = False
             self._set(self._mark)
 
+    def seen(self) -> Written | None:
+        """What its slot holds now, where that can be seen from here."""
+        page = _page(self.place.path, self.place.token)
+        return None if page is None else written(page, self.place.number)
+
+    @contextmanager
+    def aside(self, operator: int) -> Iterator[None]:
+        """Around what an operator does for no row, such as making the instance that it calls."""
+        before = self._mark
+        self._set(Mark(operator, 0))
+        try:
+            yield
+        finally:
+            self._set(before)
+
     def known(self) -> BadRow | None:
         """What is known of the row, or the batch, at hand, if that is not to be tried again."""
-        return next((entry for entry in self.bad if entry.mark == self._mark), None)
+        at = replace(self._mark, divisible=False)
+        return next((entry for entry in self.bad if replace(entry.mark, divisible=False) == at), None)
 
     def item(self, index: int) -> None:
         """A source makes one row.
@@ -255,6 +277,11 @@ def _first_key(block: Block) -> tuple[int, ...]:
     at = int(slots[0]) if len(slots) else 0
     parts = [getattr(keys, part) for part in _PARTS]
     return tuple(part if isinstance(part, int) else int(part[at]) for part in parts)
+
+
+def each_key(keys: Any) -> list[tuple[int, ...]]:
+    """The key of each row, as marks have it."""
+    return list(zip(*(_each(getattr(keys, part), len(keys)) for part in _PARTS), strict=True))
 
 
 def _each(part: Any, rows: int) -> list[int]:

@@ -18,7 +18,7 @@ from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Buffer
 from cedar.operators.concat import agreed, branch_rows, joined_samples, same_units
 from cedar.operators.take import within
-from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Stream, concat_rows
+from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Stream, concat_rows, is_count, is_list
 
 Stop: TypeAlias = Literal["first", "all"]
 State: TypeAlias = tuple[int, tuple[int, ...], tuple[bool, ...]]  # positions done, units of each input, inputs gone
@@ -217,6 +217,16 @@ class MixStream(Stream):
         done, taken, gone = schedule.state(unit)
         positions = [s.seek(within(t, s.count), lap) for s, t in zip(self.inputs, taken, strict=True)]
         return [[done, positions, [int(g) for g in gone]], 0]
+
+    def fits(self, at: At) -> bool:
+        return (
+            is_list(at, 3)
+            and is_count(at[0])
+            and is_list(at[1], len(self.inputs))
+            and all(s.fits_position(p) for s, p in zip(self.inputs, at[1], strict=True))
+            and is_list(at[2], len(self.inputs))
+            and all(gone in (0, 1) for gone in at[2])
+        )
 
     def open_at(self, at: At, lap: int) -> Flow:
         return MixFlow(self, at, lap)

@@ -10,13 +10,13 @@ import numpy as np
 
 from cedar.block import Block
 from cedar.columns import UNKNOWN, ColumnType, TensorType
-from cedar.errors import PipelineError, missing_column, user_site
+from cedar.errors import PipelineError, ResumeError, missing_column, user_site
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Ahead, Step, narrow, over
 from cedar.operators.documents import ADDED, Documents, documents, documents_of, token_columns, token_dtype
 from cedar.operators.packing import pack_best, pack_concat
 from cedar.operators.take import whole
-from cedar.stream import At, Flow, Pending, Piece, Position, Pulled, Rows, Stream
+from cedar.stream import At, Flow, Pending, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 
 Fit: TypeAlias = Literal["concat", "best"]
 Started: TypeAlias = "tuple[At, Any] | Pending | None"
@@ -127,6 +127,9 @@ class PackStream(Stream):
     def start(self) -> At:
         return [[self._source.start(), 0], 0]
 
+    def fits(self, at: At) -> bool:
+        return is_list(at, 2) and self._source.fits_position(at[0]) and is_count(at[1])
+
     def open_at(self, at: At, lap: int) -> Flow:
         position, offset = at
         source = self._source.open(position, lap)
@@ -230,6 +233,12 @@ class RunningOn:
             if not self._held.runs:
                 self._position = piece.position()
             self._held.add(found, piece)
+            if self._offset > self._held.tokens:
+                raise ResumeError(
+                    f"the state is {self._offset:,} tokens into a document of {self._held.tokens:,}: it was edited",
+                    done="nothing was read",
+                    fix="use the state as it was saved",
+                )
             if rows := (self._held.tokens - self._offset) // self._length:
                 return self._cut(rows)
         return None

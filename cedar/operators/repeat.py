@@ -10,7 +10,7 @@ from cedar.cursor import hash_ints
 from cedar.errors import PipelineError
 from cedar.operators.base import Effects, StreamContext, StreamOperator
 from cedar.operators.take import whole
-from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream
+from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 
 
 def lap_of(outer: int, passes: int) -> int:
@@ -92,6 +92,9 @@ class RepeatStream(Stream):
         if number >= self.n:
             return [self.first(int(self.n)), 0]
         return [[number, self.source.seek(rest, lap_of(lap, number))], 0]
+
+    def fits(self, at: At) -> bool:
+        return is_list(at, 2) and is_count(at[0]) and self.source.fits_position(at[1])
 
     def open_at(self, at: At, lap: int) -> Flow:
         return RepeatFlow(self, at, lap)

@@ -20,6 +20,7 @@ from cedar.cursor import hash_ints
 from cedar.errors import PipelineError, missing_column, user_site
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Ahead, ChunkFlow, narrow, over
+from cedar.operators.expressions import require_elementwise
 from cedar.operators.take import whole
 from cedar.operators.weights import live_weights, weight_columns
 from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream
@@ -43,7 +44,8 @@ class Sample(StreamOperator):
         local: True draws from each rank's share by itself.
 
     Raises:
-        PipelineError: a bad ``n``; while running, an input without end, without rows or with weights that are all zero.
+        PipelineError: a bad ``n``, weights that are not row-wise;
+            while running, an input without end, without rows or with weights that are all zero.
         RowError: while running, a weight that is null, NaN, infinite or negative.
 
     Example:
@@ -67,6 +69,8 @@ class Sample(StreamOperator):
                 site=user_site(),
                 fix="give the name of a column, or an expression such as col('clicks') + 1",
             )
+        if self.weights is not None and not isinstance(self.weights, str):
+            require_elementwise(self.weights, "sample(weights)")
 
     def label(self) -> str:
         shown = [] if self.n is None else [f"n={self.n}"]

@@ -108,6 +108,9 @@ class ShuffleStream(Stream):
         position, first = self._source.seek_window(unit, lap)
         return [position, unit - first]
 
+    def fits(self, at: At) -> bool:
+        return self._source.fits_position(at)
+
     def open_at(self, at: At, lap: int) -> Flow:
         return _ShuffleFlow(self._source.open(at, lap), self)
 

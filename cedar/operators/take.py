@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from cedar.errors import PipelineError, user_site
 from cedar.operators.base import Effects, StreamContext, StreamOperator
 from cedar.sizes import as_int
-from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Stream
+from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Stream, is_count, is_list
 
 
 def whole(value: Any, what: str, least: int = 0) -> int:
@@ -86,6 +86,9 @@ class TakeStream(Stream):
     def seek(self, unit: int, lap: int = 0) -> Position:
         unit = min(unit, self._n)
         return [[self._source.seek(unit, lap), unit], 0]
+
+    def fits(self, at: At) -> bool:
+        return is_list(at, 2) and self._source.fits_position(at[0]) and is_count(at[1]) and at[1] <= self._n
 
     def open_at(self, at: At, lap: int) -> Flow:
         position, taken = at
@@ -171,6 +174,9 @@ class SkipStream(Stream):
 
     def seek(self, unit: int, lap: int = 0) -> Position:
         return [self._seek(unit, lap), 0]
+
+    def fits(self, at: At) -> bool:
+        return at is None or self._source.fits_position(at)
 
     def open_at(self, at: At, lap: int) -> Flow:
         return SkipFlow(self._source.open(self._seek(0, lap) if at is None else at, lap))

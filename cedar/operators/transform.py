@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cedar.columns import Column, ColumnType, as_column, objects, type_of
+from cedar.boundary import as_column
+from cedar.columns import Column, ColumnType, objects, type_of
 from cedar.errors import PipelineError, user_site
 from cedar.operators.chains import Chain
 from cedar.operators.draws import Draws
@@ -100,8 +101,7 @@ class Transform(ABC):
         """Stands for what it does; a change is worth a warning at a resume. Parameters that are no plain values,
         such as a vocabulary, are for a subclass to stand for.
         """
-        assert is_dataclass(self)
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {f.name: getattr(self, f.name) for f in fields(self)} if is_dataclass(self) else vars(self)
         return f"{type(self).__name__}{ {name: v for name, v in values.items() if isinstance(v, _PLAIN)} }"
 
     @property

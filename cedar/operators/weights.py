@@ -9,8 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.block import Block
-from cedar.columns import Column, as_column
+from cedar.columns import Column
 from cedar.errors import PipelineError, RowError, Site, missing_column
+from cedar.forks import elsewhere
+from cedar.operators.expression_kernel import run
+from cedar.operators.expression_steps import Keep, compile_steps
+from cedar.operators.failures import Blame
 
 Weights = npt.NDArray[np.float64]
 
@@ -47,6 +51,7 @@ def live_weights(block: Block, weights: Any, site: Site | None) -> Weights:
     return values
 
 
+@elsewhere
 def _evaluate(block: Block, weights: Any, site: Site | None) -> Column:
     for name in weight_columns(weights):
         if name not in block.columns:
@@ -55,12 +60,12 @@ def _evaluate(block: Block, weights: Any, site: Site | None) -> Column:
         return block.columns[weights]
     import polars as pl
 
-    frame = pl.DataFrame({name: block.columns[name] for name in weight_columns(weights)})
+    step = Keep((("weight", weights),), Blame(0, "sample(weights)", site, None))
     try:
-        column = as_column(frame.select(weights.alias("weight")).to_series())
+        program = compile_steps((step,), tuple(block.types.items()))
+        return run(program, Block(block.columns, block.live_keys())).columns["weight"]
     except pl.exceptions.PolarsError as error:
         raise PipelineError(f"sample: the weights {weights} cannot be worked out: {error}", site=site) from error
-    return as_column(np.repeat(np.asarray(column), len(block))) if len(column) == 1 else column  # a literal
 
 
 def _floats(column: Column, weights: Any, site: Site | None) -> Weights:

@@ -17,7 +17,7 @@ from cedar.groups.column import take_each
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Ahead, Buffer
 from cedar.operators.concat import same_units
-from cedar.stream import PENDING, At, Count, Flow, Pending, Piece, Position, Pulled, Rows, Stream, concat_rows
+from cedar.stream import PENDING, At, Count, Flow, Pending, Piece, Position, Pulled, Rows, Stream, concat_rows, is_list
 
 _RUN = 1024  # rows worth a task, where they are there; not part of any result
 
@@ -157,6 +157,9 @@ class ZipStream(Stream):
 
     def seek(self, unit: int, lap: int = 0) -> Position:
         return [[stream.seek(unit, lap) for stream in self.inputs], 0]
+
+    def fits(self, at: At) -> bool:
+        return is_list(at, len(self.inputs)) and all(s.fits_position(p) for s, p in zip(self.inputs, at, strict=True))
 
     def open_at(self, at: At, lap: int) -> Flow:
         return ZipFlow(self, at, lap)

@@ -18,7 +18,7 @@ class Budget:
         memory: for rows on their way, bytes or text such as "2GiB".
         cache: for what ``cache()`` keeps, bytes or text.
         cluster: a Dask cluster that stages may run on, too: the address of its scheduler, or a client. What it costs to
-            work there is measured once. A saved plan names the address.
+            work there is measured once. A saved plan does not name it: ``Plan.load(cluster=)`` does.
 
     Raises:
         PipelineError: a figure that is none, at the user's line.

@@ -106,7 +106,8 @@ class Facts:
 class Rule(Protocol):
     """One rewrite: the node instead of ``node``, a refusal, or None where it does not concern the node.
 
-    A function of the rule's name will do.
+    A function of the rule's name will do. What it changes must lower the measure of the graph (see ``measure``), or the
+    rule's own, ``measure(facts)``, a number that no other rule raises.
     """
 
     __name__: str

@@ -23,10 +23,9 @@ from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS, late
 from cedar.optimizer.rules.cache_place import cache_place
 from cedar.optimizer.search import Found, foresee, search
-from cedar.plan.alike import signature
+from cedar.plan.alike import rewritten, signature
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.planner import Check
-from cedar.plan.scan import Scan
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
@@ -34,7 +33,7 @@ _GAIN = 1.05  # of the predicted speed: less is not worth a change of plans
 _DEAR = 0.1  # of the operators' time: less does not decide where an operator runs
 _CHECKING = 1.0  # seconds for plans to be checked, each without the rule that made the one before it differ
 ORDER = "order"  # what decisions of the search are called
-_MOVING = frozenset({ORDER, cache_place.__name__, *(rule.__name__ for rule in MOVES)})
+_ALL = frozenset({ORDER, *(rule.__name__ for rule in RULES)})
 _FIXED = Refusal("its results differed on sample rows")
 
 
@@ -86,6 +85,23 @@ class AutoPlanner:
         self.current = Plan(self.root, root, tuple(decisions), method="rules")
         return self.current
 
+    def admit(self, plan: Plan, check: Check) -> Plan:
+        """The first plan, without the rule that makes it differ on sample rows; as written where no one rule does."""
+        found = check(plan)
+        if found is None:
+            return plan
+        for name in _applied(plan):
+            without = replace(self, refused=self.refused | {name}, _known={}, _refusals=[])
+            other = without.begin()
+            if check(other) is None:
+                self.refused |= {name}
+                self._refusals.append(Decision(name, "all of it", applied=False, why=found.what))
+                self.current = replace(other, decisions=(*other.decisions, *self._refusals))
+                return self.current
+        decision = Decision("plan", "all of it", applied=False, why=found.what)
+        self.current = replace(Plan.as_written(self.root), decisions=(*plan.decisions, decision))
+        return self.current
+
     def improve(self, profile: Profile, horizon: float | None, check: Check, guessed: bool = False) -> Plan | None:
         """The best plan for what was measured; the current graph, with what is known of it, unless clearly better."""
         self._guessed = guessed
@@ -94,9 +110,10 @@ class AutoPlanner:
         plan = self.best(profile, horizon)
         saves = any(d.applied and d.rule == cache_place.__name__ for d in plan.decisions)  # in later epochs
         told = len(self._refusals)
-        if moves(plan) or saves:  # what is kept must be the same in every epoch
-            plan = self._checked(plan, profile, horizon, check)
         current = self.current
+        runs = current is not None and signature(self.root, plan.root) == signature(self.root, current.root)
+        if not runs:
+            plan = self._checked(plan, profile, horizon, check)
         if current is not None:
             more = plan.workers is not None and plan.workers != self._at_once(current)
             there = self._predicted(current, profile)
@@ -186,7 +203,9 @@ class AutoPlanner:
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def _checked(self, plan: Plan, profile: Profile, horizon: float | None, check: Check) -> Plan:
-        """The plan without the rules whose results differ on sample rows."""
+        """The plan without the rules whose results differ on sample rows; nothing is rewritten without a check."""
+        if not rewritten(self.root, plan.root):
+            return plan
         end = time.perf_counter() + _CHECKING
         while time.perf_counter() < end:
             does = signature(self.root, plan.root)
@@ -197,16 +216,15 @@ class AutoPlanner:
                 return plan
             culprit = self._culprit(plan, profile, horizon, check, end)
             self._refusals.append(Decision(culprit or "plan", "all of it", applied=False, why=found.what))
-            self.refused |= {culprit} if culprit else _MOVING
+            self.refused |= {culprit} if culprit else _ALL
             plan = self.best(profile, horizon)
             if culprit is None:
-                return plan  # in which nothing changes places
-        root, trims = self._rewritten(self.root, TRIMS, profile)  # nothing changes places
-        return Plan(self.root, root, (*trims, *self._refusals), method="rules", profile=profile)
+                return plan  # in which only places are chosen
+        return replace(Plan.as_written(self.root), decisions=tuple(self._refusals), profile=profile)
 
     def _culprit(self, plan: Plan, profile: Profile, horizon: float | None, check: Check, end: float) -> str | None:
         """The rule without which the plan has the right rows."""
-        for name in dict.fromkeys(d.rule for d in plan.decisions if d.applied and d.rule != "place"):
+        for name in _applied(plan):
             without = replace(self, refused=self.refused | {name}, _known={}, _refusals=[])
             if time.perf_counter() > end:
                 return None
@@ -264,6 +282,11 @@ def _asked(root: Node, facts: Facts, profile: Profile) -> bool:
     return True
 
 
+def _applied(plan: Plan) -> list[str]:
+    """The rules of a plan, the last one first: without an earlier one, others may find nothing to do."""
+    return list(dict.fromkeys(d.rule for d in reversed(plan.decisions) if d.applied and d.rule != "place"))
+
+
 def _known_functions(root: Node) -> bool:
     """No function and no expression of the user's runs, only transforms of this package."""
     operators = [node.operator for node in graph.walk(root)]
@@ -284,22 +307,3 @@ def _least(plan: Plan, current: Plan) -> float:
 
 def _never(_below: Node, _above: Node, _facts: Facts) -> Refusal | None:
     return _FIXED
-
-
-def moves(plan: Plan) -> bool:
-    """Some operator runs before one that the user wrote earlier: what samples can contradict."""
-    numbers = {id(node): i for i, node in enumerate(graph.walk(plan.logical))}
-    first: dict[int, float] = {}  # the last written of the operators that a node's rows have passed, itself included
-    for node in graph.walk(plan.root):
-        own = numbers.get(id(node.logical), -1)
-        passed = max([-1, *(first[id(child)] for child in node.inputs)])
-        if own >= 0 and own < passed and len(node.inputs) == 1:
-            return True
-        inside = [numbers.get(id(each.logical), -1) for each in _filters(node)]
-        first[id(node)] = max([own, passed, *inside])
-    return False
-
-
-def _filters(node: Node) -> tuple[Node, ...]:
-    """The filters inside a scan."""
-    return node.operator.where if isinstance(node.operator, Scan) else ()

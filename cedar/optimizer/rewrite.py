@@ -15,43 +15,57 @@ from cedar.operators.base import Schema
 from cedar.optimizer.edit import fit, substitute, tidy
 from cedar.optimizer.facts import Change, Factors, Facts, Keeping, Refusal, Rule
 from cedar.optimizer.live import live_columns
+from cedar.optimizer.measure import Measure, measure
 from cedar.optimizer.order import restore_order
+from cedar.optimizer.rules.cache_place import misplaced
+from cedar.optimizer.rules.dead_columns import carried
 from cedar.plan.data import Decision
 from cedar.profile import Profile
 
 FactsOf: TypeAlias = Callable[[Node], Facts]
 
-_CHANGES = 50  # per node: far more than any rewrite takes
-
 
 def rewrite(root: Node, rules: Sequence[Rule], facts_of: FactsOf) -> tuple[Node, list[Decision]]:
     """The graph after all rules, with its columns in their order as written, and what was done and refused.
+
+    Comes to an end whatever the rules do: a change that does not lower the measure of the graph is not made.
 
     Args:
         root: the pipeline as written, or a plan's graph.
         rules: in the order in which they are tried; each is applied wherever it applies, and all again after a change.
         facts_of: the facts of a graph under rewriting, as ``facts_of`` below makes them.
     """
-    run = _Run(facts_of(root), facts_of)
-    left = _CHANGES * len(run.facts.schemas)
+    run = Rewriting(facts_of(root), facts_of, rules)
     changed = True
-    while changed and left > 0:
+    while changed:
         changed, run.refusals, run.failed = False, {}, {}
         for rule in rules:
-            while rule.__name__ not in run.facts.refused and left > 0 and run.apply(rule):
-                changed, left = True, left - 1
+            while rule.__name__ not in run.facts.refused and run.apply(rule):
+                changed = True
     assert run.facts.root is not None
     ordered = restore_order(tidied := tidy(run.facts.root, run.facts), facts_of(tidied))
     return ordered, run.decisions()
 
 
 @dataclass
-class _Run:
+class Rewriting:
+    """A graph on its way from rule to rule.
+
+    Args:
+        facts: of the graph as it is.
+        facts_of: makes those of another one.
+        rules: all that are tried; a rule of others may have a ``measure(facts)`` that it lowers and no other raises.
+        applied, refusals, failed: what was done, what did not apply, and what was not done, and why.
+        measured: the measure of the graph, once somebody asked.
+    """
+
     facts: Facts
     facts_of: FactsOf
+    rules: Sequence[Rule]
     applied: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     refusals: dict[tuple[str, str, str], Decision] = field(default_factory=dict)
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
+    measured: Measure | None = None
 
     def apply(self, rule: Rule) -> bool:
         """The first change that a rule makes; False if it makes none."""
@@ -72,15 +86,24 @@ class _Run:
         change = outcome if isinstance(outcome, Change) else Change(outcome, label)
         assert self.facts.root is not None
         try:
-            root = fit(substitute(self.facts.root, node, change.node, self.facts), self.facts)
-            self.facts = self.facts_of(root)
+            facts = self.facts_of(fit(substitute(self.facts.root, node, change.node, self.facts), self.facts))
         except CedarError as error:  # the pipeline as written is sound, so this is the rule's doing
             self.failed[rule.__name__, label] = str(error).partition("\n")[0]
             return False
+        before, after = self.measured or self.measure(self.facts), self.measure(facts)
+        if not after < before:
+            self.failed[rule.__name__, label] = f"{change.how or 'the change'}: it brings the plan no further"
+            return False
+        self.facts, self.measured = facts, after
         hows = self.applied.setdefault((rule.__name__, change.what), [])
         if change.how not in hows:
             hows.append(change.how)
         return True
+
+    def measure(self, facts: Facts) -> Measure:
+        """Of a graph, which every change lowers: that of our own rules, then what others say of theirs."""
+        theirs = (getattr(rule, "measure", None) for rule in self.rules)
+        return *measure(facts, misplaced(facts), carried(facts)), *(each(facts) for each in theirs if each is not None)
 
     def decisions(self) -> list[Decision]:
         """One for each operator and rule that changed it, then one for each thing that did not happen."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cedar import graph
 from cedar.errors import CedarError, PlanError, user_site
 from cedar.execution.binding import Binding
-from cedar.execution.checking import check_plan
+from cedar.execution.checking import check
 from cedar.execution.dask import cluster_figures
 from cedar.execution.dedup import factors_where_read, has_dedup
 from cedar.execution.executors import EXECUTORS, available_cpus
@@ -115,7 +115,7 @@ def best_plan(pipeline: Pipeline, budget: Budget | None, profile: Profile | None
     profile.check(pipeline.subject)
     planner = planner_for(node, budget or Budget(), "auto", None, None, exact=True)
     binding = Binding(node, None, Env())
-    return _of_machine(planner.chosen(profile, lambda plan: check_plan(binding, plan, 256)), profile)
+    return _of_machine(planner.chosen(profile, lambda plan: check(binding, plan, 256)), profile)
 
 
 def _check(name: str, value: object, kind: type, fix: str) -> None:

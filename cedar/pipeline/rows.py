@@ -128,7 +128,7 @@ class RowMethods:
         """
         return self._with(MapBatches(fn, columns, into, format, size, on_error))
 
-    def with_columns(self, *expressions: Any, **named: Any) -> Pipeline:
+    def with_columns(self, /, *expressions: Any, **named: Any) -> Pipeline:
         """Add or replace columns by elementwise polars expressions.
 
         Example:
@@ -139,7 +139,7 @@ class RowMethods:
         """
         return self._with(with_columns(*expressions, **named))
 
-    def select(self, *names: Any, **expressions: Any) -> Pipeline:
+    def select(self, /, *names: Any, **expressions: Any) -> Pipeline:
         """Only these columns: names, or expressions.
 
         Example:
@@ -179,14 +179,22 @@ class RowMethods:
         """
         return self._with(Pad(columns, to, value))
 
-    def cache(self, where: str = "auto") -> Pipeline:
-        """Keep what comes out of the deterministic operators below: "memory", a directory or URL, or "auto".
+    def cache(self, where: str = "auto", *, version: str | None = None) -> Pipeline:
+        """Keep what comes out of the deterministic operators below.
 
         A hint: results are the same without it.
+
+        Args:
+            where: "memory", a directory or URL, or "auto".
+            version: stands for the functions below, whose code and state are then not looked at: for functions that
+                cannot be read (``explain()`` says so), by those who change it whenever results change.
+
+        Raises:
+            PipelineError: ``where`` or ``version`` is no text, or empty.
 
         Example:
             >>> import cedar
             >>> cedar.from_items([{"x": 1}]).map(abs, "x").cache("memory").count()
             1
         """
-        return self._with(Cache(where))
+        return self._with(Cache(where, version))

@@ -46,6 +46,7 @@ class RunMethods:
         device: Any = None,
         exact: bool = True,
         on_error: Skip | None = None,
+        timeout: float | None = None,
         progress: bool = False,
     ) -> Loader:
         """The iterator that a trainer holds.
@@ -68,7 +69,10 @@ class RunMethods:
             device: where tensors go, ``"cuda"`` or any other torch device: batches are copied two ahead.
             exact: False allows rewrites whose results differ within an operator's tolerance.
             on_error: a default for every operator.
-            progress: show a progress bar in a terminal.
+            timeout: seconds that a task may be without progress: it goes on to another row, or is done. Then its
+                process is ended, and the task runs again; where that cannot be (threads), the run ends with an error.
+                None and 0 are no limit; after 30 s without progress, a warning says who waits for what.
+            progress: show a line in a terminal or notebook: rows, percent and time left where counts are known, rows/s.
 
         Raises:
             PipelineError: arguments that do not fit, or rank and world set twice, differently.
@@ -81,19 +85,25 @@ class RunMethods:
             (2, [np.int64(1), np.int64(5)])
         """
         planner, chosen = choose_plan(cast("Pipeline", self).node, plan, executor, workers, on_error, exact)
+        line = Progress("loader") if progress else None
         options = Options(
             planner=planner, plan=chosen, explainer=explain_run,
             executor=executor, workers=workers, seed=seed, epoch=epoch, rank=rank, world=world, subgroup=subgroup,
             split_batches=split_batches, steps=steps, format=format or ("numpy" if device is None else "torch"),
-            device=device, on_error=on_error,
-            observe=Progress("loader").update if progress else None,
+            device=device, on_error=on_error, timeout=timeout,
+            observe=None if line is None else line.update,
         )  # fmt: skip
-        return Loader(cast("Pipeline", self).node, options)
+        loader = Loader(cast("Pipeline", self).node, options)
+        if line is not None:
+            line.position = loader.position
+        return loader
 
     def _blocks(self, what: str) -> Iterator[Block]:
         """All rows of one epoch, for sinks: this process alone, whatever the environment says of ranks."""
         with Progress(what) as progress:
-            yield from self._whole(what, progress.update)
+            loader = self._whole(what, progress.update)
+            progress.position = loader.position
+            yield from loader
 
     def _whole(self, what: str, observe: Any = None) -> Loader:
         """A loader of blocks for something that needs an end."""
@@ -122,7 +132,8 @@ class RunMethods:
         """
         from cedar.datasets.sinks import to_arrow_table
 
-        return to_arrow_table(self._blocks("to_arrow"), cast("Pipeline", self).schema)
+        schema = cast("Pipeline", self).schema
+        return to_arrow_table(self._blocks("to_arrow"), {} if schema == {"?": "?"} else schema)
 
     def write_parquet(self, url: str, *, partition_by: str | Sequence[str] | None = None) -> list[str]:
         """Write all rows as Parquet files under ``url``; streamed, and each file appears only when it is whole.

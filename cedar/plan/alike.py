@@ -7,8 +7,13 @@ from cedar.graph import Node
 from cedar.plan.scan import Scan
 
 
-def signature(logical: Node, root: Node) -> list[tuple[object, ...]]:
-    """Equal for graphs that do the same in the same order and places."""
+def rewritten(logical: Node, root: Node) -> bool:
+    """Whether a graph does anything else than the pipeline as written, places aside."""
+    return signature(logical, root, places=False) != signature(logical, logical, places=False)
+
+
+def signature(logical: Node, root: Node, *, places: bool = True) -> list[tuple[object, ...]]:
+    """Equal for graphs that do the same in the same order, and in the same places."""
     own = {id(node) for node in graph.walk(logical)}
     numbers: dict[int, int] = {}
     rows: list[tuple[object, ...]] = []
@@ -18,6 +23,6 @@ def signature(logical: Node, root: Node) -> list[tuple[object, ...]]:
         where = operator.where if isinstance(operator, Scan) else ()
         scan = (getattr(operator, "columns", None), tuple(id(w.logical) for w in where))
         stands_for = id(node.logical) if id(node.logical) in own else 0
-        place = "" if node.place == "threads" else node.place
+        place = "" if node.place == "threads" or not places else node.place
         rows.append((stands_for, operator.label(), scan, place, *(numbers[id(child)] for child in node.inputs)))
     return rows

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cedar import graph
 from cedar.graph import Node
+from cedar.numeric import NumericEnvironment
 from cedar.profile import Profile
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Plan:
         workers: tasks at once; None leaves it to the run.
         profile: the figures it was chosen from.
         cache_bytes: what ``cache()`` may keep; None leaves it to the run.
+        numeric: the environment that functions run in; None leaves it to the run.
     """
 
     logical: Node
@@ -73,6 +75,7 @@ class Plan:
     workers: int | None = None
     profile: Profile | None = None
     cache_bytes: int | None = None
+    numeric: NumericEnvironment | None = None
 
     @staticmethod
     def as_written(root: Node) -> Plan:
@@ -105,7 +108,9 @@ class Plan:
         write(self, path)
 
     @staticmethod
-    def load(path: str | os.PathLike[str], pipeline: HasNode, verify: Verify | None = None) -> Plan:
+    def load(
+        path: str | os.PathLike[str], pipeline: HasNode, verify: Verify | None = None, *, cluster: Any = None
+    ) -> Plan:
         """A saved plan, for a pipeline that it fits: the same operators, connected alike, with the same effects.
 
         Functions may have changed since (the decisions say so), and the data, which may have moved.
@@ -114,13 +119,15 @@ class Plan:
             path: what ``save`` wrote, a path or URL.
             pipeline: what it is to run.
             verify: tells why an order is not legal; by default the pipeline's own ``verify_plan``, where it has one.
+            cluster: where stages run that the plan places on a cluster: the address of a Dask scheduler, or a client.
+                The file never says so itself, nor any other address, folder or URL.
 
         Raises:
             PlanError: the file is no plan, of another version, or does not fit; says which node, and the user's line.
         """
         from cedar.plan.saved import read
 
-        return read(path, pipeline, verify or getattr(pipeline, "verify_plan", None))
+        return read(path, pipeline, verify or getattr(pipeline, "verify_plan", None), cluster)
 
     def __str__(self) -> str:
         from cedar.plan.saved import shown

@@ -19,8 +19,12 @@ from cedar.operators.columns_ops import Drop, Rename
 from cedar.operators.expressions import FilterExpression, Select, WithColumns
 from cedar.operators.map import Map
 from cedar.operators.take import Take
+from cedar.plan.places import kind
+from cedar.plan.places import place as place_at
 from cedar.plan.scan import Scan
+from cedar.redact import redact_url
 
+_CACHES = ("auto", "memory")
 _PARTS: dict[type, str] = {WithColumns: "items", Select: "items", Drop: "names", Rename: "pairs"}
 """Operators of which a plan may do a part: the field that lists the parts, which is also the entry's word for it."""
 
@@ -46,7 +50,7 @@ def entries_of(root: Node, logical: Sequence[Node]) -> list[dict[str, Any]]:
         if node.inputs:
             entry["inputs"] = [numbers[id(child)] for child in node.inputs]
         if node.place:
-            entry["place"] = node.place
+            entry["place"] = kind(node.place)
         entries.append(entry)
     return entries
 
@@ -54,7 +58,7 @@ def entries_of(root: Node, logical: Sequence[Node]) -> list[dict[str, Any]]:
 def _inserted(node: Node, number: int) -> dict[str, Any]:
     """What the optimizer put in."""
     operator = node.operator
-    if isinstance(operator, Cache):
+    if isinstance(operator, Cache) and operator.where in _CACHES:
         return {"cache": operator.where}
     if isinstance(operator, Select) and all(isinstance(item, str) for item in operator.items):
         return {"keep": list(operator.items)}
@@ -128,8 +132,11 @@ def _unspeakable(number: int, operator: Operator, why: str) -> PlanError:
 # ---- back ------------------------------------------------------------------------------------------------------------
 
 
-def graph_of(entries: Sequence[Mapping[str, Any]], logical: Sequence[Node]) -> Node:
+def graph_of(entries: Sequence[Mapping[str, Any]], logical: Sequence[Node], cluster: Any = None) -> Node:
     """The graph that entries describe; its operators are those of the pipeline, or made from them.
+
+    Args:
+        cluster: the caller's: an address, a Dask client, or None.
 
     Raises:
         PlanError: an entry that cannot be, or an operator that cannot be changed as it says.
@@ -142,7 +149,7 @@ def graph_of(entries: Sequence[Mapping[str, Any]], logical: Sequence[Node]) -> N
                 fix="number the nodes from 0, each behind its inputs",
             )
         inputs = tuple(built[i] for i in ordinals_in(entry, "inputs", number, number))
-        built.append(_node(entry, number, inputs, logical))
+        built.append(_node(entry, number, inputs, logical, cluster))
     if not built:
         raise PlanError("the plan has no nodes", fix="save it again")
     reached = {id(node) for node in walk(built[-1])}
@@ -155,10 +162,10 @@ def graph_of(entries: Sequence[Mapping[str, Any]], logical: Sequence[Node]) -> N
     return built[-1]
 
 
-def _node(entry: Mapping[str, Any], number: int, inputs: tuple[Node, ...], logical: Sequence[Node]) -> Node:
-    place = entry.get("place", "")
-    if not isinstance(place, str):
-        raise _odd(number, "place", place, "the name of an executor")
+def _node(
+    entry: Mapping[str, Any], number: int, inputs: tuple[Node, ...], logical: Sequence[Node], cluster: Any
+) -> Node:
+    place = place_at(entry.get("place", ""), cluster, f"the 'place' of node {number}")
     if "op" not in entry:
         return _new(entry, number, inputs, place)
     ordinal = ordinal_in(entry, "op", number, len(logical))
@@ -189,8 +196,14 @@ def _new(entry: Mapping[str, Any], number: int, inputs: tuple[Node, ...], place:
         raise PlanError(f"node {number} of the plan has {len(inputs)} inputs", fix="give it one")
     if "keep" in entry:
         return Node(Select(tuple(names_in(entry, "keep", number))), inputs, place=place)
-    if isinstance(entry.get("cache"), str) and entry["cache"]:
+    if entry.get("cache") in _CACHES:
         return Node(Cache(entry["cache"]), inputs, place=place)
+    if "cache" in entry:
+        raise PlanError(
+            f"node {number} of the plan puts in cache({redact_url(str(entry['cache']))!r:.80}): "
+            "a plan names no folder or URL",
+            fix="write cache(where) in the pipeline; a plan puts in 'auto' or 'memory'",
+        )
     raise PlanError(
         f"node {number} of the plan says neither which operator it is ('op') nor what it puts in ('keep', 'cache')",
         fix="save the plan again",

@@ -12,13 +12,13 @@ from typing import Any
 
 from cedar import graph
 from cedar.datasets.base import Read
-from cedar.digests import digest_of
+from cedar.digests import digest_of, examine
 from cedar.errors import PlanError
 from cedar.graph import Node, walk
 from cedar.operators.base import Operator, RowOperator
 from cedar.operators.cache import Cache
 from cedar.operators.columns_ops import Drop, Rename
-from cedar.operators.elementwise import never_fails
+from cedar.operators.expression_steps import never_fails
 from cedar.operators.expressions import WithColumns
 from cedar.operators.take import Take
 from cedar.plan.entries import filters_of
@@ -193,7 +193,8 @@ class _Work:
         if isinstance(operator, Take):
             return any(isinstance(n.operator, Take) and n.operator.n <= operator.n for n in self.nodes)
         if isinstance(operator, WithColumns):
-            return all(never_fails(expr) for _, expr in operator.items)
+            types = graph.schemas(self.logical[-1])[id(self.logical[ordinal].inputs[0])]
+            return all(never_fails(expr, types) for _, expr in operator.items)
         return isinstance(operator, Drop | Rename)  # whether its columns were needed, the columns that come out tell
 
     def check_takes(self) -> None:
@@ -274,7 +275,9 @@ def _alike(logical: Sequence[Node]) -> list[int]:
         operator = node.operator
         sources[id(node)] = frozenset().union(*(sources[id(child)] for child in node.inputs)) or frozenset({number})
         own = not isinstance(operator, RowOperator) or isinstance(operator, Cache)
-        work = [operator.name, operator.label(), operator.parameters(), [*map(digest_of, operator.code())]]
+        code = [examine(item) for item in operator.code()]
+        own = own or any(each.unknown for each in code)  # what cannot be read may differ
+        work = [operator.name, operator.label(), operator.parameters(), [each.parts for each in code]]
         key = graph.digest([*work, sorted(sources[id(node)]), number if own else None])
         found.append(first.setdefault(key, number))
     return found

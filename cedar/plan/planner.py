@@ -30,6 +30,10 @@ class Planner(Protocol):
         """The plan to start with, from what operators declare: nothing is run or measured. Quick."""
         ...
 
+    def admit(self, plan: Plan, check: Check) -> Plan:
+        """The plan to start with, once it is compared: without the rule that makes a difference, where one does."""
+        ...
+
     def improve(self, profile: Profile, horizon: float | None, check: Check, guessed: bool = False) -> Plan | None:
         """A better plan for what was measured, or the current one with what is known of it now, or None.
 
@@ -38,7 +42,7 @@ class Planner(Protocol):
         Args:
             profile: of the blocks delivered so far.
             horizon: rows that are expected to be read yet, where that is known.
-            check: compares on sample rows; a rule whose plan differs is refused.
+            check: compares on sample rows; a rule whose plan differs is refused, and no plan is taken without.
             guessed: who holds the GIL is a guess, which leads to no processes.
         """
         ...

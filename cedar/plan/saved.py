@@ -18,9 +18,11 @@ from typing import Any, Protocol, TypeAlias
 from cedar import graph
 from cedar.errors import CedarError, PlanError, user_site
 from cedar.graph import Node, walk
+from cedar.numeric import NumericEnvironment
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.entries import entries_of, graph_of
 from cedar.plan.fits import check_graph, check_pipeline, operator_entries
+from cedar.plan.places import kind, place
 from cedar.profile import quota
 from cedar.redact import redacted
 
@@ -55,9 +57,10 @@ def text_of(plan: Plan) -> str:
         "cedar_plan": VERSION,
         "pipeline": graph.topology(plan.logical),
         "method": plan.method,
-        "executor": plan.executor,
+        "executor": kind(plan.executor),
         "workers": plan.workers,
         **({} if plan.cache_bytes is None else {"cache_bytes": plan.cache_bytes}),
+        **({} if plan.numeric is None else {"numeric": plan.numeric.to_json()}),
         "operators": operator_entries(logical),
         "nodes": entries_of(plan.root, logical),
         "decisions": [_decision(d) for d in plan.decisions],
@@ -185,7 +188,7 @@ def _names(names: list[str]) -> str:
 # ---- in --------------------------------------------------------------------------------------------------------------
 
 
-def read(path: str | os.PathLike[str], pipeline: HasNode, verify: Verify | None = None) -> Plan:
+def read(path: str | os.PathLike[str], pipeline: HasNode, verify: Verify | None = None, cluster: Any = None) -> Plan:
     """The plan in a file, for a pipeline that it fits.
 
     Raises:
@@ -202,10 +205,10 @@ def read(path: str | os.PathLike[str], pipeline: HasNode, verify: Verify | None 
         raise PlanError(
             f"the plan {where!r} cannot be read: {error}", site=user_site(), fix="check the path"
         ) from cause
-    return plan_from(text, pipeline, verify, where)
+    return plan_from(text, pipeline, verify, where, cluster)
 
 
-def plan_from(text: str, pipeline: HasNode, verify: Verify | None = None, where: str = "") -> Plan:
+def plan_from(text: str, pipeline: HasNode, verify: Verify | None = None, where: str = "", cluster: Any = None) -> Plan:
     """The plan that ``text_of`` wrote.
 
     Args:
@@ -213,12 +216,13 @@ def plan_from(text: str, pipeline: HasNode, verify: Verify | None = None, where:
         pipeline: what it is for.
         verify: asked last, whether the optimizer's rules allow the order.
         where: what messages call the text.
+        cluster: what a place "cluster" means: the address of a scheduler or a Dask client.
 
     Raises:
         PlanError: the text is no plan, or the plan does not fit: says where.
     """
     try:
-        return _plan(_parsed(text), pipeline.node, verify)
+        return _plan(_parsed(text), pipeline.node, verify, cluster)
     except PlanError as error:
         error.site = error.site or user_site()
         if where:
@@ -247,14 +251,14 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-def _plan(found: dict[str, Any], root: Node, verify: Verify | None) -> Plan:
+def _plan(found: dict[str, Any], root: Node, verify: Verify | None, cluster: Any) -> Plan:
     logical = list(walk(root))
     changed = check_pipeline(_entries(found, "operators"), logical)
     if found.get("pipeline") != graph.topology(root):
         raise PlanError(
             "the plan is of another pipeline: its operators read alike, but their digest differs", fix=_AGAIN
         )
-    rebuilt = graph_of(_entries(found, "nodes"), logical)
+    rebuilt = graph_of(_entries(found, "nodes"), logical, cluster)
     check_graph(rebuilt, logical)
     plan = Plan(
         logical=root,
@@ -262,9 +266,10 @@ def _plan(found: dict[str, Any], root: Node, verify: Verify | None) -> Plan:
         decisions=(*map(_decision_from, _entries(found, "decisions")), *_news(found, changed)),
         prediction=_prediction_from(found),
         method="loaded",
-        executor=_value(found, "executor", str, ""),
+        executor=place(found.get("executor", ""), cluster, "the plan's 'executor'"),
         workers=_workers(found),
         cache_bytes=_cache_bytes(found),
+        numeric=_numeric(found),
     )
     why = verify(plan) if verify is not None else None
     if why:
@@ -280,6 +285,10 @@ def _news(found: Mapping[str, Any], changed: list[str]) -> list[Decision]:
         why = "code changed since the plan was saved: it fits, its figures may not"
         news.append(Decision("load", ", ".join(changed), applied=True, why=why))
     machine = found.get("machine")
+    numeric = _numeric(found)
+    missing = "" if numeric is None else numeric.missing(NumericEnvironment.of_caller())
+    if missing:
+        news.append(Decision("load", "numeric environment", applied=True, why=missing))
     cores = machine.get("cores") if isinstance(machine, dict) else None
     here = quota.cores()
     if isinstance(cores, int) and cores != here:
@@ -340,6 +349,13 @@ def _cache_bytes(found: Mapping[str, Any]) -> int | None:
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise PlanError(f"the plan has cache_bytes {size!r}", fix="give a whole number of bytes, or leave it out")
     return size
+
+
+def _numeric(found: Mapping[str, Any]) -> NumericEnvironment | None:
+    try:
+        return None if found.get("numeric") is None else NumericEnvironment.of_json(found["numeric"])
+    except ValueError as error:
+        raise PlanError(f"the plan cannot be read: {error}", fix=_AGAIN) from error
 
 
 def _value(entry: Mapping[str, Any], key: str, kind: type, default: Any = None) -> Any:

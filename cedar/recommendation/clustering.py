@@ -12,7 +12,7 @@ import fcntl
 import json
 import math
 import os
-import shutil
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,6 +22,8 @@ import pyarrow.parquet as pq
 
 from cedar.datasets.parquet import read_parquet
 from cedar.errors import PipelineError, SourceError, WorkerError, user_site
+from cedar.execution.dask.clients import connected
+from cedar.ownership import MARK, Foreign, make_owned, remove_file, remove_tree
 from cedar.recommendation.histories import History
 from cedar.recommendation.sorting import LEVELS, write_part
 from cedar.recommendation.spill import Job, check_columns, nullable, pieces, spill
@@ -29,6 +31,8 @@ from cedar.redact import redact_url
 from cedar.sizes import parse_bytes
 
 _MOST_PARTS = 4096
+_KIND = "clustering 1"
+_WRITTEN = re.compile(r"plan\.json(\.tmp)?|piece-\d{5,}\.arrow(\.tmp|\.nulls)?|out/part-\d{5,}\.parquet(\.tmp|\.done)?")
 
 
 @dataclass(frozen=True)
@@ -206,15 +210,7 @@ def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]
 
 @contextlib.contextmanager
 def _client(address: str) -> Iterator[Any]:
-    from distributed import Client
-
-    try:
-        client = Client(address, set_as_default=False, name="cedar-cluster")  # type: ignore[no-untyped-call]
-    except (OSError, ValueError) as error:
-        raise WorkerError(
-            f"no Dask scheduler answers at {address}: {error}", done="nothing was written", fix="look at the address"
-        ) from error
-    with client:
+    with connected(address, "cedar-cluster") as client:
         yield client
 
 
@@ -231,7 +227,10 @@ def _refuse_data(out: str) -> None:
 @contextlib.contextmanager
 def _folder(job: Job) -> Iterator[None]:
     """The folder for what is written on the way: that of an interrupted run of the same job, or a new one."""
-    os.makedirs(job.folder, exist_ok=True)
+    try:
+        make_owned(job.folder, _KIND, 0o777)
+    except Foreign as error:
+        raise PipelineError(f"cluster: {error}", fix="move it away, or choose another folder") from error
     lock = os.open(os.path.join(job.folder, "lock"), os.O_RDWR | os.O_CREAT)
     try:
         try:
@@ -240,23 +239,22 @@ def _folder(job: Job) -> Iterator[None]:
             raise SourceError(f"cluster: another process writes {job.folder!r}", done="nothing was written") from error
         plan = os.path.join(job.folder, "plan.json")
         if not _same(plan, _said(job)):
-            foreign = set(os.listdir(job.folder)) - {"lock", "out", "plan.json.tmp"}
-            if foreign and not os.path.exists(plan):
-                raise PipelineError(
-                    f"cluster: {job.folder!r} holds something else, such as {min(foreign)!r}",
-                    fix="move it away, or choose another folder",
-                )
-            for name in os.listdir(job.folder):
-                if name != "lock":
-                    path = os.path.join(job.folder, name)
-                    shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
-            os.makedirs(os.path.join(job.folder, "out"))
+            _clear(job.folder)
+            os.makedirs(os.path.join(job.folder, "out"), exist_ok=True)
             with open(f"{plan}.tmp", "w", encoding="utf-8") as stream:
                 stream.write(_said(job))
             os.replace(f"{plan}.tmp", plan)
         yield
     finally:
         os.close(lock)
+
+
+def _clear(folder: str) -> None:
+    """Remove what another job wrote; what else is there stays, and the folder with it."""
+    out = os.path.join(folder, "out")
+    below = [f"out/{name}" for name in os.listdir(out)] if os.path.isdir(out) else []
+    for name in (*below, *os.listdir(folder)):
+        remove_file(folder, name, _KIND, _WRITTEN)
 
 
 def _same(plan: str, said: str) -> bool:
@@ -293,9 +291,11 @@ def _finish(job: Job, out: str, rows: int) -> list[str]:
         )
     for name in os.listdir(folder):
         if not name.endswith(".parquet"):
-            os.remove(os.path.join(folder, name))
+            remove_file(job.folder, f"out/{name}", _KIND, _WRITTEN)
     if os.path.isdir(out):
         os.rmdir(out)
     os.replace(folder, out)
-    shutil.rmtree(job.folder)
+    _clear(job.folder)
+    if not set(os.listdir(job.folder)) - {"lock", MARK}:
+        remove_tree(job.folder, _KIND)
     return [os.path.join(out, name) for name in sorted(os.listdir(out))]

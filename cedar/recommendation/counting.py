@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from typing import Any
 
 import polars as pl
@@ -12,7 +10,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.errors import PipelineError
+from cedar.ownership import remove_tree, temporary_folder
 
+_KIND = "counts"
 _PARTS = 64
 
 
@@ -65,7 +65,7 @@ class Counter:
 
     def _spill(self, counts: pl.DataFrame) -> None:
         if self._folder is None:
-            self._folder = tempfile.mkdtemp(prefix="cedar-counts-")
+            self._folder = temporary_folder(_KIND)
         part = counts["value"].hash(seed=1) % _PARTS
         for number in range(_PARTS):
             counts.filter(part == number).write_ipc(os.path.join(self._folder, f"{number}-{self._spills}.arrow"))
@@ -96,7 +96,7 @@ class Counter:
     def close(self) -> None:
         """Remove what was spilled."""
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_tree(self._folder, _KIND)
             self._folder = None
 
 

@@ -84,8 +84,10 @@ def _compiled(binding: Binding, plan: Plan) -> tuple[Compiler, DealtStream]:
 
 
 def _rules(decisions: Sequence[Decision]) -> list[str]:
-    """What was applied, then what was refused."""
-    ordered = sorted(decisions, key=lambda d: not d.applied)
+    """What checks and audits refused, what was applied, then what did not apply."""
+    ordered = sorted(
+        decisions, key=lambda d: d.applied if d.rule == "audit" or d.what == "all of it" else 2 - d.applied
+    )
     return headed("RULES", [str(d) for d in ordered] or ["none applied, none refused"], _RULES, ": print(plan)")
 
 

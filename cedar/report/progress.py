@@ -1,9 +1,10 @@
-"""A progress line in a terminal, for anything longer than a second; nothing in a pipe."""
+"""A progress line in a terminal or a notebook, for anything longer than a second; nothing in a pipe."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Self
 
 from cedar.execution.metrics import Metrics
@@ -13,38 +14,91 @@ _REDRAW_SECONDS = 0.2
 
 
 class Progress:
-    """Rows, rows/s and the busiest operator."""
+    """Rows, percent and time left where counts are known, rows/s and the busiest operator.
 
-    def __init__(self, what: str) -> None:
+    Args:
+        what: the line begins with it.
+        position: what of the epoch is done, and all of it or None, in one unit.
+    """
+
+    def __init__(self, what: str, position: Callable[[], tuple[int, int | None]] | None = None) -> None:
         self._what = what
+        self.position = position
         self._start = time.perf_counter()
         self._drawn = 0.0
-        self._status: Any = None
-        self._terminal = sys.stderr.isatty()
+        self._line: Any = None
+        self._draws = sys.stderr.isatty() or _in_notebook()
 
     def update(self, metrics: Metrics) -> None:
         """Redraw, if it is time to."""
         now = time.perf_counter()
-        if not self._terminal or now - self._start < _QUIET_SECONDS or now - self._drawn < _REDRAW_SECONDS:
+        if not self._draws or now - self._start < _QUIET_SECONDS or now - self._drawn < _REDRAW_SECONDS:
             return
         self._drawn = now
-        if self._status is None:
-            from rich.console import Console
-
-            self._status = Console(stderr=True).status("")
-            self._status.start()
-        rate = metrics.rows / (now - self._start)
+        if self._line is None:
+            self._line = _Notebook() if _in_notebook() else _terminal()
+        took = now - self._start
         busiest = max(metrics.labels.items(), key=lambda kv: metrics.seconds.get(kv[0], 0.0), default=(0, "?"))[1]
-        self._status.update(f"{self._what}: {metrics.rows:,} rows, {rate:,.0f} rows/s, bottleneck: {busiest}")
+        parts = [f"{metrics.rows:,} rows", *self._left(metrics.elapsed or took), f"{metrics.rows / took:,.0f} rows/s"]
+        self._line.update(f"{self._what}: {', '.join(parts)}, bottleneck: {busiest}")
+
+    def _left(self, took: float) -> list[str]:
+        """Percent and time left, where the whole is known."""
+        if self.position is None:
+            return []
+        done, total = self.position()
+        if not total:
+            return []
+        done = min(done, total)
+        return [f"{done / total:.0%}", *([f"{clock(took / done * (total - done))} left"] if done else [])]
 
     def close(self) -> None:
         """Take the line away."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        if self._line is not None:
+            self._line.stop()
+            self._line = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, hours where there are some.
+
+    Example:
+        >>> clock(75.2), clock(7384)
+        ('1:15', '2:03:04')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _in_notebook() -> bool:
+    return "ipykernel" in sys.modules and "IPython" in sys.modules
+
+
+def _terminal() -> Any:
+    from rich.console import Console
+
+    line = Console(stderr=True).status("")
+    line.start()
+    return line
+
+
+class _Notebook:
+    """One output of a cell, written over."""
+
+    def __init__(self) -> None:
+        from IPython.display import display  # type: ignore[import-not-found]
+
+        self._handle = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def update(self, text: str) -> None:
+        self._handle.update({"text/plain": text}, raw=True)
+
+    def stop(self) -> None:
+        """The last line stays, as output of a cell does."""

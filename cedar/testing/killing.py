@@ -91,9 +91,10 @@ def _workers() -> list[int]:
 def _of_dask() -> list[int]:
     """Of the clusters that this process is a client of, as far as they are on this machine."""
     from cedar.execution.dask import clients
+    from cedar.plan.places import given_clients
 
     found: list[int] = []
-    for client in [*clients._clients.values(), *clients._given.values()]:
+    for client in [*clients._clients.values(), *given_clients()]:
         with suppress(Exception):  # a worker may be starting, or ending
             workers = client.scheduler_info(n_workers=-1)["workers"]
             here = [address for address, worker in workers.items() if worker["host"] in ("127.0.0.1", "localhost")]

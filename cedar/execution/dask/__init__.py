@@ -30,9 +30,10 @@ def open_cluster(where: Any, workers: int | None) -> Executor:
         WorkerError: nobody answers, versions differ, or there is no worker.
     """
     from cedar.errors import WorkerError
-    from cedar.execution.dask.clients import check, client_at, remember
+    from cedar.execution.dask.clients import check, client_at
     from cedar.execution.dask.executor import DaskExecutor
     from cedar.execution.dask.local import is_local, local_address
+    from cedar.plan.places import remember
 
     if not isinstance(where, str):
         address = remember(where)

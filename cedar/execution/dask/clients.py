@@ -8,16 +8,16 @@ import logging
 import os
 import threading
 import time
-import weakref
 from typing import Any
 
 from cedar.errors import PipelineError, WorkerError, user_site
+from cedar.execution.dask.keys import security_at
 from cedar.execution.dask.limits import seconds
 from cedar.execution.dask.versions import check_versions
+from cedar.plan.places import forget, given
 
 _log = logging.getLogger("cedar")
 _clients: dict[str, Any] = {}  # made here
-_given: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # by users, to name clusters in plans
 _checked: set[str] = set()  # clients whose cluster has our versions
 _lock = threading.Lock()
 
@@ -29,9 +29,9 @@ def client_at(address: str) -> Any:
         WorkerError: nobody answers, versions differ, or there is no worker.
     """
     with _lock:
-        client = _given.get(address) or _clients.get(address)
+        client = given(address) or _clients.get(address)
         if client is None or not _answers(client):
-            _given.pop(address, None)
+            forget(address)
             if address in _clients:
                 _close(_clients.pop(address))
             client = _clients[address] = connected(address)
@@ -45,14 +45,6 @@ def _answers(client: Any) -> bool:
         return client.status == "running" and client.nthreads() is not None
     except OSError:
         return False
-
-
-def remember(client: Any) -> str:
-    """The address of a user's client, by which plans name its cluster from now on."""
-    address: str = client.scheduler.address
-    with _lock:
-        _given[address] = client
-    return address
 
 
 def check(client: Any, address: str) -> None:
@@ -78,31 +70,32 @@ def check(client: Any, address: str) -> None:
         _checked.add(client.id)
 
 
-def connected(address: str) -> Any:
-    """A client of its own; TLS is as Dask's configuration has it.
+def connected(address: str, name: str = "cedar") -> Any:
+    """A client of its own; with the keys of a cluster that cedar started, else as Dask's configuration has it.
 
     Raises:
         WorkerError: nobody answers.
     """
     from distributed import Client
     from distributed.comm.addressing import parse_address, parse_host_port
-    from distributed.security import Security
 
     limit = seconds("connect")
     try:
         if address.startswith(("tcp://", "tls://")):  # without a port, a client that never was would hold up the end
             parse_host_port(parse_address(address)[1])
-        if address.startswith("tls://") and Security().get_connection_args("client")["ssl_context"] is None:  # type: ignore[no-untyped-call]
+        keys = security_at(address)
+        if address.startswith("tls://") and keys.get_connection_args("client")["ssl_context"] is None:
             raise OSError("TLS needs the certificates of this client, and none are configured")
         return Client(  # type: ignore[no-untyped-call]
-            address, timeout=limit, set_as_default=False, direct_to_workers=True, name="cedar"
+            address, timeout=limit, set_as_default=False, direct_to_workers=True, name=name, security=keys
         )
     except (OSError, ValueError, TypeError) as error:
         raise WorkerError(
             f"no Dask scheduler answers at {address} within {limit:g} s: {error or type(error).__name__}",
             done="nothing was run",
             fix="start one with `cedar service start` or `dask scheduler`, and look at address, port, firewall and "
-            'TLS: for "tls://", Dask\'s configuration names the certificates under distributed.comm.tls',
+            'TLS: the keys of a service are found by the user who started it; for other clusters at "tls://", Dask\'s '
+            "configuration names the certificates under distributed.comm.tls",
         ) from error
 
 

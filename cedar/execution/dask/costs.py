@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from typing import Any
 
+from cedar import forks
 from cedar.execution.dask import open_cluster
 from cedar.execution.dask.executor import DaskExecutor
 
@@ -14,7 +14,7 @@ _TASKS = 64
 _LARGE = 4 << 20
 _ROUNDS = 3
 _known: dict[str, tuple[float, float]] = {}
-_lock = threading.Lock()
+_lock = forks.Lock()
 
 
 def ship_costs(where: Any) -> tuple[str, int, float, float]:

@@ -12,8 +12,10 @@ import contextlib
 import itertools
 import logging
 import os
+import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from concurrent.futures import wait as wait_for_all
@@ -22,6 +24,7 @@ from typing import Any
 
 from cedar.errors import WorkerError
 from cedar.execution.code import Code
+from cedar.execution.dask.clients import close_clients
 from cedar.execution.dask.kept import Shared, Unmade, code_of, read_shared, run_behind, run_shared, shared
 from cedar.execution.dask.limits import seconds
 from cedar.execution.dask.remote import Done, Parcel, Wanted, keep, run, stamp
@@ -59,7 +62,8 @@ class DaskExecutor(Executor):
         self._numbers = itertools.count()
         self._tasks: dict[int, Task] = {}  # under way, by number
         self._code: dict[str, asyncio.Future[None]] = {}  # sent to all workers, by key
-        self._shut = False
+        self._shut = self.ended = False
+        _running.add(self)
         self._room = asyncio.Event()
         self._makers: dict[int, tuple[Any, Code]] = {}  # of kept blocks, by the id of their reader
         self._held_back: set[int] = set()  # numbers of tasks whose results wait for room
@@ -332,11 +336,23 @@ class DaskExecutor(Executor):
                 one.future.release()
 
 
+_running: weakref.WeakSet[DaskExecutor] = weakref.WeakSet()
+
+
+def _end() -> None:
+    """The program ends: before the pools of threads that distributed uses do, which it does not bear."""
+    for executor in list(_running):
+        executor.ended = True
+        executor.shutdown(wait=False, cancel_futures=True)
+    close_clients()
+
+
+threading._register_atexit(_end)  # type: ignore[attr-defined] # as concurrent.futures does; the last one comes first
+
+
 async def _finished(future: Any) -> None:
     """Until there is a result or an error, or it was cancelled."""
-    loop, done = asyncio.get_running_loop(), asyncio.Event()
-    future.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
-    await done.wait()
+    await future._state.wait()  # a callback would go through a pool of distributed's, which ends before the program
 
 
 async def _aside(work: Callable[[], Any]) -> Any:

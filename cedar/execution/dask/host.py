@@ -6,16 +6,18 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import sys
-import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+from cedar.execution.dask.keys import new_keys, security
+from cedar.ownership import remove_tree, temporary_folder
+
 LOOPBACK = "127.0.0.1"
+KIND = "dask"  # of the folder of its workers
 _LAST = 1.0  # seconds for the workers to end by themselves
 _LOOK = 1.0  # seconds between two looks at whether the parent lives
 _CONFIG: dict[str, Any] = {
@@ -31,25 +33,27 @@ _CONFIG: dict[str, Any] = {
 
 
 def main(text: str, parent: int, begun: Callable[[Any, dict[str, Any]], None] | None = None) -> None:
-    """Hold a cluster until standard input ends; its address and folder are a line of JSON on standard output.
+    """Hold a cluster until standard input ends; its address, folder and keys are a line of JSON on standard output.
 
     Args:
         text: JSON: ``workers``, ``dashboard`` (an address, or None), and where given ``host`` and ``port``. Another
-            host than a loopback one is to be reached by TLS alone.
+            host than a loopback one takes the certificates of Dask's configuration; on loopback, keys are made.
         parent: the process to end with.
         begun: called with the cluster and what ``text`` says.
     """
     asked = json.loads(text)
-    folder = tempfile.mkdtemp(prefix="cedar-dask-")
+    folder = temporary_folder(KIND)
     threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
     warnings.simplefilter("ignore")
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # which unlinks what is left when this process is killed
-    cluster = _cluster(asked, folder)
+    keys = new_keys() if asked.get("host", LOOPBACK) == LOOPBACK else None
+    cluster = _cluster(asked, folder, keys)
     if begun is not None:
         begun(cluster, asked)
     else:
         threading.Thread(target=_restore, args=(cluster, asked["workers"]), daemon=True).start()
-    print(json.dumps({"address": cluster.scheduler_address, "folder": folder}), flush=True)  # noqa: T201 - the parent reads it
+    told = {"address": cluster.scheduler_address, "folder": folder, "keys": keys}
+    print(json.dumps(told), flush=True)  # noqa: T201 - the parent reads it, from a pipe that nobody else has
     sys.stdin.buffer.read()
     threading.Timer(_LAST, _end, (folder,)).start()
     with contextlib.suppress(Exception):
@@ -57,13 +61,17 @@ def main(text: str, parent: int, begun: Callable[[Any, dict[str, Any]], None] | 
     _end(folder)
 
 
-def _cluster(asked: dict[str, Any], folder: str) -> Any:
+def _cluster(asked: dict[str, Any], folder: str, keys: dict[str, str] | None) -> Any:
     import dask
     from distributed import LocalCluster
+    from distributed.node import ServerNode
+    from distributed.security import Security
 
-    config = dict(_CONFIG)
-    if asked["dashboard"]:
+    config, dashboard = dict(_CONFIG), asked["dashboard"]
+    if dashboard:
         config = {name: value for name, value in config.items() if "http" not in name}
+    else:
+        ServerNode.start_http_server = _no_http  # type: ignore[method-assign]
     dask.config.set(config)
     return LocalCluster(  # type: ignore[no-untyped-call]
         n_workers=asked["workers"],
@@ -71,12 +79,29 @@ def _cluster(asked: dict[str, Any], folder: str) -> Any:
         processes=True,
         host=asked.get("host", LOOPBACK),
         scheduler_port=asked.get("port", 0),
-        **_security(asked.get("host", LOOPBACK)),
-        dashboard_address=asked["dashboard"] or f"{LOOPBACK}:0",  # HTTP servers run in any case
-        worker_dashboard_address=f"{LOOPBACK}:0",
+        protocol="tls://",
+        security=security(keys) if keys else Security(require_encryption=True),  # type: ignore[no-untyped-call]
+        dashboard_address=dashboard,
+        worker_dashboard_address=f"{LOOPBACK}:0" if dashboard else None,
         silence_logs=logging.CRITICAL,
         local_directory=folder,
+        **({} if dashboard else {"worker_class": _quiet_worker()}),
     )
+
+
+def _no_http(*_: Any, **__: Any) -> None:
+    """No HTTP server: Dask's would answer whoever connects, and has nothing to show without a dashboard."""
+
+
+def _quiet_worker() -> Any:
+    """A worker, in a process of its own, without an HTTP server."""
+    from functools import partial
+
+    from distributed import Nanny
+
+    from cedar.execution.dask.worker import QuietWorker
+
+    return partial(Nanny, worker_class=QuietWorker)
 
 
 def _restore(cluster: Any, workers: int) -> None:
@@ -87,15 +112,6 @@ def _restore(cluster: Any, workers: int) -> None:
             cluster.scale(workers)
 
 
-def _security(where: str) -> dict[str, Any]:
-    """Beyond loopback only what is encrypted listens, with the certificates of Dask's configuration."""
-    from distributed.security import Security
-
-    if where == LOOPBACK:
-        return {}
-    return {"protocol": "tls://", "security": Security(require_encryption=True)}  # type: ignore[no-untyped-call]
-
-
 def _end_with(parent: int, folder: str) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK)
@@ -104,5 +120,5 @@ def _end_with(parent: int, folder: str) -> None:
 
 def _end(folder: str) -> None:
     """At once, whatever hangs: the workers end with this process."""
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder, KIND)
     os._exit(0)

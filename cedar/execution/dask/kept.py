@@ -63,15 +63,15 @@ def shared(reader: Any, split: Any, env: Env, code: Code) -> Shared | None:
     ordinals = sorted({o for step in steps for o in step.operators}) if policy is not None else []
     parts = [
         reader.record.key(), list(reader.record.columns or ()), reader.record.several and reader._plain.ordinal,
-        identity, repr(policy), ordinals, list(reader.branches), repr(split),
+        identity, repr(policy), ordinals, list(reader.branches), repr(split), str(env.numeric),
     ]  # fmt: skip
-    call = Call(_make, (code.key, code.pickled, code.path, split), {}, None)
+    call = Call(_make, (code.key, code.pickled, code.path, split, env.numeric), {}, None)
     return Shared(KEPT + graph.digest(parts), Parcel.of(call))
 
 
-def _make(key: str, pickled: bytes, path: tuple[str, ...], split: Any) -> list[Block]:
+def _make(key: str, pickled: bytes, path: tuple[str, ...], split: Any, numeric: Any) -> list[Block]:
     reader, program = Code(key, pickled, path).load()
-    return read_split(program, reader, split, 0, Env()).blocks
+    return read_split(program, reader, split, 0, Env(numeric=numeric)).blocks
 
 
 def run_shared(theirs: str, call: Parcel) -> Parcel:

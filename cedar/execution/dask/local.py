@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
 import threading
@@ -17,8 +16,11 @@ from typing import Any
 
 import cedar
 from cedar.errors import WorkerError
+from cedar.execution.dask.host import KIND
+from cedar.execution.dask.keys import forget, know
 from cedar.execution.dask.remote import OURS
-from cedar.execution.processes.process import THREAD_LIMITS
+from cedar.execution.processes.process import thread_limits
+from cedar.ownership import remove_tree
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(cedar.__file__)))
 _CODE = """\
@@ -34,7 +36,8 @@ _lock = threading.Lock()
 
 
 class LocalHost:
-    """A process that holds a scheduler, and one process for each worker; all of them listen on loopback alone.
+    """A process that holds a scheduler, and one process for each worker; all of them listen on loopback alone,
+    and answer those alone who hold the key made for this cluster.
 
     They are fresh interpreters that never see the user's ``__main__``, and end with this process.
 
@@ -51,7 +54,7 @@ class LocalHost:
 
         code = _CODE.format(path=sys.path, home=_HOME, module=module, text=json.dumps(asked), parent=os.getpid())
         config = dask.config.serialize(dask.config.global_config)
-        added = THREAD_LIMITS | {OURS: "1", "DASK_INTERNAL_INHERIT_CONFIG": config}
+        added = thread_limits() | {OURS: "1", "DASK_INTERNAL_INHERIT_CONFIG": config}
         self._process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - Python itself
             [os.fsdecode(spawn.get_executable()), "-P", "-c", code],
             stdin=subprocess.PIPE,
@@ -71,6 +74,9 @@ class LocalHost:
                 fix='look at the lines above, or use executor="processes"',
             ) from error
         self.address: str = self.told["address"]
+        self.keys: dict[str, str] | None = self.told.pop("keys")
+        if self.keys is not None:
+            know(self.address, self.keys)
 
     def _first_line(self) -> bytes:
         assert self._process.stdout is not None
@@ -86,6 +92,7 @@ class LocalHost:
 
     def close(self) -> None:
         """End it and its workers."""
+        forget(self.told.get("address", ""))
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
                 pipe.close()  # type: ignore[union-attr]
@@ -94,7 +101,7 @@ class LocalHost:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self.told.get("folder", ""), ignore_errors=True)  # it does that itself, unless it was killed
+        remove_tree(self.told.get("folder", ""), KIND)  # it does that itself, unless it was killed
 
 
 def local_address(workers: int) -> str:

@@ -1,4 +1,4 @@
-"""Entries as objects below a URL."""
+"""Entries as objects below a URL, in a marked folder of their own; what is read there is believed only when checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import pyarrow as pa
 from cedar.block import Block
 from cedar.execution.keeping.entries import tail, write_body
 from cedar.execution.keeping.evicting import Held
-from cedar.execution.keeping.folder import DISK_BYTES, SUFFIX
+from cedar.execution.keeping.folder import DISK_BYTES, ENTRY, INSIDE, KIND, NOTE_BYTES, SUFFIX
+from cedar.execution.keeping.reading import Damaged
+from cedar.ownership import MARK, Foreign, mark_of
 
 _TIMES = ("LastModified", "mtime", "last_modified", "updated", "created")
 
@@ -22,14 +24,15 @@ _TIMES = ("LastModified", "mtime", "last_modified", "updated", "created")
 class Bucket:
     """A URL of any filesystem that fsspec knows. The least recently written entries go first: few storages tell more.
 
-    Who can write there is the storage's affair.
+    Who can write there is the storage's affair: entries may be a stranger's, and are checked in all their parts.
     """
 
     kind = "url"
 
     def __init__(self, fs: Any, path: str) -> None:
         self._fs = fs
-        self._path = path
+        self._path = f"{path}/{INSIDE}"
+        self._marked = False
 
     def check(self) -> None:
         """Nothing can be asked."""
@@ -39,9 +42,12 @@ class Bucket:
         return DISK_BYTES
 
     def load(self, name: str) -> tuple[Any, Any] | None:
-        """The bytes of an entry; None where there is none. Raises OSError."""
+        """The bytes of an entry; None where there is none. Raises OSError, and Damaged: more than an entry ever has."""
         try:
             with _oserrors():
+                size = self._fs.info(self._file(name)).get("size")
+                if isinstance(size, int) and size > DISK_BYTES:
+                    raise Damaged(f"it has {size:,} bytes")
                 return self._fs.cat_file(self._file(name)), None
         except FileNotFoundError:
             return None
@@ -61,6 +67,11 @@ class Bucket:
         temporary = f"{self._path}/.{uuid.uuid4().hex}.tmp"
         with _oserrors():
             self._fs.makedirs(self._path, exist_ok=True)
+            if not self._is_ours():
+                if self._fs.ls(self._path, detail=False, refresh=True):
+                    raise Foreign(f"it has a folder {INSIDE!r} that cedar did not make")
+                self._fs.pipe_file(f"{self._path}/{MARK}", mark_of(KIND))
+                self._marked = True
             self._fs.pipe_file(temporary, raw)
             self._fs.mv(temporary, path)
 
@@ -74,19 +85,29 @@ class Bucket:
         found = []
         for info in listed:
             name = str(info["name"]).rpartition("/")[2]
-            if name.endswith(SUFFIX):
+            if ENTRY.fullmatch(name) and info.get("type") == "file":
                 name = name.removesuffix(SUFFIX)
                 found.append(Held(name, name.partition("-")[0], int(info.get("size") or 0), _written(info)))
         return found
 
     def remove(self, name: str) -> None:
+        """Remove an entry, where the folder is marked."""
         with contextlib.suppress(OSError), _oserrors():
-            self._fs.rm_file(self._file(name))
+            if ENTRY.fullmatch(name + SUFFIX) and self._is_ours():
+                self._fs.rm_file(self._file(name))
+
+    def _is_ours(self) -> bool:
+        if not self._marked:
+            with contextlib.suppress(OSError), _oserrors():
+                self._marked = self._fs.cat_file(f"{self._path}/{MARK}") == mark_of(KIND)
+        return self._marked
 
     def read_note(self, name: str) -> bytes | None:
         """A small object beside the entries."""
         try:
             with _oserrors():
+                if (self._fs.info(f"{self._path}/{name}").get("size") or 0) > NOTE_BYTES:
+                    return None
                 raw: bytes = self._fs.cat_file(f"{self._path}/{name}")
         except OSError:
             return None
@@ -105,7 +126,7 @@ def _oserrors() -> Iterator[None]:
     """Whatever a storage's library raises, as an OSError."""
     try:
         yield
-    except OSError:
+    except (OSError, Damaged):
         raise
     except Exception as error:
         raise OSError(f"{type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""An entry: the blocks of one split as bytes, checked before anything in them is believed.
+"""An entry: the blocks of one split as bytes. See ``reading`` for how they come back.
 
 Layout: for each block an Arrow IPC stream of its columns, one of its keys, and two for each group of columns whose rows
 repeat (the held rows, and the inverse), each beginning at a multiple of 64; then JSON that says where they are and what
@@ -12,35 +12,23 @@ import json
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from cedar.block import Block, Skipped
+from cedar.block import Block
 from cedar.columns import TensorType, type_of
 from cedar.cursor import Keys
-from cedar.execution.keeping.grouped import read_groups, write_groups
+from cedar.execution.keeping.grouped import write_groups
 from cedar.references import version_of
 
-FORMAT = 3
-_MAGIC = b"CEDARKEP"
-_TAIL = struct.Struct("<QI8s")
-_PAGE = 64
-_CONSTANT = ("file", "sub", "repeat", "branch", "source")
-
-
-class Damaged(Exception):
-    """An entry that cannot be believed, and why."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """An entry as it is read: its blocks, and where in the kept chain of operators rows were skipped."""
-
-    blocks: list[Block]
-    nbytes: int
+FORMAT = 4
+MAGIC = b"CEDARKEP"
+TAIL = struct.Struct("<QI8s")
+PAGE = 64
+CONSTANT = ("file", "sub", "repeat", "branch", "source")
 
 
 def versions() -> dict[str, str]:
@@ -88,13 +76,13 @@ def write_body(blocks: Sequence[Block], sink: Any, ordinals: Sequence[int]) -> d
 def tail(described: dict[str, Any], checksum: int) -> bytes:
     """What ends an entry whose body has ``checksum``."""
     text = json.dumps(described | {"crc": checksum, "versions": versions()}).encode()
-    return text + _TAIL.pack(len(text), zlib.crc32(text), _MAGIC)
+    return text + TAIL.pack(len(text), zlib.crc32(text), MAGIC)
 
 
 def _write(sink: Any, arrays: dict[str, pa.Array]) -> list[int] | None:
     if not arrays:
         return None
-    start = -(-sink.tell() // _PAGE) * _PAGE
+    start = -(-sink.tell() // PAGE) * PAGE
     sink.write(b"\0" * (start - sink.tell()))
     batch = pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -128,89 +116,13 @@ def _bytes_of(column: Any) -> pa.Array:
 def _keys(keys: Keys) -> tuple[dict[str, pa.Array], dict[str, int]]:
     arrays = {"row": pa.array(keys.row)}
     constant = {}
-    for name in _CONSTANT:
+    for name in CONSTANT:
         part = getattr(keys, name)
         if isinstance(part, int):
             constant[name] = part
         else:
             arrays[name] = pa.array(part)
     return arrays, constant
-
-
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
-
-def read_entry(raw: Any, ordinals: Sequence[int], checked: bool) -> Stored:
-    """The blocks of an entry, without a copy: their arrays are views of ``raw``.
-
-    Args:
-        raw: bytes, or a memory map; where it can be written, so can the ndarrays.
-        ordinals: of the kept operators, as when it was written.
-        checked: the checksum of the body was found right before.
-
-    Raises:
-        Damaged: it is torn, changed, or of another version.
-    """
-    described = _described(raw)
-    view = memoryview(raw)[: described["size"]]
-    if not checked and zlib.crc32(view) != described["crc"]:
-        raise Damaged("its checksum is wrong")
-    buffer = pa.py_buffer(raw)
-    try:
-        blocks = [_block(buffer, view, one, ordinals) for one in described["blocks"]]
-    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, IndexError) as error:
-        raise Damaged(f"it cannot be decoded: {error}") from error
-    return Stored(blocks, described["size"])
-
-
-def _described(raw: Any) -> dict[str, Any]:
-    view = memoryview(raw)
-    if len(view) < _TAIL.size:
-        raise Damaged("it is cut short")
-    length, checksum, magic = _TAIL.unpack(view[-_TAIL.size :])
-    if magic != _MAGIC or length > len(view) - _TAIL.size:
-        raise Damaged("it is cut short, or no entry")
-    text = bytes(view[-_TAIL.size - length : -_TAIL.size])
-    if zlib.crc32(text) != checksum:
-        raise Damaged("its checksum is wrong")
-    described: dict[str, Any] = json.loads(text)
-    if described.get("versions") != versions():
-        raise Damaged("another version wrote it")
-    if described["size"] != len(view) - _TAIL.size - length:
-        raise Damaged("it is cut short")
-    return described
-
-
-def _block(buffer: pa.Buffer, view: memoryview, one: dict[str, Any], ordinals: Sequence[int]) -> Block:
-    arrays = _read(buffer, one["columns"])
-    columns = {
-        name: _tensor(arrays[i], buffer.address, view, *one["tensors"][name]) if name in one["tensors"] else arrays[i]
-        for i, name in enumerate(one["names"])
-    }
-    columns |= read_groups(one["groups"], lambda place: _read(buffer, place, names=True))
-    parts = _read(buffer, one["keys"], names=True)
-    keys = Keys(**{name: part.to_numpy() for name, part in parts.items()}, **one["constant"])
-    dead = {
-        slot: Skipped(ordinals[place] if place >= 0 else place, label, error, refill)
-        for slot, place, label, error, refill in one["dead"]
-    }
-    return Block(columns, keys, dead)
-
-
-def _read(buffer: pa.Buffer, place: list[int] | None, names: bool = False) -> Any:
-    if place is None:
-        return {} if names else []
-    with pa.ipc.open_stream(buffer.slice(place[0], place[1] - place[0])) as reader:
-        batch = reader.read_next_batch()
-    return dict(zip(batch.schema.names, batch.columns, strict=True)) if names else batch.columns
-
-
-def _tensor(array: pa.Array, base: int, view: memoryview, shape: list[int], dtype: str) -> Any:
-    if pa.types.is_null(array.type):
-        return np.zeros((len(array), *shape), dtype=dtype)
-    start = array.buffers()[1].address - base  # through the view: it knows whether it can be written
-    flat = np.frombuffer(view, np.uint8, len(array) * array.type.byte_width, start)
-    return flat.view(dtype).reshape(len(array), *shape)
 
 
 def relabelled(blocks: list[Block], source: int, lap: int) -> list[Block]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cedar.boundary import as_column
 from cedar.columns import Column
 from cedar.groups.column import GroupColumn, Sharing
 from cedar.groups.encode import as_ints
@@ -31,12 +32,34 @@ def write_groups(columns: Mapping[str, Column], write: Callable[[dict[str, pa.Ar
     return described
 
 
-def read_groups(described: Sequence[Mapping[str, Any]], read: Callable[[Place], Any]) -> dict[str, GroupColumn]:
-    """The columns of groups, by name; those of one group share again."""
-    found = {}
+def read_groups(described: Sequence[Any], read: Callable[[Place], Any], rows: int) -> dict[str, GroupColumn]:
+    """The columns of groups, by name; those of one group share again.
+
+    Args:
+        described: what ``write_groups`` told, as it came back.
+        read: the arrays of a part, by name.
+        rows: that each column has.
+
+    Raises:
+        ValueError, KeyError, TypeError: what it tells is not so.
+    """
+    found: dict[str, GroupColumn] = {}
     for one in described:
-        inverse = as_ints(read(one["inverse"])["inverse"], "int32")
-        sharing = Sharing(inverse, one["held"], one["together"], len(inverse))
-        for name, values, fresh in zip(one["names"], read(one["values"]).values(), one["fresh"], strict=True):
-            found[name] = GroupColumn(values, sharing, fresh)
+        inverse, values = read(one["inverse"])["inverse"], list(read(one["values"]).values())
+        names, fresh, held, together = one["names"], one["fresh"], one["held"], one["together"]
+        right = (
+            inverse.type == pa.int32()
+            and not inverse.null_count
+            and len(inverse) == rows
+            and type(held) is type(together) is int
+            and all(type(name) is str for name in names)
+            and all(type(each) is bool for each in fresh)
+            and all(len(each) == held and as_column(each).type == each.type for each in values)
+        )
+        places = as_ints(inverse, "int32")
+        if not right or (rows and not 0 <= places.min() <= places.max() < held) or not 0 <= together <= len(values):
+            raise ValueError("a group whose rows are not there")
+        sharing = Sharing(places, held, together, rows)
+        for name, array, told in zip(names, values, fresh, strict=True):
+            found[name] = GroupColumn(array, sharing, told)
     return found

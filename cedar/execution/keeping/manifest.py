@@ -10,6 +10,7 @@ from cedar.execution.keeping.prints import Record
 
 NAME = "manifest.json"
 _MOST = 64  # records, newest last
+_LONG = 2000  # letters that are told
 
 
 class Notes(Protocol):
@@ -36,7 +37,7 @@ def recall(place: Notes) -> list[dict[str, Any]]:
     raw = place.read_note(NAME)
     try:
         records = json.loads(raw) if raw else []
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return [r for r in records if isinstance(r, dict)] if isinstance(records, list) else []
 
@@ -52,7 +53,7 @@ def why_missing(records: list[dict[str, Any]], record: dict[str, Any]) -> str:
     nearest = min(reversed(found), key=len)
     if len(nearest) > max(3, len(record["operators"])):
         return "what is kept there comes from other pipelines"
-    return "; ".join(nearest)
+    return "".join(c if c.isprintable() else "?" for c in "; ".join(nearest))[:_LONG]  # some of it is the manifest's
 
 
 def _differences(known: dict[str, Any], record: dict[str, Any]) -> list[str]:

@@ -10,11 +10,12 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 from cedar import graph
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
-from cedar.digests import digest_of, parts_of
+from cedar.digests import digest_of, examine
 from cedar.execution.keeping.entries import versions
 from cedar.graph import Node
 from cedar.operators.base import Operator, RowOperator
@@ -28,11 +29,15 @@ _KNOBS = frozenset({"paths", "split_bytes", "on_error"})  # the identity of the 
 
 @dataclass(frozen=True)
 class Made:
-    """What an operator does: digests of its parameters, and of each part of its functions."""
+    """What an operator does: digests of its parameters, and of each part of its functions.
+
+    Where these do not stand for all of it (``unknown``), they are this loader's alone.
+    """
 
     label: str
     parameters: str
     code: dict[str, str]
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,9 @@ class Record:
     physical: str
     versions: dict[str, str]
     several: bool  # several sources lie below, which number their rows
+    unknown: tuple[
+        str, ...
+    ] = ()  # objects whose state cannot be read: another run cannot know that its own are the same
 
     def key(self) -> list[Any]:
         """What is hashed; columns are no part of it: an entry serves whoever needs some of its columns."""
@@ -110,33 +118,52 @@ class Describer:
     """Describes each operator once: a function that counts its calls in a list it closes over stays what it was."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Operator, Made]] = {}  # the operator is held, so that no other gets its id
+        # The operator is held, so that no other gets its id.
+        self._known: dict[tuple[int, str | None], tuple[Operator, Made]] = {}
 
-    def __call__(self, given: Fingerprint) -> Record:
-        made = tuple(self._made(node.operator) for node in given.nodes)
-        physical = [[m.parameters, m.code] for m in map(self._made, given.physical)]
+    def __call__(self, given: Fingerprint, version: str | None = None) -> Record:
+        made = tuple(self._made(node.operator, version) for node in given.nodes)
+        inside = [self._made(operator, version) for operator in given.physical]
+        physical = [[m.parameters, m.code] for m in inside]
         several = sum(1 for node in given.nodes if not node.inputs) > 1
-        return Record(made, given.columns, graph.digest(physical) if physical else "", versions(), several)
+        unknown = tuple(dict.fromkeys(f"{m.label}: {text}" for m in (*made, *inside) for text in m.unknown))
+        return Record(made, given.columns, graph.digest(physical) if physical else "", versions(), several, unknown)
 
-    def _made(self, operator: Operator) -> Made:
-        if id(operator) not in self._known:
-            self._known[id(operator)] = (operator, describe(operator))
-        return self._known[id(operator)][1]
+    def _made(self, operator: Operator, version: str | None) -> Made:
+        key = id(operator), version
+        if key not in self._known:
+            self._known[key] = (operator, describe(operator, version))
+        return self._known[key][1]
 
 
-def describe(operator: Operator) -> Made:
-    """What an operator does."""
-    if isinstance(operator, Read):
-        return Made(operator.label(), _reading(operator.source), {})
+def describe(operator: Operator, version: str | None = None) -> Made:
+    """What an operator does; ``version`` stands for its functions, and for whatever in them cannot be read."""
     code: dict[str, str] = {}
-    functions = operator.code()
+    unknown: list[str] = []
+    functions = () if isinstance(operator, Read) else operator.code()
     for number, item in enumerate(functions):
+        if version is not None and not hasattr(item, "meta"):
+            code["version"] = version
+            continue
+        found = examine(item)
         prefix = f"{number} " if len(functions) > 1 else ""
-        code |= {prefix + name: value for name, value in parts_of(item).items()}
+        code |= {prefix + name: value for name, value in found.parts.items()}
+        unknown += found.unknown
+    parameters = examine(
+        _reading(operator.source) if isinstance(operator, Read) else _parameters(operator), "parameters"
+    )
+    unknown += parameters.unknown
+    if unknown and version is None:
+        code["what cannot be read"] = uuid4().hex
+    made = digest_of(sorted(parameters.parts.items()))
+    return Made(operator.label(), made, code, tuple(unknown) if version is None else ())
+
+
+def _parameters(operator: Operator) -> Any:
+    functions = operator.code()
     policy = operator.policy() if isinstance(operator, RowOperator) else None
     refill = None if policy is None else policy.refill
-    fields = {name: v for name, v in _fields(operator).items() if not any(v is item for item in functions)}
-    return Made(operator.label(), digest_of([operator.name, fields, refill]), code)
+    return [operator.name, {n: v for n, v in _fields(operator).items() if not any(v is f for f in functions)}, refill]
 
 
 def _fields(item: Any) -> dict[str, Any]:
@@ -145,9 +172,9 @@ def _fields(item: Any) -> dict[str, Any]:
     return {f.name: getattr(item, f.name) for f in dataclasses.fields(item) if f.name not in _KNOBS}
 
 
-def _reading(source: Any) -> str:
+def _reading(source: Any) -> Any:
     """How a source reads: the options of one over files, the code of a user's own."""
     if isinstance(source, FileSource):
-        return digest_of([source.reader, _fields(source)])
+        return [source.reader, _fields(source)]
     kind = type(getattr(source, "inner", source))
-    return digest_of(kind) if not is_library(kind.__module__) else kind.__qualname__
+    return kind if not is_library(kind.__module__) else kind.__qualname__

@@ -13,12 +13,13 @@ from typing import Any
 from cedar.block import Block
 from cedar.execution.keeping.bucket import Bucket
 from cedar.execution.keeping.cost import kind_of, note_load
-from cedar.execution.keeping.entries import Damaged, read_entry, storable
+from cedar.execution.keeping.entries import storable
 from cedar.execution.keeping.evicting import Held, Passes, leaving, surplus
 from cedar.execution.keeping.folder import Folder
 from cedar.execution.keeping.manifest import recall, remember
 from cedar.execution.keeping.memory import Memory
 from cedar.execution.keeping.prints import Describer
+from cedar.execution.keeping.reading import Damaged, read_entry
 from cedar.execution.places import find_place
 from cedar.redact import redact
 

@@ -12,12 +12,16 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
+from cedar import forks
+from cedar.execution.code import Code
 from cedar.execution.processes.pool import Pool
+from cedar.execution.processes.process import WorkerProcess
 
 _IDLE = 120.0  # seconds after which a pool that nobody uses goes when another one is asked for
 _pools: dict[int, Pool] = {}
 _used: dict[int, float] = {}
 _leases: weakref.WeakSet[Lease] = weakref.WeakSet()
+_apart: weakref.WeakSet[Pool] = weakref.WeakSet()  # of those who asked for one
 _lock = threading.Lock()
 
 
@@ -48,6 +52,10 @@ class Lease(Executor):
         with self._adding:
             self._futures.add(future)
         return future
+
+    def members(self) -> list[WorkerProcess]:
+        """The processes behind it."""
+        return [] if self._pool.closed else self._pool.members()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """The run is over."""
@@ -85,6 +93,14 @@ def warm(workers: int, at_once: int | None = None) -> Pool:
             _pools[workers] = Pool(workers, at_once)
         _used[workers] = now
         return _pools[workers]
+
+
+def fresh() -> Pool:
+    """A pool of one worker that has done nothing yet; whoever takes it shuts it down."""
+    pool = Pool(1)
+    with _lock:
+        _apart.add(pool)
+    return pool
 
 
 def pools() -> list[Pool]:
@@ -135,10 +151,26 @@ def _same(value: Any) -> Any:
     return value
 
 
+def call_fresh(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function returns in a worker process.
+
+    Raises:
+        BrokenExecutor: no worker can be started, or it died.
+        WorkerError: something of the call cannot be pickled.
+    """
+    pool = next((pool for pool in pools() if not pool.closed), None) or warm(1)
+    return pool.submit(_called, Code.of((fn, args, kwargs))).result()
+
+
+def _called(code: Code) -> Any:
+    fn, args, kwargs = code.load()
+    return fn(*args, **kwargs)
+
+
 def close() -> None:
     """End all workers; the next run starts others."""
     with _lock:
-        pools = list(_pools.values())
+        pools = [*_pools.values(), *_apart]
         _pools.clear()
     for pool in pools:
         pool.shutdown(wait=False)
@@ -150,12 +182,13 @@ def _after_fork() -> None:
     """A forked child has no keepers, and shares the wires with its parent: it starts workers of its own."""
     global _lock  # noqa: PLW0603 - another thread may have held it
     _lock = threading.Lock()
-    for pool in _pools.values():
+    _parents.extend([*_pools.values(), *_apart])
+    for pool in _parents:
         pool.abandon()
-    _parents.extend(_pools.values())
     _pools.clear()
 
 
 _parents: list[Pool] = []  # kept, so that nothing of them is collected here as if it were ours
 atexit.register(close)
 os.register_at_fork(after_in_child=_after_fork)
+forks.by(call_fresh)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 
+from cedar import forks
+
 _GROUPS = "/sys/fs/cgroup"
-_lock = threading.Lock()
+_lock = forks.Lock()
 _told = [0]  # of the kills counted, so many have been given as the cause of a death
 
 

@@ -15,6 +15,7 @@ import cedar
 from cedar.execution.processes import memory
 from cedar.execution.processes.arena import forking
 from cedar.execution.processes.wire import Wire
+from cedar.numeric import NumericEnvironment
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(cedar.__file__)))
 _CODE = """\
@@ -26,9 +27,17 @@ main({end}, {parent}, {level})
 """
 _VARIABLES = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS",
-    "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OPENCV_FOR_THREADS_NUM",
+    "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "OPENCV_FOR_THREADS_NUM",
 )  # fmt: skip
-THREAD_LIMITS = dict.fromkeys(_VARIABLES, "1") | {"TOKENIZERS_PARALLELISM": "false"}  # of a worker's environment
+_LIMITS = dict.fromkeys(_VARIABLES, "1") | {"TOKENIZERS_PARALLELISM": "false"}
+
+
+def thread_limits() -> dict[str, str]:
+    """Of a worker's environment. polars' pool is as here: its number cannot be changed later, and shows in sums."""
+    return _LIMITS | {"POLARS_MAX_THREADS": str(NumericEnvironment.of_caller().polars)}
+
+
+_LAST = 5.0  # seconds for a process that was killed
 
 
 class WorkerDied(BrokenExecutor):
@@ -45,6 +54,8 @@ class WorkerProcess:
     Raises:
         OSError: no process can be started.
     """
+
+    _why = ""
 
     def __init__(self) -> None:
         with forking:  # a fork right now would keep the worker's end open, and its death would go unnoticed
@@ -64,7 +75,7 @@ class WorkerProcess:
                     [os.fsdecode(spawn.get_executable()), "-P", "-c", code],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[there.fileno()],
-                    env=THREAD_LIMITS | os.environ,
+                    env=thread_limits() | os.environ,
                     process_group=0,  # a Ctrl-C that comes before the worker ignores it does not reach it
                 )
             except OSError:
@@ -75,8 +86,9 @@ class WorkerProcess:
     def alive(self) -> bool:
         return self._process.poll() is None and not self.wire.ended()
 
-    def kill(self) -> None:
-        """End it now, whatever it does; ``end`` has to follow."""
+    def kill(self, why: str = "") -> None:
+        """End it now, whatever it does; ``end`` has to follow, and tells why."""
+        self._why = self._why or why
         self._process.kill()
 
     def end(self) -> str:
@@ -86,16 +98,29 @@ class WorkerProcess:
             code = self._process.wait(0.5)  # it exits by itself when its wire closes
         except subprocess.TimeoutExpired:
             self._process.kill()
-            code = self._process.wait()
-        if code >= 0:
-            return f"exit code {code}"
-        if code == -signal.SIGKILL:
-            if memory.was_killed(self._kills):
-                return "killed by SIGKILL: out of memory, says the kernel"
-            return (
-                "killed by SIGKILL" if self._kills is not None else "killed by SIGKILL (by the kernel, out of memory?)"
-            )
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
+            try:
+                code = self._process.wait(_LAST)
+            except subprocess.TimeoutExpired:  # nobody can: it goes once the kernel lets it
+                return f"{self._why or 'killed by SIGKILL'}, and still there: it waits in the kernel"
+        if self._why:
+            return f"{self._why}, ended by SIGKILL"
+        return ending(code, self._kills)
+
+
+def ending(code: int, kills: int | None) -> str:
+    """How a process ended, in words.
+
+    Args:
+        code: exit code, or the signal below 0.
+        kills: for memory, as they were counted when it began (``memory.kills``).
+    """
+    if code >= 0:
+        return f"exit code {code}"
+    if code == -signal.SIGKILL:
+        if memory.was_killed(kills):
+            return "killed by SIGKILL: out of memory, says the kernel"
+        return "killed by SIGKILL" if kills is not None else "killed by SIGKILL (by the kernel, out of memory?)"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -52,6 +52,10 @@ class Spare(threading.Thread):
     def standing(self) -> bool:
         return self._standing is not None
 
+    def members(self) -> list[WorkerProcess | None]:
+        """The one that stands by, and the one that starts, if there are such."""
+        return [self._standing, self._starting]
+
     def close(self) -> None:
         """End it."""
         with self._changed:

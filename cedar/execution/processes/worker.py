@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cedar.errors import CedarError, WorkerError, in_worker, portable
+from cedar.errors import CedarError, WorkerError, portable
 from cedar.execution.code import UnknownCode
 from cedar.execution.processes.wire import Wire, decode, encode
 
@@ -114,8 +114,7 @@ def main(end: int, parent: int, level: int) -> None:
         level: the least level of log lines that are passed on.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
-    in_worker()
-    _die_with_the_starting_thread()
+    die_with_the_starting_thread()
     os.set_inheritable(end, False)  # a program that a function runs must not hold the wire open when we die
     wire, own = Wire(socket.socket(fileno=end)), os.getpid()
     tasks: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
@@ -147,7 +146,7 @@ def _part(wire: Wire, handler: logging.Handler) -> None:
     wire.close()
 
 
-def _die_with_the_starting_thread() -> None:
+def die_with_the_starting_thread() -> None:
     """On Linux the kernel ends us with the thread that started us, also where we hold the GIL in a loop."""
     if sys.platform == "linux":
         import ctypes

@@ -5,7 +5,20 @@ Kernels are pure and draws are keyed by the row, so a task may run any number of
 
 from cedar.execution.recovery.deaths import Death, Deaths
 from cedar.execution.recovery.lost import is_lost, rest_at_exit
-from cedar.execution.recovery.recovery import Recovery, refused
+from cedar.execution.recovery.patience import Patience
+from cedar.execution.recovery.recovery import Recovery, WorkersDied, refused
 from cedar.execution.recovery.task import Submit, Work, limits_of
 
-__all__ = ["Death", "Deaths", "Recovery", "Submit", "Work", "is_lost", "limits_of", "refused", "rest_at_exit"]
+__all__ = [
+    "Death",
+    "Deaths",
+    "Patience",
+    "Recovery",
+    "Submit",
+    "Work",
+    "WorkersDied",
+    "is_lost",
+    "limits_of",
+    "refused",
+    "rest_at_exit",
+]

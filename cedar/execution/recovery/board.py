@@ -6,6 +6,7 @@ nothing is left when all are killed.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import secrets
@@ -16,6 +17,7 @@ from collections import deque
 from cedar.operators.marks import SLOT, TOKEN, Place, Written, written
 
 _SLOTS = 1024
+_log = logging.getLogger("cedar")
 
 
 class Board:
@@ -35,6 +37,16 @@ class Board:
         self._lock = threading.Lock()
         self._free = deque(range(1, _SLOTS))
         size = _SLOTS * SLOT
+        self._fd, self._path = -1, ""
+        try:
+            self._page = self._shared(size)
+        except OSError as error:  # a limit of the size of files, a full disk: rows go without marks
+            self._free.clear()
+            self._page = mmap.mmap(-1, size)
+            _log.warning("no page can be shared with workers (%s): a row that ends one is not named", error)
+        self._page[:TOKEN] = self._token
+
+    def _shared(self, size: int) -> mmap.mmap:
         if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
             self._fd = os.memfd_create("cedar-marks")
             os.ftruncate(self._fd, size)
@@ -43,8 +55,7 @@ class Board:
             self._file = tempfile.NamedTemporaryFile(prefix="cedar-marks-")  # noqa: SIM115 - as long as this lives
             self._file.truncate(size)
             self._fd, self._path = self._file.fileno(), self._file.name
-        self._page = mmap.mmap(self._fd, size)
-        self._page[:TOKEN] = self._token
+        return mmap.mmap(self._fd, size)
 
     def take(self) -> Place | None:
         """An empty slot; None where all are taken, and a task then goes without."""

@@ -6,12 +6,13 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from cedar.errors import RowRef
-from cedar.operators.marks import Mark
+from cedar.operators.marks import BadRow, Mark
 
 _KEPT = 1000
+Then: TypeAlias = Literal["run again", "tried", "bad row", "given up"]
 
 
 @dataclass(frozen=True)
@@ -23,21 +24,22 @@ class Death:
         what: the task's operators, or what of them was at work.
         row: the row at hand, the first of several (``rows``), or None where nobody knows.
         rows: how many rows it may have been.
-        then: the task was run again; or the row was found to be what kills workers, and is a bad row; or the task was
-            given up.
+        then: the task was run again; the row at hand was tried in a process of its own, which is what died; the row was
+            found guilty, and is a bad row; or the task was given up.
     """
 
     how: str
     what: str
     row: RowRef | None = None
     rows: int = 0
-    then: Literal["run again", "bad row", "given up"] = "run again"
+    then: Then = "run again"
 
     def told(self, row: RowRef | None) -> str:
         """In words; ``row`` is the one at hand, named for people."""
         where = "" if row is None else f", {row}" if self.rows <= 1 else f", {row} ({self.rows:,} rows)"
         then = {
-            "run again": "its task was run again", "bad row": "the row is a bad row", "given up": "the run was stopped",
+            "run again": "its task was run again", "tried": "it was on trial",
+            "bad row": "the row is a bad row", "given up": "the run was stopped",
         }[self.then]  # fmt: skip
         return f"{self.how}, at {self.what}{where}; {then}"
 
@@ -57,7 +59,8 @@ class Deaths:
         self.latest: deque[Death] = deque(maxlen=_KEPT)
         self.recoveries: deque[float] = deque(maxlen=_KEPT)
         self.in_a_row = 0  # since a task was done
-        self.known: set[Mark] = set()  # bad rows: the next time, one death at them is enough
+        self.known: dict[Mark, BadRow] = {}  # who was found guilty, by the row at hand: one death there is enough
+        self.acquitted = 0  # trials that found no row guilty
 
     def add(self, death: Death) -> None:
         """One more."""

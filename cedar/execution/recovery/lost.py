@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import BrokenExecutor, CancelledError
+from concurrent.futures import thread as pools
 
 # dask.distributed's, by name: nothing here imports it. What a worker that was lost leaves is one of these.
 _LOST = frozenset({"KilledWorker", "FutureCancelledError", "FuturesCancelledError", "CommClosedError"})
@@ -24,5 +25,6 @@ def is_lost(error: BaseException) -> bool:
 
 def rest_at_exit() -> None:
     """A daemon thread that iterates while the program ends does so with it, without a traceback of its own."""
-    if threading.current_thread().daemon and not threading.main_thread().is_alive():
+    ends = pools._shutdown or not threading.main_thread().is_alive()  # pools take nothing more a moment before
+    if threading.current_thread().daemon and ends:
         threading.Event().wait()

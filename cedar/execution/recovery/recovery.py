@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -15,13 +13,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cedar.errors import CedarError, SourceError, WorkerError
+from cedar.errors import CedarError, RowRef, SourceError, WorkerError
 from cedar.execution.chain import Result
-from cedar.execution.recovery.board import Board, the_board
-from cedar.execution.recovery.deaths import Death, Deaths
+from cedar.execution.processes import fresh, warm
+from cedar.execution.recovery.board import the_board
+from cedar.execution.recovery.deaths import Death, Deaths, Then
 from cedar.execution.recovery.lost import is_lost, rest_at_exit
+from cedar.execution.recovery.patience import Patience
 from cedar.execution.recovery.task import Task, Work
-from cedar.operators.marks import READING, BadRow, Mark, Place, Written
+from cedar.execution.recovery.trial import Verdict
+from cedar.execution.recovery.waiting import AtWork
+from cedar.execution.recovery.watch import Watch
+from cedar.operators.marks import READING, Mark
 
 _log = logging.getLogger("cedar")
 _MOST = 100  # deaths without a task done in between
@@ -30,26 +33,40 @@ _STARTS = 3  # workers that ended by themselves before they were ready, without 
 _STOPPED = "the epoch was stopped; the state is that of the last batch received"
 
 
+class WorkersDied(WorkerError):
+    """A task was given up: its workers die, or do not start, and no row is to blame."""
+
+
 class Recovery:
-    """For the tasks of one runner; tasks are given up once it is closed.
+    """For the tasks of one run in other processes, whatever executor starts them: one supervisor for all.
+
+    It knows the tasks under way, sends again what was lost, has suspects tried, looks for processes that stand still,
+    and keeps to a budget of deaths. Tasks are given up once it is closed.
 
     Args:
         executor: the one to submit to, asked for each time.
         deaths: where they are written down.
         marks: the executor's workers are processes of this machine, whose marks can be seen.
+        patience: how long to wait for what does not get on.
     """
 
-    def __init__(self, executor: Callable[[], Executor], deaths: Deaths, marks: bool) -> None:
+    def __init__(
+        self, executor: Callable[[], Executor], deaths: Deaths, marks: bool, patience: Patience | None = None
+    ) -> None:
         self._executor = executor
         self._deaths = deaths
         self._sees = marks
         self._closed = False
-        self._lost: queue.SimpleQueue[tuple[Task, BaseException] | None] = queue.SimpleQueue()
+        self._lost: queue.SimpleQueue[tuple[Task, BaseException | Verdict] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._limited: set[Task] = set()
-        self._pace: float | None = None  # seconds between two looks at what may hang
+        self._patience = patience or Patience()
+        self._watch = Watch(self._patience)
+        self._tasks: set[Task] = set()  # under way
+        self._pace = self._patience.look  # seconds between two looks at what may hang
+        self._done = 0
         self._unstarted = 0
+        self._trials: Executor | None = None
 
     def submit(self, work: Work) -> Future[Result]:
         """The future result of a task, whatever becomes of the worker that has it.
@@ -61,24 +78,50 @@ class Recovery:
         self._send(task)
         if work.limits:
             self._look_every(min(max(min(work.limits) / 4, 0.02), 0.25))
+        self._start()
         return task
+
+    def progress(self) -> object:
+        """Changes whenever a task is done, is lost, or goes on to another row or block."""
+        board = the_board()
+        with self._lock:
+            places = [task.place for task in self._tasks if task.place is not None]
+        return self._done, self._deaths.count, [board.read(place) for place in places]
+
+    def at_work(self) -> list[AtWork]:
+        """The tasks under way that have begun, as far as that can be seen; else all that were sent."""
+        board, found, sent = the_board(), [], []
+        with self._lock:
+            tasks = [(task, task.place) for task in self._tasks]
+        for task, place in tasks:
+            seen = board.read(place) if place is not None else None
+            if seen is None:
+                sent.append(AtWork(task.work.named(None), "no mark of it is to be seen", task.sent))
+                continue
+            row = self._row(task, seen.mark) if seen.mark.rows or task.work.reads else None
+            found.append(AtWork(task.work.named(seen.mark), f"process {seen.pid}", seen.began, row))
+        return found or sent
 
     def close(self) -> None:
         """Nothing is submitted again from now on."""
         self._closed = True
         self._lost.put(None)
+        if self._trials is not None:
+            self._trials.shutdown(wait=False)
 
     # ---- attempts ----------------------------------------------------------------------------------------------------
 
     def _send(self, task: Task) -> None:
-        task.place, task.killed = the_board().take(), 0.0
-        executor = _nearby() if task.elsewhere else self._executor()
+        task.place, task.killed, task.ended, task.silent = the_board().take(), 0.0, "", ""
+        task.sent = time.monotonic()
+        marks = task.marks(self._patience.timeout or 0.0, fine=bool(self._deaths.known))
+        executor = self._place(task)
         try:
             first = getattr(executor, "submit_first", executor.submit)  # others wait for a task that was lost
-            attempt = task.work.send(first if task.deaths else executor.submit, task.marks())
+            attempt = task.work.send(first if task.deaths else executor.submit, marks)
         except (RuntimeError, BrokenExecutor) as error:
             self._release(task)
-            if not task.elsewhere and executor is not self._executor():  # another one took its place meanwhile
+            if not (task.elsewhere or task.apart) and executor is not self._executor():  # another took its place
                 self._send(task)
                 return
             raise refused(error) from error
@@ -86,19 +129,28 @@ class Recovery:
             self._release(task)
             raise
         task.attempt = attempt
-        if task.work.limits:
-            with self._lock:
-                self._limited.add(task)
+        if task.apart and executor is not self._trials:
+            attempt.add_done_callback(lambda _: executor.shutdown(wait=False))
+        with self._lock:
+            self._tasks.add(task)
         if task.cancelled():
             attempt.cancel()
         attempt.add_done_callback(partial(self._answered, task))
 
+    def _place(self, task: Task) -> Executor:
+        """Where the next attempt runs."""
+        if task.suspect is not None:
+            self._trials = self._trials or fresh()  # children of its process are tried, which stays as it was
+            return self._trials
+        return fresh() if task.apart else warm(1) if task.elsewhere else self._executor()
+
     def _answered(self, task: Task, attempt: Future[Result]) -> None:
         """In a thread of the executor, which must not be made to wait, or to take tasks, here."""
         error = CancelledError() if attempt.cancelled() else attempt.exception()
-        if error is not None and is_lost(error) and not task.cancelled():
-            task.lost = time.monotonic()
-            self._lost.put((task, error))
+        found: Any = attempt.result() if error is None else error
+        if (isinstance(found, Verdict) or (error is not None and is_lost(error))) and not task.cancelled():
+            task.lost = task.lost if isinstance(found, Verdict) else time.monotonic()
+            self._lost.put((task, found))
             self._start()
             if self._closed:  # the thread may have ended
                 self._drop()
@@ -108,12 +160,13 @@ class Recovery:
         if error is None:
             self._deaths.done(task.lost)
             self._unstarted = 0
+            self._done += 1
         task.attempt = None  # it knows the task: the two would keep the result until they are collected
-        _answer(task, error, None if error is not None else attempt.result())
+        _answer(task, error, found)
 
     def _release(self, task: Task) -> None:
         with self._lock:
-            self._limited.discard(task)
+            self._tasks.discard(task)
             place, task.place = task.place, None
         if place is not None:
             the_board().give(place)
@@ -127,11 +180,9 @@ class Recovery:
                 self._thread.start()
 
     def _look_every(self, seconds: float) -> None:
-        pace = self._pace
-        if pace is None or seconds < pace:
+        if seconds < self._pace:
             self._pace = seconds
-            self._start()
-            if self._thread is not None and pace is None:
+            if self._thread is not None:
                 self._lost.put(None)  # wakes it
 
     def _run(self) -> None:
@@ -146,7 +197,7 @@ class Recovery:
                 self._drop()
                 return
             else:
-                self._end_what_hangs()
+                self._look()
 
     def _drop(self) -> None:
         """Nobody waits for what was lost."""
@@ -157,7 +208,7 @@ class Recovery:
                     self._release(found[0])
                     found[0].cancel()
 
-    def _recover(self, task: Task, error: BaseException) -> None:
+    def _recover(self, task: Task, found: BaseException | Verdict) -> None:
         try:
             if self._closed:
                 self._release(task)
@@ -165,14 +216,19 @@ class Recovery:
                 return
             if getattr(self._executor(), "ended", False):  # on purpose, as at the end of the program: nothing was lost
                 self._release(task)
-                _answer(task, error, None)
+                _answer(task, found if isinstance(found, BaseException) else CancelledError(), None)
                 return
-            self._again(task, error)
+            if isinstance(found, Verdict):
+                self._judged(task, found)
+            else:
+                self._again(task, found)
         except Exception as failed:  # noqa: BLE001 - whoever waits for the task gets it
             _answer(task, failed, None)
 
     def _again(self, task: Task, error: BaseException) -> None:
         how = how_it_ended(error)
+        if task.ended or task.silent:
+            how = f"{task.ended or task.silent}, ended by SIGKILL"
         seen = None if task.place is None else the_board().read(task.place)
         self._release(task)
         if not getattr(error, "started", True) and "exit code" in how:
@@ -180,30 +236,50 @@ class Recovery:
         bad = task.learn(seen, how, self._deaths.known)
         mark = seen.mark if seen is not None else None
         stop = self._why_stop(task, mark, how)
-        self._record(task, mark, how, bad, stop)
+        then: Then = "given up" if stop is not None else "run again" if bad is None else "bad row"
+        self._record(task, mark, f"{bad.how}, ended by SIGKILL" if bad is not None and bad.hung else how, then)
         if stop is not None:
             raise stop from error
         if bad is not None:
-            self._deaths.known.add(bad.mark)
+            self._deaths.known[bad.mark] = bad
         if seen is None and not self._sees and task.unseen > 1:
             task.elsewhere = True
         self._send(task)
 
-    def _record(self, task: Task, mark: Mark | None, how: str, bad: BadRow | None, stop: CedarError | None) -> None:
-        then: Any = "given up" if stop is not None else "run again" if bad is None else "bad row"
-        known = mark is not None and mark.rows > 0
-        if bad is not None and bad.hung:
-            how = f"{bad.how}, ended by SIGKILL"
-        row, rows = (mark.ref, mark.rows) if known and mark is not None else (None, 0)
-        if row is not None and task.work.reads:
-            row = replace(row, url=task.work.reads)
+    def _judged(self, task: Task, verdict: Verdict) -> None:
+        """A trial is over: the task goes on without the row that was found guilty."""
+        suspect = task.suspect
+        self._release(task)
+        bad = task.judged(verdict)
+        for number, fell in enumerate(verdict.deaths, 1):
+            blamed = bad is not None and number == len(verdict.deaths)
+            self._record(
+                task, bad.mark if bad is not None and blamed else fell.mark, fell.how, "bad row" if blamed else "tried"
+            )
+        if bad is not None and suspect is not None:
+            self._deaths.known[suspect if suspect.rows == 1 else bad.mark] = bad
+        elif suspect is not None:
+            self._deaths.acquitted += 1
+            at = f"{task.work.named(suspect)}, {self._row(task, suspect)}"
+            _log.warning("a worker died at %s, which ends no process by itself or behind others: run again", at)
+        stop = self._why_stop(task, suspect, "trials in processes of their own found none")
+        if stop is not None:
+            raise stop
+        self._send(task)
+
+    def _row(self, task: Task, mark: Mark) -> RowRef:
+        return replace(mark.ref, url=task.work.reads) if task.work.reads else mark.ref
+
+    def _record(self, task: Task, mark: Mark | None, how: str, then: Then) -> None:
+        known = mark is not None and mark.rows > 0 and mark.key[0] >= 0  # below: of samples without keys
+        row, rows = (self._row(task, mark), mark.rows) if known and mark is not None else (None, 0)
         death = Death(how, task.work.named(mark), row, rows, then)
         self._deaths.add(death)
         _log.warning("a worker was lost: %s", death)
 
     def _why_stop(self, task: Task, mark: Mark | None, how: str) -> CedarError | None:
         if self._unstarted >= _STARTS:
-            return WorkerError(
+            return WorkersDied(
                 f"worker processes do not start: {how}",
                 done=_STOPPED,
                 fix="run python -c 'import cedar' in a shell: what fails there, or the lack of memory, is the cause",
@@ -217,7 +293,7 @@ class Recovery:
             )
         if task.hopeless or task.deaths >= _MOST_OF_ONE or self._deaths.in_a_row >= _MOST:
             times = f"{task.deaths} times" if task.deaths > 1 else f"{self._deaths.in_a_row + 1} times in a row"
-            return WorkerError(
+            return WorkersDied(
                 f"workers died {times} at work on {task.work.named(mark)}, and no single row is to blame: {how}",
                 row=mark.ref if mark is not None and mark.rows else None,
                 done=_STOPPED,
@@ -225,17 +301,14 @@ class Recovery:
             )
         return None
 
-    # ---- time limits -------------------------------------------------------------------------------------------------
+    # ---- what stands still -------------------------------------------------------------------------------------------
 
-    def _end_what_hangs(self) -> None:
+    def _look(self) -> None:
         with self._lock:
-            tasks = [task for task in self._limited if task.place is not None and not task.killed]
-        board, now = the_board(), time.monotonic()
-        for task in tasks:
-            place = task.place
-            seen = board.read(place) if place is not None else None
-            if place is not None and seen is not None and seen.overdue(now) and seen.pid != os.getpid():
-                task.killed = now if _kill(board, place, seen) else 0.0
+            tasks = list(self._tasks)
+        executors = [self._executor(), *([self._trials] if self._trials is not None else [])]
+        members = [member for executor in executors for member in getattr(executor, "members", list)()]
+        self._watch.look(members, tasks)
 
 
 def how_it_ended(error: BaseException) -> str:
@@ -269,25 +342,3 @@ def _answer(task: Task, error: BaseException | None, result: Any) -> None:
                 task.set_result(result)
             else:
                 task.set_exception(error)
-
-
-def _nearby() -> Executor:
-    from cedar.execution.processes import warm
-
-    return warm(1)
-
-
-def _kill(board: Board, place: Place, seen: Written) -> bool:
-    """End the process that wrote a mark; False where it is not at it any more."""
-    with suppress(OSError):
-        if not hasattr(os, "pidfd_open"):
-            os.kill(seen.pid, signal.SIGKILL)
-            return True
-        process = os.pidfd_open(seen.pid)
-        try:
-            if board.read(place) == seen:  # so it lived when its number was looked up, and is no other
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-                return True
-        finally:
-            os.close(process)
-    return False

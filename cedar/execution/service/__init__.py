@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from cedar.errors import PipelineError, user_site
+from cedar.execution.dask.keys import publish, withdraw
 from cedar.sizes import parse_bytes
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ class Service:
     Trainers use it by ``loader(executor=service.address)``. What their pipelines mark with ``cache()`` is computed once
     for all jobs that read the same data in the same way. There are ``workers`` processes, and up to ``max_workers``
     while a trainer waits for data.
+
+    Nobody connects without the key that is made for this service. Programs of the same user on this machine find it by
+    the address, in a file of mode 0600 that goes with the service; beyond loopback, Dask's configuration names
+    certificates.
 
     Args:
         workers: the least number of workers.
@@ -61,6 +66,7 @@ class Service:
         }  # fmt: skip
         self._host = LocalHost(asked, "cedar.execution.service.host")
         self.address = self._host.address
+        self._key_file = None if self._host.keys is None else publish(self.address, self._host.keys)
 
     @staticmethod
     def on(cluster: Any, workers: int = 1, max_workers: int | None = None, *, keep: int | str = "1GiB") -> None:
@@ -120,6 +126,7 @@ class Service:
 
     def close(self) -> None:
         """End scheduler and workers."""
+        withdraw(self._key_file)
         self._host.close()
 
     def __enter__(self) -> Self:

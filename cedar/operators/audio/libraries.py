@@ -9,7 +9,7 @@ from typing import Any
 
 from cedar.errors import PipelineError, user_site
 
-_EXTRA = "pip install 'cedar[audio]'"
+_EXTRA = "pip install 'cedar-data[audio]'"
 
 
 def require(name: str, *modules: str) -> None:

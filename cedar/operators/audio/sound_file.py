@@ -18,6 +18,9 @@ from cedar.operators.audio.libraries import library
 from cedar.operators.audio.opened import Opened
 
 _BLOCK = 1 << 16  # frames
+_FORMATS = frozenset(
+    {"WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3", "MPEG", "AIFF", "CAF", "AU"}
+)  # of the many it knows
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ def open_file(data: memoryview) -> SoundFile:
         BadClip: it is none.
     """
     with _opened(data) as file:
+        if file.format not in _FORMATS:
+            raise BadClip(f"{file.format} is no format that is read", "give WAV, FLAC, Ogg, MP3, AIFF, CAF or AU")
         lossless = file.format in {"FLAC", "AIFF", "CAF", "AU"} and file.subtype.startswith(("PCM", "FLOAT", "DOUBLE"))
         frames, rate, channels = int(file.frames), int(file.samplerate), int(file.channels)
         name, seeks = file.format, lossless and file.seekable()

@@ -13,6 +13,9 @@ from cedar.operators.image.libraries import library
 
 Format = Literal["JPEG", "PNG", "WebP", "other"]
 
+# Pillow would try its other plugins, too: that for EPS starts Ghostscript.
+_STARTS = {b"GIF87a": "GIF", b"GIF89a": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"\xff\xd8": "JPEG"}
+
 MAX_PIXELS = 1 << 27
 """Pixels that one image may have: 134 million, 400 MB in RGB. ``CEDAR_MAX_PIXELS`` sets another limit."""
 
@@ -166,21 +169,30 @@ def _other(data: bytes) -> Header:
 
 
 def opened(data: bytes) -> Any:
-    """The file, opened by Pillow.
+    """The file, opened by Pillow's plugin for its format: GIF, BMP, TIFF, JPEG, PNG or WebP, and no other.
 
     Raises:
-        BadImage: Pillow does not know it.
+        BadImage: it is of another format, or damaged.
     """
+    name = next((name for start, name in _STARTS.items() if data.startswith(start)), None)
+    name = name or {b"\x89PNG": "PNG", b"RIFF": "WEBP"}.get(bytes(data[:4]))
+    if name is None:
+        raise BadImage(
+            f"no image of a format that is read; it starts with {data[:8].hex(' ') or 'nothing'}",
+            "give JPEG, PNG, WebP, GIF, BMP or TIFF, or open the file in a map() of your own, if you trust it",
+        )
     pillow = library("PIL.Image", "decode")
     try:
-        return pillow.open(io.BytesIO(data))
+        return pillow.open(io.BytesIO(data), formats=[name])
     except MemoryError:
         raise
     except pillow.DecompressionBombError as error:
         raise BadImage(f"the header says too many pixels: {error}") from None
     except Exception as error:  # noqa: BLE001 - Pillow's plugins raise anything on damaged files
         start = data[:8].hex(" ") or "nothing"
-        raise BadImage(f"no image that Pillow can open; it starts with {start} ({type(error).__name__})") from None
+        raise BadImage(
+            f"no {name} image that Pillow can open; it starts with {start} ({type(error).__name__})"
+        ) from None
 
 
 def _orientation(data: bytes) -> int:

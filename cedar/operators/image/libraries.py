@@ -26,5 +26,5 @@ def library(name: str, what: str) -> Any:
         raise PipelineError(
             f"{what} needs {name.partition('.')[0]}, which cannot be imported: {error}",
             site=user_site(),
-            fix="pip install 'cedar[images]'",
+            fix="pip install 'cedar-data[images]'",
         ) from error

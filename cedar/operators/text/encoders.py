@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from abc import ABC, abstractmethod
 from array import array
 from collections import OrderedDict
@@ -21,15 +20,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cedar import forks
 from cedar.columns import Index
 from cedar.digests import digest_of
 from cedar.errors import PipelineError, raised, user_site
 from cedar.operators.base import Instances
+from cedar.operators.constructing import constructed
 from cedar.operators.text.recognise import Known, known_pattern, known_tokenizer
 from cedar.operators.text.words import Ids, Words
 
 _KEPT = 8  # encoders in a process
-_making = threading.RLock()
+_making = forks.Lock()
 _made: OrderedDict[str, Encoder] = OrderedDict()
 
 
@@ -265,13 +266,16 @@ class Function(Spec):
     def token_to_id(self, token: str) -> int | None:
         return None
 
+    def _make(self) -> Any:
+        return constructed(self.fn, self.fn.__name__, None)
+
     @contextmanager
     def ready(self) -> Iterator[Callable[..., Any]]:
         """The function, while nobody else uses it if it is an instance."""
         if not isinstance(self.fn, type):
             yield self.fn
             return
-        with self._instances.borrow(0, self.fn) as made:
+        with self._instances.borrow(0, self._make) as made:
             yield made
 
 
@@ -321,7 +325,9 @@ def tokenizers() -> Any:
         import tokenizers as library
     except ImportError as error:
         raise PipelineError(
-            "tokenise: a tokenizer.json needs the library tokenizers", site=user_site(), fix="pip install 'cedar[text]'"
+            "tokenise: a tokenizer.json needs the library tokenizers",
+            site=user_site(),
+            fix="pip install 'cedar-data[text]'",
         ) from error
     return library
 

@@ -57,6 +57,14 @@ def cache_place(node: Node, facts: Facts) -> Outcome:
     return _placed(chain, hints[0] if hints else None, facts, facts.keeping)
 
 
+def misplaced(facts: Facts) -> int:
+    """How many caches the rule would still move, put in or drop."""
+    if facts.profile is None or facts.keeping is None or cache_place.__name__ in facts.refused:
+        return 0
+    assert facts.root is not None
+    return sum(isinstance(cache_place(node, facts), Change) for node in graph.walk(facts.root))
+
+
 def _where(node: Node) -> str:
     assert isinstance(node.operator, Cache)
     return node.operator.where

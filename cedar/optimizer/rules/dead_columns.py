@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cedar import graph
 from cedar.graph import Node
 from cedar.operators.base import Schema
 from cedar.operators.cache import Cache
@@ -20,19 +21,36 @@ def dead_columns(node: Node, facts: Facts) -> Outcome:
 
     There rows are held, tasks may be cut, and rows shipped.
     """
-    effects = node.operator.effects()
-    holds = effects.rows == "stream" or isinstance(node.operator, Cache)
-    if not node.inputs or not (holds or effects.per_row) or _chained(node):
-        return None
-    kept = [_kept(node, child, facts) for child in node.inputs]
-    if isinstance(node.operator, Concat | Mix) and not all(kept):
-        return None  # its inputs have the same columns
+    kept = _kept_of(node, facts)
     if not any(kept):
         return None
     inputs = tuple(only(c, names) if names else c for c, names in zip(node.inputs, kept, strict=True))
-    gone = {n for c, names in zip(node.inputs, kept, strict=True) if names for n in set(_names(c, facts)) - set(names)}
+    gone = set().union(*_gone(node, kept, facts))
     listed = sorted(gone)[:6] + ([f"{len(gone) - 6} more"] if len(gone) > 6 else [])
     return Change(rebuilt(node, inputs, facts), facts.label(node), f"{', '.join(listed)} dropped below it")
+
+
+def carried(facts: Facts) -> int:
+    """How many columns the rule would still drop."""
+    assert facts.root is not None
+    return sum(len(gone) for node in graph.walk(facts.root) for gone in _gone(node, _kept_of(node, facts), facts))
+
+
+def _kept_of(node: Node, facts: Facts) -> list[tuple[str, ...]]:
+    """The columns to keep of each input, as ``_kept`` says; nothing where the rule leaves the node alone."""
+    effects = node.operator.effects()
+    holds = effects.rows == "stream" or isinstance(node.operator, Cache)
+    if not node.inputs or not (holds or effects.per_row) or _chained(node):
+        return []
+    kept = [_kept(node, child, facts) for child in node.inputs]
+    if isinstance(node.operator, Concat | Mix) and not all(kept):
+        return []  # its inputs have the same columns
+    return kept
+
+
+def _gone(node: Node, kept: list[tuple[str, ...]], facts: Facts) -> list[set[str]]:
+    """The columns of each input that are dropped below the node."""
+    return [set(_names(child, facts)) - set(names) for child, names in zip(node.inputs, kept, strict=False) if names]
 
 
 def _chained(node: Node) -> bool:

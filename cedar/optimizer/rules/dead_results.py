@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cedar.graph import Node
-from cedar.operators.elementwise import never_fails
+from cedar.operators.expression_steps import never_fails
 from cedar.operators.expressions import Item, Select, WithColumns, result_name
 from cedar.operators.map import Map
 from cedar.operators.map_batches import MapBatches
@@ -23,7 +23,8 @@ def dead_results(node: Node, facts: Facts) -> Outcome:
     if not isinstance(operator, WithColumns | Select):
         return None
     dead = [item for item in operator.items if result_name(item) not in {None, *live}]
-    gone = [item for item in dead if isinstance(item, str) or never_fails(item[1])]
+    types = facts.schemas[id(node.inputs[0])]
+    gone = [item for item in dead if isinstance(item, str) or never_fails(item[1], types)]
     items = tuple(item for item in operator.items if not any(item is g for g in gone))
     if not gone or (isinstance(operator, Select) and not items):
         return Refusal(f"nobody reads {_named(dead)}, but they may fail on some row") if dead and not gone else None

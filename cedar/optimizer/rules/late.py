@@ -13,6 +13,7 @@ from cedar.operators.transform import Transform
 from cedar.optimizer.commute import is_row_operator, may_skip, pads
 from cedar.optimizer.edit import is_inserted, rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
+from cedar.optimizer.measure import declares_growth, growth
 
 _LARGER, _SMALLER = 1.1, 0.9  # of bytes per row, measured; what lies between is not worth a move
 _ABOUT = 0.6  # rows may be larger by so much where that spares a kernel, and tasks, of its own
@@ -30,11 +31,11 @@ def late(node: Node, facts: Facts) -> Outcome:
     if isinstance(node.operator, Shuffle | Batch):
         first = _first_grown(below, node, facts)
         if first is not None:
-            return _swapped(below, node, below, facts, "above", first)
+            return _lifted(node, below, first, facts)
     if isinstance(below.operator, Batch):
         return _joined(node, below, facts)
     if isinstance(below.operator, Shuffle) and _movable(node, facts) and _growth(node, node, facts) < _SMALLER:
-        return _swapped(node, node, below, facts, "below", node)
+        return _sunk(node, below, facts)
     return None
 
 
@@ -44,11 +45,9 @@ def _declared(stream: Node, below: Node, facts: Facts) -> Outcome:
         return None
     current = below
     while _movable(current, facts) and _reason(current, stream, facts) is None and _shared(current, facts) is None:
-        operator = current.operator
-        if isinstance(operator, Map) and isinstance(operator.fn, Transform) and operator.fn.larger:
-            top = rebuilt(below, (rebuilt(stream, below.inputs, facts),), facts)
+        if declares_growth(current):
             how = f"above {facts.label(stream)} ({facts.label(current)} makes rows larger)"
-            return Change(top, facts.label(below), how)
+            return Change(_above(stream, below, current, facts), facts.label(below), how)
         current = current.inputs[0]
     return None
 
@@ -95,11 +94,12 @@ def _movable(node: Node, facts: Facts) -> bool:
 
 
 def _growth(node: Node, top: Node, facts: Facts) -> float:
-    """How many times larger rows are behind ``top`` than they were before ``node``."""
-    before, after = facts.figures(node), facts.figures(top)
-    if before is None or after is None or not before.bytes_in:
-        return 1.0
-    return after.bytes_out / before.bytes_in
+    """How many times larger rows are behind ``top`` than they were before ``node``, below it."""
+    found = growth(top, facts)
+    while top is not node:
+        top = top.inputs[0]
+        found *= growth(top, facts)
+    return found
 
 
 def _pays(node: Node, top: Node, stream: Node, facts: Facts) -> bool:
@@ -111,19 +111,41 @@ def _pays(node: Node, top: Node, stream: Node, facts: Facts) -> bool:
     return (after.bytes_out - before.bytes_in) * rows > _TASK_BYTES
 
 
-def _swapped(moving: Node, above: Node, below: Node, facts: Facts, where: str, first: Node) -> Outcome:
-    """``above`` and ``below`` in the other order; ``moving``, one of them, is the row operator, ``first`` why."""
-    stream = below if moving is above else above
-    reason = _reason(moving, stream, facts) or _shared(below, facts)
+def _lifted(stream: Node, top: Node, first: Node, facts: Facts) -> Outcome:
+    """The operators from ``first`` up to ``top``, right below ``stream``, above it."""
+    reason = _reason(top, stream, facts) or _shared(top, facts)
     if reason is not None:
-        return Refusal(reason, facts.label(moving))
-    before, after = facts.figures(first), facts.figures(moving)
+        return Refusal(reason, facts.label(top))
+    told = f"above {facts.label(stream)} ({_sizes(first, top, facts)})"
+    return Change(_above(stream, top, first, facts), facts.label(top), told)
+
+
+def _above(stream: Node, top: Node, first: Node, facts: Facts) -> Node:
+    """All from ``first`` up to ``top`` at once: on the way, rows may be larger than they are at either end."""
+    run = [top]
+    while run[-1] is not first:
+        run.append(run[-1].inputs[0])
+    current = rebuilt(stream, first.inputs, facts)
+    for each in reversed(run):
+        current = rebuilt(each, (current,), facts)
+    return current
+
+
+def _sunk(node: Node, stream: Node, facts: Facts) -> Outcome:
+    """``node``, right above ``stream``, below it."""
+    reason = _reason(node, stream, facts) or _shared(stream, facts)
+    if reason is not None:
+        return Refusal(reason, facts.label(node))
+    top = rebuilt(stream, (rebuilt(node, stream.inputs, facts),), facts)
+    return Change(top, facts.label(node), f"below {facts.label(stream)} ({_sizes(node, node, facts)})")
+
+
+def _sizes(first: Node, last: Node, facts: Facts) -> str:
+    before, after = facts.figures(first), facts.figures(last)
     assert before is not None
     assert after is not None
-    top = rebuilt(below, (rebuilt(above, below.inputs, facts),), facts)
     sizes = f"{before.bytes_in:,.0f} to {after.bytes_out:,.0f} bytes a row"
-    sizes += "" if first is moving else f" from {facts.label(first)} on"
-    return Change(top, facts.label(moving), f"{where} {facts.label(stream)} ({sizes})")
+    return sizes if first is last else f"{sizes} from {facts.label(first)} on"
 
 
 def _shared(below: Node, facts: Facts) -> str | None:

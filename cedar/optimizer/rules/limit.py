@@ -9,7 +9,7 @@ from cedar.graph import Node
 from cedar.operators.cache import Cache
 from cedar.operators.take import Take
 from cedar.optimizer.commute import is_row_operator, may_skip, pads
-from cedar.optimizer.edit import rebuilt
+from cedar.optimizer.edit import is_inserted, rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 
 
@@ -27,12 +27,18 @@ def limit(node: Node, facts: Facts) -> Outcome:
         current = current.inputs[0]
     if refused is None and isinstance(current.operator, Take):
         refused = f"{facts.label(current)} counts rows, too, and states hold how far each of the two is"
+    while passed and is_inserted(passed[-1], facts):
+        passed.pop()  # a selection of the optimizer's computes nothing: below it, nothing is gained
     if not passed:
         return None if refused is None else Refusal(refused)
-    top = rebuilt(node, (current,), facts)
+    top = rebuilt(node, passed[-1].inputs, facts)
     for below in reversed(passed):
         top = rebuilt(below, (top,), facts)
-    return Change(top, facts.label(node), f"below {', '.join(facts.label(n) for n in passed)}")
+    return Change(top, facts.label(node), _told(passed, facts))
+
+
+def _told(passed: list[Node], facts: Facts) -> str:
+    return f"below {', '.join(facts.label(n) for n in passed if not is_inserted(n, facts))}"
 
 
 def _reason(below: Node, facts: Facts) -> str | None:

@@ -1,4 +1,4 @@
-"""``python -m cedar.cli``."""
+"""``python -m cedar``: the command line."""
 
 import sys
 

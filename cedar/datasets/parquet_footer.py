@@ -1,0 +1,380 @@
+"""A Parquet footer, looked at before pyarrow sees it: what the library dies of is found here.
+
+pyarrow's objects for a column of a row group are made by C++ code that throws, and nothing catches what it throws: the
+process ends. It throws where the column's metadata are encrypted, and where its size statistics do not fit its schema.
+So the footer (Thrift's compact protocol) is walked first, wholly, by offsets that are checked.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_TAIL = 64 << 10  # bytes read from the end of a file at first: most footers are shorter
+_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+_DEPTH = 32  # structs and lists in each other; the format needs 7
+_BINARY, _LIST, _SET, _MAP, _STRUCT = 8, 9, 10, 11, 12
+
+# Possessive: a file cannot make them go back and try again.
+_VARINT = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
+_NUMBER = re.compile(_VARINT)
+_TEXT = b"(?>" + b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in range(128)) + b")"
+_BYTE_ARRAY = 6  # the physical type
+_SHAPES = 4  # that are kept for columns of one type and depth
+
+_WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # bytes of a value, by physical type
+
+Leaf: TypeAlias = tuple[int, int, int, int]
+"""A leaf of the schema: physical type, definition levels, repetition levels, bytes of a value or 0 where they vary."""
+
+
+class BadFooter(ValueError):
+    """A footer that cannot be handed on: why."""
+
+
+def read_metadata(stream: Any, size: int) -> Any:
+    """The ``FileMetaData`` of a file of ``size`` bytes, once they have been looked at.
+
+    Raises:
+        BadFooter: they cannot be given to pyarrow.
+    """
+    tail = _last(stream, size, min(size, _TAIL))
+    length = _length(tail)
+    if length + 8 > size:
+        raise BadFooter(f"the footer says it has {length:,} bytes, the file has {size:,}")
+    if length + 8 > len(tail):
+        tail = _last(stream, size, length + 8)
+    tail = tail[-length - 8 :]
+    leaves = check_metadata(tail[:-8])
+    metadata = pq.read_metadata(pa.BufferReader(tail))
+    if len(metadata.schema) != leaves:
+        raise BadFooter("the footer is damaged: its schema can be read in two ways")
+    return metadata
+
+
+def _last(stream: Any, size: int, count: int) -> bytes:
+    stream.seek(size - count)
+    data: bytes = stream.read(count)
+    if len(data) != count:
+        raise BadFooter("the file ends early")
+    return data
+
+
+def _length(tail: bytes) -> int:
+    """The length of the metadata, which the last 8 bytes of a file give."""
+    if len(tail) < 8 or tail[-4:] not in (_MAGIC, _ENCRYPTED):
+        raise BadFooter("it does not end as a Parquet file does; it is cut off, or something else")
+    if tail[-4:] == _ENCRYPTED:
+        raise BadFooter("its footer is encrypted, which is not supported")
+    return int.from_bytes(tail[-8:-4], "little")
+
+
+def check_metadata(data: bytes) -> int:
+    """The number of leaf columns in a footer that pyarrow can be given.
+
+    Args:
+        data: the Thrift bytes of a ``FileMetaData``.
+
+    Raises:
+        BadFooter: pyarrow would end the process over it, or read what is not there.
+    """
+    try:
+        return _file(data)
+    except (IndexError, AttributeError, RecursionError):
+        raise BadFooter("the footer is damaged: a field reaches beyond its end") from None
+
+
+# ---- structs of the format -------------------------------------------------------------------------------------------
+
+
+def _file(data: bytes) -> int:
+    schema: list[Leaf] | None = None
+    at, number = 0, 0
+    while data[at]:
+        number, kind, at = _field(data, at, number)
+        if number == 2 and kind == _LIST:
+            if schema is not None:
+                raise BadFooter("the footer is damaged: it has two schemas")
+            schema, at = _schema(data, at)
+        elif number == 4 and kind == _LIST:
+            if schema is None:
+                raise BadFooter("the footer is damaged: row groups come before the schema")
+            at = _row_groups(data, at, schema)
+        elif number == 8:
+            raise BadFooter("columns of it are encrypted, which is not supported")
+        else:
+            at = _skip(data, at, kind, 0)
+    if schema is None:
+        raise BadFooter("the footer is damaged: it has no schema")
+    return len(schema)
+
+
+def _schema(data: bytes, at: int) -> tuple[list[Leaf], int]:
+    """The leaves of the schema, and where it ends: elements in depth-first order, each with its number of children."""
+    count, kind, at = _list(data, at)
+    if kind != _STRUCT:
+        raise BadFooter("the footer is damaged: its schema is no list of structs")
+    leaves: list[Leaf] = []
+    open_: list[list[int]] = []  # of the elements above: children to come, definition and repetition levels
+    for i in range(count):
+        found = {1: -1, 2: 0, 3: 0, 5: 0}  # type, its length, repetition, children
+        number = 0
+        while data[at]:
+            number, kind, at = _field(data, at, number)
+            if number in found and kind == 5:
+                found[number], at = _zigzag(data, at)
+            else:
+                at = _skip(data, at, kind, 1)
+        at += 1
+        while open_ and open_[-1][0] == 0:
+            open_.pop()
+        if not open_ and i:
+            raise BadFooter("the footer is damaged: its schema has elements that belong to none")
+        if len(open_) > 200:
+            raise BadFooter("its schema nests more than 200 levels deep")
+        definition, repetition = open_[-1][1:] if open_ else (0, 0)
+        if open_:
+            open_[-1][0] -= 1
+            definition += found[3] != 0
+            repetition += found[3] == 2
+        if found[3] not in (0, 1, 2) or (i and (found[1] < 0) != (found[5] > 0)):
+            raise BadFooter("the footer is damaged: an element of its schema is neither a column nor a group of them")
+        if i and not found[5]:
+            leaves.append((found[1], definition, repetition, _WIDTHS.get(found[1], found[2] if found[1] == 7 else 0)))
+        elif found[5] < 0 or found[5] > count:
+            raise BadFooter(f"the footer is damaged: an element of its schema has {found[5]} children")
+        else:
+            open_.append([found[5], definition, repetition])
+    if any(left for left, *_ in open_):
+        raise BadFooter("the footer is damaged: its schema has fewer elements than it says")
+    return leaves, at
+
+
+def _row_groups(data: bytes, at: int, schema: list[Leaf]) -> int:
+    count, kind, at = _list(data, at)
+    if count and kind != _STRUCT:
+        raise BadFooter("the footer is damaged: its row groups are no structs")
+    known: dict[Leaf, list[re.Pattern[bytes]]] = {}
+    for _ in range(count):
+        number, columns = 0, None
+        while data[at]:
+            number, kind, at = _field(data, at, number)
+            if number == 1 and kind == _LIST:
+                columns, kind, at = _list(data, at)
+                if columns != len(schema) or (columns and kind != _STRUCT):
+                    raise BadFooter(f"the footer is damaged: {columns} columns in a row group, {len(schema)} in all")
+                for leaf in schema:
+                    at = _column(data, at, leaf, known)
+            else:
+                at = _skip(data, at, kind, 2)
+        if columns is None and schema:
+            raise BadFooter("the footer is damaged: a row group without columns")
+        at += 1
+    return at
+
+
+def _column(data: bytes, at: int, leaf: Leaf, known: dict[Leaf, list[re.Pattern[bytes]]]) -> int:
+    """Where a column chunk ends; one that has the shape of one that was checked is not walked again."""
+    shapes = known.setdefault(leaf, [])
+    for shape in shapes:
+        if found := shape.match(data, at):
+            return found.end()
+    end = _checked_column(data, at, leaf)
+    if len(shapes) < _SHAPES:
+        shapes.append(_regex(b"".join(_shape(data, at, 0, leaf[3] > 0)[0])))
+    return end
+
+
+def _checked_column(data: bytes, at: int, leaf: Leaf) -> int:
+    number, seen = 0, False
+    while data[at]:
+        number, kind, at = _field(data, at, number)
+        if number == 3 and kind == _STRUCT:
+            at, seen = _column_metadata(data, at, leaf), True
+        elif number in (8, 9):
+            raise BadFooter("columns of it are encrypted, which is not supported")
+        else:
+            at = _skip(data, at, kind, 3)
+    if not seen:
+        raise BadFooter("the footer is damaged: a column without metadata")
+    return at + 1
+
+
+def _column_metadata(data: bytes, at: int, leaf: Leaf) -> int:
+    number, physical = 0, None
+    while data[at]:
+        number, kind, at = _field(data, at, number)
+        if number == 1 and kind == 5:
+            physical, at = _zigzag(data, at)
+        elif number == 12 and kind == _STRUCT:
+            at = _bounds(data, at, leaf)
+        elif number == 16 and kind == _STRUCT:
+            at = _sizes(data, at, leaf)
+        else:
+            at = _skip(data, at, kind, 4)
+    if physical != leaf[0]:
+        raise BadFooter(f"the footer is damaged: a column of physical type {physical}, in its schema {leaf[0]}")
+    return at + 1
+
+
+def _bounds(data: bytes, at: int, leaf: Leaf) -> int:
+    """Statistics: the least and the greatest value have the length of a value."""
+    number = 0
+    while data[at]:
+        number, kind, at = _field(data, at, number)
+        if number in (1, 2, 5, 6) and leaf[3]:
+            size = _unsigned(data, at)[0]
+            if kind != _BINARY or size != leaf[3]:
+                raise BadFooter(f"the footer is damaged: a bound of {size} bytes for values of {leaf[3]}")
+        at = _skip(data, at, kind, 5)
+    return at + 1
+
+
+def _sizes(data: bytes, at: int, leaf: Leaf) -> int:
+    """Size statistics: a histogram has a number for each level, and only texts have a size of their own."""
+    number = 0
+    while data[at]:
+        number, kind, at = _field(data, at, number)
+        if number == 1 and leaf[0] != _BYTE_ARRAY:
+            raise BadFooter("the footer is damaged: size statistics that do not fit a column's type")
+        if number in (2, 3):
+            if kind != _LIST:
+                raise BadFooter("the footer is damaged: a histogram that is no list")
+            count = _list(data, at)[0]
+            levels = leaf[4 - number] + 1  # 2: repetition, 3: definition
+            if count not in (0, levels):
+                raise BadFooter(f"the footer is damaged: a histogram of {count} levels where there are {levels}")
+        at = _skip(data, at, kind, 5)
+    return at + 1
+
+
+# ---- Thrift's compact protocol ---------------------------------------------------------------------------------------
+
+
+def _field(data: bytes, at: int, last: int) -> tuple[int, int, int]:
+    """The number and the type of the field at ``at``, and where its value begins."""
+    head = data[at]
+    if head >> 4:
+        number, at = last + (head >> 4), at + 1
+    else:
+        number, at = _zigzag(data, at + 1)
+    if not 0 < number < 1 << 15:  # a library that holds it in 16 bits would take it for another
+        raise BadFooter(f"the footer is damaged: a field of number {number}")
+    return number, head & 15, at
+
+
+def _zigzag(data: bytes, at: int) -> tuple[int, int]:
+    value, at = _unsigned(data, at)
+    return value >> 1 ^ -(value & 1), at
+
+
+def _unsigned(data: bytes, at: int) -> tuple[int, int]:
+    byte = data[at]
+    if byte < 128:
+        return byte, at + 1
+    value, shift = byte & 127, 7
+    while True:
+        at += 1
+        byte = data[at]
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at + 1
+        shift += 7
+        if shift > 63:
+            raise BadFooter("the footer is damaged: a number of more than 64 bits")
+
+
+def _list(data: bytes, at: int) -> tuple[int, int, int]:
+    """The number and type of the items, and where they begin."""
+    head = data[at]
+    count, at = (head >> 4, at + 1) if head < 0xF0 else _unsigned(data, at + 1)
+    if count > len(data) - at:
+        raise BadFooter(f"the footer is damaged: a list of {count:,} items in {len(data):,} bytes")
+    return count, head & 15, at
+
+
+def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
+    """Where the value of a field ends."""
+    if kind in (1, 2):
+        return at
+    if kind in (4, 5, 6):
+        return int(_NUMBER.match(data, at).end())  # type: ignore[union-attr]
+    if kind == _BINARY:
+        size, at = _unsigned(data, at)
+        if size > len(data) - at:
+            raise BadFooter(f"the footer is damaged: a text of {size:,} bytes")
+        return at + size
+    if depth > _DEPTH:
+        raise BadFooter("the footer is damaged: it nests too deeply")
+    if kind == _STRUCT:
+        while data[at]:
+            _, kind, at = _field(data, at, 0)
+            at = _skip(data, at, kind, depth + 1)
+        return at + 1
+    if kind in (_LIST, _SET):
+        count, kind, at = _list(data, at)
+        if kind in (1, 2, 3):
+            return at + count
+        for _ in range(count):
+            at = _skip(data, at, kind, depth + 1)
+        return at
+    if kind in (3, 7):
+        return at + (1 if kind == 3 else 8)
+    raise BadFooter(f"the footer is damaged: a field of type {kind}")
+
+
+# ---- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def _shape(data: bytes, at: int, depth: int, fixed: bool) -> tuple[list[bytes], int]:
+    """A pattern of all structs that differ from this one in numbers and texts only, and where this one ends.
+
+    What decides whether a column is right stays as it is: which fields there are, how many items lists have, the
+    numbers of 32 bits right in the struct of a column's metadata (its physical type is one), and, where values have
+    a ``fixed`` length, the lengths of texts (bounds are some).
+    """
+    parts = []
+    while data[at]:
+        start = at
+        _, kind, at = _field(data, at, 0)
+        parts.append(re.escape(data[start:at]))
+        begin = at
+        at = _skip(data, at, kind, 3)
+        if kind == _STRUCT:
+            parts += _shape(data, begin, depth + 1, fixed)[0]
+        elif kind == _LIST:
+            parts += _shape_of_list(data, begin, depth, fixed)
+        elif depth == 1 and kind == 5:
+            parts.append(re.escape(data[begin:at]))
+        elif kind == _BINARY and fixed:
+            size, text = _unsigned(data, begin)
+            parts.append(re.escape(data[begin:text]) + b".{%d}" % size)
+        else:
+            parts.append(_pattern(kind))
+    return [*parts, rb"\0"], at + 1
+
+
+def _shape_of_list(data: bytes, at: int, depth: int, fixed: bool) -> list[bytes]:
+    start = at
+    count, kind, at = _list(data, at)
+    parts = [re.escape(data[start:at])]
+    if kind != _STRUCT:
+        return [*parts, b"(?:%b){%d}+" % (b"." if kind in (1, 2) else _pattern(kind), count)]
+    for _ in range(count):
+        inner, at = _shape(data, at, depth + 2, fixed)
+        parts += inner
+    return parts
+
+
+def _pattern(kind: int) -> bytes:
+    """Of a value; one that is not foreseen matches nothing, so that it is walked every time."""
+    return {1: b"", 2: b"", 4: _VARINT, 5: _VARINT, 6: _VARINT, _BINARY: _TEXT}.get(kind, b"(?!)")
+
+
+@lru_cache(maxsize=64)
+def _regex(pattern: bytes) -> re.Pattern[bytes]:
+    return re.compile(pattern, re.DOTALL)

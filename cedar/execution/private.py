@@ -1,0 +1,37 @@
+"""The folder of this user that nobody else may write to: measured figures, keys of services."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+
+def private_folder(name: str = "") -> str | None:
+    """``$XDG_CACHE_HOME/cedar`` or ``~/.cache/cedar``, or a folder in it, where it is ours alone; None otherwise.
+
+    It is made where it is missing, for this user alone.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(os.path.expanduser("~"), ".cache")
+    if not os.path.isabs(base):
+        return None
+    folder = os.path.join(base, "cedar")
+    with contextlib.suppress(OSError):
+        os.makedirs(base, exist_ok=True)
+    if not _ours(folder):
+        return None
+    inside = os.path.join(folder, name) if name else folder
+    return inside if inside == folder or _ours(inside) else None
+
+
+def _ours(folder: str) -> bool:
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        found = os.lstat(folder)
+    except OSError:
+        return False
+    alone = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and alone

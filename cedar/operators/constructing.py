@@ -1,0 +1,97 @@
+"""Constructing: instances of users' classes, one at a time in a process, each from the same global generators."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from cedar import forks
+from cedar.cursor import hash_ints
+from cedar.numeric import NumericEnvironment, arrived
+
+_one = forks.Lock()  # a constructor may run a pipeline of its own, which then has no threads
+_thread = threading.local()
+
+
+def constructed(make: Callable[[], Any], name: str, numeric: NumericEnvironment | None) -> Any:
+    """What ``make`` gives.
+
+    The global generators of random, NumPy and torch are in a state that the class's name fixes, and are put back: so
+    an instance is the same in any thread and process, in any order, and the caller's own draws go on as if nothing
+    had been. Where it brought torch, whose generator nobody had set, it is made once more.
+
+    Args:
+        make: the constructor.
+        name: of the class; neither the run's seed nor the operator's place, which caches do not know.
+        numeric: of the run.
+    """
+    with _one, _flag(), nullcontext() if numeric is None else numeric.entered():
+        for last in (False, True):
+            before = arrived()
+            with _generators(name):
+                instance = make()
+                fresh = last or arrived() == before or _untouched()
+            if fresh:
+                return instance
+            if numeric is not None:
+                numeric.set()
+    raise AssertionError
+
+
+def constructing() -> bool:
+    """This thread is in a constructor: what it waits for must not wait for another constructor."""
+    return getattr(_thread, "depth", 0) > 0
+
+
+@contextmanager
+def _flag() -> Iterator[None]:
+    _thread.depth = getattr(_thread, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _thread.depth -= 1
+
+
+@contextmanager
+def _generators(name: str) -> Iterator[None]:
+    words = name.encode()
+    seed = hash_ints(*(int.from_bytes(words[i : i + 8], "little") for i in range(0, len(words), 8)))
+    python, numpys, torch = random.getstate(), np.random.get_state(), _torch()  # noqa: NPY002 - it is what users use
+    torchs = None if torch is None else torch.random.default_generator.get_state()
+    devices = torch.cuda.get_rng_state_all() if torch is not None and torch.cuda.is_initialized() else None
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    if torch is not None:
+        torch.random.default_generator.manual_seed(seed % 2**63)  # not those of devices, as torch.manual_seed would
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpys)  # noqa: NPY002
+        if torch is not None:
+            torch.random.default_generator.set_state(torchs)
+        if devices is not None:
+            torch.cuda.set_rng_state_all(devices)
+
+
+def _torch() -> Any:
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "random") and hasattr(torch, "cuda") and hasattr(torch, "Generator") else None
+
+
+def _untouched() -> bool:
+    """torch, which has just come, was not asked for numbers, or is not there; else it is as if it had not been."""
+    torch = _torch()
+    if torch is None:
+        return True
+    fresh = torch.Generator().get_state()
+    if torch.equal(torch.random.default_generator.get_state(), fresh):
+        return True
+    torch.random.default_generator.set_state(fresh)
+    return False

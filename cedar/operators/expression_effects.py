@@ -1,0 +1,234 @@
+"""What an expression does, judged with the types that it is given: is it row-wise, and may it fail on some row?
+
+``elementwise`` refuses kinds of nodes where the user writes them. Whether a kind is row-wise may depend on types, too,
+which are known later: then this asks the table of ``expression_kinds`` node by node.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cedar.forks import elsewhere
+from cedar.operators.elementwise import find, is_fixed, tree
+from cedar.operators.expression_kinds import Groups, Json, groups_of, kind_of, known, name_of
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_ELEMENT = ""  # polars, too, calls the items of a list so
+_FIELD = "__cedar_field_"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is known of an expression on columns of given types.
+
+    Args:
+        refused: why it is not row-wise on them; None where it is.
+        may_fail: False where no row can make it fail.
+    """
+
+    refused: str | None
+    may_fail: bool
+
+
+def judge(expr: pl.Expr, frame: pl.LazyFrame) -> Judgement:
+    """What the kinds and types in an expression tell.
+
+    Args:
+        expr: passed by ``check_elementwise``, and fits the frame.
+        frame: of no rows, with the types of the columns.
+
+    Example:
+        >>> import polars as pl
+        >>> from cedar.operators.expression_effects import judge
+        >>> frame = pl.LazyFrame(schema={"n": pl.Int64, "t": pl.List(pl.Int64)})
+        >>> judge(pl.col("n") + 1, frame), judge(pl.col("n").cast(pl.Int8), frame).may_fail
+        (Judgement(refused=None, may_fail=False), True)
+        >>> judge(pl.col("t").is_in("t"), frame).refused
+        'is_in() of a list in a column of List(Int64) looks at other rows'
+    """
+    import polars as pl
+
+    judging = _Judging(frame)
+    try:
+        judging.visit(tree(expr))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):  # a part that nobody can type by itself
+        return Judgement(judging.refused, may_fail=True)
+    return Judgement(judging.refused, judging.fails)
+
+
+class _Judging:
+    def __init__(self, frame: pl.LazyFrame, inside: bool = False) -> None:
+        self.frame = frame
+        self.schema = frame.collect_schema()
+        self.inside = inside  # of a list, whose items may look at one another
+        self.refused: str | None = None
+        self.fails = False
+
+    def visit(self, node: Json) -> None:
+        kind, body = kind_of(node)
+        if kind in {"Column", "Selector", "Literal"}:
+            return
+        if kind in {"Alias", "KeepName"}:
+            self.visit(body[0] if isinstance(body, list) else body)
+        elif kind == "RenameAlias":
+            self.visit(body["expr"])
+        elif kind == "Eval":
+            self._visit_list(body)
+        elif kind == "StructEval":
+            self._visit_struct(body)
+        elif kind == "Cast":
+            self.visit(body["expr"])
+            self._apply(node, [body["expr"], node])
+        elif kind == "BinaryExpr":
+            self._visit_all([body["left"], body["right"]])
+            self._apply(node, [body["left"], body["right"]])
+        elif kind == "Ternary":
+            self._visit_all([body["predicate"], body["truthy"], body["falsy"]])
+            self._apply(node, [body["truthy"], body["falsy"]])
+        elif kind == "Function":
+            self._visit_all([part for part in body["input"] if not is_fixed(part)])
+            self._apply(node, body["input"])
+        else:  # inside a list: an aggregation, a sort
+            self.fails = True
+            self._visit_all(_children(body))
+
+    def _visit_all(self, nodes: Iterable[Json]) -> None:
+        for node in nodes:
+            self.visit(node)
+
+    def _visit_list(self, body: Json) -> None:
+        """The items of a list, as a column of their own."""
+        self.visit(body["expr"])
+        (kind,) = self._types(body["expr"])
+        inner = _Judging(_with(self.frame, {_ELEMENT: getattr(kind, "inner", kind)}), inside=True)
+        evaluation = _replaced(body["evaluation"])
+        inner.visit(evaluation)
+        self._refuse(inner.refused)
+        self.fails = True
+        if "Agg" in kind_of(body["variant"])[0]:
+            (given,) = inner._types(evaluation)
+            if groups_of(given) & {"struct", "null"}:  # polars breaks off there, beside some rows and not beside others
+                self._refuse(f"list.agg() that gives {given} depends on other rows: use list.eval() and list.first()")
+
+    def _visit_struct(self, body: Json) -> None:
+        self.visit(body["expr"])
+        (kind,) = self._types(body["expr"])
+        fields = {f"{_FIELD}{field.name}": field.dtype for field in getattr(kind, "fields", ())}
+        inner = _Judging(_with(self.frame, fields), self.inside)
+        inner._visit_all(_replaced(body["evaluation"]))
+        self._refuse(inner.refused)
+        self.fails = True
+
+    def _apply(self, node: Json, operands: list[Json]) -> None:
+        name = name_of(node)
+        kind = known(name)
+        types = [list(self._types(operand)) for operand in operands]
+        if kind is None:  # inside a list
+            self.fails = True
+            return
+        first, others = _joined(types[:1]), _joined(types[1:])
+        if not kind.never_fails(first, others):
+            self.fails = True
+        if not kind.takes(first, others):
+            shown = " and ".join(dict.fromkeys(str(dtype) for some in types for dtype in some))
+            self._refuse(f"{kind.forms[0]} of {shown} is not known to be so")
+        if name == "Boolean.IsIn" and not is_fixed(operands[1]):
+            self._check_sets(types[0], types[1])
+        if name.startswith("Cast.") and ("struct" in first) != ("struct" in others) and "string" not in others:
+            self._refuse(f"a cast to {types[1][0]} fails by other rows")
+        zero = self.inside and name in {"Op.Plus", "Op.Minus"} and "float" in first | others
+        if zero and any(_is_zero(operand) for operand in operands):
+            self._refuse("adding 0 in a list changes the sign of -0.0 or not, as other rows have items: leave it out")
+
+    def _check_sets(self, values: list[pl.DataType], sets: list[pl.DataType]) -> None:
+        """``is_in`` of a column asks each row's own list; a column of single values would be one set for the block."""
+        import polars as pl
+
+        for kind in sets:
+            if not isinstance(kind, pl.List | pl.Array):
+                self._refuse(f"is_in() of a column of {kind} looks at other rows: give a list, or a column of lists")
+            elif any(isinstance(value, pl.List | pl.Array) and value != kind.inner for value in values):
+                self._refuse(f"is_in() of a list in a column of {kind} looks at other rows")
+
+    def _types(self, node: Json) -> list[pl.DataType]:
+        """Of a part; several where a selector stands for several columns."""
+        kind, body = kind_of(node)
+        if kind == "Column" and body in self.schema:
+            return [self.schema[body]]
+        return self.frame.select(_expression(node)).collect_schema().dtypes()
+
+    def _refuse(self, reason: str | None) -> None:
+        self.refused = self.refused or reason
+
+
+def _joined(types: Iterable[Iterable[pl.DataType]]) -> Groups:
+    found: Groups = frozenset()
+    return found.union(*(groups_of(dtype) for some in types for dtype in some))
+
+
+def _with(frame: pl.LazyFrame, columns: dict[str, pl.DataType]) -> pl.LazyFrame:
+    import polars as pl
+
+    return pl.LazyFrame(schema={**frame.collect_schema(), **columns})
+
+
+def _replaced(node: Json) -> Json:
+    """Items of lists and fields of structs as columns."""
+    if node == "Element":
+        return {"Column": _ELEMENT}
+    if isinstance(node, list):
+        return [_replaced(part) for part in node]
+    if not isinstance(node, dict):
+        return node
+    if set(node) == {"Field"}:
+        return {"Column": f"{_FIELD}{node['Field'][0]}"}
+    if set(node) == {"Eval"}:  # its items are others
+        body = node["Eval"]
+        return {"Eval": {**body, "expr": _replaced(body["expr"])}}
+    return {key: child if key == "Literal" else _replaced(child) for key, child in node.items()}
+
+
+def _children(body: Json) -> list[Json]:
+    """The expressions in a node of whatever kind."""
+    if isinstance(body, list):
+        return [part for child in body for part in _children(child)]
+    if not isinstance(body, dict):
+        return []
+    if len(body) == 1 and kind_of(body)[0] in _NODES:
+        return [body]
+    return [part for child in body.values() for part in _children(child)]
+
+
+_NODES = frozenset(
+    """
+    Column Selector Literal Alias KeepName RenameAlias Eval StructEval Cast BinaryExpr Ternary Function Agg Sort SortBy
+    Filter Slice Gather Explode
+    """.split()
+)
+
+
+@elsewhere
+def _is_zero(node: Json) -> bool:
+    import polars as pl
+
+    if any(True for key in ("Column", "Selector", "Agg", "Eval") for _ in find(node, key)) or node in (
+        "Len",
+        "Element",
+    ):
+        return False
+    try:
+        return bool((pl.select(_expression(node)).to_series() == 0).all())
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return False
+
+
+def _expression(node: Json) -> pl.Expr:
+    import polars as pl
+
+    return pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")

@@ -1,0 +1,109 @@
+"""What may be removed: files that this format wrote, in folders that it made and marked. Nothing else ever is.
+
+A folder is marked by a small file when it is made. Before anything in it is removed the mark is read again, and names
+are those of the format; so a folder of the user's that gets into a path by mistake stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+
+MARK = ".cedar-owned"
+_MOST = 4096  # bytes of a mark
+
+
+class Foreign(OSError):
+    """A folder, or a file, that cedar did not make."""
+
+
+def mark_of(kind: str) -> bytes:
+    """What the mark of a folder says."""
+    return f"cedar made this folder, and removes what it wrote here: {kind}\n".encode()
+
+
+def make_owned(path: str, kind: str, mode: int = 0o700) -> None:
+    """Make a folder, for this user alone if not told otherwise, with its mark; one that is there must bear it.
+
+    Args:
+        path: of the folder; those above it are made too.
+        kind: of what is kept in it, and the version of its format, such as ``cache 4``.
+        mode: as ``os.mkdir`` takes it.
+
+    Raises:
+        Foreign: a folder that is there is not ours.
+        OSError: it cannot be made.
+    """
+    os.makedirs(os.path.dirname(path) or ".", mode=mode, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, mode)
+    if is_owned(path, kind):
+        return
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        raise Foreign(f"{path!r} is no folder")
+    there = sorted(name for name in os.listdir(path) if not name.startswith(f"{MARK}-"))
+    if there and not is_owned(path, kind):  # another process may have marked it meanwhile
+        raise Foreign(f"{path!r} holds what cedar did not write, such as {there[0]!r}")
+    _write_mark(path, kind)
+
+
+def _write_mark(path: str, kind: str) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=f"{MARK}-", dir=path)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(mark_of(kind))
+        os.replace(temporary, os.path.join(path, MARK))
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def is_owned(path: str, kind: str) -> bool:
+    """Whether a folder is there, is no link, and bears the mark of this kind."""
+    try:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            return False
+        with open(os.path.join(path, MARK), "rb") as file:
+            return file.read(_MOST) == mark_of(kind)
+    except OSError:
+        return False
+
+
+def remove_file(folder: str, name: str, kind: str, names: re.Pattern[str]) -> bool:
+    """Remove a regular file that bears a name of the format, from a folder of the kind; whether it was.
+
+    A name may lie in a folder below, which is no link.
+    """
+    path = os.path.join(folder, name)
+    if not names.fullmatch(name) or not is_owned(folder, kind):
+        return False
+    inside = os.path.join(os.path.realpath(folder), os.path.dirname(name))
+    if os.path.realpath(os.path.dirname(path)) != inside.rstrip(os.sep):
+        return False
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            return False
+        os.unlink(path)
+    except OSError:
+        return False
+    return True
+
+
+def remove_tree(path: str, kind: str) -> bool:
+    """Remove a marked folder with all that is in it; whether it was there, and ours."""
+    if not is_owned(path, kind):
+        return False
+    shutil.rmtree(path, ignore_errors=True)
+    return True
+
+
+def temporary_folder(kind: str) -> str:
+    """A new folder among the system's temporary ones, marked, for this user alone."""
+    path = tempfile.mkdtemp(prefix=f"cedar-{kind}-")
+    _write_mark(path, kind)
+    return path
