@@ -173,10 +173,8 @@ def test_an_audit_does_not_change_objects_twice() -> None:
     steps = (Step(binding.kernel(node)),)
     reader, (split,) = Reader(node.inputs[0].operator.source, 0), binding.splits(node.inputs[0])  # type: ignore[attr-defined]
     before = [cell.value for cell in cells]
-    result = read_split(Program(steps, written=steps), reader, split, 0, Env(watch="audit"))
-    assert result.timing.audited == 1
-    assert not result.timing.difference
-    assert [cell.value for cell in cells] == [value + 1 for value in before]
+    read_split(Program(steps), reader, split, 0, Env(watch="audit"))
+    assert [cell.value for cell in cells] == before
 
 
 def test_a_reader_that_may_not_pass_one_that_changes_its_input(eager: None) -> None:
@@ -530,7 +528,7 @@ def test_a_rule_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplog:
     assert len(warnings_of(caplog)) == 1, warnings_of(caplog)
 
 
-@pytest.mark.parametrize("what", ["search", "signature", "moves"])
+@pytest.mark.parametrize("what", ["search", "signature"])
 def test_a_search_that_raises(
     what: str, files: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

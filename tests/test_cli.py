@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import cedar
 from cedar.cli import main
 from cedar.profile import Profile
 
@@ -208,13 +209,20 @@ def test_data_clicks_writes_the_rows_asked_for(tmp_path, capsys):
     assert cedar.read_parquet(str(tmp_path / "log/*.parquet")).count() == 300
 
 
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"cedar {cedar.__version__}\n"
+
+
 def test_help_lists_the_commands():
-    done = subprocess.run([sys.executable, "-m", "cedar.cli", "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "cedar", "--help"], capture_output=True, text=True, check=True)
     assert all(command in done.stdout for command in ("explain", "data", "profile", "run", "bench", "train"))
 
 
 def test_a_process_of_its_own_runs_a_pipeline(module):
-    command = [sys.executable, "-m", "cedar.cli", "run", "my_pipelines_for_cli.py:rows"]
+    command = [sys.executable, "-m", "cedar", "run", "my_pipelines_for_cli.py:rows"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "100 rows in" in done.stdout
     assert done.stderr == ""

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedar.block import Block, concat_blocks
-from cedar.columns import as_column, nbytes, type_of
+from cedar.boundary import as_column
+from cedar.columns import nbytes, type_of
 from cedar.cursor import Keys
 from cedar.groups.column import GroupColumn, concat_each, cut_each, grouped, plain, take_each
 from cedar.groups.encode import distinct, repeated

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.columns import as_column
+from cedar.boundary import as_column
 from cedar.errors import CedarError, PipelineError, RowError
 from cedar.jagged import JaggedTensor, torchrec_tensors
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.block import Block, concat_blocks
-from cedar.columns import as_column
+from cedar.boundary import as_column
 from cedar.cursor import Keys
 from cedar.errors import Site
 from cedar.operators.base import Bound, Env, Kernel, RowOperator

@@ -9,8 +9,9 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from cedar.block import Block, Skipped
-from cedar.columns import as_column
+from cedar.boundary import as_column
 from cedar.cursor import Keys
+from cedar.execution.keeping import store
 
 ARROW: dict[str, tuple[pa.DataType, Any]] = {
     "int": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
@@ -89,3 +90,13 @@ def assert_same(a: Block, b: Block) -> None:
         assert np.array_equal(ours, theirs)
     assert dict(a.dead) == dict(b.dead)
     assert len(a) == len(b)
+
+
+def word(text: str) -> str:
+    """16 hex digits that stand for a short text, as digests stand for what entries are made of."""
+    return text.encode().hex().ljust(16, "0")
+
+
+def Key(group: str, split: str, ordinals: tuple[int, ...] = (), columns: Any = None) -> store.Key:  # noqa: N802
+    """The key of an entry, from short texts."""
+    return store.Key(word(group), word(split), ordinals, columns)

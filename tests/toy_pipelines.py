@@ -58,6 +58,8 @@ class Source:
                 "id": pa.array(ids, pa.int64()),
                 "x": pa.array([i % 7 for i in ids], pa.int64()),
                 "l": pa.array([list(range(i % 4)) for i in ids], pa.large_list(pa.int64())),
+                "views": pa.array([["a" * (i % 20)] * (i % 3) for i in ids], pa.list_view(pa.string_view())),
+                "pairs": pa.array([[i % 5, i % 3] for i in ids], pa.list_(pa.int16(), 2)),
             }
         )
         if self._cut == 0:

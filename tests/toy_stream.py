@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cedar.block import Block, Skipped
-from cedar.columns import as_column
+from cedar.boundary import as_column
 from cedar.cursor import Keys
 from cedar.operators.base import StreamContext, StreamOperator
 from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows

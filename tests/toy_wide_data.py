@@ -32,6 +32,8 @@ def table(start: int, size: int) -> pa.Table:
         "h": pa.array([float(i % 13) / 4 for i in ids], pa.float64()),
         "s": pa.array([None if i % 7 == 3 else WORDS[i * 3 % 10] for i in ids], pa.large_string()),
         "l": pa.array([list(range(i % 5)) for i in ids], pa.large_list(pa.int64())),
+        "views": pa.array([["a" * (i % 20)] * (i % 3) for i in ids], pa.list_(pa.dictionary(pa.int8(), pa.string()))),
+        "pairs": pa.array([[i % 5, i % 3] for i in ids], pa.list_(pa.int16(), 2)),
     }
     return pa.table(columns)
 

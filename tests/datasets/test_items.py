@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -183,3 +184,10 @@ def test_what_is_no_list_of_rows(value, fix):
     assert fix in (error.value.fix or "")
     assert error.value.site is not None
     assert error.value.site.file == __file__
+
+
+def test_declared_types_hold_where_the_size_of_a_row_is_guessed_too():
+    value = decimal.Decimal("1e41")
+    source = from_items([{"x": value}], dtypes={"x": pa.decimal256(58, 0)})
+    assert source.row_bytes is not None
+    assert source.schema() == {"x": pa.decimal256(58, 0)}

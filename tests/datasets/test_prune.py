@@ -31,7 +31,7 @@ def holds(values, predicate, rows=None, **options):
     pq.write_table(pa.table({"x": array}), sink, **options)
     group = pq.read_metadata(sink).row_group(0)
     ((leaf, kind),) = leaves_of(pq.read_metadata(sink)).values()
-    excluded = excludes(predicate, lambda path: leaf_bounds(group.column(leaf), kind, len(array)))
+    excluded = excludes(predicate, lambda path: leaf_bounds(group.column(leaf), kind, len(array)), {"x": kind})
     if excluded:
         assert pl.DataFrame({"x": pl.Series(array)}).filter(predicate).height == 0
     return not excluded
@@ -91,6 +91,10 @@ def test_what_may_fail_on_a_row_excludes_nothing():
     amounts = pa.array([Decimal("1.50"), Decimal("2.50")])
     assert holds(amounts, (x > Decimal(9)) & (x * x > Decimal(9)))
     assert holds([1, 2], (x > 9) & (x + Decimal("0.1") > 9))
+    of_both = {"x": pa.int64(), "t": pa.large_list(pa.int64())}
+    bounds = {"x": Bounds(2, 0, pa.array([1, 2])), "t": None}
+    assert excludes((x > 9) & (pl.col("t").list.len() > 0), lambda path: bounds[path[0]], of_both)
+    assert not excludes((x > 9) & ((pl.col("t") + pl.lit([1])).list.len() > 0), lambda path: bounds[path[0]], of_both)
     assert holds(texts, x > 3), "polars refuses this when it is bound"
 
 
@@ -146,8 +150,10 @@ def test_nulls():
 
 def test_text_that_statistics_may_have_cut():
     bounds = {"x": Bounds(10, 0, pa.array(["b", "d" + "\U0010ffff" * 8], pa.large_string()))}
-    assert not excludes(x > "da", lambda path: bounds[path[0]]), "'dz' begins with the greatest"
-    assert excludes(x > "e", lambda path: bounds[path[0]])
+    assert not excludes(x > "da", lambda path: bounds[path[0]], {"x": pa.large_string()}), (
+        "'dz' begins with the greatest"
+    )
+    assert excludes(x > "e", lambda path: bounds[path[0]], {"x": pa.large_string()})
     assert not holds(["b", "d"], x > "e")
     assert holds(["b", "d"], x > "d")
     assert not holds(["b", "d"], x < "b")

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.block import Block, Skipped
-from cedar.columns import TensorType, as_column, objects
+from cedar.boundary import as_column
+from cedar.columns import TensorType, objects
 from cedar.cursor import Keys
 from cedar.datasets.parquet import read_parquet
 from cedar.datasets.sinks import to_arrow_table, write_parquet

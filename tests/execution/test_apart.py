@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cedar
-from cedar.execution import apart
+from cedar.execution import apart, processes
+from cedar.execution.processes import process
 
 
 def numbers(fn: Any, **options: Any) -> cedar.Pipeline:
@@ -65,3 +69,59 @@ def test_a_class_is_made_in_the_worker() -> None:
             return self.pid
 
     assert os.getpid() not in run(numbers(Where))[0]
+
+
+def killed_once(folder: Path, row: int) -> Any:
+    """A function without a type, whose first process is killed at a row of the sample."""
+
+    def fn(x: int):
+        if x == row and not (folder / "seen").exists():
+            (folder / "seen").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x
+
+    return fn
+
+
+def test_a_kill_in_the_sample_costs_no_row(tmp_path: Path) -> None:
+    found, report = run(numbers(killed_once(tmp_path, 5)), plan="off")
+    assert found == list(range(100))
+    assert report.restarts == 1
+
+
+def test_a_kill_while_workers_start_costs_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes.close()  # so that they start
+    start, left = process.WorkerProcess._start, [1]
+
+    def killed(self: Any) -> None:
+        start(self)
+        if left:
+            left.pop()
+            self._process.kill()
+
+    monkeypatch.setattr(process.WorkerProcess, "_start", killed)
+    found, _ = run(numbers(lambda x: x), plan="off")
+    assert found == list(range(100))
+    assert not left
+
+
+def test_the_row_of_the_sample_that_damaged_the_process_is_the_bad_one() -> None:
+    def damages(x: int):
+        if x == 5:
+            sys._damaged = 9  # type: ignore[attr-defined]
+        return os._exit(3) if x == getattr(sys, "_damaged", None) else x
+
+    found, _ = run(numbers(damages, on_error=cedar.Skip()), plan="off")
+    assert found == [x for x in range(100) if x != 5]
+
+
+def test_a_constructor_that_ends_its_process_is_no_rows_fault() -> None:
+    class Ends:
+        def __init__(self) -> None:
+            os._exit(3)
+
+        def __call__(self, x: int):
+            return x
+
+    with pytest.raises(cedar.WorkerError, match=r"map\(Ends\) ends worker after worker on the first rows"):
+        run(numbers(Ends, on_error=cedar.Skip()), plan="off")

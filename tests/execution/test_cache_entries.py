@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from cedar.block import Block, Skipped
 from cedar.execution.keeping import entries
-from cedar.execution.keeping.entries import Damaged, read_entry, storable, tail, write_body
+from cedar.execution.keeping.entries import storable, tail, write_body
 from cedar.execution.keeping.memory import Memory
+from cedar.execution.keeping.reading import Damaged, read_entry
 from tests import toy_blocks, toy_entries
 from tests.toy_entries import assert_same
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from cedar import col, graph
 from cedar.datasets.base import Read
 from cedar.execution.cached import KeptReader, Store, fingerprint
 from cedar.execution.chain import Program, Reader
+from cedar.execution.keeping.folder import INSIDE
 from cedar.execution.keeping.manifest import NAME, remember, why_missing
 from cedar.graph import Node
 from cedar.operators.cache import Cache
@@ -31,11 +34,14 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "a.parquet"
 
 
-def keeper(p: cedar.Pipeline | Node, where: str, on_error: Skip | None = None, root: Node | None = None) -> KeptReader:
+def keeper(
+    p: cedar.Pipeline | Node, where: str, on_error: Skip | None = None, root: Node | None = None, version: Any = None
+) -> KeptReader:
     node = p if isinstance(p, Node) else p.node
     source = graph.sources(node)[0].operator
     assert isinstance(source, Read)
-    return KeptReader(Reader(source.source, 0, on_error=on_error), Program(), Store(), where, fingerprint(node, root))
+    reader = Reader(source.source, 0, on_error=on_error)
+    return KeptReader(reader, Program(), Store(), where, fingerprint(node, root), version=version)
 
 
 def group(p: cedar.Pipeline | Node, **how: Any) -> str:
@@ -168,11 +174,11 @@ def test_a_miss_says_why(file: Path, tmp_path: Path, monkeypatch: Any) -> None:
         assert "polars was" in reason(build(), where)
     assert reason(build(), where, on_error=Skip()) == "miss: on_error changed"
     assert "map(abs) is new" in reason(build().map(abs, "x", dtype=int), where)
-    next(Path(where).glob("*.arrow")).unlink()
+    next((Path(where) / INSIDE).glob("*.arrow")).unlink()
     assert reason(build(), where) == "miss: what was kept there was removed, or made room for others"
     os.utime(file, (1, 1))
     assert reason(build(), where).startswith("miss: the data changed")
-    (Path(where) / NAME).write_text("{")
+    (Path(where) / INSIDE / NAME).write_text("{")
     assert reason(build(), where) == "miss: nothing is kept there yet"
     assert "before the first epoch" in reason(build(), "memory")
 
@@ -189,3 +195,79 @@ def test_a_manifest_keeps_the_last_records(tmp_path: Path) -> None:
         why_missing([{"group": "x"}], {"group": "y", "operators": []})
         == "what is kept there comes from other pipelines"
     )
+
+
+# ---- functions that cannot be read -----------------------------------------------------------------------------------
+
+
+def test_functions_that_cannot_be_read_are_kept_for_one_loader_and_named(file: Path, tmp_path: Path) -> None:
+    where = tmp_path / "kept"
+    calls: list[int] = []
+
+    def build(**how: Any) -> cedar.Pipeline:
+        held = (calls.append(i) for i in range(1000))  # a generator: nobody can tell what it will do
+        return cedar.read_parquet(str(file)).map(lambda x: next(held) or x, "x", dtype=int).cache(str(where), **how)
+
+    p = build()
+    assert len({group(p), group(p), group(build())}) == 3, "nobody else is served"
+    with p.loader(executor="inline", plan="off") as loader:
+        first = list(loader)
+        once = len(calls)
+        assert [dict(row) for row in first] == [dict(row) for row in loader], "the next epoch of the same loader is"
+    assert len(calls) == once
+    assert not where.exists()
+    text = " ".join(build().explain().split())
+    assert "map(<lambda>): <lambda>.closure.held: a generator: cannot read all of its state" in text
+    assert "version=" in text
+
+
+def test_a_version_stands_for_the_functions(file: Path, tmp_path: Path) -> None:
+    where = str(tmp_path / "kept")
+
+    def build(value: Any, version: str | None, least: int = 3) -> cedar.Pipeline:
+        p = cedar.read_parquet(str(file)).map(closing(value), "x", dtype=int)
+        return p.filter(col("y") > least).cache(where, version=version)
+
+    list(build(iter([1]), "1"))
+    assert reason(build(iter("ab"), "1"), where, version="1") == "hit: all 1 split(s) are kept"
+    assert "the version of map(<lambda>) changed" in reason(build(2, "2"), where, version="2")
+    assert "filter" in reason(build(1, "1", least=4), where, version="1"), "expressions are seen still"
+    for wrong in ("", 3):
+        with pytest.raises(cedar.PipelineError, match="version"):
+            build(1, wrong)  # type: ignore[arg-type]
+
+
+STALE = {  # what changes behind a function's back
+    "import": ("def fn(x):\n    import own_helper\n    return own_helper.scale() * x", "helper"),
+    "dict": ("class D(dict): pass\nd = D()\nd.scale = {n}\nfn = lambda x: d.scale * x", ""),
+    "list": ("class L(list): pass\nd = L()\nd.scale = {n}\nfn = lambda x: d.scale * x", ""),
+    "array": (("import numpy\nclass A(numpy.ndarray): pass\nd = numpy.zeros(1).view(A)\nd.scale = {n}\n"
+              "fn = lambda x: d.scale * x"), ""),
+    "named tuple": (("import typing\nclass P(typing.NamedTuple):\n    a: int = 1\n    def go(self): return {n}\n"
+                    "p = P()\nfn = lambda x: p.go() * x"), ""),
+    "proxy": ("import types\nd = types.MappingProxyType(dict(scale={n}))\nfn = lambda x: d['scale'] * x", ""),
+    "factory": (("import collections\nd = collections.defaultdict(lambda: {n})\n"
+                "fn = lambda x: d.copy()['scale'] * x"), ""),
+    "deep": (("d = {n}\nfor _ in range(99): d = [d]\n"
+             "def fn(x):\n    e = d\n    while isinstance(e, list): e = e[0]\n    return e * x"), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STALE)
+def test_no_results_of_old_code(name: str, file: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    source, helper = STALE[name]
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python tells old bytecode by size and whole seconds alone
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for n in (2, 3):
+        (tmp_path / "own_scales.py").write_text(f"def scale():\n    return {n}\n")
+        (tmp_path / "own_helper.py").write_text("import own_scales\ndef scale():\n    return own_scales.scale()\n")
+        for module in ("own_helper", "own_scales"):
+            monkeypatch.delitem(sys.modules, module, raising=False)
+        importlib.invalidate_caches()
+        if helper and n == 2:
+            importlib.import_module("own_helper")
+        space: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(source.replace("{n}", str(n)), "own.py", "exec"), space)
+        p = cedar.read_parquet(str(file)).map(space["fn"], "x", dtype=int).cache(str(tmp_path / "kept"))
+        with p.loader(executor="inline") as loader:
+            assert sum(row["x"] for row in loader) == n * sum(range(30))

@@ -17,7 +17,9 @@ import cedar
 from cedar import col
 from cedar.cursor import Keys
 from cedar.execution.keeping import folder
-from cedar.execution.keeping.store import Key, Store
+from cedar.execution.keeping.folder import INSIDE
+from cedar.execution.keeping.store import Store
+from tests.toy_entries import Key
 from tests.toy_runs import run
 
 
@@ -87,11 +89,11 @@ def test_damage_costs_time_alone(damage: bytes, files: str, tmp_path: Path) -> N
     where = str(tmp_path / "kept")
     loader = build(files, fn, where).loader()
     run(loader)
-    for path in Path(where).glob("*.arrow"):
+    for path in (Path(where) / INSIDE).glob("*.arrow"):
         path.write_bytes(damage)
     plain = build(files, Counted(str(tmp_path / "other")), None)
     assert run(loader)[0] == run(plain.loader(epoch=1))[0]
-    assert len(list(Path(where).glob("*.arrow"))) == 12
+    assert len(list((Path(where) / INSIDE).glob("*.arrow"))) == 12
 
 
 def test_a_consumer_that_writes_into_batches_changes_nothing(files: str, tmp_path: Path) -> None:
@@ -223,5 +225,5 @@ def test_processes_write_and_evict_at_once(tmp_path: Path) -> None:
         worker.join()
     assert [worker.exitcode for worker in workers] == [0] * 3
     assert failures.empty(), failures.get()
-    assert not list((tmp_path / "kept").glob("*.tmp"))
-    assert sum(p.stat().st_size for p in (tmp_path / "kept").glob("*.arrow")) <= 60_000 + 3 * 6_000
+    assert not list((tmp_path / "kept" / INSIDE).glob("*.tmp"))
+    assert sum(p.stat().st_size for p in (tmp_path / "kept" / INSIDE).glob("*.arrow")) <= 60_000 + 3 * 6_000

@@ -8,30 +8,43 @@ import os
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
 from torch.utils.dlpack import from_dlpack
 
+import cedar
 from cedar.block import Block
 from cedar.columns import objects
 from cedar.cursor import Keys
 from cedar.errors import PipelineError
 from cedar.execution.keeping import folder, store
 from cedar.execution.keeping.cost import load_seconds_per_byte, note_load
-from cedar.execution.keeping.entries import read_entry
 from cedar.execution.keeping.evicting import Held, Passes, leaving, surplus
+from cedar.execution.keeping.folder import INSIDE
 from cedar.execution.keeping.memory import Memory
-from cedar.execution.keeping.store import Key, Store
-from tests.toy_entries import assert_same
+from cedar.execution.keeping.reading import read_entry
+from cedar.execution.keeping.store import Store
+from cedar.ownership import MARK
+from tests.toy_entries import Key, assert_same, word
 
 
 def block(first: int = 0, rows: int = 100) -> Block:
     return Block({"x": np.arange(first, first + rows * 2).reshape(rows, 2)}, Keys(np.arange(rows)))
 
 
+def entry(folder: Path, name: str) -> Path:
+    return folder / INSIDE / f"{'-'.join(map(word, name.split('-')))}.arrow"
+
+
+def entries(folder: Path) -> list[Path]:
+    return list((folder / INSIDE).glob("*.arrow"))
+
+
 def stored(folder: Path) -> set[str]:
-    return {path.name.removesuffix(".arrow") for path in folder.glob("*.arrow")}
+    names = (path.name.removesuffix(".arrow").split("-") for path in entries(folder))
+    return {"-".join(bytes.fromhex(part).rstrip(b"\0").decode() for part in name) for name in names}
 
 
 # ---- who makes room --------------------------------------------------------------------------------------------------
@@ -112,7 +125,7 @@ def test_a_place_keeps_entries_for_other_loaders(where: str, tmp_path: Path) -> 
     reader = Store()
     assert_same((reader.get(key, where) or [])[0], block())
     assert (reader.hits, reader.misses, writer.stored_bytes > 1600) == (1, 0, True)
-    assert reader.kept(["g-0", "g-1"], where) == 1
+    assert reader.kept([Key("g", "0").name, Key("g", "1").name], where) == 1
 
 
 def test_what_is_done_to_rows_does_not_reach_the_file(tmp_path: Path) -> None:
@@ -127,7 +140,7 @@ def test_what_is_done_to_rows_does_not_reach_the_file(tmp_path: Path) -> None:
 def test_files_are_for_this_user_alone(tmp_path: Path) -> None:
     Store().put(Key("g", "0"), str(tmp_path / "a" / "kept"), [block()])
     assert (tmp_path / "a" / "kept").stat().st_mode & 0o777 == 0o700
-    assert (tmp_path / "a" / "kept" / "g-0.arrow").stat().st_mode & 0o777 == 0o600
+    assert entry(tmp_path / "a" / "kept", "g-0").stat().st_mode & 0o777 == 0o600
 
 
 def test_fewer_columns_are_served_from_more(tmp_path: Path) -> None:
@@ -143,11 +156,11 @@ def test_fewer_columns_are_served_from_more(tmp_path: Path) -> None:
 def test_a_directory_keeps_to_its_budget_in_order_of_use(tmp_path: Path) -> None:
     first = Store()
     first.put(Key("old", "0"), str(tmp_path), [block()])
-    size = next(tmp_path.glob("*.arrow")).stat().st_size
+    size = entries(tmp_path)[0].stat().st_size
     for i in (1, 2):
         first.put(Key("old", str(i)), str(tmp_path), [block(i)])
     for i, used in ((0, 300), (1, 100), (2, 200)):
-        os.utime(tmp_path / f"old-{i}.arrow", (used, 50))
+        os.utime(entry(tmp_path, f"old-{i}"), (used, 50))
     second = Store(disk=3 * size + 100)
     second.get(Key("new", "0"), str(tmp_path))
     for i in range(5):
@@ -171,7 +184,7 @@ def test_a_damaged_entry_is_said_once_and_removed(damage: str, tmp_path: Path, c
     for key in keys:
         writer.put(key, str(tmp_path), [block()])
         assert writer.get(key, str(tmp_path)), "its checksum is known to this process now"
-    for path in tmp_path.glob("*.arrow"):
+    for path in entries(tmp_path):
         raw = bytearray(path.read_bytes())
         raw[40] ^= 4
         path.write_bytes({"flip": raw, "cut": raw[:-9], "empty": b"", "other": b"ARROW1" * 100}[damage])
@@ -202,7 +215,8 @@ def test_a_place_that_cannot_be_written_stops_nothing(
     assert len(caplog.records) == len(kept.notes) == 1
     assert os.strerror(code) in kept.notes[0]
     assert kept.get(Key("g", "old"), where), "what is there is still read"
-    assert [p.name for p in (tmp_path / "kept").iterdir()] == ["g-old.arrow"], "nothing is left behind"
+    left = {p.name for p in (tmp_path / "kept" / INSIDE).iterdir()}
+    assert left == {MARK, entry(tmp_path, "g-old").name}, "nothing is left behind"
 
 
 def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
@@ -238,12 +252,86 @@ def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None
 
 
 def test_temporary_files_of_a_killed_run_go(tmp_path: Path) -> None:
-    for name, age in ((".a.tmp", 2 * folder._ABANDONED), (".b.tmp", 10)):
-        (tmp_path / name).write_text("x")
-        now = (tmp_path / name).stat().st_mtime
-        os.utime(tmp_path / name, (now - age, now - age))
     Store().put(Key("g", "0"), str(tmp_path), [block()])
-    assert {p.name for p in tmp_path.iterdir()} == {".b.tmp", "g-0.arrow"}
+    old, new, others = f".{'a' * 32}.tmp", f".{'b' * 32}.tmp", ".backup.tmp"
+    for name, age in ((old, 2 * folder._ABANDONED), (new, 10), (others, 2 * folder._ABANDONED)):
+        path = tmp_path / INSIDE / name
+        path.write_text("x")
+        now = path.stat().st_mtime
+        os.utime(path, (now - age, now - age))
+    Store().put(Key("g", "1"), str(tmp_path), [block()])
+    left = {p.name for p in (tmp_path / INSIDE).iterdir()}
+    assert left == {new, others, MARK, entry(tmp_path, "g-0").name, entry(tmp_path, "g-1").name}
+
+
+# ---- what is not ours ------------------------------------------------------------------------------------------------
+
+
+def test_the_folder_of_the_data_keeps_all_that_it_holds(tmp_path: Path) -> None:
+    data = tmp_path / "ds"
+    data.mkdir()
+    for i in range(3):
+        with pa.ipc.new_file(data / f"{i}-{'a' * 16}.arrow", pa.schema({"x": pa.int64()})) as writer:
+            writer.write_batch(pa.record_batch({"x": np.arange(100) + i}))
+    before = {p.name: p.read_bytes() for p in data.iterdir()}
+    for paths in (str(data), f"{data}/*.arrow", f"{data}/**/*.arrow"):
+        for _ in range(2):
+            p = cedar.read_arrow(paths).map(lambda x: x + 1, "x", dtype=int).cache(str(data))
+            assert p.count() == 300
+            assert sum(row["x"] for row in p) == 3 * sum(range(100)) + 600
+    assert entries(data), "it was kept there"
+    tight = Store(disk=1)
+    tight.put(Key("g", "0"), str(data), [block()])
+    assert {name: (data / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize("foreign", ["file", "link", "unmarked"])
+def test_a_folder_that_cedar_did_not_make_is_refused(foreign: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir(mode=0o700)
+    theirs = mine / f"{'a' * 16}-{'b' * 16}.arrow"
+    theirs.write_text("precious")
+    where = tmp_path / "kept"
+    where.mkdir(mode=0o700)
+    if foreign == "file":
+        (where / INSIDE).write_text("x")
+    elif foreign == "link":
+        (where / INSIDE).symlink_to(mine)
+    else:
+        mine.rename(where / INSIDE)
+        theirs = where / INSIDE / theirs.name
+    for use in (
+        lambda: Store().get(Key("g", "0"), str(where)),
+        lambda: Store().put(Key("g", "0"), str(where), [block()]),
+    ):
+        with pytest.raises(PipelineError, match="no directory|did not make"):
+            use()
+    assert theirs.read_text() == "precious"
+
+
+def test_what_others_put_beside_entries_stays(tmp_path: Path) -> None:
+    for where, at in ((str(tmp_path), tmp_path), ("memory://beside", None)):
+        kept = Store(disk=5000)
+        kept.put(Key("g", "0"), where, [block()])
+        names = ["train-0.arrow", "precious.arrow", "manifest.json.bak", f"{'a' * 16}-{'b' * 16}.parquet"]
+        fs, root = fsspec.url_to_fs(f"{where}/{INSIDE}")
+        for name in names:
+            fs.pipe_file(f"{root}/{name}", b"precious" * 1000)
+        if at is not None:
+            (at / INSIDE / f"{'c' * 16}-{'d' * 16}.arrow").mkdir()  # no file, whatever its name
+        for i in range(4):
+            Store(disk=5000).put(Key("h", str(i)), where, [block()])
+        assert all(fs.cat_file(f"{root}/{name}") == b"precious" * 1000 for name in names)
+
+
+def test_a_url_with_a_folder_that_cedar_did_not_make_is_left_alone() -> None:
+    fs, root = fsspec.url_to_fs(f"memory://others/{INSIDE}")
+    fs.pipe_file(f"{root}/{Key('g', '0').name}.arrow", b"precious")
+    kept = Store()
+    assert kept.get(Key("g", "0"), "memory://others") is None, "it is no entry"
+    kept.put(Key("g", "0"), "memory://others", [block()])
+    assert fs.cat_file(f"{root}/{Key('g', '0').name}.arrow") == b"precious"
+    assert any("did not make" in note for note in kept.notes)
 
 
 def test_a_checksum_is_computed_once_per_process(tmp_path: Path, monkeypatch: Any) -> None:

@@ -29,6 +29,7 @@ from cedar.execution.dask import executor as executor_module
 from cedar.execution.dask import remote
 from cedar.execution.dask.clients import client_at
 from cedar.execution.dask.executor import DaskExecutor
+from cedar.execution.dask.keys import security_at
 from cedar.execution.dask.local import LocalHost, local_address
 from cedar.execution.dask.remote import Parcel, run, stamp
 from cedar.execution.dask.versions import check_versions
@@ -198,7 +199,7 @@ def test_a_cancelled_task_leaves_the_cluster(executor: DaskExecutor) -> None:
     executor.shutdown(wait=False, cancel_futures=True)
     with pytest.raises(RuntimeError, match="after shutdown"):
         executor.submit(int)
-    within(20, lambda: not keys(executor.client, executor._run))
+    within(60, lambda: not keys(executor.client, executor._run))
     assert keys(executor.client, executor._run) == []  # of other runs, some may still be on their way out
 
 
@@ -240,7 +241,8 @@ def test_an_abandoned_run_leaves_nothing_on_the_cluster() -> None:
 def test_a_user_s_client_stays_open(expected: list[Any]) -> None:
     from distributed import Client
 
-    with Client(local_address(WORKERS), set_as_default=False) as client:
+    address = local_address(WORKERS)
+    with Client(address, set_as_default=False, security=security_at(address)) as client:
         with numbers().loader(executor=client) as loader:
             assert taken(loader) == expected
         assert loader.report().executor == "dask"

@@ -165,9 +165,16 @@ def test_the_pool_is_kept(pool: Pool) -> None:
 
 def test_workers_are_one_core_each(pool: Pool) -> None:
     def limits() -> tuple[str, str, int]:
-        return os.environ["OMP_NUM_THREADS"], os.environ["POLARS_MAX_THREADS"], pa.cpu_count()
+        return os.environ["OMP_NUM_THREADS"], os.environ["RAYON_NUM_THREADS"], pa.cpu_count()
 
     assert pool.submit(limits).result() == ("1", "1", 1)
+
+
+def test_the_pool_of_polars_is_as_here(pool: Pool) -> None:
+    """Sums of long columns show its size, which nobody can change once it is there."""
+    import polars as pl
+
+    assert pool.submit(pl.thread_pool_size).result() == pl.thread_pool_size()
 
 
 def test_workers_ignore_control_c(pool: Pool) -> None:

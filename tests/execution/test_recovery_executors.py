@@ -27,6 +27,7 @@ from cedar.execution.processes.pool import Pool
 from cedar.execution.processes.process import WorkerDied
 from cedar.execution.recovery import Deaths, Recovery, Work, is_lost
 from cedar.execution.recovery import recovery as recovering
+from cedar.execution.recovery import watch as watching
 from cedar.execution.recovery.board import Board
 from cedar.operators.base import Env
 from cedar.operators.marks import Mark, Written
@@ -322,14 +323,15 @@ def test_a_row_that_ends_just_in_time_spares_its_worker_and_not_the_next(monkeyp
     board = Board()
     monkeypatch.setattr(board, "read", lambda _: next(looks))
     monkeypatch.setattr(recovering, "the_board", lambda: board)
+    monkeypatch.setattr(watching, "the_board", lambda: board)
     recovery = Recovery(lambda: pool, Deaths(), marks=True)
-    monkeypatch.setattr(recovery, "_look_every", lambda _: None)
+    monkeypatch.setattr(recovery, "_start", lambda: None)
     work = Work(Program((), 0), lambda submit, _: submit(time.sleep, 600), limits=(1.0,))
     recovery.submit(work)
-    (task,) = recovery._limited
-    recovery._end_what_hangs()
+    (task,) = recovery._tasks
+    recovery._look()
     assert not task.killed
-    recovery._end_what_hangs()
+    recovery._look()
     assert task.killed
     task.cancel()
     recovery.close()

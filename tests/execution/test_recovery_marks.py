@@ -21,7 +21,8 @@ from cedar.execution.processes import memory
 from cedar.execution.recovery.board import Board
 from cedar.execution.recovery.deaths import Death, Deaths
 from cedar.execution.recovery.task import Task, Work
-from cedar.operators.marks import BadRow, Mark, Marks, Written
+from cedar.execution.recovery.trial import Verdict
+from cedar.operators.marks import BadRow, Mark, Marks, Place, Written
 from tests.toy_blocks import block
 
 INT = st.integers(-(2**62), 2**62)
@@ -136,11 +137,12 @@ def test_a_page_that_is_not_there_or_another_s_is_left_alone(board: Board, tmp_p
 # ---- what is learnt from them ----------------------------------------------------------------------------------------
 
 
-def lost(task: Task, mark: Mark | None, known: set[Mark] | None = None, limit: float = 0.0) -> BadRow | None:
+def lost(task: Task, mark: Mark | None, known: dict[Mark, BadRow] | None = None, limit: float = 0.0) -> BadRow | None:
     """The task is lost at a mark."""
+    task.place = Place("", b"", 1, 1)
     task.marks()
     written = None if mark is None else Written(mark, 1, time.monotonic() - 100, limit)
-    return task.learn(written, "exit code 3", known or set())
+    return task.learn(written, "exit code 3", known or {})
 
 
 @pytest.fixture
@@ -151,31 +153,68 @@ def task() -> Task:
 ROW, OTHER = Mark(1, 1, (0, 0, 5, -1, 0, 0)), Mark(1, 1, (0, 0, 6, -1, 0, 0))
 GROUP = Mark(1, 10, (0, 0, 0, -1, 0, 0), divisible=True)
 BATCH = Mark(1, 10, (0, 0, 0, -1, 0, 0))
+GUILTY = BadRow(ROW, "exit code 3, in a process of its own")
 
 
 @pytest.mark.parametrize("mark", [ROW, BATCH])
-def test_a_row_is_bad_when_two_attempts_that_mark_rows_end_there(task: Task, mark: Mark) -> None:
+def test_a_row_is_a_suspect_when_an_attempt_that_marks_rows_ends_there(task: Task, mark: Mark) -> None:
     assert lost(task, mark) is None  # a block of one row, in an attempt that marks no rows
-    assert lost(task, mark) is None
-    bad = lost(task, mark)
-    assert bad is not None
-    assert bad.mark == mark
-    assert "exit code 3" in bad.how
+    assert task.suspect is None
+    assert lost(task, mark) is None  # nobody is guilty before a trial
+    assert task.suspect == mark
+    marks = task.marks()
+    assert marks is not None
+    assert marks.suspect == mark
 
 
-def test_two_deaths_at_different_rows_blame_none(task: Task) -> None:
-    assert [lost(task, mark) for mark in (GROUP, ROW, OTHER, ROW, None, ROW, OTHER)] == [None] * 7
-    assert not task.hopeless
+def test_rows_that_die_together_twice_are_suspects(task: Task) -> None:
+    assert [lost(task, GROUP), task.suspect] == [None, None]
+    assert [lost(task, GROUP), task.suspect] == [None, GROUP]
 
 
-def test_rows_that_die_together_are_told_apart(task: Task) -> None:
-    assert [lost(task, mark) for mark in (GROUP, GROUP, ROW)] == [None] * 3
-    assert lost(task, ROW) is not None
+def test_a_verdict_leaves_the_row_out_and_an_acquittal_sets_the_task_apart(task: Task) -> None:
+    lost(task, GROUP)
+    lost(task, OTHER)
+    assert task.judged(Verdict(GUILTY, 1)) == GUILTY
+    assert not task.apart
+    marks = task.marks()
+    assert marks is not None
+    assert marks.bad == (GUILTY,)
+    lost(task, OTHER)
+    assert task.judged(Verdict()) is None
+    assert task.apart
+    assert task.suspect is None
 
 
-def test_a_row_known_from_another_task_needs_no_second_proof(task: Task) -> None:
-    assert lost(task, GROUP, {ROW}) is None
-    assert lost(task, ROW, {ROW}) is not None
+def test_rows_that_end_a_process_together_alone_are_worked_on_one_by_one(task: Task) -> None:
+    lost(task, GROUP)
+    lost(task, GROUP)
+    task.judged(Verdict(divide=GROUP))
+    marks = task.marks()
+    assert marks is not None
+    assert marks.divided == (GROUP,)
+
+
+def test_trials_that_never_find_anybody_are_hopeless(task: Task) -> None:
+    for number in range(6):
+        lost(task, (ROW, OTHER)[number % 2])
+        if task.suspect is not None:
+            task.judged(Verdict())
+    assert task.hopeless
+
+
+def test_a_trial_that_dies_itself_begins_anew(task: Task) -> None:
+    lost(task, GROUP)
+    lost(task, ROW)
+    assert lost(task, OTHER) is None
+    assert task.suspect == ROW
+
+
+def test_a_row_known_from_another_task_needs_no_second_trial(task: Task) -> None:
+    assert lost(task, GROUP, {OTHER: GUILTY}) is None
+    assert lost(task, OTHER, {OTHER: GUILTY}) == GUILTY
+    assert lost(task, OTHER, {OTHER: GUILTY}) is None  # without it, this place still ends processes: another one does
+    assert task.suspect == OTHER
 
 
 def test_a_row_that_was_too_slow_is_bad_at_once(task: Task) -> None:

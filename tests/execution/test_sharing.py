@@ -15,6 +15,7 @@ import pytest
 import cedar
 from cedar import col
 from cedar.datasets.base import Split
+from cedar.execution.keeping.folder import INSIDE
 from tests.toy_runs import run
 
 
@@ -36,14 +37,11 @@ class Counting:
 
 
 class Calls:
-    """Counts calls, from any thread."""
+    """Counts calls, from any thread. The count is part of its state: one that was called is another to a cache."""
 
     def __init__(self) -> None:
         self.n = 0
         self._lock = threading.Lock()
-
-    def __reduce__(self) -> Any:
-        return Calls, ()  # the count is no part of what it does, so a cache does not look at it
 
     def __call__(self, x: int) -> int:
         with self._lock:
@@ -119,17 +117,18 @@ def test_the_second_epoch_calls_nothing(where: str, executor: str, tmp_path: Pat
 
 def test_a_folder_serves_another_run_and_a_changed_function_does_not(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": range(30)}), tmp_path / "a.parquet")
-    calls = Calls()
+    made: list[Calls] = []
 
     def build(fn: Any) -> cedar.Pipeline:
+        made.append(Calls())  # an object with plain state, as another process would make it
         p = cedar.read_parquet(str(tmp_path / "a.parquet")).map(fn, "x", dtype=int)
-        return p.map(calls, "x", dtype=int).cache(str(tmp_path / "kept"))
+        return p.map(made[-1], "x", dtype=int).cache(str(tmp_path / "kept"))
 
     first = list(build(lambda x: x))
-    assert calls.n == 30
     assert list(build(lambda x: x)) == first
-    assert calls.n == 30
+    assert [calls.n for calls in made] == [30, 0]
     assert list(build(lambda x: x * 2)) != first
+    assert made[-1].n == 30
     for shift in (1, 5):
         weights = np.array([shift])
         got = [r["x"] for r in build(lambda x: x + int(weights[0]))]  # noqa: B023 - run at once
@@ -182,9 +181,13 @@ def test_random_maps_above_a_cache_draw_anew(tmp_path: Path) -> None:
 def test_a_damaged_entry_is_made_again(tmp_path: Path) -> None:
     p = cedar.from_source(Counting()).map(lambda x: x + 1, "x", dtype=int).cache(str(tmp_path))
     expected = list(p)
-    for number, path in enumerate(sorted(tmp_path.iterdir())):
+    entries = sorted((tmp_path / INSIDE).glob("*.arrow"))
+    assert len(entries) == 6
+    for number, path in enumerate(entries):
         path.write_bytes(b"" if number % 2 else path.read_bytes()[:-40])
+    damaged = [path.stat().st_size for path in entries]
     assert list(p) == expected
+    assert all(path.stat().st_size > size for path, size in zip(entries, damaged, strict=True))
 
 
 def test_an_entry_carries_its_skips() -> None:

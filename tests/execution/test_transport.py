@@ -264,15 +264,13 @@ def test_without_shared_memory_pipes_do(
 
 # ---- threads of native libraries -------------------------------------------------------------------------------------
 
-LIMITED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS",
+LIMITED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS",
            "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "TOKENIZERS_PARALLELISM")  # fmt: skip
 
 
 def test_native_libraries_run_one_thread_unless_the_user_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
     def threads(names: tuple[str, ...]) -> dict[str, Any]:
-        import polars as pl
-
-        return {name: os.environ[name] for name in names} | {"polars": pl.thread_pool_size(), "arrow": pa.cpu_count()}
+        return {name: os.environ[name] for name in names} | {"arrow": pa.cpu_count()}
 
     for name in LIMITED:
         monkeypatch.delenv(name, raising=False)
@@ -281,7 +279,7 @@ def test_native_libraries_run_one_thread_unless_the_user_says_how_many(monkeypat
     found = pool.submit(threads, LIMITED).result()
     pool.shutdown()
     assert found == dict.fromkeys(LIMITED, "1") | {
-        "OMP_NUM_THREADS": "3", "TOKENIZERS_PARALLELISM": "false", "polars": 1, "arrow": 1,
+        "OMP_NUM_THREADS": "3", "TOKENIZERS_PARALLELISM": "false", "arrow": 1,
     }  # fmt: skip
 
 

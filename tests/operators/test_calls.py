@@ -1,5 +1,7 @@
 import asyncio
 import functools
+import gc
+import signal
 import sys
 import threading
 import time
@@ -86,34 +88,156 @@ def test_stop_iteration_ends_nothing(where):
     assert results == [None if x == where else x for x in range(3)]
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+class Own(BaseException):
+    pass
+
+
+KINDS = [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, Own]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("timeout", [None, 60])
-def test_interrupts_pass_through(kind, timeout):
+def test_whatever_a_function_raises_is_an_error_of_its_row(kind, timeout):
     def fn(x):
-        raise kind
-
-    async def later(x):
-        raise kind
-
-    with pytest.raises(kind):
-        call(fn, [1], timeout=timeout)
-    with pytest.raises(kind):
-        call(later, [1], timeout=timeout)
-
-
-@pytest.mark.parametrize("timeout", [None, 60])
-def test_an_exit_in_a_worker_is_an_error_of_its_row(timeout):
-    def fn(x):
-        return sys.exit(3) if x == 2 else x
+        if x == 2:
+            raise kind(3)
+        return x
 
     async def later(x):
         return fn(x)
 
     with ThreadPoolExecutor(1) as worker:
         for one in (fn, later):
-            results, failures = worker.submit(call, one, [1, 2, 3], timeout=timeout).result(60)
-            assert results == [1, None, 3]
-            assert failures[1].short == "SystemExit: 3"
+            for results, failures in (
+                call(one, [1, 2, 3], timeout=timeout),
+                worker.submit(call, one, [1, 2, 3], timeout=timeout).result(60),
+            ):
+                assert results == [1, None, 3]
+                assert failures[1].short == f"{kind.__name__}: 3"
+
+
+def test_exits_are_errors_of_their_rows():
+    results, failures = call(lambda x: sys.exit(3) if x == 2 else x, [1, 2])
+    assert (results, failures[1].short) == ([1, None], "SystemExit: 3")
+
+
+def pressed(handler, fn, x=1):
+    """What a call ends with during which a signal comes."""
+    before = signal.signal(signal.SIGINT, handler)
+    timer = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    timer.start()
+    try:
+        with pytest.raises(BaseException) as caught:
+            call(fn, [x])
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
+    return caught.type
+
+
+def spins(_):
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        pass
+
+
+def sleeps(_):
+    time.sleep(30)
+
+
+async def awaits(_):
+    await asyncio.sleep(30)
+
+
+async def runs_out(_):
+    spins(_)
+
+
+def handles(number, frame):
+    raise SystemExit(4)
+
+
+class Handles:
+    def __call__(self, number, frame):
+        raise Own
+
+
+@pytest.mark.parametrize("fn", [spins, sleeps, awaits])
+def test_a_real_interrupt_interrupts(fn):
+    assert pressed(signal.default_int_handler, fn) is KeyboardInterrupt
+
+
+def test_what_the_handler_of_a_signal_raises_passes():
+    assert pressed(handles, spins) is SystemExit
+    assert pressed(functools.partial(handles), sleeps) is SystemExit
+    assert pressed(Handles(), spins) is Own
+    assert pressed(Handles(), runs_out) is BaseExceptionGroup
+
+
+def test_an_interrupt_in_the_middle_of_a_clean_up_of_the_function_passes():
+    def tidies(x):
+        try:
+            spins(x)
+        except KeyboardInterrupt:
+            raise
+        finally:
+            str(x)
+
+    assert pressed(signal.default_int_handler, tidies) is KeyboardInterrupt
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_is_named_whatever_its_function_raises(executor, kind):
+    def fn(x):
+        if x == 17:
+            raise kind
+        return x
+
+    numbers = cedar.from_items([{"x": i} for i in range(30)])
+    with pytest.raises(RowError, match=kind.__name__) as caught:
+        list(numbers.map(fn, "x", dtype=int).batch(5).loader(executor=executor, workers=1, plan="off"))
+    assert caught.value.row.row == 17
+    skipped = numbers.map(fn, "x", dtype=int, on_error=cedar.Skip()).batch(30, last="keep")
+    with skipped.loader(executor=executor, workers=1, plan="off") as loader:
+        assert [len(batch["x"]) for batch in loader] == [29]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reader_that_raises_anything_is_named(kind):
+    class Source:
+        def splits(self):
+            return [0, 1]
+
+        def read(self, split):
+            yield {"x": [1, 2]}
+            if split:
+                raise kind
+
+    with pytest.raises(cedar.SourceError, match=kind.__name__):
+        list(cedar.from_source(Source()).batch(2).loader(executor="inline"))
+
+
+def test_a_reader_that_is_left_in_the_middle_ends_without_an_error():
+    ended = []
+
+    class Source:
+        def splits(self):
+            return [cedar.datasets.base.Split(streaming=True)]
+
+        def read(self, split):
+            try:
+                while True:
+                    yield {"x": [1, 2]}
+            except GeneratorExit:
+                ended.append(True)
+                raise
+
+    for executor in ("inline", "threads"):
+        with cedar.from_source(Source()).batch(2).loader(executor=executor) as loader:
+            next(iter(loader))
+    gc.collect()
+    assert ended
 
 
 class Exits:

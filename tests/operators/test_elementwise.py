@@ -6,12 +6,9 @@ from cedar import col
 from cedar.operators.elementwise import (
     check_elementwise,
     columns_of,
-    differs_by_rows,
     explicit,
     named_columns,
-    needs_sample,
     selects_by_type,
-    sets_asked,
     text,
 )
 
@@ -124,21 +121,6 @@ def test_selectors_are_spelt_out() -> None:
     assert named_columns(explicit(pl.all().exclude("e"), frame)) == {"d1", "d2"}
     assert selects_by_type(cs.numeric())
     assert not selects_by_type(pl.col("^d.$"))
-
-
-def test_the_second_net() -> None:
-    frame = pl.DataFrame({"x": [1.0, None, 3.0, float("nan"), 5.0], "g": [1, 1, 2, 2, 1]})
-    assert differs_by_rows(x.log1p(), frame) is None
-    assert differs_by_rows(pl.lit(3), frame) is None
-    assert "looks at other rows" in (differs_by_rows(x.rank(), frame) or "")
-    assert "looks at other rows" in (differs_by_rows(x.cum_count(), frame) or "")
-    assert "one value per row" in (differs_by_rows(x.sum(), frame) or "")
-    assert "one value per row" in (differs_by_rows(x.head(2), frame) or "")
-    assert differs_by_rows(x.rank(), frame[:1]) is None
-    assert differs_by_rows(pl.col("nowhere"), frame) is None  # told elsewhere
-    assert not needs_sample(ids.list.eval(pl.element() % 7).list.head(20) + x.fill_null(0))
-    assert needs_sample(x.replace({1: 2}))
-    assert [str(asked) for asked in sets_asked(x.is_in(y) & x.is_in([1]) & x.is_in(ids))] == [str(y), str(ids)]
 
 
 def test_text_is_one_short_line() -> None:

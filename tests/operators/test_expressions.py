@@ -168,13 +168,6 @@ def test_sets_are_lists_or_columns_of_lists() -> None:
         run(with_columns(x=col("a").is_in("b")), given_block)
 
 
-def test_the_sample_catches_what_the_list_lets_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cedar.operators.expressions.check_elementwise", lambda expr: None)
-    with pytest.raises(PipelineError, match="cutting or reordering a sample") as caught:
-        run(with_columns(x=col("a").rank()), block(a=[3, 1, 2]))
-    assert caught.value.site == SITE
-
-
 def test_a_failing_row_is_named() -> None:
     with pytest.raises(RowError, match="conversion") as caught:
         run(with_columns(s=col("s").cast(pl.Int64)), sample())
@@ -275,7 +268,7 @@ def test_effects_and_labels() -> None:
     assert FilterExpression(col("a") > 1, Skip()).policy() == Skip()
 
 
-def test_sure_expressions_cost_no_sample() -> None:
+def test_expressions_cost_no_sample() -> None:
     def no_sample() -> Block:
         raise AssertionError("a read for nothing")
 

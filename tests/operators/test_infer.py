@@ -32,6 +32,8 @@ PAIR = np.arange(2, dtype=np.float32)
         ([dt.time(1)], pa.time64("us")),
         ([dt.timedelta(1)], pa.duration("us")),
         ([decimal.Decimal("1.25"), decimal.Decimal(7)], pa.decimal128(38, 2)),
+        ([decimal.Decimal(10**40)], pa.decimal256(76, 0)),
+        ([decimal.Decimal(10**37), decimal.Decimal("0.25")], pa.decimal256(76, 2)),
         ([np.float32(1)], pa.float32()),
         ([np.int8(1), 3], pa.int64()),
         ([np.float32(1), 1.5], pa.float64()),

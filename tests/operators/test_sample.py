@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedar import col
 from cedar.errors import CedarError, PipelineError, RowError
 from cedar.operators import sample
 from cedar.operators.repeat import Repeat
@@ -64,6 +65,11 @@ def test_shares_follow_the_weights():
     units, _, _ = drain(stream.open([stream.start(), 0]), random.Random(0))
     seen = Counter(key[3] for key, _ in units)
     assert np.array([seen[i] for i in range(8)]) / 1000 == pytest.approx(weights, abs=0.5)
+
+
+def test_weights_that_look_at_other_rows_are_refused():
+    with pytest.raises(PipelineError, match="is not row-wise: sum.. looks at other rows"):
+        Sample(col("w") / col("w").sum())
 
 
 def test_expressions_are_weights_too():

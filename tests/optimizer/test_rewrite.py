@@ -2,6 +2,7 @@
 
 import cedar
 from cedar import col, graph
+from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Refusal
 from cedar.optimizer.rules import RULES, push_filter
 from tests.optimizer.plan_lines import after, decided, line, rewritten, table
@@ -68,12 +69,25 @@ def test_a_rule_that_breaks_a_pipeline_is_refused():
     assert "no column 'c'" in decision.why
 
 
-def test_rules_that_undo_each_other_come_to_an_end():
+def test_rules_that_lead_nowhere_come_to_an_end():
     def back_and_forth(node, facts):
         return Change(graph.Node(node.operator, node.inputs, None, node.logical), "it") if node.inputs else None
 
-    root, (decision,) = rewritten(table("a").map(f, "a"), back_and_forth)
-    assert line(root) == "read -> map(f)"
+    p = table("a").map(f, "a")
+    root, (decision,) = rewritten(p, back_and_forth)
+    assert root is p.node
+    assert not decision.applied
+    assert "no further" in decision.why
+
+
+def test_a_rule_of_others_says_what_it_lowers():
+    def seldom(node, facts):
+        return Change(rebuilt(node, node.inputs, facts, most), "take") if node.operator == more else None
+
+    more, most = table("a").take(3).node.operator, table("a").take(2).node.operator
+    seldom.measure = lambda facts: sum(n.operator == more for n in graph.walk(facts.root))
+    root, (decision,) = rewritten(table("a").take(3), seldom)
+    assert line(root) == "read -> take(2)"
     assert decision.applied
 
 
@@ -95,7 +109,7 @@ def test_columns_come_in_their_order_wherever_that_shows():
 def test_sixty_operators_take_no_time_to_speak_of():
     p = table("a", "b", "c")
     for i in range(29):
-        p = p.map(f, "a", into=f"n{i}").with_columns(**{f"m{i}": col(f"n{i}") + 1})
+        p = p.map(f, "a", into=f"n{i}", dtype=int).with_columns(**{f"m{i}": col(f"n{i}") + 1})
     p = p.filter(col("b") > 1).select("a", "m28").batch(2)
     root, decisions = rewritten(p, *RULES)
     assert len(list(graph.walk(root))) < len(list(graph.walk(p.node)))

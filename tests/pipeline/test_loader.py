@@ -309,6 +309,23 @@ def test_ranks_come_from_the_environment_unless_told(monkeypatch: pytest.MonkeyP
         rows().loader()
 
 
+@pytest.mark.parametrize(("there", "missing"), [("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")])
+def test_half_a_rank_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch, there: str, missing: str) -> None:
+    monkeypatch.delenv(missing, raising=False)
+    monkeypatch.setenv(there, "1")
+    with pytest.raises(PipelineError, match=rf"{there}='1' is set in the environment and {missing} is not"):
+        rows().loader()
+    assert rows().loader(rank=0, world=1).rank.origin == "arguments", "which say both"
+    assert rows().count() == 20
+
+
+@pytest.mark.parametrize(("rank", "world"), [("0", 1), (0, "1"), (0.0, 1), (True, 2)])
+def test_a_rank_that_is_no_whole_number_is_refused(rank: Any, world: Any) -> None:
+    with pytest.raises(PipelineError, match="are not whole numbers"):
+        rows().loader(rank=rank, world=world)
+    assert rows().loader(rank=np.int64(0), world=np.int64(1)).rank.world == 1
+
+
 def test_an_epoch_that_fills_no_round_of_ranks_says_so(caplog: pytest.LogCaptureFixture) -> None:
     rows = cedar.from_items([{"x": i} for i in range(8)])
     assert list(rows.batch(4).loader(rank=0, world=3)) == []

@@ -95,7 +95,7 @@ def node(number, **changes):
         (node(1, op=2), r"operator 2, filter.* is twice in the plan, in its nodes 1 and 2"),
         (node(1, id=5), "node 1 of the plan has the id 5"),
         (node(1, size=5), r"changes 'size' of map\(decode\), which no plan may"),
-        (node(1, place=3), "'place' is 3"),
+        (node(1, place=3), "'place' of node 1 is 3, which is no kind of place"),
         (node(5, n=5), "changes 'n' of batch"),
         (node(3, items=[3]), "'items' is 3, not a whole number from 0 to 2"),
         (node(3, items=[0, 1]), "columns that come out of the plan are not those of the pipeline"),

@@ -346,7 +346,7 @@ def test_what_cannot_be_clustered_is_refused(log, tmp_path):
         cluster(log, "s3://bucket/out", session="session", sort="ts")
     (tmp_path / "mine.part").mkdir()
     (tmp_path / "mine.part" / "thesis.txt").write_text("mine")
-    with pytest.raises(PipelineError, match="holds something else, such as 'thesis.txt'"):
+    with pytest.raises(PipelineError, match="holds what cedar did not write, such as 'thesis.txt'"):
         call("mine")
     assert (tmp_path / "mine.part" / "thesis.txt").read_text() == "mine"
     (tmp_path / "full").mkdir()

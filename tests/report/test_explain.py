@@ -2,6 +2,8 @@
 
 import io
 import re
+import sys
+import types
 from dataclasses import replace
 
 import pyarrow as pa
@@ -277,6 +279,41 @@ def test_progress_shows_in_a_terminal_only(monkeypatch, terminal):
         line.update(metrics)
     shown = stream.getvalue()
     assert ("1,234 rows" in shown and "map(slow)" in shown) if terminal else shown == ""
+
+
+def test_progress_shows_percent_and_time_left_where_counts_are_known(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
+    with Progress("loader", lambda: (25, 100)) as line:
+        line.update(Metrics(rows=1234, elapsed=50.0))
+    assert "25%, 2:30 left" in stream.getvalue()
+    with Progress("loader", lambda: (25, None)) as line:
+        line.update(Metrics(rows=99))
+    assert "%" not in stream.getvalue().split("99 rows")[1]
+
+
+def test_a_loader_knows_its_position_and_starts_anew_with_each_epoch():
+    loader = cedar.from_items([{"x": i} for i in range(10)]).batch(2).loader(executor="inline")
+    seen = [loader.position() for _ in loader]
+    assert seen == [(n, 5) for n in range(1, 6)]
+    assert loader.position() == (0, 5)
+    unknown = cedar.from_items([{"x": i} for i in range(10)]).filter(lambda x: x > 2, "x").loader(executor="inline")
+    assert [unknown.position() for _ in unknown][-1] == (7, None)
+
+
+def test_progress_shows_in_a_notebook(monkeypatch):
+    shown = []
+    handle = types.SimpleNamespace(update=lambda data, raw: shown.append(data["text/plain"]))
+    made = types.SimpleNamespace(display=lambda data, raw, display_id: handle)
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", made)
+    monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
+    with Progress("loader", lambda: (1, 2)) as line:
+        line.update(Metrics(rows=5, elapsed=2.0))
+    assert len(shown) == 1
+    assert "5 rows, 50%, 0:02 left" in shown[0]
 
 
 def test_progress_is_quiet_for_a_second(monkeypatch):

@@ -201,4 +201,4 @@ def test_a_missing_library_is_named(monkeypatch):
         with pytest.raises(PipelineError) as raised:
             make()
         assert name in str(raised.value)
-        assert "cedar[audio]" in str(raised.value)
+        assert "cedar-data[audio]" in str(raised.value)

@@ -115,6 +115,14 @@ def test_animations_give_their_first_frame():
         assert (image.decode()(data) == (255, 0, 0)).all(), format_
 
 
+@pytest.mark.parametrize("format_", ["EPS", "PDF", "PPM", "ICO", "JPEG2000", "TGA", "PCX", "SGI"])
+def test_formats_that_are_not_on_the_list_reach_no_plugin(format_: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow's plugin for EPS starts Ghostscript."""
+    data = saved(Image.new("RGB", (32, 32), (9, 8, 7)), format_)
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was asked"))
+    assert "no image of a format that is read" in why_not(data)
+
+
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
 def test_a_single_pixel(format_):
     options = {"lossless": True} if format_ == "WEBP" else {}

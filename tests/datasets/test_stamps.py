@@ -1,0 +1,170 @@
+"""Files that are replaced by others of the same name and size."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+import cedar
+from cedar.datasets.listing import list_files
+from cedar.datasets.stamps import changed_runs, pieces
+from cedar.errors import ResumeError, SourceError
+
+ROWS = 64
+
+
+def parquet(path: Path, first: int) -> None:
+    values = [(i + first) % ROWS for i in range(ROWS)]  # of equal statistics and size
+    table = pa.table({"x": values, "y": [v * 7 for v in values]})
+    pq.write_table(table, path, row_group_size=8, use_dictionary=False, compression=None)
+
+
+def text(path: Path, first: int) -> None:
+    path.write_text("".join(f'{{"x": {(i + first) % ROWS + 100}}}\n' for i in range(ROWS)))
+
+
+def arrow(path: Path, first: int) -> None:
+    table = pa.table({"x": [(i + first) % ROWS for i in range(ROWS)]})
+    pyarrow.feather.write_feather(table, path, compression="uncompressed", chunksize=8)
+
+
+WAYS: dict[str, tuple[Callable[[Path, int], None], Callable[[str], cedar.Pipeline]]] = {
+    "parquet": (parquet, cedar.read_parquet),
+    "jsonl": (text, cedar.read_jsonl),
+    "arrow": (arrow, cedar.read_arrow),
+}
+
+
+def replace_by_rename(path: Path, write: Callable[[Path, int], None]) -> None:
+    found = path.stat()
+    other = path.with_name("other" + path.suffix)
+    write(other, 1)
+    os.replace(other, path)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))  # by its inode alone it is another
+
+
+def replace_in_place(path: Path, write: Callable[[Path, int], None]) -> None:
+    write(path, 1)
+    os.utime(path, (1, 1))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("replace", [replace_by_rename, replace_in_place])
+def test_a_file_that_is_replaced_in_mid_run_is_told(way: str, replace: Any, tmp_path: Path) -> None:
+    write, read = WAYS[way]
+    for i in range(3):
+        write(tmp_path / f"{i}.{way}", 0)
+    p = read(f"{tmp_path}/*.{way}").batch(8)
+    size = (tmp_path / f"2.{way}").stat().st_size
+    with p.loader(executor="inline", plan="off") as loader, pytest.raises(SourceError, match=f"2.{way}") as caught:
+        for step, _ in enumerate(loader):
+            if not step:
+                replace(tmp_path / f"2.{way}", write)
+                assert (tmp_path / f"2.{way}").stat().st_size == size
+    assert "changed while in use" in str(caught.value)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_replaced_file_is_refused_at_resume_and_a_copy_is_not(way: str, tmp_path: Path) -> None:
+    write, read = WAYS[way]
+    for i in range(3):
+        write(tmp_path / f"{i}.{way}", 0)
+    p = read(f"{tmp_path}/*.{way}").batch(8)
+    with p.loader() as loader:
+        begun = [batch["x"].tolist() for batch in islice(loader, 5)]
+        state = loader.state_dict()
+    assert len(json.dumps(state)) < 4096
+    copied = tmp_path / "copied"
+    copied.mkdir()
+    for i in range(3):
+        shutil.copyfile(tmp_path / f"{i}.{way}", copied / f"{i}.{way}")
+        os.utime(copied / f"{i}.{way}", (i + 5, i + 5))
+    with read(f"{copied}/*.{way}").batch(8).loader() as loader:
+        loader.load_state_dict(state)
+        rest = [batch["x"].tolist() for batch in loader]
+    with p.loader() as loader:
+        assert begun + rest == [batch["x"].tolist() for batch in loader]
+    replace_in_place(tmp_path / f"1.{way}", write)
+    with pytest.raises(ResumeError, match=f"1.{way} is not what it was"):
+        read(f"{tmp_path}/*.{way}").batch(8).loader().load_state_dict(state)
+    old = {k: v for k, v in state.items() if k not in ("files", "check")}
+    from cedar.execution.state import seal
+
+    read(f"{tmp_path}/*.{way}").batch(8).loader().load_state_dict(seal(old))  # of a version that knew no better
+
+
+def test_other_storage_tells_by_its_tag_or_time(tmp_path: Path) -> None:
+    fs = fsspec.filesystem("memory")
+    for i in range(2):
+        parquet(tmp_path / "a", 0)
+        fs.pipe_file(f"/stamped/{i}.parquet", (tmp_path / "a").read_bytes())
+    p = cedar.read_parquet("memory://stamped/*.parquet").batch(8)
+    with p.loader(executor="inline", plan="off") as loader, pytest.raises(SourceError, match="changed while in use"):
+        for step, _ in enumerate(loader):
+            if not step:
+                state = loader.state_dict()
+                parquet(tmp_path / "a", 1)
+                fs.pipe_file("/stamped/1.parquet", (tmp_path / "a").read_bytes())
+    with pytest.raises(ResumeError, match="1.parquet is not what it was"):
+        cedar.read_parquet("memory://stamped/*.parquet").batch(8).loader().load_state_dict(state)
+
+
+def test_one_of_very_many_files_is_no_copy() -> None:
+    stamps, contents = [str(i) for i in range(16)], ["same"] * 16
+    one = [*stamps[:3], "other", *stamps[4:]]
+    every = [f"other {s}" for s in stamps]
+    assert changed_runs(1000, (stamps, contents), (stamps, contents)) == []
+    assert changed_runs(1000, (stamps, contents), (one, contents)) == [3]
+    assert changed_runs(16, (stamps, contents), (one, contents)) == []
+    assert changed_runs(1000, (stamps, contents), (every, contents)) == []
+    assert changed_runs(16, (stamps, [""] * 16), (one, [""] * 16)) == [3], "nothing can be said of what they hold"
+
+
+def test_all_of_a_small_file_is_looked_at() -> None:
+    assert pieces(0) == []
+    assert pieces(65536) == [(0, 65536)]
+    assert [stop - start for start, stop in pieces(10**9)] == [16384] * 3
+    assert pieces(10**9)[-1][1] == 10**9
+
+
+# ---- links -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_with_links_to_itself_is_read_once(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    (root / "a" / "b").mkdir(parents=True)
+    for path in (root / "0.jsonl", root / "a" / "1.jsonl", root / "a" / "b" / "2.jsonl"):
+        text(path, 0)
+    (root / "self").symlink_to(root)
+    (root / "again").symlink_to(root)  # two of them: any walk that follows both never ends
+    (root / "a" / "b" / "up").symlink_to(root / "a")
+    (root / "a" / "over").symlink_to(tmp_path)
+    for paths in (str(root), f"{root}/**", f"{root}/**/*.jsonl"):
+        listing = list_files([paths], (".jsonl",))
+        assert [file.name for file in listing] == ["0.jsonl", "a/1.jsonl", "a/b/2.jsonl"]
+    assert cedar.read_jsonl(f"{root}/**/*.jsonl").count() == 3 * ROWS
+    assert len(list_files([f"{root}/**/b/**/*.jsonl"])) == 1
+
+
+def test_two_links_to_a_folder_or_a_file_are_two(tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    root.mkdir()
+    elsewhere.mkdir()
+    text(elsewhere / "0.jsonl", 0)
+    for name in ("first", "second"):
+        (root / name).symlink_to(elsewhere)
+        (root / f"{name}.jsonl").symlink_to(elsewhere / "0.jsonl")
+    names = ["first.jsonl", "first/0.jsonl", "second.jsonl", "second/0.jsonl"]
+    assert sorted(f.name for f in list_files([str(root)], (".jsonl",))) == names
+    assert cedar.read_jsonl(f"{root}/**/*.jsonl").count() == 4 * ROWS
