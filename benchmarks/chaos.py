@@ -1,4 +1,4 @@
-"""What a loader bears: killed workers, rows that kill, stops and resumes: ``python -m benchmarks.chaos [--quick]``."""
+"""What a loader bears: killed and stopped workers, rows that kill, and resumes: ``python -m benchmarks.chaos``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-_PARTS = ("kills", "dask", "pace", "poison", "resumes", "soak")
+_PARTS = ("kills", "dask", "pace", "poison", "stops", "resumes", "soak")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -22,6 +22,8 @@ import numpy as np
 
 import cedar
 import cedar.testing
+from benchmarks.chaos_damage import convictions
+from benchmarks.chaos_damage import stops as measure_stops
 from benchmarks.harness import Figure, at_least, at_most, reported
 from cedar.execution import processes
 
@@ -214,6 +216,7 @@ def _resident() -> float:
 kills = _part(lambda quick: _kills("processes", quick), 1800)
 dask = _part(lambda quick: _kills("dask", quick), 1800)
 pace = _part(_pace, 900)
-poison = _part(_poison, 300)
+poison = _part(lambda quick: [*_poison(quick), *convictions(quick)], 3600)
+stops = _part(measure_stops, 1800)
 resumes = _part(_resumes, 7200)
 soak = _part(_soak, 3600)

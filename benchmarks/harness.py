@@ -183,7 +183,7 @@ def machine() -> dict[str, Any]:
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else [],
-        "packages": {name: _version(name) for name in ("cedar", "numpy", "pyarrow", "polars", "torch")},
+        "packages": {name: _version(name) for name in ("cedar-data", "numpy", "pyarrow", "polars", "torch")},
     }
 
 

@@ -44,7 +44,7 @@ def write_log(path: str, seed: int = 0) -> str:
 
 
 def options(path: str, dedup: Any, dtype: str = "float64", backend: str = "torch") -> Any:
-    from cedar.trainers import config
+    from cedar.trainers.common import config
     from cedar.trainers.dlrm.options import Options
 
     values = {
@@ -68,15 +68,14 @@ def trained(chosen: Any, steps: int, folder: str = "", save: bool = False) -> di
     """Losses, AUC, bytes and the tables of this rank; goes on from what is in a folder, saves there if asked."""
     import torch
 
-    from cedar.trainers.dlrm.checkpoint import Checkpoints
+    from cedar.trainers.common.checkpoint import Checkpoints
     from cedar.trainers.dlrm.trainer import Trainer
 
     torch.set_num_threads(1)  # small sums, the same order on one rank and on several
     trainer = Trainer(chosen)
     if folder:
         files = Checkpoints(folder, trainer)
-        if (found := files.latest()) is not None:
-            files.load(found)
+        files.resume()
     records = [trainer.train_step() for _ in range(steps)]
     if folder and save:
         files.save()
@@ -116,7 +115,7 @@ def on_ranks(
     count: int, path: str, dedup: Any, steps: int, folder: str = "", save: bool = False
 ) -> list[dict[str, Any]]:
     """The same on some ranks, each a process."""
-    from cedar.trainers.launch import run_ranks
+    from cedar.trainers.common.launch import run_ranks
 
     with tempfile.TemporaryDirectory() as out:
         job = json.dumps([path, dedup, steps, folder, save, out])
@@ -172,7 +171,7 @@ def _tables_apart(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 def main() -> None:
     """One rank."""
-    from cedar.trainers.launch import connected
+    from cedar.trainers.common.launch import connected
 
     path, dedup, steps, folder, save, out = json.loads(sys.argv[1])
     with connected():

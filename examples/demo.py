@@ -21,7 +21,7 @@ import pyarrow.types as pt
 import cedar
 from cedar import col, recommendation
 from cedar.datasets.clicklog import ClickLog, ListFeature, write_sessions
-from cedar.trainers.dlrm.checkpoint import Checkpoints
+from cedar.trainers.common.checkpoint import Checkpoints
 from cedar.trainers.dlrm.options import (
     DataOptions,
     FeatureOptions,

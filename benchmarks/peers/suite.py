@@ -195,5 +195,5 @@ def write(
             settings.out / "peers.png",
         )
     except ImportError:
-        print("no chart: it needs matplotlib (pip install 'cedar[plots]')")
+        print("no chart: it needs matplotlib (pip install 'cedar-data[plots]')")
     print(f"wrote {settings.out}/peers.json, peers.md, peers.png")
