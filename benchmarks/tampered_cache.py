@@ -19,6 +19,7 @@ import sys
 import tempfile
 import zlib
 from collections import Counter
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ def _change_said(described: Any, rng: random.Random) -> None:
     elif isinstance(parent[key], int) and rng.random() < 0.5:
         parent[key] += rng.choice((-64, -8, -1, 1, 8, 64))
     else:
-        parent[key] = rng.choice(_ODD)
+        parent[key] = deepcopy(rng.choice(_ODD))  # which may be changed next
 
 
 def _change_body(body: bytearray, rng: random.Random) -> None:
