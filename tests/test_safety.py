@@ -26,8 +26,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import cedar
-from cedar.datasets.limits import Limits, variable
+import cedar.operators.audio
+import cedar.operators.image
 from cedar.execution.processes.worker import Failed
+from cedar.limits import Limits, variable
 from cedar.redact import redact, redact_url, redacted
 from cedar.testing.storage import FlakyFileSystem
 from tests.toy_http_store import Store
@@ -327,7 +329,7 @@ def over(name: str, value: int, monkeypatch: pytest.MonkeyPatch, read: Any) -> s
 @pytest.mark.parametrize("codec", ["gz", "bz2", "xz", "zst"])
 @pytest.mark.parametrize("reader", ["text", "jsonl", "csv"])
 def test_a_file_that_decompresses_too_well(codec: str, reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cedar.datasets.limits._JUDGED", 1 << 18)
+    monkeypatch.setattr("cedar.limits._JUDGED", 1 << 18)
     line = {"text": b"a" * 99 + b"\n", "jsonl": b'{"x": 1}\n', "csv": b"1,2\n"}[reader]
     data = line * (1_500_000 // len(line))
     compress: dict[str, Any] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lambda d: lzma.compress(d, preset=0)}
@@ -342,7 +344,7 @@ def test_a_file_that_decompresses_too_well(codec: str, reader: str, tmp_path: Pa
 
 
 def test_a_tar_that_decompresses_too_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cedar.datasets.limits._JUDGED", 1 << 20)
+    monkeypatch.setattr("cedar.limits._JUDGED", 1 << 20)
     path = shard(tmp_path / "t.tar.gz", {"a.bin": bytes(4 << 20)}, "w:gz")
     over("decompression_ratio", 50, monkeypatch, lambda: cedar.read_tar(path).to_arrow())
 
@@ -455,6 +457,48 @@ def test_a_limit_that_is_none(value: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(variable("json_depth"), value)
     with pytest.raises(cedar.PipelineError, match="CEDAR_MAX_JSON_DEPTH"):
         Limits.of_environment()
+
+
+def small_files(path: Path, kind: str, side: int = 128, count: int = 12) -> str:
+    """A row group of files of few bytes that are decoded to side * side * 3 bytes of pixels, or as many of samples."""
+    files = []
+    for _ in range(count):
+        file = io.BytesIO()
+        if kind == "png":
+            pytest.importorskip("PIL.Image").new("RGB", (side, side)).save(file, "PNG")
+        else:
+            pytest.importorskip("soundfile").write(file, np.zeros(side * side * 3 // 4), 8000, format="FLAC")
+        files.append(file.getvalue())
+    pq.write_table(pa.table({"bytes": files}), path)
+    return str(path)
+
+
+def decoded(path: str, kind: str, then: Any = None, executor: str = "inline") -> int:
+    module: Any = cedar.operators.image if kind == "png" else cedar.operators.audio
+    p = cedar.read_parquet(path).map(module.decode() if kind == "png" else module.decode(mono=True), "bytes")
+    p = p if then is None else p.map(then, "bytes")
+    with p.batch(4).loader(executor=executor, workers=1) as loader:
+        return sum(1 for _ in loader)
+
+
+@pytest.mark.parametrize("executor", ["inline", "processes"])
+@pytest.mark.parametrize("kind", ["png", "flac"])
+def test_what_is_decoded_meets_the_limit_of_a_split(
+    kind: str, executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = small_files(tmp_path / "files.parquet", kind)  # 48 KiB each
+    monkeypatch.setenv(variable("split_bytes"), str(64 << 20))
+    assert decoded(path, kind, None, executor) == 3
+    said = over("split_bytes", 100_000, monkeypatch, lambda: decoded(path, kind, None, executor))
+    assert "files.parquet" in said
+    assert "images" in said if kind == "png" else "clips" in said or "samples" in said
+
+
+def test_what_is_decoded_and_made_small_at_once_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(variable("split_bytes"), "100000")
+    images, sound = small_files(tmp_path / "images", "png"), small_files(tmp_path / "sound", "flac")
+    assert decoded(images, "png", cedar.operators.image.resize((8, 8))) == 3
+    assert decoded(sound, "flac", cedar.operators.audio.crop(8)) == 3
 
 
 def test_limits_travel_with_the_source_to_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

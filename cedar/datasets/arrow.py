@@ -14,12 +14,12 @@ from cedar.columns import Column
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import check_unchanged, compression_of, open_file, open_local, open_stored
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.limits import Account
 from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, check_same
 from cedar.datasets.table import from_arrow, from_polars
 from cedar.errors import SourceError, missing_column
+from cedar.limits import Account
 
 __all__ = ["ArrowSource", "from_arrow", "from_polars", "read_arrow"]
 
@@ -72,9 +72,11 @@ class ArrowSource(FileSource):
                 done = batch is None
                 chunk = None if batch is None else _checked(batch, names)
                 if batch is not None:
-                    Account(file.url, file.limits).take(batch.nbytes, f"a record batch of {batch.num_rows:,} rows")
+                    account = Account.of_task(file.url, file.limits)
+                    account.take(batch.nbytes, f"a record batch of {batch.num_rows:,} rows")
             if chunk is not None:
                 yield chunk
+                account.give(batch.nbytes)
 
     def _random(self, file: File, split: Split) -> Iterator[Any]:
         check_unchanged(file)

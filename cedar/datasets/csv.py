@@ -20,11 +20,11 @@ from cedar.datasets.base import Chunk, Split
 from cedar.datasets.exact import Inexact, check_text, rounded_rows, whole_type
 from cedar.datasets.files_io import compression_of, open_file, open_native
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.limits import too_much
 from cedar.datasets.lines import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines
 from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
 from cedar.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
+from cedar.limits import too_much
 from cedar.operators.infer import type_from_dtype
 
 _BLOCK = 4 << 20  # what is parsed at a time; also what the types are inferred from

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.datasets.limits import Inflated
 from cedar.datasets.listing import File, concurrently, reading
 from cedar.datasets.stamps import (
     BUCKETS,
@@ -26,6 +25,7 @@ from cedar.datasets.stamps import (
     told_of_runs,
 )  # fmt: skip
 from cedar.errors import SourceError
+from cedar.limits import Inflated
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -18,7 +18,6 @@ from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import check_unchanged, open_stored
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.hive import HiveColumn, hive_columns
-from cedar.datasets.limits import Account
 from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_bounds import Leaves, hive_bounds, leaf_bounds, leaves_of
@@ -27,6 +26,7 @@ from cedar.datasets.parquet_schema import Types, check_same, decoded_bytes, type
 from cedar.datasets.parquet_stats import excludes
 from cedar.datasets.truth import Bounds, Path
 from cedar.errors import PipelineError, user_site
+from cedar.limits import Account
 
 if TYPE_CHECKING:
     import polars as pl
@@ -108,7 +108,7 @@ class ParquetSource(FileSource):
         types, leaves = self._stored
         # By what is read: the split may be that of a source with more columns.
         size = sum(decoded_bytes(footer.row_group(split.part).column(leaf)) for leaf in leaves[split.file])
-        Account(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
+        Account.of_task(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
         with reading(file.url, f"row group {split.part}"):
             columns = _read_group(file, footer, split.part, leaves[split.file], self.verify)
             for name, column in columns.items():

@@ -15,10 +15,10 @@ from cedar.columns import Column, ColumnType
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import compression_of, open_file
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.limits import Account
 from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.datasets.once import once
 from cedar.errors import SourceError, missing_column
+from cedar.limits import Account
 
 _NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]*)", re.DOTALL)  # key with its folder, up to the first dot; extension
 _ROWS = 256  # samples of a chunk,
@@ -96,7 +96,7 @@ class TarSource(FileSource):
         names = list(self.schema())
         held: list[_Sample] = []
         size = 0
-        account = Account(file.url, file.limits)
+        account = Account.of_task(file.url, file.limits)
         for sample in _samples(file, set(names), account):
             self._check(file, sample)
             held.append(sample)

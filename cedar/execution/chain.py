@@ -16,10 +16,11 @@ from cedar.columns import nbytes
 from cedar.cursor import Keys
 from cedar.datasets.base import Chunk, Split, offsets_of
 from cedar.datasets.requests import Use, counting
-from cedar.errors import CedarError, RowError, Site, SourceError, raised
+from cedar.errors import CedarError, RowError, RowRef, Site, SourceError, raised
 from cedar.execution import clocks
 from cedar.execution.copying import own_copy, plain_copy
 from cedar.execution.observing import Sizes, observe
+from cedar.limits import Account, passing, take
 from cedar.operators.base import Env, Kernel
 from cedar.operators.marks import Marks, reading
 from cedar.profile import Observation
@@ -110,8 +111,11 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
                 block = _row_by_row(step, block, env, env.marks)
             else:
                 looks = env.watch == "detail"
-                block = _run_parts(step, block, env, timing, sizes) if looks else step.kernel(block, env)
-        except CedarError:
+                with passing():
+                    block = _run_parts(step, block, env, timing, sizes) if looks else step.kernel(block, env)
+        except CedarError as error:
+            error.site = error.site or step.site
+            error.row = error.row or _first_of(block)
             raise
         except raised() as error:
             raise _failed(step, block, error) from error
@@ -189,9 +193,13 @@ def _failed(step: Step, block: Block, error: BaseException) -> RowError:
     return RowError(
         f"{step.label or type(step.kernel).__name__} failed on a block: {type(error).__name__}: {error}",
         site=step.site,
-        row=replace(block.keys.ref(0), unit="rows starting at") if block.slots else None,
+        row=_first_of(block),
         fix="see the exception above for its cause",
     )
+
+
+def _first_of(block: Block) -> RowRef | None:
+    return replace(block.keys.ref(0), unit="rows starting at") if block.slots else None
 
 
 def run_block(program: Program, block: Block, env: Env) -> Result:
@@ -199,7 +207,8 @@ def run_block(program: Program, block: Block, env: Env) -> Result:
 
     def work() -> Result:
         timing = Timing()
-        return Result([run_program(program, plain_copy(block) if first else block, env, timing)], timing)
+        with Account("a task", env.limits).open():
+            return Result([run_program(program, plain_copy(block) if first else block, env, timing)], timing)
 
     # The first time, functions may bring libraries, and are then called once more, on the block as it was.
     first = env.numeric is not None and _first_runs.get(id(program)) is not program
@@ -265,7 +274,7 @@ def read_split(program: Program, reader: Any, split: Split, lap: int, env: Env, 
 
     def work() -> Result:
         timing = Timing()
-        with counting(timing.storage):
+        with counting(timing.storage), Account("a task", env.limits).open():
             return _read_split(program, reader, split, lap, env, first, timing)
 
     if env.numeric is None:
@@ -306,6 +315,9 @@ def _read(
             block = own_copy(block)
         entered = clocks.now()
         blocks.append(run_steps(steps, from_row(block, first), env, timing))
+        take(
+            sum(nbytes(column) for column in blocks[-1].columns.values() if isinstance(column, np.ndarray)), "its rows"
+        )
         inside = inside.plus(clocks.now().since(entered))
     timing.rows_read += scanning.rows_read if scans else timing.rows_left
     timing.rows_kept += scanning.rows_kept

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cedar.errors import ResumeError
@@ -24,6 +24,7 @@ from cedar.execution.runner import Runner
 from cedar.execution.stage import StageStream
 from cedar.execution.tasks import Tasks
 from cedar.execution.watcher import Watcher
+from cedar.limits import Limits
 from cedar.operators.base import Env, Instances, StreamOperator
 from cedar.plan.data import Plan
 from cedar.stream import PENDING, Count, Fenced, Flow, Piece, Position, Stream
@@ -50,6 +51,7 @@ class Job:
     store: Store
     metrics: Metrics
     plans: Plans
+    limits: Limits = field(default_factory=Limits.of_environment)  # of what a task holds
 
     def streams(
         self,
@@ -69,7 +71,8 @@ class Job:
         watcher = Watcher() if plain else self.plans.watcher(runner)
         metrics = self.metrics if written is None else Metrics()
         watch: Literal["", "audit"] = "" if written is None else "audit"
-        env = Env(self.seed, epoch, self.instances, watch=watch, numeric=self.binding.numeric)
+        numeric, limits = self.binding.numeric, self.limits
+        env = Env(self.seed, epoch, self.instances, watch=watch, numeric=numeric, limits=limits)
         tasks = Tasks(runner, env, metrics, watcher, getattr(runner, "others", None))
         number = self.rank.rank
         slices = (number, self.rank.world) if self.split_batches else None

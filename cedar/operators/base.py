@@ -17,6 +17,7 @@ from cedar.block import Block
 from cedar.columns import ColumnType
 from cedar.cursor import hash_ints, no_keys
 from cedar.errors import PipelineError, Site
+from cedar.limits import DEFAULT, Limits
 from cedar.numeric import NumericEnvironment
 from cedar.operators.marks import Marks
 from cedar.skip import Skip
@@ -138,6 +139,7 @@ class Env:
     marks: Marks | None = None  # of the task: where it says what it is at, should its process die
     apart: Callable[..., Any] | None = None  # of samples: makes calls where their process may die (see Call.run)
     numeric: NumericEnvironment | None = None  # of functions; None where there are none
+    limits: Limits = DEFAULT  # of what a task holds
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"apart": None}  # it is for the process that it is of

@@ -7,6 +7,7 @@ clips of one channel. A spectrogram is float32 (bands, frames), or (channels, ba
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import pyarrow.types as pt
 
 from cedar.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, type_of
 from cedar.errors import PipelineError, user_site
+from cedar.limits import passing, take
 from cedar.operators.chains import Fault, Link
 from cedar.operators.draws import Draws
 from cedar.operators.transform import BadValues, Transform
@@ -103,6 +105,8 @@ class _Kept:
     def __init__(self, kind: ColumnType, rows: int) -> None:
         self.kind = kind
         fixed = isinstance(kind, TensorType)
+        if fixed:
+            take(rows * math.prod(kind.shape) * np.dtype(kind.dtype).itemsize, f"{rows:,} clips")
         self.column: Any = np.zeros((rows, *kind.shape), kind.dtype) if fixed else np.empty(rows, dtype=object)
         self.fixed = fixed
 
@@ -134,7 +138,10 @@ def run_rows(
     faults: dict[int, Fault] = {}
     with np.errstate(all="ignore"):  # NaN and infinity are refused, or made, knowingly
         for row in range(rows):
-            fault = _run_row(row, steps, sources)
+            with passing():
+                fault = _run_row(row, steps, sources)
+            kept = (step.kept.column[row] for step in steps if step.kept is not None and not step.kept.fixed)
+            take(sum(getattr(value, "nbytes", 0) for value in kept), f"clips up to the {row + 1:,}th of {rows:,}")
             if fault is not None:
                 faults[row] = fault
     return {step.write: step.kept.done() for step in steps if step.kept is not None}, faults

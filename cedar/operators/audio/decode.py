@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from cedar.columns import OBJECT, UNKNOWN, ColumnType
 from cedar.errors import PipelineError, user_site
+from cedar.limits import take
 from cedar.operators.audio.clips import Clip, ClipTransform, check_count, check_number, finite
 from cedar.operators.audio.formats import open_audio
 from cedar.operators.audio.libraries import require
@@ -180,6 +181,7 @@ def _clip(transform: Decode | DecodeRandom, opened: Opened, window: Window) -> C
     start, stop = window(opened.frames, opened.rate)
     assert transform.most is not None
     within(stop - start, opened.channels, transform.most)
+    take((stop - start) * opened.channels * 4, f"{stop - start:,} samples of {opened.channels} channels")
     frames = opened.read(start, stop)
     if not opened.whole_numbers:
         finite(frames)

@@ -7,13 +7,14 @@ pixel operators work on all images of the block in one kernel.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from cedar import buffers
+from cedar import buffers, limits
 from cedar.columns import UNKNOWN, Column, ColumnType, TensorType, type_of
 from cedar.errors import PipelineError
 from cedar.operators.algebra import algebra_of
@@ -242,6 +243,7 @@ def _settle(job: _Job, plan: Sequence[Moves]) -> None:
     images: Any = [None] * job.n
     canvas: Room = Reused() if tensor else new_image
     if isinstance(kind, TensorType):
+        limits.take(job.n * math.prod(kind.shape) * np.dtype(kind.dtype).itemsize, f"{job.n:,} images")
         images = buffers.empty((job.n, *kind.shape), kind.dtype)
         source.reuse()  # each image is copied to its place
     at_once = isinstance(source, Arrays) and source.tensor and resample_all(source.images, plan, job.good(), images)
@@ -259,6 +261,7 @@ def _settle(job: _Job, plan: Sequence[Moves]) -> None:
             steps.apply(image, images[row], canvas)
         else:
             images[row] = steps.apply(image)
+            limits.take(images[row].nbytes, f"images up to the {row + 1:,}th of {job.n:,}")
     if tensor:
         images[list(job.faults)] = 0
     job.source = Arrays(images, kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cedar import buffers
+from cedar import buffers, limits
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.normalize import Normalize
@@ -50,6 +51,9 @@ class PixelProgram:
         """
         rows = len(images)
         dtype = np.float32 if self.to_float or self.norms else np.uint8
+        if out is None:
+            size = sum(math.prod(self.shape(image.shape)) for image in images) * np.dtype(dtype).itemsize
+            limits.take(size, f"{rows:,} images")
         if out is None and isinstance(images, np.ndarray):
             out = buffers.empty((rows, *self.shape(images.shape[1:])), dtype)
         elif out is None:

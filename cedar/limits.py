@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import io
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -23,7 +26,8 @@ class Limits:
         line_bytes: of a line of text, JSON or CSV without quoting, and of a CSV header.
         decompression_ratio: decompressed bytes for each compressed one, judged once 64 MiB have come out.
         split_bytes: held at a time while a split is read: the columns of a Parquet row group as its metadata declare
-            them, a record batch, the headers and members of a tar shard up to the end of a chunk.
+            them, a record batch, the headers and members of a tar shard up to the end of a chunk, and what images and
+            sound are decoded to.
         json_depth: levels of objects and lists inside each other in a line of JSON.
     """
 
@@ -86,7 +90,7 @@ def how_to_raise(name: str, most: int) -> str:
 
 
 class Account:
-    """What the reading of one split holds in memory: whatever a file asks for is asked of it first.
+    """What one task holds in memory: whatever a file asks for is asked of it first, by readers and decoders alike.
 
     Args:
         where: the URL, for the error.
@@ -103,8 +107,27 @@ class Account:
     """
 
     def __init__(self, where: str, limits: Limits) -> None:
-        self._where, self._limits = where, limits
+        self.where, self._limits = where, limits
         self.held = 0
+
+    @staticmethod
+    def of_task(where: str, limits: Limits) -> Account:
+        """The account of the task that this thread is at, from now on in the name of ``where``; else a new one."""
+        account: Account | None = getattr(_thread, "account", None)
+        if account is None:
+            return Account(where, limits)
+        account.where, account._limits = where, limits
+        return account
+
+    @contextmanager
+    def open(self) -> Iterator[Account]:
+        """What is asked for in this thread, until the end of the block, is asked of this account."""
+        before = getattr(_thread, "account", None)
+        _thread.account = self
+        try:
+            yield self
+        finally:
+            _thread.account = before
 
     def take(self, size: int, what: str) -> None:
         """Room for ``size`` bytes more.
@@ -114,12 +137,38 @@ class Account:
         """
         if self.held + size > self._limits.split_bytes:
             told = f"takes what is held at a time to {self.held + size:,} bytes, more than"
-            raise too_much(f"{self._where}: {what}", told, "split_bytes", self._limits)
+            raise too_much(f"{self.where}: {what}", told, "split_bytes", self._limits)
         self.held += size
 
     def give(self, size: int) -> None:
         """So many bytes are held no more."""
         self.held -= size
+
+
+_thread = threading.local()
+
+
+def take(size: int, what: str) -> None:
+    """Ask for room for what is decoded: of the account of the task that this thread is at, if it is at one.
+
+    Raises:
+        SourceError: there is none.
+    """
+    account: Account | None = getattr(_thread, "account", None)
+    if account is not None:
+        account.take(size, what)
+
+
+@contextmanager
+def passing() -> Iterator[None]:
+    """What is taken in the block is let go of at its end."""
+    account: Account | None = getattr(_thread, "account", None)
+    held = 0 if account is None else account.held
+    try:
+        yield
+    finally:
+        if account is not None:
+            account.held = held
 
 
 _JUDGED = 64 << 20  # decompressed bytes before a ratio tells something
