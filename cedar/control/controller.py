@@ -1,0 +1,342 @@
+"""The controller: which plan a run should have, as a pure function of what the run shows of itself.
+
+It measures plans, not locks. The plan that stays is measured as it runs; a look proposes others, with what the cost
+model expects of them; each may have a slot of the real run, and stays only if it measured better there.
+
+Invariants, tested on random runs:
+
+1. ``step`` is pure: equal states and observations give equal results; there is no clock but ``Observation.now``.
+2. One switch in flight at most: from ``Switch`` until the plan stays, or the one before it is back, no other begins.
+3. A plan that is not ready, or that was refused, is never switched to.
+4. A plan stays only where its slot showed at most ``1 - better`` of the seconds per row of the plan before it, unless
+   what it saves comes in later epochs alone.
+5. A slot begins only where at least ``least_gain`` seconds, and the start that it needs, are expected to be saved, and
+   while what slots and looks have cost is no more than ``regret`` of the time so far and of what it should save.
+6. A slot that costs more than it may ends at once: the plan that stays comes back.
+7. Looks that lead to nothing become rarer: each must be affordable at twice the cost of the one before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from cedar.control.settings import ControllerSettings
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that may be better.
+
+    Args:
+        key: names it: equal for plans that do the same in the same places with as many workers.
+        seconds: expected per row; measured ones take their place.
+        start: seconds until it can take over, in which the run goes on as it is.
+        later: what it saves comes in later epochs: it need not be faster now.
+    """
+
+    key: str
+    seconds: float
+    start: float = 0.0
+    later: bool = False
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a plan showed when it was tried, or left.
+
+    Args:
+        seconds: per row.
+        until: the time up to which that counts more than what is expected of the plan.
+        failed: how often it was tried in vain.
+    """
+
+    seconds: float
+    until: float
+    failed: int = 0
+
+    @staticmethod
+    def now(seconds: float, now: float, failed: int, settings: ControllerSettings) -> Tried:
+        """What fails again and again is tried ever more rarely."""
+        return Tried(seconds, now * (1 + settings.memory * 2**failed), failed)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a run shows, at a moment between two deliveries.
+
+    Args:
+        now: seconds that the run has taken.
+        plan: the key of the one that runs.
+        since: when that took over, as ``now``.
+        delivered: rows since then.
+        rows, seconds, waited, deliveries: since its first delivery: rows delivered, the wall time of that, the part of
+            it in which the trainer waited, and how many deliveries there were. They never fall under one plan.
+        rest: rows that are still to come; None where nobody knows: then as many as there were.
+        informed: enough was seen of the operators for a look.
+        looked: CPU seconds that looks have taken so far, with their checks.
+        found: what the look under way proposes; None until it has ended.
+        ready, refused: proposed plans that can take over at once, and those that never may.
+    """
+
+    now: float
+    plan: str
+    since: float = 0.0
+    delivered: float = 0.0
+    rows: float = 0.0
+    seconds: float = 0.0
+    waited: float = 0.0
+    deliveries: int = 0
+    rest: float | None = None
+    informed: bool = False
+    looked: float = 0.0
+    found: tuple[Candidate, ...] | None = None
+    ready: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Look:
+    """Ask the cost model for plans, beside the run."""
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Check a plan and start what it needs, beside the run."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Go over to a plan at the next window's end."""
+
+    key: str
+    why: str
+
+
+Action: TypeAlias = Look | Prepare | Switch
+Phase: TypeAlias = Literal["runs", "looks", "tries", "returns"]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds per row of a plan, and of those the trainer's own."""
+
+    row: float
+    trainer: float = 0.0
+
+    @staticmethod
+    def between(early: Observation, late: Observation) -> Pace:
+        """Of what was delivered from one observation to the other, under one plan."""
+        rows = late.rows - early.rows
+        taken, waited = late.seconds - early.seconds, late.waited - early.waited
+        return Pace(taken / rows, max(taken - waited, 0.0) / rows) if rows > 0 else Pace(math.inf)
+
+    @staticmethod
+    def of(seen: Observation) -> Pace:
+        """Of all that a plan delivered since it took over."""
+        return Pace.between(replace(seen, rows=0.0, seconds=0.0, waited=0.0), seen)
+
+
+@dataclass(frozen=True)
+class State:
+    """What the controller remembers.
+
+    Args:
+        stays: the key of the plan that runs unless another one measures better.
+        phase: what is under way.
+        mark: where the measurement of the plan that stays began.
+        pace: what it showed last; None until it has shown something.
+        judged: its seconds per row when it was last judged, or looked at; 0 until then.
+        known: proposed plans by key.
+        tried: what some of them showed, which is known better than what was expected of them.
+        prepared: keys of plans that were to be got ready.
+        trial: the key of the plan that is tried or left.
+        spent: seconds that slots of worse plans, and looks after the first, have cost.
+        looked, cost: CPU seconds of all looks so far, and of the last one.
+        idle: looks since one led to a better plan.
+        looks: how many there were.
+    """
+
+    stays: str
+    phase: Phase = "runs"
+    mark: Observation | None = None
+    pace: Pace | None = None
+    judged: float = 0.0
+    known: Mapping[str, Candidate] = field(default_factory=dict)
+    tried: Mapping[str, Tried] = field(default_factory=dict)
+    prepared: frozenset[str] = frozenset()
+    trial: str = ""
+    spent: float = 0.0
+    looked: float = 0.0
+    cost: float = 0.0
+    idle: int = 0
+    looks: int = 0
+
+
+_SETTINGS = ControllerSettings()
+
+
+def step(state: State, seen: Observation, settings: ControllerSettings = _SETTINGS) -> tuple[State, tuple[Action, ...]]:
+    """What to do now: see this module. ``seen`` never goes back in time."""
+    if state.phase in ("tries", "returns"):
+        return _in_flight(state, seen, settings)
+    state = _measured(state, seen, settings)
+    if state.phase == "looks":
+        if seen.found is None:
+            return state, ()
+        state = _proposed(state, seen, settings)
+    return _chosen(state, seen, settings)
+
+
+# ---- the plan that stays ---------------------------------------------------------------------------------------------
+
+
+def _measured(state: State, seen: Observation, settings: ControllerSettings) -> State:
+    """With what the plan that stays has shown of late."""
+    mark = state.mark
+    if mark is None or mark.plan != seen.plan or mark.since != seen.since:
+        return replace(state, mark=seen)
+    if seen.seconds - mark.seconds < _slot(seen, settings) or seen.deliveries - mark.deliveries < settings.deliveries:
+        return state
+    pace = Pace.between(mark, seen)
+    state = replace(state, mark=seen, pace=pace)
+    if not state.judged:
+        return replace(state, judged=pace.row)
+    apart = max(pace.row, state.judged) / max(min(pace.row, state.judged), 1e-12)
+    if apart <= settings.changed:
+        return state
+    old = {key: replace(tried, until=seen.now) for key, tried in state.tried.items()}  # they cost something else now
+    return replace(state, judged=pace.row, tried=old, idle=0)
+
+
+def _slot(seen: Observation, settings: ControllerSettings) -> float:
+    return max(settings.slot, settings.growth * seen.now)
+
+
+def _rest(seen: Observation) -> float:
+    return seen.rows if seen.rest is None else seen.rest
+
+
+def _gain(candidate: Candidate, pace: Pace, seen: Observation) -> float:
+    """Seconds that a plan should save yet; what the trainer takes, no plan saves."""
+    rows = _rest(seen) - candidate.start / max(pace.row, 1e-12)
+    return rows * (pace.row - max(candidate.seconds, pace.trainer))
+
+
+# ---- looks -----------------------------------------------------------------------------------------------------------
+
+
+def _proposed(state: State, seen: Observation, settings: ControllerSettings) -> State:
+    """With what a look found, and what was tried before."""
+    found = sorted(seen.found or (), key=lambda c: (c.key != state.stays, c.seconds))[: settings.candidates + 1]
+    known = {**state.known, **{c.key: c for c in found}}
+    known = {key: c for key, c in known.items() if key in state.tried or c in found}
+    cost = max(seen.looked - state.looked, 0.0)
+    return replace(
+        state, phase="runs", known=known, looked=seen.looked, cost=cost, idle=state.idle + 1, looks=state.looks + 1,
+        spent=state.spent + (cost if state.looks else 0.0),
+    )  # fmt: skip
+
+
+def _may_look(state: State, seen: Observation, settings: ControllerSettings) -> bool:
+    """A look is affordable, and something may come of it: half of what the trainer still waits for."""
+    pace = state.pace or Pace.of(seen)
+    if not seen.informed or not seen.rows:
+        return False
+    waiting = _rest(seen) * (pace.row - pace.trainer)
+    if waiting < 2 * settings.least_gain:
+        return False
+    if not state.looks:
+        return settings.look <= settings.regret * (seen.now + waiting)
+    cost: float = state.cost * 2**state.idle
+    return state.spent + cost <= settings.regret * seen.now
+
+
+# ---- other plans -----------------------------------------------------------------------------------------------------
+
+
+def _chosen(state: State, seen: Observation, settings: ControllerSettings) -> tuple[State, tuple[Action, ...]]:
+    """Try the best plan that is ready, get others ready that are worth it, or look for more."""
+    pace = state.pace
+    if pace is None:
+        return (replace(state, phase="looks"), (Look(),)) if _may_look(state, seen, settings) else (state, ())
+    others = [_now_known(c, state, seen) for c in state.known.values() if c.key != state.stays]
+    worth = [c for c in others if c.key not in seen.refused and _worth(c, state, seen, settings)]
+    ready = [c for c in worth if c.key in seen.ready]
+    if ready:
+        best = max(ready, key=lambda c: (_gain(c, pace, seen), c.key))
+        why = f"expected to take {best.seconds / pace.row:.0%} of the time of a row"
+        return replace(state, phase="tries", trial=best.key, mark=None), (Switch(best.key, why),)
+    wanted = tuple(Prepare(c.key) for c in worth if c.key not in state.prepared)
+    if wanted:
+        return replace(state, prepared=state.prepared | {action.key for action in wanted}), wanted
+    if not worth and _may_look(state, seen, settings):
+        return replace(state, phase="looks", judged=pace.row), (Look(),)
+    return state, ()
+
+
+def _now_known(candidate: Candidate, state: State, seen: Observation) -> Candidate:
+    """As it showed itself, unless that is long ago; once it is ready, it starts at once."""
+    tried = state.tried.get(candidate.key)
+    if tried is not None and seen.now < tried.until:
+        candidate = replace(candidate, seconds=tried.seconds, later=False)
+    return replace(candidate, start=0.0) if candidate.key in seen.ready else candidate
+
+
+def _worth(candidate: Candidate, state: State, seen: Observation, settings: ControllerSettings) -> bool:
+    """It should save enough, also of what slots have cost so far."""
+    assert state.pace is not None
+    gain = _gain(candidate, state.pace, seen)
+    if state.spent > settings.regret * (seen.now + max(gain, 0.0)):
+        return False
+    saves = candidate.seconds <= state.pace.row * (1 - settings.better)
+    return candidate.later or (saves and gain >= max(settings.least_gain, candidate.start))
+
+
+def _in_flight(state: State, seen: Observation, settings: ControllerSettings) -> tuple[State, tuple[Action, ...]]:
+    """A slot goes on, or ends; or the plan that stays is on its way back."""
+    assert state.pace is not None
+    if state.phase == "returns":
+        if seen.plan != state.stays:
+            return replace(state, mark=seen), ()
+        slot = state.mark
+        regret = 0.0 if slot is None else seen.since - slot.since - slot.delivered * state.pace.row
+        return replace(state, phase="runs", trial="", mark=seen, spent=state.spent + max(regret, 0.0)), ()
+    if seen.plan != state.trial:
+        return state, ()  # its window has not begun
+    before = state.pace.row
+    regret = seen.now - seen.since - seen.delivered * before
+    showed = seen.seconds / seen.rows if seen.rows else math.inf
+    whole = seen.seconds >= _slot(seen, settings) and seen.deliveries >= settings.deliveries
+    lost = regret > settings.hopeless * _slot(seen, settings)
+    if not (whole or lost):
+        return state, ()
+    later = state.known[state.trial].later and not lost
+    if whole and (later or showed <= before * (1 - settings.better)):
+        return _stays(state, seen, max(regret, 0.0), settings), ()
+    failed = state.tried[state.trial].failed if state.trial in state.tried else 0
+    tried = {**state.tried, state.trial: Tried.now(showed, seen.now, failed + 1, settings)}
+    why = "no row in its slot" if showed == math.inf else f"{showed / before:.2f} times the time of a row"
+    back = Switch(state.stays, f"{why}: back to the plan before")
+    return replace(state, phase="returns", tried=tried, mark=seen), (back,)
+
+
+def _stays(state: State, seen: Observation, regret: float, settings: ControllerSettings) -> State:
+    """The plan that was tried is the one that runs now."""
+    assert state.pace is not None
+    key, before, pace = state.trial, state.pace.row, Pace.of(seen)
+    known, tried = dict(state.known), {**state.tried, key: Tried.now(pace.row, seen.now, 0, settings)}
+    if known[key].later:  # what it costs now, the plan before did not: that is no measure
+        known.pop(state.stays, None)
+    else:
+        known.setdefault(state.stays, Candidate(state.stays, before))
+        tried[state.stays] = Tried.now(before, seen.now, 0, settings)
+    known[key] = replace(known[key], later=False)
+    return replace(
+        state, phase="runs", stays=key, trial="", mark=seen, pace=pace, judged=pace.row, known=known, tried=tried,
+        spent=state.spent + regret, idle=0,
+    )  # fmt: skip

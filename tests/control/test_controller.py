@@ -1,0 +1,262 @@
+"""What the controller promises whatever it sees: random runs, and a few by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedar.control.controller import Action, Candidate, Look, Observation, Prepare, State, Switch, step
+from cedar.control.settings import ControllerSettings
+
+SETTINGS = ControllerSettings()
+PLANS = ("first", "a", "b", "c", "d")
+
+
+class Run:
+    """A run whose plans take so many seconds a row; windows are pieces of 10 rows."""
+
+    def __init__(self, seconds: dict[str, float], rows: float | None = None, trainer: float = 0.0) -> None:
+        self.seconds, self.trainer, self.left = seconds, trainer, rows
+        self.state = State("first")
+        self.seen = Observation(0.0, "first", informed=True, rest=rows)
+        self.actions: list[Action] = []
+        self.starts: dict[str, float] = {}
+
+    def deliver(self, rows: float = 10.0, times: float = 1.0, **changes: Any) -> tuple[Action, ...]:
+        """So many more rows, and what the controller says to them."""
+        seen = self.seen
+        makes, takes = self.seconds[seen.plan] * rows * times, self.trainer * rows
+        taken = max(makes, takes)
+        self.left = None if self.left is None else max(self.left - rows, 0.0)
+        self.seen = replace(
+            seen, now=seen.now + taken, delivered=seen.delivered + rows, rows=seen.rows + rows,
+            seconds=seen.seconds + taken, waited=seen.waited + taken - takes, deliveries=seen.deliveries + 1,
+            rest=self.left, **changes,
+        )  # fmt: skip
+        return self.step()
+
+    def step(self) -> tuple[Action, ...]:
+        before = self.state
+        self.state, actions = step(self.state, self.seen, SETTINGS)
+        assert step(before, self.seen, SETTINGS) == (self.state, actions), "it is a pure function"
+        self.seen = replace(self.seen, found=None)
+        self.actions += actions
+        return actions
+
+    def takes_over(self, plan: str, cold: float = 0.0) -> None:
+        now = self.seen.now
+        self.seen = Observation(
+            now + cold, plan, now, rest=self.left, informed=True, looked=self.seen.looked, ready=self.seen.ready,
+            refused=self.seen.refused,
+        )  # fmt: skip
+
+    def goes_on(self, seconds: float, found: tuple[Candidate, ...] = (), look: float = 0.01) -> None:
+        """Whatever it wants is done at once."""
+        end = self.seen.now + seconds
+        while self.seen.now < end:
+            for action in self.deliver():
+                if isinstance(action, Look):
+                    self.seen = replace(self.seen, found=found, looked=self.seen.looked + look)
+                elif isinstance(action, Prepare):
+                    self.seen = replace(self.seen, ready=self.seen.ready | {action.key})
+                else:
+                    self.takes_over(action.key)
+
+    @property
+    def switches(self) -> list[str]:
+        return [action.key for action in self.actions if isinstance(action, Switch)]
+
+
+# ---- by hand ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_that_measures_better_stays() -> None:
+    run = Run({"first": 1e-3, "a": 4e-4}, rows=1e5)
+    run.goes_on(3, (Candidate("a", 5e-4),))
+    assert (run.state.stays, run.switches) == ("a", ["a"])
+
+
+def test_a_plan_that_does_not_keep_what_was_expected_of_it_goes() -> None:
+    run = Run({"first": 1e-3, "a": 1e-3}, rows=1e5)
+    run.goes_on(2, (Candidate("a", 5e-4),))
+    assert run.state.stays == "first"
+    assert run.switches[:2] == ["a", "first"]
+
+
+def test_a_plan_that_delivers_nothing_is_left_before_its_slot_is_over() -> None:
+    run = Run({"first": 1e-3, "a": 1e3}, rows=1e5)
+    while run.seen.plan == "first":
+        run.goes_on(1e-9, (Candidate("a", 5e-4),))
+    waited = run.seen.now
+    while run.state.phase == "tries":
+        run.seen = replace(run.seen, now=run.seen.now + 0.01)
+        run.step()
+    assert run.switches == ["a", "first"]
+    assert run.seen.now - waited < SETTINGS.hopeless * SETTINGS.slot + 0.1
+
+
+def test_what_the_trainer_takes_is_not_to_be_gained() -> None:
+    run = Run({"first": 1e-3, "a": 1e-4}, rows=1e6, trainer=2e-3)
+    run.goes_on(20, (Candidate("a", 1e-4),))
+    assert run.actions == []
+
+
+def test_nothing_is_tried_where_too_little_is_left() -> None:
+    run = Run({"first": 1e-3, "a": 1e-4}, rows=450)
+    run.goes_on(0.4, (Candidate("a", 1e-4),))
+    assert run.actions == []
+
+
+def test_processes_must_save_more_than_their_start() -> None:
+    run = Run({"first": 1e-3, "a": 5e-4}, rows=2_000)
+    run.goes_on(1, (Candidate("a", 5e-4, start=0.9),))
+    assert run.switches == []
+
+
+def test_a_plan_that_pays_later_stays_though_it_is_no_faster() -> None:
+    run = Run({"first": 1e-3, "a": 1.1e-3}, rows=1e5)
+    run.goes_on(2, (Candidate("a", 1e-3, later=True),))
+    assert run.state.stays == "a"
+
+
+def test_a_plan_that_was_refused_is_not_switched_to() -> None:
+    run = Run({"first": 1e-3, "a": 4e-4}, rows=1e5)
+    run.seen = replace(run.seen, refused=frozenset("a"))
+    run.goes_on(3, (Candidate("a", 5e-4),))
+    assert run.switches == []
+
+
+def test_looks_that_lead_to_nothing_become_rare() -> None:
+    run = Run({"first": 1e-3}, rows=1e9)
+    times = []
+    while run.seen.now < 300:
+        for action in run.deliver(100):
+            assert isinstance(action, Look)
+            times.append(run.seen.now)
+            run.seen = replace(run.seen, found=(), looked=run.seen.looked + 0.02)
+    assert 3 < len(times) < 12
+    assert 0.02 * len(times) < SETTINGS.regret * 300
+
+
+def test_costs_that_change_make_it_look_again() -> None:
+    run = Run({"first": 1e-3, "a": 5e-3}, rows=1e9)
+    run.goes_on(60, (Candidate("a", 5e-3),))
+    assert run.state.stays == "first"
+    assert run.switches == []
+    run.seconds["first"] = 1e-2
+    run.goes_on(20, (Candidate("a", 5e-3),))
+    assert run.state.stays == "a"
+
+
+def test_noise_does_not_make_it_flap() -> None:
+    run = Run({"first": 1e-3, "a": 1e-3}, rows=1e9)
+    for i in range(8_000):
+        for action in run.deliver(times=0.9 if i % 2 else 1.1):
+            if isinstance(action, Look):
+                run.seen = replace(run.seen, found=(Candidate("a", 9e-4),), looked=run.seen.looked + 0.01)
+            elif isinstance(action, Prepare):
+                run.seen = replace(run.seen, ready=frozenset("a"))
+            else:
+                run.takes_over(action.key)
+    assert run.seen.now > 50
+    assert len(run.switches) < 20
+
+
+# ---- whatever happens ------------------------------------------------------------------------------------------------
+
+costs = st.dictionaries(st.sampled_from(PLANS), st.floats(1e-5, 1e-1), min_size=len(PLANS))
+candidates = st.lists(
+    st.builds(
+        Candidate, st.sampled_from(PLANS), st.floats(1e-6, 1e-1), st.sampled_from((0.0, 0.0, 1.0)), st.booleans()
+    ),
+    max_size=5,
+)
+events = st.lists(
+    st.tuples(
+        st.integers(1, 200),  # rows
+        st.floats(0.2, 5.0),  # times as slow as usual
+        st.booleans(),  # a look ends
+        st.booleans(),  # what was wanted is ready
+        st.booleans(),  # a window ends
+        candidates,
+    ),
+    min_size=20,
+    max_size=120,
+)
+
+
+@given(costs, events, st.one_of(st.none(), st.floats(0, 1e6)), st.floats(0, 1e-3), st.sets(st.sampled_from(PLANS[1:])))
+def test_its_invariants_hold(
+    seconds: dict[str, float], steps: list[Any], rows: float | None, trainer: float, refused: set[str]
+) -> None:
+    run = Run(seconds, rows, trainer)
+    run.seen = replace(run.seen, refused=frozenset(refused))
+    looking, under_way, wanted = False, "", set[str]()
+    for number, times, ends, ready, window, found in steps:
+        if looking and ends:
+            run.seen, looking = replace(run.seen, found=tuple(found), looked=run.seen.looked + 0.01), False
+        if ready:
+            run.seen = replace(run.seen, ready=run.seen.ready | (wanted - refused))
+        if under_way and window:
+            run.takes_over(under_way, cold=0.05)
+            under_way = ""
+        before = run.state
+        for action in run.deliver(number, times):
+            if isinstance(action, Look):
+                assert not looking
+                looking = True
+            elif isinstance(action, Prepare):
+                assert action.key not in refused
+                assert action.key not in wanted
+                wanted.add(action.key)
+            else:
+                assert not under_way, "one switch in flight at most"
+                under_way = action.key
+                if run.state.phase == "tries":
+                    _check_begins(before, run, action.key)
+                else:
+                    assert action.key == run.state.stays
+        _check_stays(before, run)
+        assert run.state.spent >= before.spent
+
+
+def _check_begins(before: State, run: Run, key: str) -> None:
+    """A slot is worth its cost, by what was known."""
+    state, seen = run.state, run.seen
+    assert key in seen.ready
+    assert key not in seen.refused
+    assert key != state.stays
+    assert state.pace is not None
+    rest = seen.rows if seen.rest is None else seen.rest
+    most = rest * (state.pace.row - state.pace.trainer)
+    assert state.known[key].later or most >= SETTINGS.least_gain - 1e-9
+    assert state.spent <= SETTINGS.regret * (seen.now + max(most, 0.0)) + 1e-9
+
+
+def _check_stays(before: State, run: Run) -> None:
+    if run.state.stays == before.stays:
+        return
+    assert before.phase == "tries"
+    assert run.state.stays == before.trial
+    assert before.pace is not None
+    assert run.state.pace is not None
+    later = before.known[before.trial].later
+    assert later or run.state.pace.row <= before.pace.row * (1 - SETTINGS.better)
+
+
+def test_there_are_a_dozen_constants_at_most() -> None:
+    fields = dataclasses.fields(ControllerSettings)
+    assert len(fields) <= 12
+    for each in fields:
+        assert f"        {each.name}: " in (ControllerSettings.__doc__ or ""), "its unit, and why"
+
+
+@pytest.mark.parametrize("field", ["regret", "slot"])
+def test_the_settings_are_fixed(field: str) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(SETTINGS, field, 1.0)
