@@ -74,7 +74,7 @@ class ArrowSource(FileSource):
                 if batch is not None:
                     account = Account.of_task(file.url, file.limits)
                     account.take(batch.nbytes, f"a record batch of {batch.num_rows:,} rows")
-            if chunk is not None:
+            if batch is not None and chunk is not None:
                 yield chunk
                 account.give(batch.nbytes)
 
