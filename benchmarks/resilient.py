@@ -33,7 +33,6 @@ from benchmarks.kept import Kept
 from cedar.errors import CedarError
 from cedar.trainers.common import links
 from cedar.trainers.resilient import report, run
-from cedar.trainers.resilient.chaos import parse
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.options import (
@@ -44,10 +43,12 @@ from cedar.trainers.resilient.options import (
     PipelineOptions,
     RunOptions,
 )
+from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.planner import Problem, plan
 from cedar.trainers.resilient.planning import EFFORT
 from cedar.trainers.resilient.schedule import Mode, Schedule, Worker, timeline
 from cedar.trainers.resilient.simulator import Durations, error, predict
+from cedar.trainers.resilient.text import text_pipeline
 
 _HEARTBEAT = 1.0
 
@@ -62,6 +63,10 @@ def options(folder: str, mode: str = "sync", replicas: int = 2, *, plain: bool =
         PipelineOptions(2, mode, calibrate=not plain, moves=not plain),  # type: ignore[arg-type]
         OptimizerOptions(warmup=2, clip=0.5), replace(RunOptions(folder=folder, heartbeat=5.0), **more),  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def _trained(made: Options, stages: int, replicas: int, chaos: str = "") -> run.Record:
+    return text_pipeline(made, stages, Workers(replicas)).train(chaos=chaos, quiet=True)
 
 
 def digests(record: run.Record) -> dict[str, str]:
@@ -83,7 +88,7 @@ def kills(kept: Kept, quick: bool, folder: str) -> list[Figure]:
     """Any worker, any instruction; some twice, some with a rejoin."""
     count, figures = 6 if quick else 200, []
     whole = options(f"{folder}/whole", steps=_STEPS, save_every=4)
-    expected = kept.get("kills: whole", lambda: digests(run.lead(whole, 2, 2, quiet=True)))
+    expected = kept.get("kills: whole", lambda: digests(_trained(whole, 2, 2)))
     names = {mode: [f"kills: {mode} {n}" for n in range(count)] for mode in ("sync", "staggered")}
     kept.some({names[m][n]: partial(_killed, m, n, expected, folder) for n in range(count) for m in names})  # in turn
     for mode, each in names.items():
@@ -111,7 +116,7 @@ def _killed(mode: str, number: int, expected: dict[str, str], folder: str) -> di
     made = options(f"{folder}/{mode}-{number}", mode, steps=_STEPS, save_every=4, pace=0.006)
     names = ("join", "replay", "restore", "move")
     try:
-        record = run.lead(made, 2, 2, mishaps=parse(chaos, 4), quiet=True)
+        record = _trained(made, 2, 2, chaos)
     except CedarError as failed:
         return {"wrong": f"{chaos}: {failed}", "fired": 0, "kept": 0} | dict.fromkeys(names, 0)
     right = bool(record.ended) and digests(record) == expected
@@ -165,7 +170,7 @@ def _machines(folder: str) -> dict[str, Any]:
             process.kill()
             process.communicate()
     told = json.loads((Path(folder) / "machines" / "report.json").read_text(encoding="utf-8"))
-    whole = digests(run.lead(options(f"{folder}/one", steps=250, save_every=0), 2, 2, quiet=True))
+    whole = digests(_trained(options(f"{folder}/one", steps=250, save_every=0), 2, 2))
     stages = {worker[1]: one["digest"] for worker, one in told["ended"].items()}
     joined = sum(event["what"] == "join" for event in told["events"])
     return {"equal": stages == whole, "joined": joined, "ended": len(told["ended"])}
@@ -181,7 +186,7 @@ def recovery(kept: Kept, quick: bool, folder: str) -> list[Figure]:
         draw = random.Random(number)
         chaos = f"kill={draw.randrange(9)}@step4:{draw.randrange(12)}"
         made = options(f"{folder}/recovery-{number}", replicas=3, steps=8, save_every=0, pace=0.005)
-        record = run.lead(made, 3, 3, mishaps=parse(chaos, 9), quiet=True)
+        record = _trained(made, 3, 3, chaos)
         return [[r.redo, r.redo_all, r.detection or 0.0, r.decision, r.rebuild, r.plan] for r in _meant(record)]
 
     runs = kept.some({f"recovery: {n}": partial(one, n) for n in range(4 if quick else 40)})
@@ -207,12 +212,12 @@ def hung(kept: Kept, quick: bool, folder: str) -> list[Figure]:
 
     def one(name: str, number: int) -> list[float]:
         made = options(f"{folder}/{name}-{number}", steps=8, save_every=0, pace=0.005, heartbeat=_HEARTBEAT)
-        record = run.lead(made, 2, 2, mishaps=parse(f"{name}={number % 4}@step4:3", 4), quiet=True)
+        record = _trained(made, 2, 2, f"{name}={number % 4}@step4:3")
         return [one.redo for one in _meant(record)]
 
     def slow() -> int:
         made = options(f"{folder}/slow", steps=20, save_every=0, pace=0.02, heartbeat=_HEARTBEAT)
-        record = run.lead(made, 2, 2, mishaps=parse("slow=1@step4", 4), quiet=True)
+        record = _trained(made, 2, 2, "slow=1@step4")
         return sum(event.what == "failure" for event in record.events)
 
     figures = []
@@ -249,7 +254,7 @@ def _calibrated(slot: float, mode: Mode, dead: int, folder: str) -> dict[str, fl
     steps = 20 + 12 * dead
     made = options(f"{folder}/calibrated-{slot}-{mode}-{dead}", mode, plain=True, steps=steps, save_every=0, pace=slot)
     made = replace(made, optimizer=replace(made.optimizer, clip=0.0))  # where it bites, staggered steps are taken twice
-    record = run.lead(made, 2, 2, mishaps=parse("kill=3@step16:1" if dead else "", 4), quiet=True)
+    record = _trained(made, 2, 2, "kill=3@step16:1" if dead else "")
     gone = frozenset(e.worker for e in record.events if e.what == "failure" and e.worker is not None)
     transfer = record.durations.pop("transfer")
     durations = Durations({(kind, int(stage)): s for (kind, stage), s in _split(record.durations)}, transfer)  # type: ignore[misc]

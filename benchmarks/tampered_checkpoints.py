@@ -119,13 +119,15 @@ def resilient(folder: Path) -> Target:
     from cedar.trainers.common.checkpoint import newest
     from cedar.trainers.resilient.checkpoint import Checkpoints as Parts
     from cedar.trainers.resilient.control.board import Board, Epoch
-    from cedar.trainers.resilient.model import Engine, Stage, State, Transformer
+    from cedar.trainers.resilient.model import Engine, Stage, State, Transformer, token_loss
     from cedar.trainers.resilient.schedule import Worker
 
     folder.mkdir()
     model, board = Transformer(vocabulary=17, length=5, layers=2, width=8, heads=2), Board(HashStore())
     workers = (Worker(0, 0), Worker(1, 0))
-    engines = [Engine(Stage(model, worker.stage, 2)) for worker in workers]
+    engines = [
+        Engine(Stage(model, worker.stage, 2), worker.stage, 2, token_loss, tied="tokens.weight") for worker in workers
+    ]
     about = {"loader": {"seed": 1, "pipeline": "p", "sources": ["s"]}}
     parts = [Parts(str(folder / "run"), w, e.layout, board, about=about) for w, e in zip(workers, engines, strict=True)]
     for part, engine in zip(parts, engines, strict=True):

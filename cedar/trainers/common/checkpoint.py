@@ -11,15 +11,16 @@ import os
 import re
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, Self
 
 import torch
 
 from cedar.errors import CedarError
+from cedar.trainers.common.beside import Beside
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.sealed import Damaged, read_sealed, sync_folder, write_sealed
 from cedar.trainers.common.tensors import Entry, Part, Reader, entries_of, write_parts
@@ -180,8 +181,7 @@ class Checkpoints:
         self.keep, self.beside = keep, beside
         os.makedirs(folder, exist_ok=True)
         self.group.side  # noqa: B018 - all ranks make it here: collectives of a thread must not meet those of the training
-        self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
+        self._writing = Beside(folder)
 
     def save(self) -> str:
         """Save what the trainer holds now; the path of the checkpoint, which is there after ``wait``.
@@ -198,11 +198,7 @@ class Checkpoints:
         }
         if self.beside:
             mine = {name: replace(part, tensor=part.tensor.clone()) for name, part in mine.items()}
-            self._thread = threading.Thread(target=self._guarded, args=(path, state, mine), name="checkpoint")
-            self._thread.start()
-        else:
-            self._guarded(path, state, mine)
-            self.wait()
+        self._writing.begin(partial(self._write, path, state, mine), here=not self.beside)
         return path
 
     def __enter__(self) -> Self:
@@ -219,18 +215,7 @@ class Checkpoints:
         Raises:
             CedarError: it could not be written.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise unwritten(self.folder, error)
-
-    def _guarded(self, *what: Any) -> None:
-        try:
-            self._write(*what)
-        except Exception as error:  # noqa: BLE001 - told by wait()
-            self._error = error
+        self._writing.wait()
 
     def _write(self, path: str, state: dict[str, Any], mine: dict[str, Part]) -> None:
         aside, first = path + ".part", self.group.rank == 0
@@ -381,13 +366,3 @@ class torn:  # noqa: N801 - reads as a statement
                 f"the state in {self.path} cannot be taken: {kind.__name__ if kind else ''} {error}",
                 fix="remove that folder, or take an older checkpoint",
             ) from error
-
-
-def unwritten(folder: str, error: BaseException) -> CedarError:
-    """That a checkpoint is not there."""
-    found = CedarError(
-        f"a checkpoint could not be written into {folder}: {error}",
-        done="older checkpoints are as they were", fix="look for space and rights there",
-    )  # fmt: skip
-    found.__cause__ = error
-    return found

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+
+_DRAWING = threading.Lock()  # torch has one generator for all threads
 
 
 def digest(value: object) -> int:
@@ -25,3 +30,20 @@ def generator(device: torch.device | str, *key: object) -> torch.Generator:
         True
     """
     return torch.Generator(device).manual_seed(digest(key))
+
+
+@contextmanager
+def keyed(device: torch.device | str, *key: object) -> Iterator[None]:
+    """What torch draws inside, in dropout for instance, depends on the key alone; what it draws later does not.
+
+    Example:
+        >>> for _ in range(2):
+        ...     with keyed("cpu", 0, "a"):
+        ...         torch.rand(1).item() == torch.rand(1).item()
+        False
+        False
+    """
+    device = torch.device(device)
+    with _DRAWING, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(digest(key))
+        yield

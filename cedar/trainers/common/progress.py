@@ -41,3 +41,9 @@ def progress(what: str, steps: int, done: int = 0, *, quiet: bool = False) -> It
                 sys.stderr.flush()
 
         yield say
+
+
+def say_choices(lines: list[str]) -> None:
+    """What was chosen, before the first step; what happened, between steps."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -13,7 +12,7 @@ from cedar.trainers.common.checkpoint import Checkpoints, Saved
 from cedar.trainers.common.folder import CHECKPOINTS, METRICS, check_folder, claim_folder
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.metrics import MetricsFile, OnMetrics
-from cedar.trainers.common.progress import progress
+from cedar.trainers.common.progress import progress, say_choices
 
 
 class Trains(Saved, Protocol):
@@ -131,12 +130,6 @@ def choices(options: Any, group: Group, trainer: Trains) -> list[str]:
         f"ranks: {group.size}, threads of torch on each: {torch.get_num_threads()} ({each})",
         f"folder: {run.folder}",
     ]
-
-
-def say_choices(lines: list[str]) -> None:
-    """Before the first step."""
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.flush()
 
 
 def _due(every: int, step: int) -> bool:

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from cedar.trainers.common.attention import Attention
+
 
 class SequencePooling(nn.Module):
     """Lists of vectors to one vector each; an empty list gives zeros.
@@ -52,22 +54,17 @@ class TransformerLayer(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.heads = heads
         self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.project, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
+        self.attention = Attention(width, heads, bias=(False, True), causal=False)
         self.inner, self.outer = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
         self.drop = nn.Dropout(dropout)
 
     def forward(self, rows: torch.Tensor, there: torch.Tensor | None) -> torch.Tensor:
         """``[lists, length, width]``; places that are not ``there`` are not attended to."""
-        lists, length, width = rows.shape
-        parts = self.project(self.before(rows)).view(lists, length, 3, self.heads, width // self.heads)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)
         mask = None
         if there is not None:  # an empty list attends to its padding, and is left out later
             mask = (there | ~there.any(1, keepdim=True))[:, None, None, :]
-        seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        rows = rows + self.drop(self.out(seen.transpose(1, 2).reshape(lists, length, width)))
+        rows = rows + self.drop(self.attention(self.before(rows), mask))
         found: torch.Tensor = rows + self.drop(self.outer(functional.relu(self.inner(self.between(rows)))))
         return found
 

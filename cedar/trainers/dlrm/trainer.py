@@ -14,6 +14,7 @@ import cedar
 from cedar.errors import CedarError
 from cedar.trainers.common.checkpoint import refuse_others, whole_number
 from cedar.trainers.common.devices import device_of
+from cedar.trainers.common.digest import keyed
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.schedules import constant
 from cedar.trainers.common.tensors import Part
@@ -145,11 +146,11 @@ class Trainer:
 
     def _forward(self, inputs: Inputs) -> torch.Tensor:
         run = self.options.run
-        with torch.random.fork_rng(devices=[], enabled=self.options.model.dropout > 0):
-            if self.options.model.dropout > 0:  # so that a run that goes on drops what it would have dropped
-                torch.manual_seed((run.seed * 1_000_003 + self.step) * 1_000_003 + self.group.rank)
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=run.dtype == "bfloat16"):
-                logits: torch.Tensor = self.model(inputs)
+        with (  # a run that goes on drops what it would have dropped
+            keyed(self.device, run.seed, self.step, self.group.rank),
+            torch.autocast(self.device.type, torch.bfloat16, enabled=run.dtype == "bfloat16"),
+        ):
+            logits: torch.Tensor = self.model(inputs)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def _reduce(self, total: torch.Tensor) -> torch.Tensor:

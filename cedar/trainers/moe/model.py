@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from cedar.trainers.common.attention import Attention
 from cedar.trainers.common.digest import generator
 from cedar.trainers.common.group import Group
 from cedar.trainers.moe.layer import MoELayer
@@ -46,22 +46,14 @@ class Block(nn.Module):
     def __init__(self, model: ModelOptions, experts: ExpertOptions, group: Group, name: str) -> None:
         super().__init__()
         width = model.width
-        self.heads = model.heads
         self.before, self.between = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
-        self.mixed = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
+        self.attention = Attention(width, model.heads)
         self.experts = MoELayer(width, experts, group, name)
         self.drops = nn.ModuleList(Dropout(model.dropout, f"{name}.{what}") for what in ("attention", "experts"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[rows, length, width]`` to the same."""
-        rows, length, width = x.shape
-        queries, keys, values = (
-            part.view(rows, length, self.heads, width // self.heads).transpose(1, 2)
-            for part in self.mixed(self.before(x)).split(width, dim=-1)
-        )
-        seen = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        x = x + self.drops[0](self.out(seen.transpose(1, 2).reshape(rows, length, width)))
+        x = x + self.drops[0](self.attention(self.before(x)))
         answer: torch.Tensor = self.drops[1](self.experts(self.between(x)))
         return x + answer
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch.nn import functional
 
+from cedar.trainers.common.adamw import adamw
 from cedar.trainers.common.group import Group
 
 Hosts = Sequence[Sequence[int]]
@@ -97,12 +98,9 @@ class Shards:
         kept = sorted({*still, *self.frozen})
         state = (self.master, self.first, self.second)
         before = [values[kept] for values in state]
-        (one, two), rates = betas, self.rate * rate
-        self.first.mul_(one).add_(gradients, alpha=1 - one)
-        self.second.mul_(two).addcmul_(gradients, gradients, value=1 - two)
-        size = (self.second / (1 - two**step)).sqrt_().add_(eps)
-        self.master.mul_(1 - rates * self.decay * decay)
-        self.master.sub_((self.first / (1 - one**step)).div_(size).mul_(rates))
+        adamw(
+            *state, gradients, rate=self.rate * rate, decay=self.decay * decay, betas=betas, eps=eps, step=step
+        )  # fmt: skip
         for values, old in zip(state, before, strict=True):
             values[kept] = old
 

@@ -60,8 +60,7 @@ def recover(trainer: Trainer, versions: dict[Worker, int], transport: Transport)
 
 def _do_again(trainer: Trainer, sources: Sources, transport: Transport) -> None:
     job, engine, me = trainer.job, trainer.engine, trainer.me
-    shape = engine.boundary(job.rows)
-    expect_logs(transport, trainer.schedule, me, sources, shape, engine.dtype, engine.layout.tied)
+    expect_logs(transport, trainer.schedule, me, sources, engine)
     trainer.data = trainer.open()
     executor = trainer.executor_of(transport)
     for step in sources.steps:

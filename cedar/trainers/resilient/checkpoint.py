@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from cedar.errors import CedarError
+from cedar.trainers.common.beside import Beside
 from cedar.trainers.common.checkpoint import (
     NAME,
     path_of,
     read_index,
     rename_whole,
     torn,
-    unwritten,
     whole_number,
     write_index,
 )
@@ -51,8 +51,7 @@ class Checkpoints:
     ) -> None:  # fmt: skip
         self.folder, self.me, self.layout, self.board = folder, me, layout, board
         self.every, self.keep, self.about = every, keep, dict(about or {})
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._writing = Beside(folder)
         os.makedirs(folder, exist_ok=True)
 
     def due(self, step: int) -> bool:
@@ -60,9 +59,7 @@ class Checkpoints:
 
     def save(self, state: State, epoch: Epoch) -> None:
         """Begin to save; all members of a generation do, at the same version."""
-        self.wait()
-        self._thread = threading.Thread(target=self._guarded, args=(state, epoch), name="checkpoint", daemon=True)
-        self._thread.start()
+        self._writing.begin(partial(self._write, state, epoch))
 
     def wait(self) -> None:
         """Until what was begun is written.
@@ -70,12 +67,7 @@ class Checkpoints:
         Raises:
             CedarError: it could not be.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise unwritten(self.folder, error)
+        self._writing.wait()
 
     def load(self, path: str) -> State:
         """This stage's state.
@@ -114,12 +106,6 @@ class Checkpoints:
                 f"{path} was made with other data: {', '.join(other)}", done="nothing was loaded",
                 fix="resume with the same text, length, batch and seed",
             )  # fmt: skip
-
-    def _guarded(self, state: State, epoch: Epoch) -> None:
-        try:
-            self._write(state, epoch)
-        except BaseException as error:  # noqa: BLE001 - told by wait()
-            self._error = error
 
     def _write(self, state: State, epoch: Epoch) -> None:
         path = path_of(self.folder, state.version)

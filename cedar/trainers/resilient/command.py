@@ -33,22 +33,21 @@ def main(chosen: argparse.Namespace) -> int:
         CedarError: the configuration is wrong, or the run could not go on.
     """
     options = config.load(chosen.config, Options, chosen.changes)
-    from cedar.trainers.resilient import report, run
-    from cedar.trainers.resilient.chaos import parse
+    from cedar.trainers.resilient import report
+    from cedar.trainers.resilient.pipeline import Workers
+    from cedar.trainers.resilient.text import text_pipeline
 
     machines, listen, joins = chosen.machines or 1, chosen.listen, chosen.join
     if "RANK" in os.environ and "MASTER_ADDR" in os.environ:  # torchrun starts supervisors; its store is not ours
         machines = chosen.machines or int(os.environ.get("WORLD_SIZE", "1"))
         address = f"{os.environ['MASTER_ADDR']}:{int(os.environ['MASTER_PORT']) + 1}"
         listen, joins = (listen or address, joins) if os.environ["RANK"] == "0" else (None, joins or address)
+    group = Workers(chosen.replicas, machines, _address(listen) if listen else ("127.0.0.1", 0))
+    pipeline = text_pipeline(options, chosen.stages, group)
     if joins:
-        run.join(options, *_address(joins))
+        pipeline.join(*_address(joins))
         return 0
-    mishaps = parse(chosen.chaos, chosen.stages * chosen.replicas)
-    record = run.lead(
-        options, chosen.stages, chosen.replicas, mishaps=mishaps, machines=machines,
-        listen=_address(listen) if listen else ("127.0.0.1", 0), resume=chosen.resume,
-    )  # fmt: skip
+    record = pipeline.train(resume=chosen.resume, chaos=chosen.chaos)
     path = os.path.join(options.run.folder, REPORT)
     record.save(path)
     report.show(record)

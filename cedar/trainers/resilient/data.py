@@ -1,69 +1,117 @@
-"""Micro-batches by (step, replica, micro-batch), from a cedar loader that reads a step again until it is committed."""
+"""Micro-batches by (step, replica, micro-batch), from what reads a step again until it is committed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
 
-import torch
+from torch.utils import _pytree as pytree
 
+import cedar
 from cedar.errors import CedarError
-from cedar.trainers.common.text import token_rows
 
-_ENDLESS = 1 << 40  # steps of the loader's one epoch: it goes round the text
+_ENDLESS = 1 << 40  # steps of the loader's one epoch: it goes round the data
 _RECENT = 4
+Pair: TypeAlias = tuple[Any, Any]
+Split: TypeAlias = Callable[[Mapping[str, Any]], Pair]
 
 
-class TextBatches:
-    """The same global batches for every worker that asks.
+class Source(Protocol):
+    """Global batches by step: the same for every worker that asks, also twice."""
+
+    def read(self, step: int) -> Pair:
+        """What the first stage takes, and what the loss takes: tensors, or structures of them, a row for each."""
+
+    def commit(self, step: int) -> None:
+        """Steps up to this one are never read again."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What batches follow from: JSON; a checkpoint refuses to go on with other data."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+class Computed:
+    """Batches that a function of the step gives."""
+
+    def __init__(self, read: Callable[[int], Pair]) -> None:
+        self.read = read
+
+    def commit(self, step: int) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None: ...
+
+
+class Loaded:
+    """Batches of a cedar pipeline, which goes round its rows without end.
 
     Args:
-        paths: text files.
-        length: tokens that a row trains on.
-        replicas: pipelines.
-        micro_batches: of each pipeline.
-        rows: of a micro-batch.
-        seed: of the order; rows are shuffled within windows.
+        rows: the pipeline.
+        batch: rows of a step.
+        split: of a batch, what the first stage takes and what the loss takes.
+        seed: of its order.
     """
 
-    def __init__(
-        self, paths: str | Sequence[str], length: int, replicas: int, micro_batches: int, rows: int, seed: int
-    ) -> None:
-        self.micro_batches, self.rows = micro_batches, rows
-        pipeline = token_rows(paths, length + 1).shuffle(seed=seed).batch(replicas * micro_batches * rows)
-        self.loader = pipeline.loader(
+    def __init__(self, rows: cedar.Pipeline, batch: int, split: Split, seed: int) -> None:
+        self.split = split
+        self.loader = rows.batch(batch).loader(
             plan="off", executor="inline", seed=seed, rank=0, world=1, subgroup=True, format="torch", steps=_ENDLESS
         )
-        self._recent: dict[int, torch.Tensor] = {}
 
-    def tokens(self, step: int, key: tuple[int, int]) -> torch.Tensor:
-        """int64 ``[rows, length]``: what a micro-batch reads."""
-        return self._rows(step, key)[:, :-1]
+    def read(self, step: int) -> Pair:
+        batch = self.loader.read(step)
+        if batch is None:
+            raise CedarError("the data have too few rows for one step", fix="give more, or smaller batches")
+        return self.split(batch)
 
-    def targets(self, step: int, key: tuple[int, int]) -> torch.Tensor:
-        """int64 ``[rows, length]``: what comes next."""
-        return self._rows(step, key)[:, 1:]
+    def commit(self, step: int) -> None:
+        self.loader.commit(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.loader.state_dict()
+
+    def close(self) -> None:
+        self.loader.close()
+
+
+class MicroBatches:
+    """A source, cut.
+
+    Args:
+        source: of global batches.
+        micro_batches: of each pipeline in a step.
+        rows: of a micro-batch.
+    """
+
+    def __init__(self, source: Source, micro_batches: int, rows: int) -> None:
+        self.source, self.micro_batches, self.rows = source, micro_batches, rows
+        self._recent: dict[int, Pair] = {}
+
+    def inputs(self, step: int, key: tuple[int, int]) -> Any:
+        """What the first stage takes of a micro-batch."""
+        return self._of(step, key, 0)
+
+    def targets(self, step: int, key: tuple[int, int]) -> Any:
+        """What the loss takes of it."""
+        return self._of(step, key, 1)
 
     def commit(self, step: int) -> None:
         """Steps up to this one are never read again."""
         self._recent = {at: batch for at, batch in self._recent.items() if at > step}
-        self.loader.commit(step)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the batches of a step follow from: loader, seed, files."""
-        return self.loader.state_dict()
+        self.source.commit(step)
 
     def close(self) -> None:
-        """Let go of the files."""
-        self.loader.close()
+        """Let go of what is open."""
+        self.source.close()
 
-    def _rows(self, step: int, key: tuple[int, int]) -> torch.Tensor:
+    def _of(self, step: int, key: tuple[int, int], side: int) -> Any:
         if step not in self._recent:
             while len(self._recent) >= _RECENT:
                 self._recent.pop(min(self._recent))
-            batch = self.loader.read(step)
-            if batch is None:
-                raise CedarError("the text has too few rows for one step", fix="give more text or smaller batches")
-            self._recent[step] = batch["tokens"].long()
+            self._recent[step] = self.source.read(step)
         first = (key[0] * self.micro_batches + key[1]) * self.rows
-        return self._recent[step][first : first + self.rows]
+        return pytree.tree_map(lambda values: values[first : first + self.rows], self._recent[step][side])

@@ -56,7 +56,6 @@ class Job:
         stages: of the pipeline.
         replicas: of each stage.
         micro_batches: of each pipeline in one step.
-        rows: of a micro-batch.
         steps: of the run.
         mode: ``sync``: a step counts by a vote of all; ``staggered``: stages step on their own.
         reduction: ``exact`` or ``fast``.
@@ -71,7 +70,6 @@ class Job:
     stages: int
     replicas: int
     micro_batches: int
-    rows: int
     steps: int
     mode: Mode = "sync"
     reduction: Reduction = "exact"

@@ -10,7 +10,6 @@ from typing import Any
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.lead import Lead
 from cedar.trainers.resilient.durations import LOOK, WARM, measured
-from cedar.trainers.resilient.options import Options
 from cedar.trainers.resilient.planning import Planning
 
 _PAUSE = 0.5  # seconds that a boundary with a change costs, before one was measured
@@ -20,17 +19,15 @@ class Manager:
     """Looks at a run now and then, for the process that leads it.
 
     Args:
-        options: of the run.
+        moves: let workers take places in other stages where that pays.
         board: shared by all.
         chief: who decides.
         planning: the plans.
         connect: to the store.
     """
 
-    def __init__(
-        self, options: Options, board: Board, chief: Lead, planning: Planning, connect: Callable[[], Any]
-    ) -> None:
-        self.options, self.board, self.chief, self.planning, self.connect = options, board, chief, planning, connect
+    def __init__(self, moves: bool, board: Board, chief: Lead, planning: Planning, connect: Callable[[], Any]) -> None:
+        self.moves, self.board, self.chief, self.planning, self.connect = moves, board, chief, planning, connect
         self._generation = self._begun = self._seen = 0
         self._whole: list[float] = []
 
@@ -51,7 +48,7 @@ class Manager:
             self.chief.plans = 1  # from the next generation on
         if len(steps) > self._begun:  # the generation has got over its beginning
             self.planning.prepare(self._generation, self.chief.plans, self.connect)
-        if self.options.pipeline.moves and not self.chief.leaving and not self.chief.lost:
+        if self.moves and not self.chief.leaving and not self.chief.lost:
             self._move(steps)
 
     def _move(self, steps: Sequence[tuple[int, float, float]]) -> None:

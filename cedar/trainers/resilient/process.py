@@ -13,17 +13,20 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cedar.errors import CedarError
 from cedar.trainers.common import launch
+from cedar.trainers.common.folder import CHECKPOINTS
 from cedar.trainers.resilient.chaos import Fate, Mishap, happen
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.beats import Beats
 from cedar.trainers.resilient.control.board import Board, Epoch
-from cedar.trainers.resilient.options import Options
 from cedar.trainers.resilient.schedule import Instruction, Worker, pairs
+
+if TYPE_CHECKING:
+    from cedar.trainers.resilient.model import Engine
+    from cedar.trainers.resilient.pipeline import ResilientPipeline
 
 _BEAT = 0.05
 # imported at the first batch and the first backward: a second of each worker's start; not polars, which starts threads
@@ -35,9 +38,7 @@ class Setup:
     """What a worker needs to know before it can ask.
 
     Args:
-        options: of the run.
-        stages: of the grid.
-        replicas: of each stage.
+        pipeline: what is trained, and how.
         host: of the store.
         port: of the store.
         machine: the supervisor's name.
@@ -45,37 +46,12 @@ class Setup:
         mishaps: failures on purpose.
     """
 
-    options: Options
-    stages: int
-    replicas: int
+    pipeline: ResilientPipeline
     host: str
     port: int
     machine: str
     key: bytes = field(default=b"", repr=False)
     mishaps: Sequence[Mishap] = ()
-
-    @property
-    def rows(self) -> int:
-        """Of a micro-batch.
-
-        Raises:
-            CedarError: the batch, or the layers, cannot be cut so.
-        """
-        data, pipeline = self.options.data, self.options.pipeline
-        count = self.replicas * pipeline.micro_batches
-        if data.batch < 1 or data.batch % count:
-            raise CedarError(
-                f"a batch of {data.batch} rows cannot be cut into"
-                f" {self.replicas} x {pipeline.micro_batches} micro-batches",
-                fix=f"set data.batch to a multiple of {count}",
-            )
-        if self.stages < 1 or self.replicas < 1 or self.options.model.layers < self.stages:
-            raise CedarError(
-                f"{self.options.model.layers} layers cannot be cut into"
-                f" {self.stages} stages of {self.replicas} replicas",
-                fix="give each stage a layer or more",
-            )
-        return data.batch // count
 
 
 def preload() -> None:
@@ -129,32 +105,20 @@ def _beat(beats: Beats, row: int, parent: int) -> None:
 def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: Board) -> None:
     import torch
 
+    from cedar.trainers.common.devices import device_of
     from cedar.trainers.resilient.checkpoint import Checkpoints
-    from cedar.trainers.resilient.data import TextBatches
     from cedar.trainers.resilient.executor import Waiting
     from cedar.trainers.resilient.executor.sockets import SocketTransport
-    from cedar.trainers.resilient.job import Job, Left
-    from cedar.trainers.resilient.model import AdamW, Engine, Stage, Transformer
+    from cedar.trainers.resilient.job import Left
+    from cedar.trainers.resilient.model import Engine
     from cedar.trainers.resilient.trainer import Trainer, digest
 
-    options, run = setup.options, setup.options.run
+    made, job, run = setup.pipeline, setup.pipeline.job, setup.pipeline.run
     torch.set_num_threads(run.threads)
-    model = Transformer(
-        256, options.data.length, options.model.layers, options.model.width, options.model.heads,
-        options.model.dropout, options.model.tied,
-    )  # fmt: skip
-    pipeline = options.pipeline
-    job = Job(
-        setup.stages, setup.replicas, pipeline.micro_batches, setup.rows, run.steps, pipeline.mode, pipeline.reduction,
-        pipeline.cap, options.model.tied, pipeline.logs, options.replays, run.patience, run.pace,
-    )  # fmt: skip
     engine = Engine(
-        Stage(model, me.stage, setup.stages, run.seed), seed=run.seed, dtype=getattr(torch, run.dtype),
-        share=1 / (setup.replicas * pipeline.micro_batches),
-    )  # fmt: skip
-    optimizer = AdamW(
-        partial(options.optimizer.rate_at, steps=run.steps), (options.optimizer.betas[0], options.optimizer.betas[1]),
-        options.optimizer.eps, options.optimizer.decay, options.optimizer.clip,
+        made.module(me.stage), me.stage, job.stages, made.loss, tied=made.tied,
+        prefix="" if made.named else f"{me.stage}.", seed=run.seed, share=1 / (job.replicas * job.micro_batches),
+        dtype=getattr(torch, run.dtype), device=device_of(run.device),
     )  # fmt: skip
 
     def connect(epoch: Epoch, waiting: Waiting) -> SocketTransport:
@@ -163,26 +127,21 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: B
             Board(client), client.host, setup.key, epoch.members, me, waiting, f"listens/{epoch.number}"
         )
         if epoch.number == 1:  # connections are made by their first use
-            near = [b for a, b in pairs(setup.stages, setup.replicas, job.tied) if a == me and b in epoch.members]
+            near = [b for a, b in pairs(job.stages, job.replicas, job.tied) if a == me and b in epoch.members]
             transport.warm_up(near)
         return transport
 
-    def opened() -> TextBatches:
-        """The data anew: after a restore, steps that were committed are read again."""
-        return TextBatches(
-            options.data.paths, options.data.length, setup.replicas, pipeline.micro_batches, setup.rows, run.seed
-        )
-
-    data = opened()
-    about = {"loader": data.state_dict(), "stages": setup.stages, "replicas": setup.replicas}
+    data = made.open()
+    about = {"loader": data.source.state_dict(), "stages": job.stages, "replicas": job.replicas}
     data.close()
+    _look(made, engine, me, board)
     saver = Checkpoints(
-        os.path.join(run.folder, "checkpoints"), me, engine.layout, board, every=run.save_every, keep=run.keep,
+        os.path.join(run.folder, CHECKPOINTS), me, engine.layout, board, every=run.save_every, keep=run.keep,
         about=about,
     )  # fmt: skip
     trainer = Trainer(
-        me, job, engine, optimizer, board, newest=lambda: beats.generation, connect=connect,
-        data=opened, saver=saver,
+        me, job, engine, made.rule, board, newest=lambda: beats.generation, connect=connect,
+        data=made.open, saver=saver,
         progress=_progress(setup, me, life, row, beats, board), since=board.generation(),
     )  # fmt: skip
     board.report("ready", worker=me, machine=setup.machine)
@@ -193,8 +152,33 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: B
     board.report("ended", worker=me, digest=digest(state), peak=trainer.peak, logs=trainer.logged)
 
 
+def _look(made: ResilientPipeline, engine: Engine, me: Worker, board: Board) -> None:
+    """What crosses the boundaries of this stage; the first worker of a stage that knows tells the next stage."""
+    import torch
+
+    from cedar.trainers.resilient.executor import Waiting
+    from cedar.trainers.resilient.model import Signature
+
+    def known(boundary: int) -> Signature | None:
+        told = board.take(f"boundary/{boundary}")
+        return None if told is None else Signature(tuple(told[0]), getattr(torch, told[1]))
+
+    waiting = Waiting(0, lambda: 0, made.run.patience)
+    if not engine.first:
+        engine.inputs = waiting.poll(lambda: known(me.stage - 1), f"what stage {me.stage - 1} gives")
+    engine.outputs = None if engine.last else known(me.stage)
+    if engine.outputs is None and not engine.last:
+        data = made.open()
+        engine.look(
+            data.inputs(0, (0, 0)) if engine.inputs is None else torch.zeros(engine.inputs[0], dtype=engine.inputs[1])
+        )
+        data.close()
+        assert engine.outputs is not None
+        board.put(f"boundary/{me.stage}", [engine.outputs.shape, str(engine.outputs.dtype).removeprefix("torch.")])
+
+
 def _progress(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: Board) -> Any:
-    number = me.stage * setup.replicas + me.replica
+    number = me.stage * setup.pipeline.group.replicas + me.replica
     fate = Fate(setup.mishaps, number, life)
 
     def progress(step: int, at: int, done: Instruction, waiting_for: Worker | None) -> None:

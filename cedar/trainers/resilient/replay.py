@@ -8,6 +8,7 @@ import torch
 
 from cedar.trainers.resilient.executor import Executor, Kept, Result, Transport
 from cedar.trainers.resilient.history import History, Key, Sources
+from cedar.trainers.resilient.model import Engine, Signature
 from cedar.trainers.resilient.schedule import Instruction, Kind, Schedule, Worker
 
 _KINDS: tuple[Kind, Kind, Kind] = ("F", "B_INPUT", "B_WEIGHT")
@@ -35,14 +36,18 @@ def send_logs(
 
 
 def expect_logs(
-    transport: Transport, schedule: Schedule, me: Worker, sources: Sources, shape: tuple[int, ...], dtype: torch.dtype,
-    shared: int,
+    transport: Transport, schedule: Schedule, me: Worker, sources: Sources, engine: Engine
 ) -> None:  # fmt: skip
     """Announce all that ``send_logs`` of others sends here."""
-    mine = keys_of(schedule, me)
+    mine, layout = keys_of(schedule, me), engine.layout
+    signatures = {
+        "outputs": engine.inputs, "gradients": engine.outputs, "tied": Signature((layout.tied,), layout.dtype)
+    }  # fmt: skip
     for step in sources.steps:
         for sender, what, _ in sources.messages(step, mine):
-            transport.expect(sender, *(((shared,), torch.float32) if what == "tied" else (shape, dtype)))
+            signature = signatures[what]
+            assert signature is not None, "the engine has looked at an input"
+            transport.expect(sender, *signature)
 
 
 def replay_step(

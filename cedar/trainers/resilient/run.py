@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -14,9 +13,10 @@ from typing import Any
 from cedar.errors import CedarError
 from cedar.trainers.common import links
 from cedar.trainers.common.checkpoint import newest, step_of
+from cedar.trainers.common.devices import device_of
 from cedar.trainers.common.folder import CHECKPOINTS, METRICS, check_folder, claim_folder
-from cedar.trainers.common.metrics import MetricsFile, finite
-from cedar.trainers.common.progress import progress
+from cedar.trainers.common.metrics import MetricsFile, OnMetrics, finite
+from cedar.trainers.common.progress import progress, say_choices
 from cedar.trainers.common.sealed import replacing
 from cedar.trainers.resilient.chaos import Mishap
 from cedar.trainers.resilient.control import store
@@ -24,8 +24,7 @@ from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.lead import Event, Lead
 from cedar.trainers.resilient.control.supervisor import Supervisor
 from cedar.trainers.resilient.manager import Manager
-from cedar.trainers.resilient.options import Options
-from cedar.trainers.resilient.planner import Problem
+from cedar.trainers.resilient.pipeline import ResilientPipeline
 from cedar.trainers.resilient.planning import Planning
 from cedar.trainers.resilient.process import Setup, preload, work
 
@@ -80,8 +79,8 @@ class StepRecord:
 class _Follower:
     """Reads how far the run is."""
 
-    def __init__(self, board: Board, setup: Setup) -> None:
-        self.board, self.setup = board, setup
+    def __init__(self, board: Board, replicas: int) -> None:
+        self.board, self.replicas = board, replicas
         self.step, self.line = 0, 0
         self.steps: list[tuple[int, float, float]] = []
 
@@ -91,7 +90,7 @@ class _Follower:
             self.step = step_of(lead.events[-1].why) if lead.events else 0
         while (when := self.board.take(f"done/{self.line}/{self.step}")) is not None:
             found: list[float] = []
-            for replica in range(self.setup.replicas):
+            for replica in range(self.replicas):
                 told = self.board.take(f"loss/{self.line}/{self.step}/{replica}") or []
                 found += [loss for _, _, loss in told]
                 self.board.forget(f"loss/{self.line}/{self.step}/{replica}")
@@ -101,58 +100,58 @@ class _Follower:
 
 
 def lead(
-    options: Options, stages: int, replicas: int, *, mishaps: Sequence[Mishap] = (), machines: int = 1,
-    listen: tuple[str, int] = ("127.0.0.1", 0), resume: bool = False, quiet: bool = False,
+    pipeline: ResilientPipeline, *, mishaps: Sequence[Mishap] = (), resume: bool = False, quiet: bool = False,
+    on_metrics: OnMetrics | None = None,
 ) -> Record:  # fmt: skip
     """Supervise this machine, and lead the run.
 
     Args:
-        options: of the run.
-        stages: of the pipeline.
-        replicas: of each stage.
+        pipeline: what is trained, and how.
         mishaps: failures on purpose.
-        machines: supervisors to wait for, this one among them.
-        listen: where the store is; port 0: any.
         resume: begin with the newest checkpoint of the folder.
         quiet: say nothing.
+        on_metrics: is given each line of the metrics.
 
     Raises:
         CedarError: the configuration is wrong, a worker does not start, or the run cannot go on.
     """
-    folder = os.path.join(options.run.folder, CHECKPOINTS)
-    check_folder(options.run.folder, "resilient", resume=resume)
+    run, group, stages = pipeline.run, pipeline.group, len(pipeline.stages)
+    folder, listen = os.path.join(run.folder, CHECKPOINTS), group.listen
+    assert pipeline.rows > 0
+    device = device_of(run.device)
+    check_folder(run.folder, "resilient", resume=resume)
     begin_at = newest(folder, thorough=True) if resume else ""
     name = f"{os.uname().nodename}-{os.getpid()}"
-    setup = Setup(options, stages, replicas, listen[0], listen[1], name, mishaps=mishaps)
-    assert setup.rows > 0
-    planning = _planning(setup)
-    claim_folder(options.run.folder, "resilient")
+    setup = Setup(pipeline, *listen, name, mishaps=mishaps)
+    plans = os.path.join(run.folder, "plans")
+    planning = Planning(pipeline.problem, plans, run.steps, calibrate=pipeline.pipeline.calibrate)
+    claim_folder(run.folder, "resilient")
     preload()
-    key = links.write_key(os.path.join(options.run.folder, KEY))
+    key = links.write_key(os.path.join(run.folder, KEY))
     process, port = store.start(*listen, key)
     supervisor = None
     try:
         setup = replace(setup, port=port, key=key)
         board = Board(store.connect(listen[0], port, key))
-        board.put("setup", _told(setup))
+        board.put("setup", pipeline.told)
         planning.publish(board)
         board.put("store", process.pid)
-        if machines > 1:
-            _say(f"workers can join at {listen[0]}:{port}")
+        if group.machines > 1:
+            say_choices([f"workers can join at {listen[0]}:{port}"])
         if not quiet:
-            pipeline = options.pipeline
-            _say(
-                f"steps: {step_of(begin_at)} to {options.run.steps}; {stages} stages of {replicas} workers, each with"
-                f" {options.run.threads} threads of torch on the CPU, {options.run.dtype}\n"
-                f"a step: {replicas} x {pipeline.micro_batches} micro-batches of {setup.rows} rows,"
-                f" {pipeline.mode}, {pipeline.reduction}, activations: {pipeline.memory}\nfolder: {options.run.folder}"
-            )
-        supervisor = Supervisor(setup.machine, board, stages * replicas, options.run.heartbeat, partial(work, setup))
+            how = pipeline.pipeline
+            threads = f"{run.threads} threads of torch on {device} ({run.device}, as asked), {run.dtype}"
+            cut = f"{group.replicas} x {how.micro_batches} micro-batches of {pipeline.rows} rows"
+            begun = f"steps: {step_of(begin_at)} to {run.steps}"
+            say_choices([f"{begun}; {stages} stages of {group.replicas} workers, each with {threads}"])
+            say_choices([f"a step: {cut}, {how.mode}, {how.reduction}, activations: {how.memory}"])
+            say_choices([f"folder: {run.folder}"])
+        supervisor = Supervisor(setup.machine, board, stages * group.replicas, run.heartbeat, partial(work, setup))
         chief = Lead(
-            board, stages, replicas, machines=machines, latest=partial(newest, folder),
-            begin_at=begin_at, silence=options.run.silence, alone=partial(_alone, setup),
+            board, stages, group.replicas, machines=group.machines, latest=partial(newest, folder),
+            begin_at=begin_at, silence=run.silence, alone=partial(_alone, pipeline),
         )  # fmt: skip
-        return _watch(setup, board, supervisor, chief, planning, quiet=quiet)
+        return _watch(setup, board, supervisor, chief, planning, quiet=quiet, on_metrics=on_metrics)
     except RuntimeError as error:  # the store's client raises these
         raise _storeless(error) from error
     finally:
@@ -162,18 +161,22 @@ def lead(
         process.kill()
         process.join()
         with suppress(OSError):
-            os.unlink(os.path.join(options.run.folder, KEY))
+            os.unlink(os.path.join(run.folder, KEY))
 
 
 def _watch(
-    setup: Setup, board: Board, supervisor: Supervisor, chief: Lead, planning: Planning, *, quiet: bool
-) -> Record:
-    follower = _Follower(board, setup)
-    manager = Manager(setup.options, board, chief, planning, partial(store.connect, setup.host, setup.port, setup.key))
+    setup: Setup, board: Board, supervisor: Supervisor, chief: Lead, planning: Planning, *, quiet: bool,
+    on_metrics: OnMetrics | None,
+) -> Record:  # fmt: skip
+    run, replicas = setup.pipeline.run, setup.pipeline.group.replicas
+    follower = _Follower(board, replicas)
+    manager = Manager(
+        setup.pipeline.pipeline.moves, board, chief, planning, partial(store.connect, setup.host, setup.port, setup.key)
+    )
     rejoins = sorted(mishap.step for mishap in setup.mishaps if mishap.what == "rejoin")
     told = shown = 0
-    metrics = MetricsFile(os.path.join(setup.options.run.folder, METRICS), step_of(chief.begin_at))
-    with progress("resilient", setup.options.run.steps, quiet=quiet) as say:
+    metrics = MetricsFile(os.path.join(run.folder, METRICS), step_of(chief.begin_at), on_metrics)
+    with progress("resilient", run.steps, quiet=quiet) as say:
         while not chief.over:
             supervisor.tick()
             chief.tick(supervisor.clock.now, follower.step)
@@ -190,7 +193,7 @@ def _watch(
                 told += 1
                 if not quiet and event.what != "start":
                     who = "" if event.worker is None else f" of {event.worker}"
-                    _say(f"generation {event.generation}: {event.what}{who} {event.why}")
+                    say_choices([f"generation {event.generation}: {event.what}{who} {event.why}"])
             supervisor.pause()
     follower.look(chief, metrics)
     see_off(board, chief, supervisor)
@@ -211,7 +214,7 @@ def _record(board: Board, chief: Lead, follower: _Follower, setup: Setup, manage
     for generation in range(1, chief.generation + 1):
         found = {str(w): board.take(f"recovery/{generation}/{w}") for w in board.epoch(generation).members}
         record.recoveries[str(generation)] = {worker: times for worker, times in found.items() if times}
-    for number in range(setup.stages * setup.replicas):
+    for number in range(chief.stages * chief.replicas):
         for life in range(len(setup.mishaps) + 1):
             happened = board.take(f"mishap/{number}/{life}")
             if happened is not None:
@@ -222,7 +225,7 @@ def _record(board: Board, chief: Lead, follower: _Follower, setup: Setup, manage
     return record
 
 
-def join(options: Options, host: str, port: int) -> None:
+def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
     """Supervise this machine in a run that another one leads; until the run is over.
 
     Raises:
@@ -231,19 +234,18 @@ def join(options: Options, host: str, port: int) -> None:
     """
     preload()
     try:
-        key = links.read_key(os.path.join(options.run.folder, KEY))
+        key = links.read_key(os.path.join(pipeline.run.folder, KEY))
         board = Board(store.connect(host, port, key))
         told = board.take("setup")
         if told is None:
             raise CedarError(f"the store at {host}:{port} has no run", fix="give the address of a run")
         name = f"{os.uname().nodename}-{os.getpid()}"
-        setup = Setup(options, told["stages"], told["replicas"], host, port, name, key)
-        if told != _told(setup):
+        if told != pipeline.told:
             raise CedarError("that run has another configuration", fix="join with the same file and settings")
-        supervisor = Supervisor(
-            setup.machine, board, setup.stages * setup.replicas, options.run.heartbeat, partial(work, setup)
-        )
-        _say(f"joined the run at {host}:{port}")
+        setup = Setup(pipeline, host, port, name, key)
+        rows = len(pipeline.stages) * pipeline.group.replicas
+        supervisor = Supervisor(name, board, rows, pipeline.run.heartbeat, partial(work, setup))
+        say_choices([f"joined the run at {host}:{port}"])
         try:
             while not board.take("over"):
                 supervisor.tick()
@@ -255,33 +257,13 @@ def join(options: Options, host: str, port: int) -> None:
         raise _storeless(error) from error
 
 
-def _told(setup: Setup) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(json.dumps(asdict(setup.options)))
-    return {"options": told, "stages": setup.stages, "replicas": setup.replicas}
-
-
-def _planning(setup: Setup) -> Planning:
-    """Plans by count of failures, kept with the run."""
-    options = setup.options
-    problem = Problem(
-        setup.stages, setup.replicas, options.pipeline.micro_batches, memory=options.pipeline.cap,
-        mode=options.pipeline.mode, tied=options.model.tied and setup.stages > 1,
-    )  # fmt: skip
-    folder = os.path.join(options.run.folder, "plans")
-    return Planning(problem, folder, options.run.steps, calibrate=options.pipeline.calibrate)
-
-
-def _alone(setup: Setup, lost: set[int]) -> bool:
+def _alone(pipeline: ResilientPipeline, lost: set[int]) -> bool:
     """Whether these stages can do their steps again alone: their neighbours, and who shares weights, are there."""
     needed = {stage + side for stage in lost for side in (-1, 1)}
-    if setup.options.model.tied:
-        needed |= {setup.stages - 1 - stage for stage in lost & {0, setup.stages - 1}}
-    return setup.options.replays and len(lost) < setup.stages and not needed & lost
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    stages = len(pipeline.stages)
+    if pipeline.tied is not None:
+        needed |= {stages - 1 - stage for stage in lost & {0, stages - 1}}
+    return pipeline.replays and len(lost) < stages and not needed & lost
 
 
 def _storeless(error: BaseException) -> CedarError:

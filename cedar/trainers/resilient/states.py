@@ -49,12 +49,12 @@ def send_state(transport: Transport, to: Worker, state: State, pending: Pending 
         transport.send(to, torch.frombuffer(bytearray(key), dtype=torch.uint8))
 
 
-def receive_state(transport: Transport, source: Worker, size: int, device: str) -> tuple[State, Pending | None]:
-    """What ``send_state`` sent; ``size`` is that of the stage's vector."""
+def receive_state(transport: Transport, source: Worker, like: torch.Tensor) -> tuple[State, Pending | None]:
+    """What ``send_state`` sent; ``like`` is a vector of the stage."""
     transport.expect(source, (6,), torch.int64)
     version, updates, before, before_updates, letters, skipped = transport.receive(source).tolist()
-    transport.expect(source, (size * (7 if letters else 3),), torch.float32)
-    parts = [part.clone() for part in torch.split(transport.receive(source).to(device), size)]
+    transport.expect(source, (len(like) * (7 if letters else 3),), like.dtype)
+    parts = [part.clone() for part in torch.split(transport.receive(source).to(like), len(like))]
     state = State(version, updates, *parts[:3])
     if not letters:
         return state, None

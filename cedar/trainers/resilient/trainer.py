@@ -17,7 +17,7 @@ from cedar.trainers.resilient.executor import Executor, Kept, Lost, Result, Supe
 from cedar.trainers.resilient.executor.run import Progress
 from cedar.trainers.resilient.history import History
 from cedar.trainers.resilient.job import Batches, Fenced, Job, Left, Saver
-from cedar.trainers.resilient.model import AdamW, Engine, State
+from cedar.trainers.resilient.model import Engine, Optimizer, State
 from cedar.trainers.resilient.planning import schedule_of
 from cedar.trainers.resilient.schedule import Instruction, Schedule, Worker, serve
 from cedar.trainers.resilient.states import Pending, receive_state, send_state
@@ -43,7 +43,7 @@ class Trainer:
     """
 
     def __init__(
-        self, me: Worker, job: Job, engine: Engine, optimizer: AdamW, board: Board, *, newest: Callable[[], int],
+        self, me: Worker, job: Job, engine: Engine, optimizer: Optimizer, board: Board, *, newest: Callable[[], int],
         connect: Callable[[Epoch, Waiting], Transport], data: Callable[[], Batches], saver: Saver | None = None,
         progress: Progress | None = None, since: int = 0,
     ) -> None:  # fmt: skip
@@ -137,7 +137,7 @@ class Trainer:
         if self.data is None:
             self.data = self.open()
             if self.me.stage in (0, self.job.stages - 1) and self.step < self.job.steps:
-                self.data.tokens(self.step, (0, 0))  # the way to the first batch may be long
+                self.data.inputs(self.step, (0, 0))  # the way to the first batch may be long
         self.executor = self.executor_of(transport)
         self.durations.begin(self.executor)
 
@@ -154,7 +154,7 @@ class Trainer:
         """For this generation, with the data."""
         assert self.data is not None
         executor = Executor(
-            self.me, self.engine, transport, self.data, self.job.rows, reduction=self.job.reduction,
+            self.me, self.engine, transport, self.data, reduction=self.job.reduction,
             progress=self.progress, pace=self.job.pace,
         )  # fmt: skip
         executor.on_compute = self._first_compute
@@ -210,8 +210,7 @@ class Trainer:
             for worker in joining:
                 send_state(transport, worker, self.state, self.pending)
         elif self.me in joining:
-            size = self.engine.layout.size
-            self.state, self.pending = receive_state(transport, peers[0], size, self.engine.device)
+            self.state, self.pending = receive_state(transport, peers[0], self.engine.begin.master)
             self._placed = True
             self.data = None
 

@@ -15,7 +15,7 @@ from cedar.trainers.resilient.schedule import Instruction, Worker
 from tests.trainers.resilient.toy_grid import Crew, Killed, job
 
 MODEL = Transformer(vocabulary=17, length=5, layers=3, width=8, heads=2, dropout=0.1)
-CLIP = 0.34  # some steps exceed it, and some do not
+CLIP = 0.4  # some steps exceed it, and some do not
 MODES = ["sync", "staggered"]
 pytestmark = pytest.mark.timeout(300)
 

@@ -12,7 +12,7 @@ from cedar.errors import CedarError
 from cedar.trainers.common.checkpoint import newest, read_index, step_of
 from cedar.trainers.resilient.checkpoint import Checkpoints
 from cedar.trainers.resilient.control.board import Board, Epoch
-from cedar.trainers.resilient.model import Engine, Stage, State
+from cedar.trainers.resilient.model import Engine, Stage, State, token_loss
 from cedar.trainers.resilient.schedule import Worker, grid
 from tests.trainers.resilient.toy_grid import MODEL, engine
 
@@ -36,7 +36,7 @@ def saved(folder: Path, version: int = 10, members: tuple[Worker, ...] = ALL) ->
 
 
 def loaded(folder: Path, stage: int, stages: int, seed: int = 1) -> State:
-    mine = Engine(Stage(MODEL, stage, stages))
+    mine = Engine(Stage(MODEL, stage, stages), stage, stages, token_loss, tied="tokens.weight")
     board = Board(HashStore())
     part = Checkpoints(str(folder), Worker(stage, 0), mine.layout, board, about={"loader": {"seed": seed}})
     return part.load(newest(str(folder)))
@@ -50,7 +50,7 @@ def test_a_checkpoint_loads_into_as_many_stages_or_others(tmp_path: Path) -> Non
         assert torch.equal(again.master, states[stage].master)
         assert torch.equal(again.second, states[stage].second)
     whole = loaded(tmp_path, 0, 1)
-    pieces = Engine(Stage(MODEL, 0, 1)).layout.pieces(whole.first)
+    pieces = Engine(Stage(MODEL, 0, 1), 0, 1, token_loss).layout.pieces(whole.first)
     for stage in range(2):
         for name, piece in engine(stage).layout.pieces(states[stage].first).items():
             assert torch.equal(pieces[name], piece)

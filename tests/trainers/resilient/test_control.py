@@ -19,9 +19,10 @@ from cedar.trainers.resilient.control.lead import Lead
 from cedar.trainers.resilient.executor import Lost, Superseded, Waiting
 from cedar.trainers.resilient.executor.sockets import SocketTransport
 from cedar.trainers.resilient.options import DataOptions, Options, RunOptions
-from cedar.trainers.resilient.process import Setup
+from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.run import KEY, join, see_off
 from cedar.trainers.resilient.schedule import Worker, grid
+from cedar.trainers.resilient.text import text_pipeline
 
 ALL = tuple(grid(2, 2))
 
@@ -320,14 +321,12 @@ def test_the_store_stays_until_the_other_supervisors_have_left() -> None:
 
 
 def test_a_supervisor_that_joined_says_when_it_leaves(tmp_path: Path) -> None:
-    from cedar.trainers.resilient.run import _told
-
-    made = Options(DataOptions("none.txt", 8, 8), run=RunOptions(folder=str(tmp_path)))
+    made = text_pipeline(Options(DataOptions("none.txt", 8, 8), run=RunOptions(folder=str(tmp_path))), 2, Workers())
     key = links.write_key(str(tmp_path / KEY))
     process, port = store.start("127.0.0.1", 0, key)
     try:
         board = Board(store.connect("127.0.0.1", port, key))
-        board.put("setup", _told(Setup(made, 2, 2, "", 0, "")))
+        board.put("setup", made.told)
         board.put("over", True)
         join(made, "127.0.0.1", port)
         name = (board.take("report/1") or {})["machine"]

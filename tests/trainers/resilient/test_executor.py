@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedar.trainers.resilient.executor import Executor, Fifo, FifoTransport, Kept, Lost, Waiting
+from cedar.trainers.resilient.model import Signature
 from cedar.trainers.resilient.planner import Problem, one_f_one_b, plan, zero_bubble
 from cedar.trainers.resilient.schedule import Worker, grid, validate
 from tests.trainers.resilient.toy_grid import MODEL, Tokens, engine, once
@@ -36,7 +37,7 @@ def reference(stage: int) -> torch.Tensor:
     for replica in range(2):
         for micro_batch in range(3):
             key = replica, micro_batch
-            sent = first.forward(0, key, Tokens().tokens(0, key), None)
+            sent = first.forward(0, key, Tokens().inputs(0, key), None)
             last.forward(0, key, sent, Tokens().targets(0, key))
             first.backward_input(key, last.backward_input(key, None))
             rows = first.backward_weight(key), last.backward_weight(key)
@@ -125,9 +126,10 @@ def test_a_message_of_another_shape_is_told() -> None:
 
 def test_unequal_stages_are_told_before_anything_is_sent() -> None:
     schedule = plan(Problem(2, 1, 1)).schedule
-    worker, fifo = Worker(0, 0), Fifo()
-    executor = Executor(worker, engine(0), FifoTransport(fifo, worker, Waiting(0, lambda: 0, 5)), Tokens(), rows=3)
-    with pytest.raises(Lost, match="stages must take and give activations of one shape"):
+    worker, fifo, mine = Worker(0, 0), Fifo(), engine(0)
+    mine.outputs = Signature((3, 5, 8), torch.float32)
+    executor = Executor(worker, mine, FifoTransport(fifo, worker, Waiting(0, lambda: 0, 5)), Tokens())
+    with pytest.raises(Lost, match="must give activations of one shape"):
         executor.run(schedule, 0, Kept(0))
     assert not fifo.log
 

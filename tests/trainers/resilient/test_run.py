@@ -24,8 +24,9 @@ from cedar.trainers.resilient import command, report
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.options import Options
-from cedar.trainers.resilient.process import Setup
+from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.run import KEY
+from cedar.trainers.resilient.text import text_pipeline
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -67,23 +68,24 @@ def file(tmp_path: Path) -> Path:
 
 def reference(path: Path, changes: list[str]) -> dict[int, str]:
     """The digest of each stage's weights after a run in one process, without schedules, groups and failures."""
-    from cedar.trainers.resilient.data import TextBatches
-    from cedar.trainers.resilient.model import AdamW, Engine, Stage, Transformer
+    from cedar.trainers.resilient.model import AdamW, Engine
     from cedar.trainers.resilient.trainer import digest
 
     options = config.load(str(path), Options, changes)
-    model = Transformer(256, 8, 2, 8, 2, 0.1, True)
-    engines = [Engine(Stage(model, stage, 2, 0), seed=0, share=1 / 4) for stage in range(2)]
+    pipeline = text_pipeline(options, 2, Workers(2))
+    engines = [
+        Engine(pipeline.module(stage), stage, 2, pipeline.loss, tied=pipeline.tied, share=1 / 4) for stage in range(2)
+    ]
     states = [engine.begin for engine in engines]
     optimizer = AdamW(lambda step: options.optimizer.rate_at(step, options.run.steps), clip=options.optimizer.clip)
-    data = TextBatches(options.data.paths, 8, 2, 2, 2, 0)
+    data = pipeline.open()
     shared = engines[0].layout.tied
     for step in range(options.run.steps):
         totals = [torch.zeros(engine.layout.size) for engine in engines]
         for engine, state in zip(engines, states, strict=True):
             engine.load(state)
         for key in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            sent = engines[0].forward(step, key, data.tokens(step, key), None)
+            sent = engines[0].forward(step, key, data.inputs(step, key), None)
             engines[1].forward(step, key, sent, data.targets(step, key))
             engines[0].backward_input(key, engines[1].backward_input(key, None))
             rows = [engine.backward_weight(key) for engine in engines]
@@ -143,14 +145,14 @@ def test_the_example_runs_with_the_defaults_of_the_command() -> None:
     chosen = parser.parse_args([example])
     options = config.load(chosen.config, Options, chosen.changes)
     for stages, replicas in ((chosen.stages, chosen.replicas), (3, 3)):  # and as its head says
-        assert Setup(options, stages, replicas, "", 0, "").rows > 0
+        assert text_pipeline(options, stages, Workers(replicas)).rows > 0
 
 
-def test_a_gpu_is_refused_in_a_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It would have hung: receives that are posted ahead of computing block NCCL's streams."""
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_told_in_a_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "resilient", str(file), "run.device=cuda"]) == 1
     told = capsys.readouterr().err
-    assert "device is 'cuda', and workers send to each other on the CPU alone: give 'cpu'" in told
+    assert "run.device is 'cuda', and torch sees 0 GPUs" in told
     assert "Traceback" not in told
 
 
@@ -179,9 +181,7 @@ def test_kills_a_lost_stage_and_an_endless_loop_change_no_bit(file: Path, tmp_pa
     assert len({one["digest"] for one in again["ended"].values()}) == 1
 
     with pytest.raises(CedarError, match="holds the files of another run"):
-        from cedar.trainers.resilient import run
-
-        run.lead(config.load(str(file), Options, changes), 2, 2)
+        text_pipeline(config.load(str(file), Options, changes), 2, Workers(2)).train()
 
 
 @LONG

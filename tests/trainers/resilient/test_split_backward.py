@@ -1,7 +1,10 @@
-"""The backward in two parts gives, bit for bit, what torch gives in one; dropout belongs to the micro-batch."""
+"""The backward in two parts gives, bit for bit, what torch gives in one, for any module; what is drawn belongs to the
+micro-batch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,32 +12,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cedar.trainers.resilient.model import AdamW, Layout, Place, Stage, State, dropout
-from cedar.trainers.resilient.model.split import Linear, WeightQueue
+from cedar.errors import CedarError
+from cedar.trainers.common.digest import keyed
+from cedar.trainers.resilient.model import AdamW, Engine, Layout, Stage, State
+from cedar.trainers.resilient.model.split import backward_input
 from tests.trainers.resilient.toy_grid import MODEL, Tokens, engine
-
-
-def fused(stage: Stage, x: torch.Tensor, targets: torch.Tensor | None, gradient: torch.Tensor | None) -> Stage:
-    """A stage's gradients by torch's own layers, in one backward; they are left in ``.grad``."""
-
-    def run(self: Linear, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x, self.weight, self.bias)
-
-    patch = pytest.MonkeyPatch()
-    patch.setattr("cedar.trainers.resilient.model.split.Linear.forward", run)
-    patch.setattr(
-        "cedar.trainers.resilient.model.stage.linear", lambda x, weight, bias, queue: functional.linear(x, weight, bias)
-    )
-    patch.setattr(
-        "cedar.trainers.resilient.model.split.Embedding.forward", lambda self, i: functional.embedding(i, self.weight)
-    )
-    with patch.context():
-        found = stage(x, Place(3, 0, 1, 2))
-        if targets is not None:
-            found = functional.cross_entropy(found.flatten(0, 1), targets.flatten()) * (1 / 6)
-        found.backward(gradient)
-    patch.undo()
-    return stage
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -42,8 +24,8 @@ def fused(stage: Stage, x: torch.Tensor, targets: torch.Tensor | None, gradient:
 def test_two_parts_are_bitwise_equal_to_one(number: int, stages: int, tied: bool) -> None:
     model = replace(MODEL, tied=tied)
     mine = engine(number, stages, model)
-    first, last = mine.stage.first, mine.stage.last
-    x = Tokens().tokens(0, (1, 2)) if first else torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1))
+    first, last = mine.first, mine.last
+    x = Tokens().inputs(0, (1, 2)) if first else torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1))
     targets = Tokens().targets(0, (1, 2)) if last else None
     gradient = None if last else torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(2))
 
@@ -53,28 +35,83 @@ def test_two_parts_are_bitwise_equal_to_one(number: int, stages: int, tied: bool
 
     whole = Stage(model, number, stages)
     again = x if first else x.clone().requires_grad_()
-    fused(whole, again, targets, gradient)
+    with keyed("cpu", 3, number, 0, 1, 2):
+        found = whole(again)
+    if targets is not None:
+        found = functional.cross_entropy(found.flatten(0, 1), targets.flatten()) * (1 / 6)
+    found.backward(gradient)
     named = {name: p.grad for name, p in whole.named_parameters()}
     assert all(gradient is not None for gradient in named.values())
-    if stages > 1 or not tied:
-        assert torch.equal(row, mine.layout.gather(named))
-    else:  # one table used twice: torch adds its two gradients in another order
-        assert torch.allclose(row, mine.layout.gather(named))
+    assert torch.equal(row, mine.layout.gather(named))
     assert first or torch.equal(of_input, again.grad)
+
+
+class Twice(nn.Module):
+    """One weight at two depths, a branch, several outputs of one operation, a parameter that is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.unused = nn.Linear(4, 4), nn.Parameter(torch.ones(3))
+        self.place, self.norm = nn.Parameter(torch.randn(4)), nn.LayerNorm(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, two = self.inner(x + self.place).chunk(2, -1)
+        found: torch.Tensor = self.norm(self.inner(torch.cat([two.tanh(), one], -1)) + x * self.place)
+        return found
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Twice,
+        lambda: nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.GELU(), nn.Conv2d(4, 2, 1)),
+        lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
+        lambda: nn.GRU(4, 4, batch_first=True),
+        lambda: nn.MultiheadAttention(4, 2, batch_first=True),
+        nn.Identity,
+    ],
+)
+def test_the_parts_of_foreign_modules_are_those_of_torch(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    module = make().double()
+    shape = (2, 4, 5, 5) if isinstance(module, nn.Sequential) else (2, 5, 4)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        found = module(x, x, x) if isinstance(module, nn.MultiheadAttention) else module(x)
+        total: torch.Tensor = (found[0] if isinstance(found, tuple) else found).square().sum()
+        return total
+
+    x, again = (torch.randn(shape, generator=torch.Generator().manual_seed(1)).double().requires_grad_() for _ in "ab")
+    weights = list(module.parameters())
+    of_input, later = backward_input(run(x), None, x, weights)
+    assert all(weight.grad is None for weight in weights)
+    found = dict(later())
+    run(again).backward()
+    assert torch.equal(of_input, again.grad)
+    for number, weight in enumerate(weights):
+        assert (number in found) == (weight.grad is not None)
+        if weight.grad is not None:
+            torch.testing.assert_close(found[number], weight.grad, rtol=1e-14, atol=1e-14)
+
+
+def test_what_makes_it_matter_who_works_is_refused() -> None:
+    counting = Engine(nn.BatchNorm1d(4), 0, 2, functional.mse_loss)
+    with pytest.raises(CedarError, match="stage 0 changes a buffer while it computes"):
+        counting.forward(0, (0, 0), torch.randn(3, 4))
+    several = Engine(nn.GRU(4, 4), 0, 2, functional.mse_loss)
+    with pytest.raises(CedarError, match="stage 0 gave tuple"):
+        several.forward(0, (0, 0), torch.randn(2, 3, 4))
+    with pytest.raises(CedarError, match="stage 1 has no parameter 'table' to share"):
+        Engine(nn.Linear(2, 2), 1, 2, functional.mse_loss, tied="table")
 
 
 def test_the_first_stage_loses_no_weight_gradient() -> None:
     """Its input wants no gradient: asking only for the gradient of the input would skip the layers."""
     mine = engine(0)
-    mine.forward(0, (0, 0), Tokens().tokens(0, (0, 0)), None)
+    mine.forward(0, (0, 0), Tokens().inputs(0, (0, 0)))
     mine.backward_input((0, 0), torch.ones(2, 5, 8))
     pieces = mine.layout.pieces(mine.backward_weight((0, 0)))
     assert all(piece.abs().sum() > 0 for piece in pieces.values())
-
-    queue = WeightQueue()
-    layer = Linear(3, 2, queue)
-    layer(torch.ones(4, 3)).sum().backward()
-    assert len(queue.take()) == 1
 
 
 def test_activations_live_from_f_to_the_end_of_b_weight() -> None:
@@ -90,13 +127,18 @@ def test_activations_live_from_f_to_the_end_of_b_weight() -> None:
 
 
 def test_dropout_depends_on_every_part_of_its_key() -> None:
-    x, place = torch.ones(64), Place(1, 2, 3, 4)
-    base = dropout(x, 0.5, "a", place)
-    assert torch.equal(base, dropout(x, 0.5, "a", place))
-    for other in (place._replace(**{name: 9}) for name in Place._fields):
-        assert not torch.equal(base, dropout(x, 0.5, "a", other))
-    assert not torch.equal(base, dropout(x, 0.5, "b", place))
-    assert torch.equal(dropout(x, 0.5, "a", None), x)
+    drop = nn.Dropout(0.5)
+
+    def drawn(seed: int, stage: int, step: int, replica: int, micro_batch: int) -> torch.Tensor:
+        made = Engine(nn.Sequential(drop), stage, 9, functional.mse_loss, seed=seed)
+        return made.forward(step, (replica, micro_batch), torch.ones(64))
+
+    place, before = (1, 2, 3, 4, 5), torch.get_rng_state()
+    assert torch.equal(drawn(*place), drawn(*place))
+    for at in range(5):
+        other = [7 if at == n else value for n, value in enumerate(place)]
+        assert not torch.equal(drawn(*place), drawn(*other))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_model_is_the_same_however_it_is_cut() -> None:
@@ -117,7 +159,7 @@ def test_bf16_stages_keep_float32_master_weights() -> None:
 
 def test_adamw_is_torchs() -> None:
     layer = nn.Linear(3, 2)
-    layout = Layout.of(layer)
+    layout = Layout.of(dict(layer.named_parameters()), None)
     state = State.begin(layout.gather(dict(layer.named_parameters())))
     groups = [{"params": [layer.weight], "weight_decay": 0.1}, {"params": [layer.bias], "weight_decay": 0.0}]
     theirs = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95))

@@ -14,12 +14,12 @@ from torch._C._distributed_c10d import HashStore
 from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
 from cedar.trainers.resilient.executor import Executor, Fifo, FifoTransport, Kept, Result, Waiting
 from cedar.trainers.resilient.job import Job
-from cedar.trainers.resilient.model import AdamW, Engine, Stage, State, Transformer
+from cedar.trainers.resilient.model import AdamW, Engine, Stage, State, Transformer, token_loss
 from cedar.trainers.resilient.schedule import Instruction, Schedule, Worker, grid
 from cedar.trainers.resilient.trainer import Trainer, digest
 
 MODEL = Transformer(vocabulary=17, length=5, layers=2, width=8, heads=2, dropout=0.1)
-JOB = Job(stages=2, replicas=2, micro_batches=3, rows=2, steps=4, patience=60)
+JOB = Job(stages=2, replicas=2, micro_batches=3, steps=4, patience=60)
 
 
 class Tokens:
@@ -33,7 +33,7 @@ class Tokens:
         seeded = torch.Generator().manual_seed(step * 1000 + key[0] * 50 + key[1])
         return torch.randint(0, 17, (2, 6), generator=seeded)
 
-    def tokens(self, step: int, key: tuple[int, int]) -> torch.Tensor:
+    def inputs(self, step: int, key: tuple[int, int]) -> torch.Tensor:
         return self._rows(step, key)[:, :-1]
 
     def targets(self, step: int, key: tuple[int, int]) -> torch.Tensor:
@@ -85,7 +85,11 @@ class Saver:
 
 def engine(stage: int, stages: int = 2, model: Transformer = MODEL, **more: Any) -> Engine:
     """One stage's, with its first weights loaded."""
-    made = Engine(Stage(model, stage, stages), seed=3, share=1 / 6, **more)
+    tied = "tokens.weight" if model.tied else None
+    made = Engine(Stage(model, stage, stages), stage, stages, token_loss, tied=tied, seed=3, share=1 / 6, **more)
+    made.look(
+        Tokens().inputs(0, (0, 0)) if stage == 0 else torch.zeros(2, model.length, model.width, dtype=more.get("dtype"))
+    )
     made.load(made.begin)
     return made
 
@@ -100,7 +104,7 @@ def once(schedule: Schedule, model: Transformer = MODEL, kept: Mapping[Worker, K
         try:
             transport = FifoTransport(fifo, worker, Waiting(0, lambda: len(errors), 60))
             mine = engine(worker.stage, schedule.stages, model)
-            executor = Executor(worker, mine, transport, Tokens(), 2, **more)
+            executor = Executor(worker, mine, transport, Tokens(), **more)
             found[worker] = executor.run(schedule, 0, kept[worker] if kept else Kept(0))
         except BaseException as error:  # noqa: BLE001 - raised below
             errors.append(error)

@@ -20,7 +20,7 @@ Row: TypeAlias = tuple[int, int, int]  # replica, micro-batch, stage
 
 def reduce(
     transport: Transport, me: Worker, group: Sequence[Worker], rows: Mapping[Row, torch.Tensor],
-    owners: Mapping[Row, Worker], size: int,
+    owners: Mapping[Row, Worker], like: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
     """The sum of the rows of all workers in the order of their keys, the same bits whoever has which row.
 
@@ -28,22 +28,21 @@ def reduce(
         transport: to the others.
         me: this worker.
         group: all who meet, in the same order everywhere.
-        rows: this worker's, float32 ``[size]`` each.
+        rows: this worker's, ``[size]`` each.
         owners: who has which row.
-        size: of a row.
+        like: of the size, the dtype and the device of a row.
 
     Returns:
-        float32 ``[size]``.
+        ``[size]``.
     """
-    keys = sorted(owners)
+    keys, size = sorted(owners), len(like)
     parts = bounds(size, len(group))
     held = {worker: [key for key in keys if owners[key] == worker] for worker in group}
     here = parts[group.index(me)]
-    device = next(iter(rows.values())).device if rows else torch.device("cpu")
     for other in group:
         if other != me and held[other]:
-            transport.expect(other, (len(held[other]), here.stop - here.start), torch.float32)
-    mine = torch.stack([rows[key] for key in held[me]]) if held[me] else torch.empty(0, size, device=device)
+            transport.expect(other, (len(held[other]), here.stop - here.start), like.dtype)
+    mine = torch.stack([rows[key] for key in held[me]]) if held[me] else like.new_empty(0, size)
     for other, part in zip(group, parts, strict=True):
         if other != me and held[me]:
             transport.send(other, mine[:, part.start : part.stop].contiguous())
@@ -51,7 +50,7 @@ def reduce(
     for other in group:
         if other != me and held[other]:
             slices.update(zip(held[other], transport.receive(other), strict=True))
-    total = torch.zeros(here.stop - here.start, device=device)
+    total = like.new_zeros(here.stop - here.start)
     for key in keys:
         total += slices[key]
     return _exchange(transport, me, group, total, parts)
@@ -62,7 +61,7 @@ def _exchange(
 ) -> torch.Tensor:
     for other, part in zip(group, parts, strict=True):
         if other != me:
-            transport.expect(other, (len(part),), torch.float32)
+            transport.expect(other, (len(part),), mine.dtype)
             transport.send(other, mine)
     return torch.cat([mine if other == me else transport.receive(other) for other in group])
 

@@ -6,25 +6,25 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from cedar.trainers.resilient.executor.kept import Kept, Key
 from cedar.trainers.resilient.executor.reduction import Reduction, Row, reduce
 from cedar.trainers.resilient.executor.transport import Lost, Transport
-from cedar.trainers.resilient.model import Engine
+from cedar.trainers.resilient.model import Engine, Signature
 from cedar.trainers.resilient.schedule import COMPUTING, RECEIVING, Instruction, Schedule, Worker
 
 
 class Data(Protocol):
     """Micro-batches by where they are in the run: the same for every worker that asks."""
 
-    def tokens(self, step: int, key: Key) -> torch.Tensor:
-        """int64 ``[rows, length]``."""
+    def inputs(self, step: int, key: Key) -> Any:
+        """What the first stage takes."""
 
-    def targets(self, step: int, key: Key) -> torch.Tensor:
-        """int64 ``[rows, length]``."""
+    def targets(self, step: int, key: Key) -> Any:
+        """What the loss takes beside the last stage's output."""
 
 
 class Progress(Protocol):
@@ -47,7 +47,7 @@ class Result:
     """What a list led to.
 
     Args:
-        gradient: the sum over the stage, float32 ``[size]``; None where the stage only served.
+        gradient: the sum over the stage, ``[size]``; None where the stage only served.
         norm: sum of its squares, shared elements counted at the first stage only.
         losses: of this worker's micro-batches, at the last stage.
     """
@@ -65,7 +65,6 @@ class Executor:
         engine: computes.
         transport: to the others of this generation.
         data: for the first and the last stage.
-        rows: of a micro-batch.
         reduction: ``exact``: gradients are added in the order (replica, micro-batch), the same bits whoever worked
             them; ``fast``: each worker adds up its own first.
         progress: called before each instruction, and when one begins to wait.
@@ -73,11 +72,10 @@ class Executor:
     """
 
     def __init__(
-        self, me: Worker, engine: Engine, transport: Transport, data: Data, rows: int, *,
+        self, me: Worker, engine: Engine, transport: Transport, data: Data, *,
         reduction: Reduction = "exact", progress: Progress | None = None, pace: float = 0.0,
     ) -> None:  # fmt: skip
         self.me, self.engine, self.transport, self.data = me, engine, transport, data
-        self.shape = engine.boundary(rows)
         self.reduction, self.pace = reduction, pace
         self.progress: Progress = progress or (lambda _step, _at, _done, _waiting: None)
         self.records: list[Done] | None = None
@@ -107,7 +105,7 @@ class Executor:
         norm = 0.0
         for done in schedule.work[self.me]:
             if done.kind in RECEIVING:
-                self.transport.expect(done.other(self.me), self.shape, self.engine.dtype)
+                self.transport.expect(done.other(self.me), *self._signature(done.kind))
         for at, done in enumerate(schedule.work[self.me]):
             kind, key = done.kind, (done.replica, done.micro_batch)
             waiting_for = done.other(self.me) if kind in RECEIVING else None
@@ -149,11 +147,10 @@ class Executor:
         self.on_compute()
         end = time.perf_counter() + self.pace * (2 if kind == "B" else 1)
         if kind == "F":
-            x = self.data.tokens(step, key) if engine.stage.first else inputs.pop(key)
-            assert x is not None, "it was received before"
-            targets = self.data.targets(step, key) if engine.stage.last else None
+            x = self.data.inputs(step, key) if engine.first else inputs.pop(key)
+            targets = self.data.targets(step, key) if engine.last else None
             kept.outputs[key] = engine.forward(step, key, x, targets)
-            if targets is not None:
+            if engine.last:
                 kept.losses[key] = engine.losses[key]
         if kind in {"B_INPUT", "B"}:
             kept.gradients[key] = engine.backward_input(key, gradients.pop(key, None))
@@ -169,12 +166,19 @@ class Executor:
         if self.pace:
             time.sleep(max(0.0, end - time.perf_counter()))
 
+    def _signature(self, kind: str) -> Signature:
+        """Of what is sent or received: activations and their gradients are alike on both sides of a boundary."""
+        found = self.engine.outputs if kind in {"SEND_F", "RECV_B"} else self.engine.inputs
+        assert found is not None, "the engine has looked at an input"
+        return found
+
     def _send(self, done: Instruction, message: torch.Tensor | None) -> None:
-        if message is None or tuple(message.shape) != self.shape or message.dtype != self.engine.dtype:
-            found = "nothing" if message is None else f"{list(message.shape)} {message.dtype}"
+        expected = self._signature(done.kind)
+        if message is None or Signature.of(message) != expected:
+            found = "nothing" if message is None else str(Signature.of(message))
             raise Lost(
-                f"{self.me} should {done}, {list(self.shape)} {self.engine.dtype}, and has {found}",
-                fix="stages must take and give activations of one shape",
+                f"{self.me} should {done}, {expected}, and has {found}",
+                fix="a stage must give activations of one shape for all micro-batches",
             )
         self.transport.send(done.other(self.me), message.contiguous())
 
@@ -186,19 +190,22 @@ class Executor:
             kept: this worker's.
             logged: the sum of the part that another stage shares, where it is known.
         """
-        layout, stage, last = self.engine.layout, self.me.stage, schedule.stages - 1
+        stage, last = self.me.stage, schedule.stages - 1
         peers = schedule.peers(stage)
         rows, owners = self._rows(schedule, kept, [stage])
-        shared = layout.tied
+        shared = self.engine.layout.tied
+        like = self.engine.begin.master
         found = reduce(
-            self.transport, self.me, peers, {k: row[shared:] for k, row in rows.items()}, owners, layout.size - shared
+            self.transport, self.me, peers, {k: row[shared:] for k, row in rows.items()}, owners, like[shared:]
         )
         if shared and logged is not None:
             found = torch.cat([logged.to(found), found])
         elif shared:
             both = schedule.peers(0) + schedule.peers(last)
             _, owners = self._rows(schedule, kept, [0, last])
-            tied = reduce(self.transport, self.me, both, {k: row[:shared] for k, row in rows.items()}, owners, shared)
+            tied = reduce(
+                self.transport, self.me, both, {k: row[:shared] for k, row in rows.items()}, owners, like[:shared]
+            )
             found = torch.cat([tied, found])
         counted = found if stage == 0 else found[shared:]
         return found, float((counted * counted).sum())

@@ -1,9 +1,10 @@
-"""A transformer in stages, whose backward comes in two parts."""
+"""Stages whose backward comes in two parts, their weights and optimizer."""
 
-from cedar.trainers.resilient.model.dropout import Place, dropout
-from cedar.trainers.resilient.model.engine import Engine
+from cedar.trainers.resilient.model.engine import Engine, Key, Loss, Signature
 from cedar.trainers.resilient.model.layout import Layout
-from cedar.trainers.resilient.model.stage import Stage, Transformer
-from cedar.trainers.resilient.model.state import AdamW, State
+from cedar.trainers.resilient.model.stage import Stage, Transformer, token_loss
+from cedar.trainers.resilient.model.state import AdamW, Optimizer, State
 
-__all__ = ["AdamW", "Engine", "Layout", "Place", "Stage", "State", "Transformer", "dropout"]
+__all__ = [
+    "AdamW", "Engine", "Key", "Layout", "Loss", "Optimizer", "Signature", "Stage", "State", "Transformer", "token_loss",
+]  # fmt: skip

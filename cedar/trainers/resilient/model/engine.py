@@ -1,44 +1,86 @@
-"""What a worker computes: F, B_INPUT and B_WEIGHT of micro-batches, on one stage."""
+"""What a worker computes: F, B_INPUT and B_WEIGHT of micro-batches, on one stage, which may be any module."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch.nn import functional
+from torch import nn
+from torch.utils import _pytree as pytree
 
-from cedar.trainers.resilient.model.dropout import Place
+from cedar.errors import CedarError
+from cedar.trainers.common.digest import keyed
 from cedar.trainers.resilient.model.layout import Layout
-from cedar.trainers.resilient.model.stage import Stage
+from cedar.trainers.resilient.model.split import Found, backward_input
 from cedar.trainers.resilient.model.state import State
 
 Key = tuple[int, int]
+Loss = Callable[[torch.Tensor, Any], torch.Tensor]
+
+
+class Signature(NamedTuple):
+    """What crosses a boundary of stages: a tensor of this shape and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{list(self.shape)} {self.dtype}"
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Signature:
+        return cls(tuple(tensor.shape), tensor.dtype)
 
 
 class Engine:
     """One stage, and the activations of the micro-batches that are in work.
 
+    What the stage draws, in dropout for instance, follows from the micro-batch, never from who works it.
+
     Args:
-        stage: its weights are replaced by those of a state.
-        seed: of dropout.
-        share: what a micro-batch's mean loss is multiplied with: 1 / (replicas * micro-batches).
-        dtype: of weights and activations.
+        module: from a tensor to a tensor; its weights are replaced by those of a state.
+        stage: its number.
+        stages: how many there are.
+        loss: of the last stage's output and the targets: a mean over the rows of a micro-batch.
+        tied: a parameter that the first and the last stage share, by its name in both.
+        prefix: of the names of its parameters, so that no two stages have one name.
+        seed: of what it draws.
+        share: what a micro-batch's loss is multiplied with: 1 / (replicas * micro-batches).
+        dtype: of weights and activations; None: as they are.
         device: of both.
+
+    Raises:
+        CedarError: ``tied`` names no parameter.
+
+    ``inputs`` and ``outputs`` are what the stage takes from the one before it, and gives to the next.
     """
 
     def __init__(
-        self, stage: Stage, *, seed: int = 0, share: float = 1.0, dtype: torch.dtype = torch.float32,
-        device: str = "cpu",
+        self, module: nn.Module, stage: int, stages: int, loss: Loss, *, tied: str | None = None, prefix: str = "",
+        seed: int = 0, share: float = 1.0, dtype: torch.dtype | None = None, device: torch.device | str = "cpu",
     ) -> None:  # fmt: skip
-        self.stage, self.seed, self.share, self.dtype, self.device = stage, seed, share, dtype, device
-        shared = "tokens.weight" if stage.model.tied and stage.first != stage.last else None
-        self.layout = Layout.of(stage, shared)
-        self.begin = State.begin(self.layout.gather(dict(stage.named_parameters())).to(device))
-        stage.to(device=device, dtype=dtype)
-        self._names = {parameter: name for name, parameter in stage.named_parameters()}
-        self._kept: dict[Key, tuple[torch.Tensor | None, torch.Tensor]] = {}
-        self._waiting: dict[Key, tuple[list[Callable[[], Any]], dict[str, torch.Tensor]]] = {}
+        self.module, self.number, self.loss = module, stage, loss
+        self.first, self.last = stage == 0, stage == stages - 1
+        self.seed, self.share, self.dtype, self.device = seed, share, dtype, torch.device(device)
+        named = {f"{prefix}{name}": p for name, p in module.named_parameters() if p.requires_grad}
+        shared = f"{prefix}{tied}" if tied is not None and self.first != self.last else None
+        if shared is not None and shared not in named:
+            raise CedarError(
+                f"stage {stage} has no parameter {tied!r} to share with the other end of the pipeline",
+                fix="name one that the first and the last stage have",
+            )
+        kinds = [p.dtype for p in named.values()]
+        master = torch.float64 if torch.float64 in ([dtype] if dtype else kinds) else torch.float32
+        self.layout = Layout.of(named, shared, master)
+        self.begin = State.begin(self.layout.gather(named).to(self.device))
+        module.to(device=self.device, dtype=dtype)
+        self.names = list(named)
+        self.parameters = list(named.values())
+        self.inputs: Signature | None = None
+        self.outputs: Signature | None = None
+        self._kept: dict[Key, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._waiting: dict[Key, Callable[[], Found]] = {}
         self.losses: dict[Key, float] = {}
 
     @property
@@ -46,61 +88,86 @@ class Engine:
         """Micro-batches whose activations are kept."""
         return len(self._kept) + len(self._waiting)
 
-    def boundary(self, rows: int) -> tuple[int, ...]:
-        """The shape of what stages give to each other, for micro-batches of so many rows."""
-        return rows, self.stage.model.length, self.stage.model.width
+    def look(self, x: Any) -> None:
+        """Find out what crosses the boundaries, from an input of the stage: it computes, and keeps nothing."""
+        with torch.no_grad():
+            found = self._compute(-1, (0, 0), self._here(x, self.dtype))
+        self.inputs = None if self.first else Signature.of(x)
+        self.outputs = None if self.last else Signature.of(found)
 
     def load(self, state: State) -> None:
         """Compute with the weights of a state."""
-        self.layout.put(state.master, self.stage.named_parameters())
+        self.layout.put(state.master, zip(self.names, self.parameters, strict=True))
 
     def reset(self) -> None:
         """Forget every micro-batch."""
         self._kept.clear()
         self._waiting.clear()
         self.losses.clear()
-        self.stage.queue.take()
 
-    def forward(self, step: int, key: Key, x: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, step: int, key: Key, x: Any, targets: Any = None) -> torch.Tensor:
         """F: activations for the next stage, or the scaled loss, ``[]``, at the last.
 
         Args:
             step: of the run.
             key: replica and number of the micro-batch.
-            x: tokens at the first stage, else activations.
-            targets: int64 ``[rows, length]`` at the last stage.
+            x: what the data give at the first stage, else activations.
+            targets: at the last stage.
+
+        Raises:
+            CedarError: the stage gives no tensor of floats, or changes a buffer: then it matters who works what.
         """
-        x = x.to(self.device)
-        if not self.stage.first:
-            x = x.detach().requires_grad_()
-        found = self.stage(x, Place(self.seed, step, *key))
-        if targets is not None:
-            loss = functional.cross_entropy(found.float().flatten(0, 1), targets.to(self.device).flatten())
-            self.losses[key] = float(loss.detach())
-            found = loss * self.share
-        self._kept[key] = (None if self.stage.first else x), found
-        return found.detach()  # type: ignore[no-any-return]
+        x = self._here(x, self.dtype) if self.first else x.to(self.device).detach().requires_grad_()
+        before = [buffer._version for buffer in self.module.buffers()]
+        found = self._compute(step, key, x, self._here(targets) if self.last else None)
+        if before != [buffer._version for buffer in self.module.buffers()]:
+            raise CedarError(
+                f"stage {self.number} changes a buffer while it computes: workers of one stage would differ",
+                done="nothing was trained", fix="take out what counts batches, as BatchNorm does; LayerNorm does not",
+            )  # fmt: skip
+        if self.last:
+            self.losses[key] = float(found.detach())
+            found = found * self.share
+        self._kept[key] = x, found
+        return found.detach()
+
+    def _compute(self, step: int, key: Key, x: Any, targets: Any = None) -> torch.Tensor:
+        with keyed(self.device, self.seed, self.number, step, *key):
+            found = self.module(x)
+            if targets is not None:
+                found = self.loss(found, targets)
+        if not isinstance(found, torch.Tensor) or not found.is_floating_point():
+            kind = str(found.dtype) if isinstance(found, torch.Tensor) else type(found).__name__
+            raise CedarError(
+                f"stage {self.number} gave {kind}", fix="let it give one tensor of floats: join several into one"
+            )
+        return found
+
+    def _here(self, values: Any, dtype: torch.dtype | None = None) -> Any:
+        def moved(value: torch.Tensor) -> torch.Tensor:
+            return value.to(self.device, dtype if value.is_floating_point() else None)
+
+        return pytree.tree_map_only(torch.Tensor, moved, values)
 
     def backward_input(self, key: Key, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """B_INPUT: the gradient of the stage's input; None at the first stage."""
-        x, found = self._kept.pop(key)
-        torch.autograd.backward(found, None if gradient is None else gradient.to(self.device))
-        direct = {}
-        for parameter, name in self._names.items():  # norms are small: theirs come at once
-            if parameter.grad is not None:
-                direct[name], parameter.grad = parameter.grad, None
-        self._waiting[key] = self.stage.queue.take(), direct
-        return None if x is None else x.grad
+        """B_INPUT: the gradient of the stage's input; None at the first stage, where all is left for B_WEIGHT."""
+        x, output = self._kept.pop(key)
+        gradient = None if gradient is None else gradient.to(self.device)
+        if self.first:
+            self._waiting[key] = lambda: _whole(output, gradient, self.parameters)
+            return None
+        found, self._waiting[key] = backward_input(output, gradient, x, self.parameters)
+        return found
 
     def backward_weight(self, key: Key) -> torch.Tensor:
-        """B_WEIGHT: the gradients of all weights, float32 ``[size]``."""
-        works, named = self._waiting.pop(key)
-        for work in works:
-            for parameter, gradient in work():
-                name = self._names[parameter]
-                named[name] = named[name] + gradient if name in named else gradient
-        return self.layout.gather(named)
+        """B_WEIGHT: the gradients of all weights, ``[size]``."""
+        return self.layout.gather({self.names[number]: found for number, found in self._waiting.pop(key)()})
 
     def give_up(self, key: Key) -> None:
         """Forget a micro-batch that needs no B_WEIGHT."""
         self._waiting.pop(key, None)
+
+
+def _whole(output: torch.Tensor, gradient: torch.Tensor | None, weights: list[nn.Parameter]) -> Found:
+    found = torch.autograd.grad(output, weights, gradient, allow_unused=True)
+    return [(number, one) for number, one in enumerate(found) if one is not None]

@@ -1,123 +1,118 @@
-"""Layers whose weight gradients wait: backward gives the gradient of the input, a queue keeps what the weight's needs.
+"""A backward in two parts, of any module: the gradient of its input at once, those of its weights when there is time.
 
-Only ``Tensor.backward()`` may be called on what these layers made. ``torch.autograd.grad`` for the input alone leaves
-out every layer that no wanted input comes before: at the first stage, whose input is tokens, weight gradients would be
-lost.
+The graph is cut where a path to a weight leaves the paths to the input, as torch.distributed.pipelining does it: the
+first part keeps the gradients that arrive there, the second part begins with them, and computes nothing twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn import functional
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-Gradient = tuple[nn.Parameter, torch.Tensor]
-
-
-class WeightQueue:
-    """Weight gradients that were put off, in the order of the backward that met them."""
-
-    def __init__(self) -> None:
-        self._waiting: list[Callable[[], list[Gradient]]] = []
-
-    def put(self, work: Callable[[], list[Gradient]]) -> None:
-        self._waiting.append(work)
-
-    def take(self) -> list[Callable[[], list[Gradient]]]:
-        """What was put since the last call."""
-        taken, self._waiting = self._waiting, []
-        return taken
+Found = list[tuple[int, torch.Tensor]]  # a weight's number, its gradient
 
 
-class Linear(nn.Module):
-    """``x @ weight.T + bias``, the gradients of weight and bias put off.
+@dataclass(eq=False)
+class _Cut:
+    """Weights whose paths leave at the same nodes."""
 
-    Args:
-        inputs: width of what comes in.
-        outputs: width of what goes out.
-        queue: of the stage.
-        bias: add one.
-    """
+    weights: dict[int, Any]
+    nodes: set[Any]
+    arrived: dict[Any, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
 
-    def __init__(self, inputs: int, outputs: int, queue: WeightQueue, *, bias: bool = True) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(outputs, inputs))
-        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
-        self.queue = queue
+    def keep(self, node: Any) -> Callable[[Any], None]:
+        def hook(gradients: tuple[torch.Tensor | None, ...]) -> None:
+            self.arrived[node] = gradients
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[..., inputs]`` to ``[..., outputs]``."""
-        return linear(x, self.weight, self.bias, self.queue)
+        return hook
 
 
-class Embedding(nn.Module):
-    """Rows of a table, the gradient of the table put off.
+def backward_input(
+    output: torch.Tensor, gradient: torch.Tensor | None, x: torch.Tensor, weights: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Callable[[], Found]]:
+    """The gradient of ``x``, and what works out the gradients of the weights that ``output`` depends on.
 
     Args:
-        rows: of the table.
-        width: of a row.
-        queue: of the stage.
+        output: of the module.
+        gradient: of it; None where it is a loss.
+        x: the module's input, a leaf that wants a gradient.
+        weights: of the module.
+
+    Example:
+        >>> layer, x = torch.nn.Linear(2, 1, bias=False), torch.ones(1, 2, requires_grad=True)
+        >>> _, later = backward_input(layer(x).sum(), None, x, [layer.weight])
+        >>> later()
+        [(0, tensor([[1., 1.]]))]
     """
-
-    def __init__(self, rows: int, width: int, queue: WeightQueue) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(rows, width))
-        self.queue = queue
-
-    def forward(self, index: torch.Tensor) -> torch.Tensor:
-        """int64 ``[...]`` to ``[..., width]``."""
-        found: torch.Tensor = _Embedding.apply(index, self.weight, self.queue)  # type: ignore[no-untyped-call]
-        return found
+    cuts = _cuts(output.grad_fn, get_gradient_edge(x).node, [get_gradient_edge(weight).node for weight in weights])
+    hooks = [node.register_prehook(cut.keep(node)) for cut in cuts for node in cut.nodes]
+    try:
+        (found,) = torch.autograd.grad(output, x, gradient, retain_graph=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found, lambda: [one for cut in cuts for one in _of_weights(cut)]
 
 
-def linear(x: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter | None, queue: WeightQueue) -> torch.Tensor:
-    """``x @ weight.T + bias``, the gradients of weight and bias put off."""
-    found: torch.Tensor = _Linear.apply(x, weight, bias, queue)  # type: ignore[no-untyped-call]
+def _of_weights(cut: _Cut) -> Found:
+    there = [
+        (GradientEdge(node, at), gradient)
+        for node, gradients in cut.arrived.items()
+        for at, gradient in enumerate(gradients)
+        if gradient is not None
+    ]
+    hooks = []
+    if len(cut.nodes) > 1:  # one may lie behind another: what arrived there before is all that arrives
+        hooks = [node.register_prehook(lambda _, known=known: known) for node, known in cut.arrived.items()]
+    try:
+        found = torch.autograd.grad(
+            [edge for edge, _ in there], [GradientEdge(node, 0) for node in cut.weights.values()],
+            [gradient for _, gradient in there],
+        )  # fmt: skip
+    finally:
+        for hook in hooks:
+            hook.remove()
+        cut.arrived.clear()
+    return list(zip(cut.weights, found, strict=True))
+
+
+def _cuts(output: Any, x: Any, weights: Sequence[Any]) -> list[_Cut]:
+    above: dict[Any, list[Any]] = defaultdict(list)
+    waiting, seen = [output], {output}
+    while waiting:
+        node = waiting.pop()
+        for below, _ in node.next_functions:
+            if below is not None:
+                above[below].append(node)
+                if below not in seen:
+                    seen.add(below)
+                    waiting.append(below)
+    of_input = _reached(x, above, set())[0]
+    found: list[_Cut] = []
+    for number, weight in enumerate(weights):
+        if weight not in seen:
+            continue  # the output does not depend on it
+        cut = _Cut({number: weight}, _reached(weight, above, of_input)[1])
+        for other in [other for other in found if other.nodes & cut.nodes]:
+            found.remove(other)
+            cut = _Cut(other.weights | cut.weights, other.nodes | cut.nodes)
+        found.append(cut)
     return found
 
 
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter | None, queue: WeightQueue
-    ) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.parameters, ctx.queue = (weight, bias), queue
-        return functional.linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        (gradient,) = gradients
-        x, weight = ctx.saved_tensors
-        parameter, bias = ctx.parameters
-
-        def work() -> list[Gradient]:
-            flat = gradient.reshape(-1, gradient.shape[-1])
-            found = [(parameter, flat.t() @ x.reshape(-1, x.shape[-1]))]
-            return found if bias is None else [*found, (bias, flat.sum(0))]
-
-        ctx.queue.put(work)
-        return (gradient @ weight if ctx.needs_input_grad[0] else None), None, None, None
-
-
-class _Embedding(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, index: torch.Tensor, weight: nn.Parameter, queue: WeightQueue) -> torch.Tensor:
-        ctx.save_for_backward(index)
-        ctx.parameter, ctx.queue = weight, queue
-        return functional.embedding(index, weight)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        (gradient,) = gradients
-        (index,) = ctx.saved_tensors
-        weight: nn.Parameter = ctx.parameter
-
-        def work() -> list[Gradient]:
-            return [(weight, torch.ops.aten.embedding_dense_backward(gradient, index, len(weight), -1, False))]
-
-        ctx.queue.put(work)
-        return None, None, None
+def _reached(start: Any, above: dict[Any, list[Any]], until: set[Any]) -> tuple[set[Any], set[Any]]:
+    """The nodes that are reached upwards, and those of ``until`` at which the way ends."""
+    inside, ends, waiting = {start}, set(), [start]
+    while waiting:
+        for node in above.get(waiting.pop(), ()):
+            if node in until:
+                ends.add(node)
+            elif node not in inside:
+                inside.add(node)
+                waiting.append(node)
+    return inside, ends

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cedar.trainers.common.digest import generator
-from cedar.trainers.resilient.model.dropout import Place, dropout
-from cedar.trainers.resilient.model.split import Embedding, Linear, WeightQueue, linear
+from cedar.trainers.common.attention import Attention
+from cedar.trainers.common.digest import generator, keyed
 
 
 @dataclass(frozen=True)
@@ -35,15 +34,6 @@ class Transformer:
     dropout: float = 0.0
     tied: bool = True
 
-    def blocks(self, stage: int, stages: int) -> range:
-        """The blocks of a stage: runs whose lengths differ by one at most.
-
-        Example:
-            >>> [list(Transformer(layers=5).blocks(stage, 3)) for stage in range(3)]
-            [[0], [1, 2], [3, 4]]
-        """
-        return range(self.layers * stage // stages, self.layers * (stage + 1) // stages)
-
 
 class Stage(nn.Module):
     """The blocks of one stage; the first has the embeddings, too, the last the head.
@@ -61,57 +51,57 @@ class Stage(nn.Module):
     def __init__(self, model: Transformer, stage: int, stages: int, seed: int = 0) -> None:
         super().__init__()
         self.model, self.first, self.last = model, stage == 0, stage == stages - 1
-        self.queue = WeightQueue()
-        if self.first or (self.last and model.tied):
-            self.tokens = Embedding(model.vocabulary, model.width, self.queue)
-        if self.first:
-            self.positions = Embedding(model.length, model.width, self.queue)
-        self.blocks = nn.ModuleDict({str(at): Block(model, at, self.queue) for at in model.blocks(stage, stages)})
-        if self.last:
-            self.norm = nn.LayerNorm(model.width)
-            if not model.tied:
-                self.head = Linear(model.width, model.vocabulary, self.queue, bias=False)
+        with keyed("cpu", seed):  # torch draws weights, which are replaced
+            self._make(range(model.layers * stage // stages, model.layers * (stage + 1) // stages))
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 if parameter.dim() > 1:
                     parameter.normal_(0, 0.02, generator=generator("cpu", seed, name))
-                elif "norm" in name and name.endswith("weight"):
-                    parameter.fill_(1)
+                elif "norm" not in name:
+                    parameter.zero_()
 
-    def forward(self, x: torch.Tensor, place: Place | None) -> torch.Tensor:
+    def _make(self, blocks: range) -> None:
+        model = self.model
+        if self.first or (self.last and model.tied):
+            self.tokens = nn.Embedding(model.vocabulary, model.width)
+        if self.first:
+            self.positions = nn.Embedding(model.length, model.width)
+        self.blocks = nn.ModuleDict({str(at): Block(model) for at in blocks})
+        if self.last:
+            self.norm = nn.LayerNorm(model.width)
+            if not model.tied:
+                self.head = nn.Linear(model.width, model.vocabulary, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Tokens, int64 ``[rows, length]``, or activations, ``[rows, length, width]``, to activations or logits."""
         if self.first:
             x = self.tokens(x) + self.positions(torch.arange(x.shape[1], device=x.device))
         for block in self.blocks.values():
-            x = block(x, place)
+            x = block(x)
         if not self.last:
             return x
         x = self.norm(x)
-        if self.model.tied:
-            return linear(x, self.tokens.weight, None, self.queue)
-        return self.head(x)  # type: ignore[no-any-return]
+        return functional.linear(x, self.tokens.weight if self.model.tied else self.head.weight)
 
 
 class Block(nn.Module):
     """Attention and two linear layers, each behind a norm and beside a residual."""
 
-    def __init__(self, model: Transformer, number: int, queue: WeightQueue) -> None:
+    def __init__(self, model: Transformer) -> None:
         super().__init__()
-        self.number, self.heads, self.share = number, model.heads, model.dropout
         self.norm_1, self.norm_2 = nn.LayerNorm(model.width), nn.LayerNorm(model.width)
-        self.qkv = Linear(model.width, 3 * model.width, queue)
-        self.out = Linear(model.width, model.width, queue)
-        self.up = Linear(model.width, 4 * model.width, queue)
-        self.down = Linear(4 * model.width, model.width, queue)
+        self.attention = Attention(model.width, model.heads, bias=(True, True))
+        self.up, self.down = nn.Linear(model.width, 4 * model.width), nn.Linear(4 * model.width, model.width)
+        self.drop = nn.Dropout(model.dropout)
 
-    def forward(self, x: torch.Tensor, place: Place | None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[rows, length, width]`` to the same."""
-        rows, length, width = x.shape
-        query, key, value = (
-            part.view(rows, length, self.heads, -1).transpose(1, 2) for part in self.qkv(self.norm_1(x)).chunk(3, -1)
-        )
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        found = self.out(mixed.transpose(1, 2).reshape(rows, length, width))
-        x = x + dropout(found, self.share, f"blocks.{self.number}.out", place)
-        found = self.down(functional.gelu(self.up(self.norm_2(x))))
-        return x + dropout(found, self.share, f"blocks.{self.number}.down", place)
+        x = x + self.drop(self.attention(self.norm_1(x)))
+        answer: torch.Tensor = self.drop(self.down(functional.gelu(self.up(self.norm_2(x)))))
+        return x + answer
+
+
+def token_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of a token, in nats."""
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return functional.cross_entropy(logits.to(wide).flatten(0, 1), targets.flatten())

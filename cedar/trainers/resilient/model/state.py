@@ -7,9 +7,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
+from cedar.trainers.common.adamw import adamw
 from cedar.trainers.resilient.model.layout import Layout
 
 
@@ -20,7 +22,7 @@ class State:
     Args:
         version: steps taken, those that were skipped for gradients that are not finite among them.
         updates: steps that changed the weights.
-        master: weights, float32 ``[size]``.
+        master: weights, float32 or float64 ``[size]``.
         first: first moments, the same shape.
         second: second moments, the same shape.
     """
@@ -38,6 +40,16 @@ class State:
     @property
     def nbytes(self) -> int:
         return self.master.nbytes + self.first.nbytes + self.second.nbytes
+
+
+class Optimizer(Protocol):
+    """What a pipeline asks of an optimizer: that a step makes a new state. Elements of a vector are alike to it."""
+
+    def scale(self, norms: list[float]) -> float | None:
+        """What to multiply gradients with (clipping), from the sum of squares of each stage; None: skip the step."""
+
+    def step(self, state: State, gradient: torch.Tensor, layout: Layout, scale: float | None) -> State:
+        """The state after ``state``, which stays as it is; with a scale of None, its weights are the same."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +90,10 @@ class AdamW:
         if scale is None:
             return State(state.version + 1, state.updates, state.master, state.first, state.second)
         gradient = gradient * scale if scale != 1.0 else gradient
-        one, two = self.betas
-        updates, rate = state.updates + 1, self.rate(state.version)
-        first = state.first * one + gradient * (1 - one)
-        second = state.second * two + gradient * gradient * (1 - two)
-        change = (first / (1 - one**updates)) / ((second / (1 - two**updates)).sqrt() + self.eps)
-        master = state.master - change * rate
-        if self.decay:
-            old, new = layout.pieces(state.master), layout.pieces(master)
-            for name, piece in new.items():
-                if piece.dim() > 1:
-                    piece.sub_(old[name] * (rate * self.decay))
-        return State(state.version + 1, updates, master, first, second)
+        master, first, second = state.master.clone(), state.first.clone(), state.second.clone()
+        rate, decay = self.rate(state.version), layout.decayed.to(master) * self.decay
+        adamw(
+            master, first, second, gradient, rate=rate, decay=decay, betas=self.betas, eps=self.eps,
+            step=state.updates + 1,
+        )  # fmt: skip
+        return State(state.version + 1, state.updates + 1, master, first, second)

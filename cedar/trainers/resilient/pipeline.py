@@ -1,0 +1,170 @@
+"""``ResilientPipeline``: any modules as the stages of a pipeline that outlives its workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import cedar
+from cedar.errors import CedarError
+from cedar.trainers.common.options import AdamWOptions
+from cedar.trainers.resilient import data as sources
+from cedar.trainers.resilient.job import Job
+from cedar.trainers.resilient.model import AdamW, Loss, Optimizer
+from cedar.trainers.resilient.options import PipelineOptions, RunOptions
+from cedar.trainers.resilient.planner import Problem
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from cedar.trainers.common.metrics import OnMetrics
+    from cedar.trainers.resilient.run import Record
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The processes that train together.
+
+    Args:
+        replicas: workers of each stage.
+        machines: supervisors to wait for; the others call ``ResilientPipeline.join``.
+        listen: where they join; port 0: any.
+    """
+
+    replicas: int = 2
+    machines: int = 1
+    listen: tuple[str, int] = ("127.0.0.1", 0)
+
+
+@dataclass(frozen=True)
+class ResilientPipeline:
+    """A model in stages, each on several workers of its own: when one dies, the others do its work in the same step.
+
+    Args:
+        stages: modules from a tensor to a tensor, or functions that make them; the same, with the same weights, in
+            every process that builds the pipeline.
+        loss: of the last stage's output and the targets, a mean over rows.
+        data: a function of the step that gives (what the first stage takes, targets), rows of a whole batch; or a
+            ``cedar.Pipeline`` of rows, with ``columns``.
+        group: the workers.
+        batch: rows of a step, over all replicas.
+        columns: of a pipeline: the name of each of both, or a function of a batch that gives them.
+        optimizer: settings of AdamW, or an ``Optimizer`` of one's own: its hooks scale gradients, and make a step.
+        tied: a parameter that the first and the last stage share, by its name in both.
+        pipeline: how a step is worked.
+        run: steps, folder, seed, dtype, limits.
+        named: parameters have names of the whole model already, so that other cuts of it can load a checkpoint.
+        about: JSON that machines which join must have alike.
+
+    Example:
+        >>> from torch import nn
+        >>> from torch.nn import functional
+        >>> made = ResilientPipeline([nn.Linear(2, 4), nn.Linear(4, 1)], functional.mse_loss, print, batch=8)
+        >>> made.rows  # of a micro-batch: 2 replicas of 4
+        1
+    """
+
+    stages: Sequence[nn.Module | Callable[[], nn.Module]]
+    loss: Loss
+    data: Callable[[int], sources.Pair] | cedar.Pipeline | Callable[[], cedar.Pipeline]
+    group: Workers = field(default_factory=Workers)
+    batch: int = field(kw_only=True)
+    columns: tuple[str, str] | sources.Split | None = field(default=None, kw_only=True)
+    optimizer: AdamWOptions | Optimizer = field(default_factory=AdamWOptions, kw_only=True)
+    tied: str | None = field(default=None, kw_only=True)
+    pipeline: PipelineOptions = field(default_factory=PipelineOptions, kw_only=True)
+    run: RunOptions = field(default_factory=RunOptions, kw_only=True)
+    named: bool = field(default=False, kw_only=True)
+    about: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def train(
+        self, *, resume: bool = False, chaos: str = "", quiet: bool = False, on_metrics: OnMetrics | None = None
+    ) -> Record:
+        """Supervise the workers of this machine until the run is over; see ``cedar.trainers.resilient.run.lead``."""
+        from cedar.trainers.resilient.chaos import parse
+        from cedar.trainers.resilient.run import lead
+
+        mishaps = parse(chaos, len(self.stages) * self.group.replicas)
+        return lead(self, mishaps=mishaps, resume=resume, quiet=quiet, on_metrics=on_metrics)
+
+    def join(self, host: str, port: int) -> None:
+        """Supervise this machine in a run that another one leads, until the run is over."""
+        from cedar.trainers.resilient.run import join
+
+        join(self, host, port)
+
+    # ---- what workers ask --------------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> int:
+        """Of a micro-batch.
+
+        Raises:
+            CedarError: the batch cannot be cut so.
+        """
+        count = self.group.replicas * self.pipeline.micro_batches
+        if not self.stages or self.group.replicas < 1 or self.batch < 1 or self.batch % count:
+            raise CedarError(
+                f"a batch of {self.batch} rows cannot be cut into"
+                f" {self.group.replicas} x {self.pipeline.micro_batches} micro-batches",
+                fix=f"set the batch (data.batch) to a multiple of {count}",
+            )
+        return self.batch // count
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What machines that join must have alike: JSON."""
+        settings = {"run": asdict(self.run), "pipeline": asdict(self.pipeline), "batch": self.batch, "tied": self.tied}
+        grid = {"stages": len(self.stages), "replicas": self.group.replicas}
+        plain: dict[str, Any] = json.loads(json.dumps(settings | grid | {"about": dict(self.about)}))
+        return plain
+
+    @property
+    def replays(self) -> bool:
+        """Whether logs are kept until a checkpoint: without checkpoints they would grow for ever."""
+        return self.pipeline.replay and self.run.save_every > 0
+
+    @property
+    def job(self) -> Job:
+        """What all workers agree on."""
+        run, how = self.run, self.pipeline
+        return Job(
+            len(self.stages), self.group.replicas, how.micro_batches, run.steps, how.mode, how.reduction, how.cap,
+            self.tied is not None, how.logs, self.replays, run.patience, run.pace,
+        )  # fmt: skip
+
+    @property
+    def problem(self) -> Problem:
+        """What plans are made for, as long as nobody is dead."""
+        return self.job.problem(frozenset())
+
+    @property
+    def rule(self) -> Optimizer:
+        """The optimizer."""
+        chosen = self.optimizer
+        if not isinstance(chosen, AdamWOptions):
+            return chosen
+        rate, betas = partial(chosen.rate_at, steps=self.run.steps), (chosen.betas[0], chosen.betas[1])
+        return AdamW(rate, betas, chosen.eps, chosen.decay, chosen.clip)
+
+    def module(self, stage: int) -> nn.Module:
+        """The stage, made if it is not."""
+        found: Any = self.stages[stage]
+        return found if hasattr(found, "named_parameters") else found()  # type: ignore[no-any-return]
+
+    def open(self) -> sources.MicroBatches:
+        """The data, from the first step on."""
+        found: Any = self.data
+        if self.columns is not None and not isinstance(found, cedar.Pipeline):
+            found = found()
+        source: sources.Source = sources.Computed(found)
+        if isinstance(found, cedar.Pipeline):
+            columns = self.columns
+            if columns is None:
+                raise CedarError("the data are a pipeline", fix='name its columns: columns=("image", "label")')
+            split = columns if callable(columns) else lambda batch: (batch[columns[0]], batch[columns[1]])
+            source = sources.Loaded(found, self.batch, split, self.run.seed)
+        return sources.MicroBatches(source, self.pipeline.micro_batches, self.rows)

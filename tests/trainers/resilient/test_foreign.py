@@ -1,0 +1,122 @@
+"""Any modules as stages: the same losses as torch in one process, the same bits whoever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from cedar.errors import CedarError
+from cedar.trainers import ResilientPipeline, RunOptions, Workers
+from cedar.trainers.common.digest import keyed
+from cedar.trainers.resilient.data import Computed, MicroBatches
+from cedar.trainers.resilient.model import Engine
+from cedar.trainers.resilient.schedule import Worker
+from tests.trainers.resilient import toy_grid
+from tests.trainers.resilient.toy_grid import Crew, job
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "vit_pipeline.py"
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and die with their supervisor on Linux"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-5), ("float64", 1e-10)])
+def test_a_vision_transformer_outlives_a_worker(tmp_path: Path, dtype: str, most: float) -> None:
+    digests = set()
+    for name, chaos in (("whole", ""), ("killed", "kill=3@step4:5")):
+        command = [sys.executable, str(EXAMPLE), str(tmp_path / name), "--dtype", dtype, "--chaos", chaos]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr
+        off = re.search(r"at most (\S+) from torch in one process", done.stdout)
+        ended = re.search(r"(\d) workers at the end; weights (.*)", done.stdout)
+        assert off is not None
+        assert ended is not None
+        assert float(off[1]) < most
+        assert int(ended[1]) == (5 if chaos else 6)
+        digests.add(ended[2])
+        lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines] == list(range(12))
+    assert len(digests) == 1
+    assert len(EXAMPLE.read_text().splitlines()) <= 100
+
+
+# ---- many kills, as threads ------------------------------------------------------------------------------------------
+
+
+class Narrow(nn.Module):
+    """Its boundary has another shape than its input: stages need not be alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut, self.drop = nn.Conv1d(3, 4, 2, stride=2), nn.Dropout(0.2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.drop(self.cut(x)).relu()
+        return found
+
+
+def modules() -> list[nn.Module]:
+    with keyed("cpu", 1):  # threads make them at the same time
+        middle = nn.Sequential(nn.Conv1d(4, 6, 1), nn.GELU(), nn.GroupNorm(2, 6))
+        return [Narrow(), middle, nn.Sequential(nn.Flatten(), nn.Linear(24, 5))]
+
+
+def batch(step: int) -> tuple[Any, Any]:
+    draw = torch.Generator().manual_seed(step)
+    return torch.randn(12, 3, 8, generator=draw), torch.randint(0, 5, (12,), generator=draw)
+
+
+def foreign(stage: int, stages: int, *_: object) -> Engine:
+    made = Engine(modules()[stage], stage, stages, functional.cross_entropy, prefix=f"{stage}.", share=1 / 6)
+    x = batch(0)[0][:2]
+    for module in modules()[:stage]:
+        x = module.eval()(x).detach()
+    made.look(x)
+    made.load(made.begin)
+    return made
+
+
+JOB = job(stages=3, tied=False)
+
+
+@cache
+def whole(clip: float) -> dict[Worker, str]:
+    return Crew(JOB, clip=clip).run()
+
+
+@pytest.fixture(autouse=True)
+def _foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy_grid, "engine", foreign)
+    monkeypatch.setattr(toy_grid, "Tokens", lambda: MicroBatches(Computed(batch), 3, 2))
+
+
+@pytest.mark.parametrize("seed", range(200 if os.environ.get("CEDAR_LONG") else 8))
+def test_a_death_among_foreign_stages_changes_no_bit(seed: int) -> None:
+    """``make test-long`` tries 200."""
+    draw = random.Random(seed)
+    kill = {Worker(draw.randrange(3), draw.randrange(2)): (draw.randrange(4), draw.randrange(18))}
+    mode, clip = draw.choice(["sync", "staggered"]), draw.choice([0.0, 0.3])
+    expected = whole(clip)
+    found = Crew(job(stages=3, tied=False, mode=mode), kill, rejoin=draw.random() < 0.5, clip=clip).run()
+    assert found == {worker: expected[worker] for worker in found}, kill
+
+
+def test_what_cannot_be_trained_is_told() -> None:
+    with pytest.raises(CedarError, match="a batch of 9 rows cannot be cut into 2 x 4 micro-batches"):
+        _ = ResilientPipeline(modules(), functional.cross_entropy, batch, batch=9).rows
+    run = RunOptions(device="cuda:99")
+    with pytest.raises(CedarError, match="run.device is 'cuda:99', and torch sees"):
+        ResilientPipeline(modules(), functional.cross_entropy, batch, Workers(), batch=8, run=run).train()
