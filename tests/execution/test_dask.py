@@ -203,6 +203,42 @@ def test_a_cancelled_task_leaves_the_cluster(executor: DaskExecutor) -> None:
     assert keys(executor.client, executor._run) == []  # of other runs, some may still be on their way out
 
 
+def test_a_task_that_the_scheduler_has_not_taken_up_yet_leaves_it_too(executor: DaskExecutor) -> None:
+    held = 6.0 if os.environ.get("CEDAR_LONG") else 0.5
+
+    def slow_down(dask_scheduler: Any) -> None:
+        from distributed import scheduler
+
+        take_up = scheduler._materialize_graph
+
+        def slowly(*args: Any, **kwargs: Any) -> Any:
+            time.sleep(held)
+            dask_scheduler.taken_up = True
+            return take_up(*args, **kwargs)
+
+        slowly.before = take_up  # type: ignore[attr-defined]
+        scheduler._materialize_graph = slowly
+
+    def restore() -> None:
+        from distributed import scheduler
+
+        scheduler._materialize_graph = scheduler._materialize_graph.before
+
+    client = executor.client
+    client.run_on_scheduler(slow_down)
+    try:
+        future = executor.submit(abs, -1)
+        assert within(30, lambda: executor.pending()[0].tries)
+        assert future.cancel()
+        assert within(60, lambda: client.run_on_scheduler(lambda dask_scheduler: hasattr(dask_scheduler, "taken_up")))
+        assert within(
+            60, lambda: not client.run_on_scheduler(lambda dask_scheduler: dask_scheduler._active_graph_updates)
+        )
+        assert within(60, lambda: not keys(client, executor._run))
+    finally:
+        client.run_on_scheduler(restore)
+
+
 def test_results_that_nobody_takes_wait_on_their_workers(
     executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

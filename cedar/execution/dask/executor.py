@@ -37,7 +37,6 @@ from cedar.operators.base import Env
 _log = logging.getLogger("cedar")
 _LARGE = 1 << 20  # bytes; what is larger is pickled and unpickled beside the loop that talks to the cluster
 _ROOM_SECONDS = 0.05  # between two looks at whether there is room
-_NEW_SECONDS = 5.0  # a scheduler takes up new tasks aside: let go of before that, one would stay with it for good
 _HELD = 256 << 20  # bytes of results that lie here untaken; others stay on their workers until they are next
 
 
@@ -329,11 +328,23 @@ class DaskExecutor(Executor):
         self._room.set()
         for one in task.tries:
             one.following.cancel()
-            young = one.since + _NEW_SECONDS - time.monotonic()
-            if young > 0 and one.future.status == "pending":
-                self._loop.call_later(young, one.future.release)
+            if one.future.status == "pending":
+                self._loop.create_task(self._release(one.future))
             else:
                 one.future.release()
+
+    async def _release(self, future: Any) -> None:
+        """Once the scheduler knows of it: it takes up new tasks aside, and one let go of before stays for good."""
+        try:
+            while future.status == "pending":
+                known = await self.client.scheduler.get_task_status(keys=[future.key])
+                if known[future.key] is not None:
+                    break
+                await asyncio.sleep(_ROOM_SECONDS)
+        except OSError:  # the scheduler is gone, and what it had with it
+            pass
+        finally:
+            future.release()
 
 
 _running: weakref.WeakSet[DaskExecutor] = weakref.WeakSet()

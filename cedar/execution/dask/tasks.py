@@ -76,7 +76,6 @@ class Try:
 
     future: Any
     following: asyncio.Future[None]
-    since: float = field(default_factory=time.monotonic)
 
 
 @dataclass(eq=False)
