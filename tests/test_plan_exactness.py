@@ -27,7 +27,7 @@ from cedar.graph import walk
 from cedar.optimizer.commute import may_swap
 from cedar.plan.data import Plan
 from cedar.profile import Machine, OperatorProfile, Profile
-from tests.toy_plans_random import Driven, Outcome, audited, outcome, plain, planner, plans_of
+from tests.toy_plans_random import Driven, Outcome, audited, check_once, outcome, plain, planner, plans_of
 from tests.toy_wide import Builder, Toy
 from tests.toy_wide_data import Splits, dice, plus, table
 
@@ -41,6 +41,7 @@ def other_places_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a plan places in other processes is a stage of its own, in the place that a test can afford."""
     monkeypatch.setattr(tasks, "is_remote", lambda place: False)
     monkeypatch.setattr(splits, "_LEAST_WINDOW", 256)  # many windows, so that plans change often
+    check_once(monkeypatch)
 
 
 class Case:

@@ -19,7 +19,7 @@ from cedar.graph import walk
 from cedar.operators.base import Env
 from cedar.plan.data import Plan
 from tests.test_plan_exactness import CASES, SEED, Case
-from tests.toy_plans_random import audited, outcome, plans_of
+from tests.toy_plans_random import audited, check_once, outcome, plans_of
 from tests.toy_wide import Builder
 
 
@@ -28,6 +28,7 @@ def other_places_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a plan places in other processes is a stage of its own, in the place that a test can afford."""
     monkeypatch.setattr(tasks, "is_remote", lambda place: False)
     monkeypatch.setattr(splits, "_LEAST_WINDOW", 256)  # many windows, so that plans change often
+    check_once(monkeypatch)
 
 
 # ---- functions that fail ---------------------------------------------------------------------------------------------

@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 import cedar
 from cedar import graph
+from cedar.execution.binding import Binding
+from cedar.execution.checking import Unclear, check_effects
 from cedar.execution.planning import Plans
 from cedar.graph import Node
 from cedar.optimizer.budget import Budget
@@ -23,6 +26,7 @@ from cedar.optimizer.planner import AutoPlanner
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.pipeline.planning import planner_for
 from cedar.plan.data import Decision, Plan
+from cedar.plan.planner import Difference
 from cedar.profile import Machine, OperatorProfile, Profile
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
@@ -113,6 +117,25 @@ def audited(loader: cedar.Loader, every: int = 5) -> None:
     pieces = itertools.count()
     found.audits = 1.0  # as long as it takes
     found.audit_due = lambda _: found.rewrites and next(pieces) % every == 0
+
+
+def check_once(patch: pytest.MonkeyPatch) -> None:
+    """Let loaders that are given one plan of one pipeline share the check that it is admitted by."""
+    known: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # with what the key names, so that no other gets its id
+
+    def checked(binding: Binding, plan: Plan, world: int = 1, **how: Any) -> Difference | None:
+        key = (id(plan), id(binding.root), world, how.get("strict"))
+        if key not in known:
+            try:
+                known[key] = (plan, binding, check_effects(binding, plan, world, **how))
+            except Unclear as why:
+                known[key] = (plan, binding, why)
+        found: Difference | Unclear | None = known[key][-1]
+        if isinstance(found, Unclear):
+            raise found
+        return found
+
+    patch.setattr("cedar.execution.planning.check_effects", checked)
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

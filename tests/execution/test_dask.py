@@ -216,13 +216,13 @@ def test_a_task_that_the_scheduler_has_not_taken_up_yet_leaves_it_too(executor: 
             dask_scheduler.taken_up = True
             return take_up(*args, **kwargs)
 
-        slowly.before = take_up  # type: ignore[attr-defined]
+        dask_scheduler.at_once = take_up
         scheduler._materialize_graph = slowly
 
-    def restore() -> None:
+    def restore(dask_scheduler: Any) -> None:
         from distributed import scheduler
 
-        scheduler._materialize_graph = scheduler._materialize_graph.before
+        scheduler._materialize_graph = dask_scheduler.at_once
 
     client = executor.client
     client.run_on_scheduler(slow_down)
