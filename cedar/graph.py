@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from cedar.digests import digest_of
 from cedar.errors import CedarError, PipelineError, Site
-from cedar.operators.base import Operator, Schema, StreamOperator
+from cedar.operators.base import Effects, Operator, Schema, StreamOperator
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,11 @@ class Node:
     origin: Node | None = None
     place: str = ""
 
+    @cached_property
+    def effects(self) -> Effects:
+        """Of the operator, which is asked again and again while a plan is made."""
+        return self.operator.effects()
+
     @property
     def logical(self) -> Node:
         """The node of the pipeline as written; itself there."""
@@ -42,15 +48,15 @@ class Node:
             )
 
 
-def walk(node: Node) -> Iterator[Node]:
-    """Every node once, inputs first; the order is the same for the same graph."""
+def walk(node: Node, known: Container[int] = ()) -> Iterator[Node]:
+    """Every node once, inputs first; the order is the same for the same graph. It stops at nodes ``known`` by id."""
     seen: set[int] = set()
     stack: list[tuple[Node, bool]] = [(node, False)]
     while stack:
         current, expanded = stack.pop()
         if expanded:
             yield current
-        elif id(current) not in seen:
+        elif id(current) not in seen and id(current) not in known:
             seen.add(id(current))
             stack.append((current, True))
             stack.extend((child, False) for child in reversed(current.inputs))
@@ -90,11 +96,15 @@ def batched(node: Node) -> dict[int, bool]:
     """Whether each node's unit is the batch, by id."""
     known: dict[int, bool] = {}
     for current in walk(node):
-        below = [known[id(child)] for child in current.inputs]
-        operator = current.operator
         with at_site(current):
-            known[id(current)] = operator.batched(*below) if isinstance(operator, StreamOperator) else any(below)
+            known[id(current)] = unit_is_batch(current, known)
     return known
+
+
+def unit_is_batch(node: Node, known: Mapping[int, bool]) -> bool:
+    """Whether a node's unit is the batch, where that is ``known`` of its inputs, by id."""
+    below = [known[id(child)] for child in node.inputs]
+    return node.operator.batched(*below) if isinstance(node.operator, StreamOperator) else any(below)
 
 
 def labels(node: Node) -> dict[int, str]:

@@ -316,7 +316,7 @@ class Loader(DataLoaderLike):
         identity = self._identity()
         return seal(
             {
-                "cedar": VERSION, "pipeline": identity.pipeline, "sources": identity.sources, "files": identity.files,
+                "cedar": VERSION, "pipeline": identity.pipeline, "sources": identity.sources, "files": identity.marks,
                 "code": identity.code,
                 "seed": identity.seed, "split_batches": identity.split_batches, "steps": identity.steps,
                 "epoch": self.epoch, "step": self._step, "rank": self.rank.rank, "world": self.rank.world,

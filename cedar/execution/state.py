@@ -15,7 +15,8 @@ from typing import Any
 
 from cedar import graph
 from cedar.datasets.base import Read
-from cedar.datasets.stamps import changed_runs, run_of
+from cedar.datasets.files_io import marks_of
+from cedar.datasets.stamps import BUCKETS, changed_runs, run_of
 from cedar.errors import ResumeError, Site
 from cedar.execution.deal import EVERYTHING
 from cedar.execution.state_fields import fault_of
@@ -35,15 +36,26 @@ class Identity:
     seed: int
     split_batches: bool
     steps: int | None
-    files: list[Any]  # of each source over files, stamps and contents of runs of them; None of others
-    read: list[Any] = field(default_factory=list, compare=False, repr=False)  # the sources
+    marks: list[Any]  # of each source over files, stamps and contents of runs of them; None of others
+    count: int = field(default=0, compare=False)  # of sources
+    files: list[Sequence[Any]] = field(default_factory=list, compare=False, repr=False)  # that the marks are of
 
     @staticmethod
     def of(root: Node, seed: int, split_batches: bool, steps: int | None) -> Identity:
-        sources = [graph.digest(n.operator.parameters()) for n in graph.sources(root) if isinstance(n.operator, Read)]
-        read = [n.operator.source for n in graph.sources(root) if isinstance(n.operator, Read)]
-        files = [list(source.marks()) if hasattr(source, "marks") else None for source in read]
-        return Identity(graph.topology(root), sources, graph.code_digest(root), seed, split_batches, steps, files, read)
+        reads = [n.operator for n in graph.sources(root) if isinstance(n.operator, Read)]
+        digests = [graph.digest(operator.parameters()) for operator in reads]
+        files = [operator.source.listing.files if hasattr(operator.source, "marks") else () for operator in reads]
+        if len(reads) <= BUCKETS:
+            marks = [
+                list(operator.source.marks()) if each else None for operator, each in zip(reads, files, strict=True)
+            ]
+        else:  # a state is small, however many sources there are: runs of them are told apart
+            digests = [graph.digest(run_of(digests, number)) for number in range(BUCKETS)]
+            files = [[file for each in files for file in each]]
+            marks = [list(marks_of(files[0])) if files[0] else None]
+        return Identity(
+            graph.topology(root), digests, graph.code_digest(root), seed, split_batches, steps, marks, len(reads), files
+        )
 
     def check(self, state: dict[str, Any], site: Site | None) -> None:
         """Raises ResumeError where a state does not fit; warns where only code changed."""
@@ -61,15 +73,17 @@ class Identity:
                 )
         changed = [i for i, (a, b) in enumerate(zip(self.sources, state["sources"], strict=True)) if a != b]
         if changed:
+            run = run_of(range(self.count), changed[0]) if self.count > BUCKETS else [changed[0]]
+            which = f"source {run[0]}" if len(run) == 1 else f"one of the sources {run[0]} to {run[-1]}"
             raise ResumeError(
-                f"the data of source {changed[0]} changed since the state was saved: other files, sizes or row counts",
+                f"the data of {which} changed since the state was saved: other files, sizes or row counts",
                 site=site,
                 done="nothing was loaded",
                 fix="restore the files, or begin a new epoch without the state",
             )
-        for source, mine, saved in zip(self.read, self.files, state.get("files") or (), strict=False):
+        for files, mine, saved in zip(self.files, self.marks, state.get("files") or (), strict=False):
             if mine and saved:
-                _check_files(source.listing.files, mine, saved, site)
+                _check_files(files, mine, saved, site)
         if self.code != state["code"]:
             warnings.warn(
                 "the code of a function or an expression of the pipeline changed since the state was saved; the rows "

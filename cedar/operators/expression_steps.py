@@ -211,10 +211,13 @@ def _has_constants(step: Step) -> bool:
 
 def output_types(steps: Sequence[Step], types: Mapping[str, ColumnType]) -> dict[str, ColumnType] | None:
     """Names and types behind ``steps`` without running; None where even the names depend on unknown types."""
+    held = {name: Held(kind, name, inside=False) for name, kind in types.items()}
     try:
-        return compile_steps(steps, tuple(types.items())).output
+        for step in steps:
+            held, _ = _apply(step, held, _Walk())
     except _NamesUnknown:
         return None
+    return {name: h.type for name, h in held.items()}
 
 
 class _NamesUnknown(Exception):
@@ -261,11 +264,10 @@ def apply_plain(step: Step, held: dict[str, Held]) -> dict[str, Held]:
 
 
 def _apply_with(step: With, held: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query]:
-    frame = _static(held)
     exprs: list[pl.Expr] = []
     results: dict[str, Held] = {}
     for name, expr in step.items:
-        resolved, types = _resolve(name, expr, step.blame, held, frame, walk)
+        resolved, types = _resolve(name, expr, step.blame, held, walk)
         _require_new(types, results, step.blame)
         results.update({result: Held(kind) for result, kind in types.items()})
         exprs.append(resolved)
@@ -275,7 +277,6 @@ def _apply_with(step: With, held: dict[str, Held], walk: _Walk) -> tuple[dict[st
 
 
 def _apply_keep(step: Keep, held: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query]:
-    frame = _static(held)
     exprs: list[pl.Expr] = []
     kept: dict[str, Held] = {}
     for item in step.items:
@@ -284,7 +285,7 @@ def _apply_keep(step: Keep, held: dict[str, Held], walk: _Walk) -> tuple[dict[st
         if source in held and held[source].origin is not None and name in {None, source}:
             found = {source: held[source]}  # a column that is kept as it is need not enter the query
         else:
-            resolved, types = _resolve(name, expr, step.blame, held, frame, walk)
+            resolved, types = _resolve(name, expr, step.blame, held, walk)
             exprs.append(resolved)
             found = {result: Held(kind) for result, kind in types.items()}
         _require_new(found, kept, step.blame)
@@ -303,7 +304,7 @@ def _require_new(found: Iterable[str], known: Mapping[str, Held], blame: Blame) 
 
 
 def _apply_where(step: Where, held: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query]:
-    predicate, types = _resolve("predicate", step.predicate, step.blame, held, _static(held), walk)
+    predicate, types = _resolve("predicate", step.predicate, step.blame, held, walk)
     kind = types["predicate"]
     if kind is not UNKNOWN and not pt.is_boolean(kind) and not pt.is_null(kind):
         raise PipelineError(
@@ -315,7 +316,7 @@ def _apply_where(step: Where, held: dict[str, Held], walk: _Walk) -> tuple[dict[
 
 
 def _resolve(
-    name: str | None, expr: pl.Expr, blame: Blame, held: dict[str, Held], frame: pl.LazyFrame, walk: _Walk
+    name: str | None, expr: pl.Expr, blame: Blame, held: dict[str, Held], walk: _Walk
 ) -> tuple[pl.Expr, dict[str, ColumnType]]:
     """An expression with its columns spelt out, and the names and types of its results."""
     import polars as pl
@@ -325,7 +326,7 @@ def _resolve(
         raise _NamesUnknown
     try:
         if several:
-            expr = explicit(expr, frame)
+            expr = explicit(expr, _static(held))
         reads = named_columns(expr)
     except pl.exceptions.PolarsError as error:
         raise _type_error(expr, blame, error) from error
@@ -343,6 +344,7 @@ def _resolve(
         if several:
             raise _NamesUnknown
         return expr, {expr.meta.output_name(): UNKNOWN}
+    frame = _static({read: held[read] for read in reads})  # of many columns, most expressions read few
     try:
         schema = frame.select(expr).collect_schema()
     except pl.exceptions.PolarsError as error:

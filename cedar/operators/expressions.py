@@ -96,7 +96,8 @@ class FilterExpression(RowOperator):
         return _kept(self, "effects", lambda: Effects(columns_of(self.predicate), frozenset(), rows="1:0..1"))
 
     def schema(self, *inputs: Schema) -> Schema:
-        return _schema(self, Where(self.predicate, _blame(self)), inputs[0])
+        known = _schema(self, Where(self.predicate, _blame(self)), inputs[0])
+        return None if known is None else inputs[0]
 
     def code(self) -> tuple[Any, ...]:
         return (self.predicate,)

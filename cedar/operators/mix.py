@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from cedar.block import Block
 from cedar.columns import Index
@@ -23,7 +24,7 @@ from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Stre
 Stop: TypeAlias = Literal["first", "all"]
 State: TypeAlias = tuple[int, tuple[int, ...], tuple[bool, ...]]  # positions done, units of each input, inputs gone
 
-_PIECE = 4096  # units mixed at a time; not part of any result
+_PIECE = 4096  # units mixed at a time, from 64 on: the first ones ask few inputs; not part of any result
 _STRIDE = 1 << 18  # positions scanned at a time, and between the counts that are kept for seeking
 
 
@@ -126,15 +127,21 @@ class Draw:
         return inputs
 
 
-def first_short(picks: Index, have: Sequence[int | float]) -> tuple[int, int]:
+def lacking(picks: Index, have: npt.NDArray[np.float64]) -> Index:
+    """The inputs of which there are not enough units for these picks."""
+    return np.flatnonzero(np.bincount(picks, minlength=len(have)) > have)
+
+
+def first_short(picks: Index, have: npt.NDArray[np.float64]) -> tuple[int, int]:
     """How many picks ``have`` units of each input serve, and the input that lacks the next one (-1: none does)."""
-    served, short = len(picks), -1
-    for index, units in enumerate(have):
-        if units < served:
-            turns = np.flatnonzero(picks[:served] == index)
-            if len(turns) > units:
-                served, short = int(turns[int(units)]), index
-    return served, short
+    if not len(lacking(picks, have)):
+        return len(picks), -1
+    narrow = picks.astype(np.min_scalar_type(len(have)))  # sorted by their digits
+    order = np.argsort(narrow, kind="stable")
+    ordered = narrow[order]
+    turn = np.arange(len(picks)) - np.searchsorted(ordered, ordered)  # how often the input was picked before
+    served = int(order[turn >= have[ordered]].min())
+    return served, int(picks[served])
 
 
 class Schedule:
@@ -175,7 +182,7 @@ class Schedule:
         """On by ``units`` positions, or up to an input's end; ``look`` leaves the schedule as it is."""
         done, taken, gone = state
         picks = self._draw.picks(done, done + units, gone)
-        served, short = first_short(picks, [c - t for c, t in zip(self._counts, taken, strict=True)])
+        served, short = first_short(picks, np.array(self._counts, dtype=np.float64) - taken)
         counts = np.bincount(picks[:served], minlength=len(taken))
         taken = tuple(t + int(c) for t, c in zip(taken, counts, strict=True))
         if short >= 0 and not look:
@@ -242,23 +249,41 @@ class MixFlow(Flow):
             Buffer(source.open(position, lap), position, branch_rows("mix", index, stream.context))
             for index, (source, position) in enumerate(zip(stream.inputs, positions, strict=True))
         ]
+        self._have = np.zeros(len(self._buffers))  # units in each buffer
         self._picks = np.empty(0, dtype=np.int64)
+        self._size = 64
+        self._batch = False
         self._ended = all(self._gone)
 
     def pull(self, wait: bool) -> Pulled:
         while not self._ended:
             if not len(self._picks):
-                self._picks = self._draw.picks(self._done, self._done + _PIECE, self._gone)
-            served, short = first_short(self._picks, [b.units for b in self._buffers])
-            if served and (short < 0 or any(b.batch for b in self._buffers)):
+                self._picks = self._draw.picks(self._done, self._done + self._size, self._gone)
+                self._size = min(2 * self._size, _PIECE)
+                self._fill_ready()
+            served, short = first_short(self._picks, self._have)
+            if served and (short < 0 or self._batch):
                 return self._emit(served)
             if self._buffers[short].ended:
                 if served:
                     return self._emit(served)
                 self._lose(short)
-            elif not self._buffers[short].fill(wait and not served):
+            elif not self._fill(short, wait and not served):
                 return self._emit(served) if served else PENDING
         return None
+
+    def _fill_ready(self) -> None:
+        """Take what is there already of every input that the picks lack: one by one, each is a look at all picks."""
+        for index in map(int, lacking(self._picks, self._have)):
+            if not self._buffers[index].ended:
+                self._fill(index, wait=False)
+
+    def _fill(self, index: int, wait: bool) -> bool:
+        buffer = self._buffers[index]
+        filled = buffer.fill(wait)
+        self._have[index] = buffer.units
+        self._batch = self._batch or buffer.batch
+        return filled
 
     def _lose(self, index: int) -> None:
         """It is the turn of an input that has nothing left."""
@@ -268,13 +293,14 @@ class MixFlow(Flow):
 
     def _emit(self, units: int) -> Piece:
         at = [self._done, [b.position for b in self._buffers], [int(g) for g in self._gone]]
-        batch = any(b.batch for b in self._buffers)
+        batch = self._batch
         if batch:
             units = 1
         picks, self._picks = self._picks[:units], self._picks[units:]
         self._done += units
         counts = np.bincount(picks, minlength=len(self._buffers))
-        rows = concat_rows([run for b, n in zip(self._buffers, counts, strict=True) for run in b.take(int(n))])
+        self._have -= counts
+        rows = concat_rows([run for i in np.flatnonzero(counts) for run in self._buffers[i].take(int(counts[i]))])
         if not batch and np.count_nonzero(counts) > 1:
             order = np.empty(units, dtype=np.int64)
             order[np.argsort(picks, kind="stable")] = np.arange(units)

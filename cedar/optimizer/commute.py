@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cedar import graph
 from cedar.graph import Node
 from cedar.operators.base import Algebra, Effects, RowOperator
 from cedar.operators.batch import Batch
@@ -41,10 +40,9 @@ def is_row_operator(node: Node) -> bool:
 def may_skip(node: Node, facts: Facts) -> bool:
     """Whether rows may go missing here because the operator fails on them."""
     operator = node.operator
-    never = isinstance(operator, Drop | Rename | Cache | Dedup) or (
-        isinstance(operator, Select) and not operator.code()
-    )
-    return not never and facts.skips(node)
+    if not facts.skips(node) or (isinstance(operator, Select) and not operator.code()):
+        return False
+    return not isinstance(operator, Drop | Rename | Cache | Dedup)
 
 
 def pads(node: Node) -> bool:
@@ -67,7 +65,7 @@ def _kinds(below: Node, above: Node, facts: Facts) -> str | None:
 
 def _walls(below: Node, above: Node, facts: Facts) -> str | None:
     for node, other in ((below, above), (above, below)):
-        mine, theirs = node.operator.effects(), other.operator.effects()
+        mine, theirs = node.effects, other.effects
         if mine.writes is None:
             return f"{facts.label(node)} may write any column"
         if mine.reads is None and (theirs.writes is None or theirs.writes or theirs.keeps is not None):
@@ -86,7 +84,7 @@ def _once(below: Node, above: Node, facts: Facts) -> str | None:
 
 
 def _columns(below: Node, above: Node, facts: Facts) -> str | None:
-    first, second = below.operator.effects(), above.operator.effects()
+    first, second = below.effects, above.effects
     if _same_column(first, second):
         return _algebra(below, above, facts)
     for node, mine, other, theirs in ((below, first, above, second), (above, second, below, first)):
@@ -104,7 +102,7 @@ def _same_column(first: Effects, second: Effects) -> bool:
 
 
 def _algebra(below: Node, above: Node, facts: Facts) -> str | None:
-    first, second = below.operator.effects(), above.operator.effects()
+    first, second = below.effects, above.effects
     if first.rows == second.rows == "1:1" and first.algebra and second.algebra:
         if frozenset({first.algebra, second.algebra}) in _COMMUTING:
             return None
@@ -116,7 +114,7 @@ def _algebra(below: Node, above: Node, facts: Facts) -> str | None:
 def _survivors(below: Node, above: Node, facts: Facts) -> str | None:
     """Where one keeps only some columns, the other must use those alone, and add none."""
     for node, other in ((below, above), (above, below)):
-        keeps, theirs = node.operator.effects().keeps, other.operator.effects()
+        keeps, theirs = node.effects.keeps, other.effects
         if keeps is None:
             continue
         if theirs.writes or theirs.keeps is not None:
@@ -132,7 +130,7 @@ def _order(below: Node, above: Node, facts: Facts) -> str | None:
     if facts.schemas.get(id(below.inputs[0])) is not None:
         return None
     for node in (below, above):
-        effects = node.operator.effects()
+        effects = node.effects
         new = (effects.writes or frozenset()) - (effects.reads or frozenset())
         if not new or isinstance(node.operator, Drop | Rename):
             return None
@@ -140,7 +138,7 @@ def _order(below: Node, above: Node, facts: Facts) -> str | None:
 
 
 def _rows(below: Node, above: Node, facts: Facts) -> str | None:
-    first, second = below.operator.effects(), above.operator.effects()
+    first, second = below.effects, above.effects
     if first.rows == second.rows == "1:n":
         return "both make rows of a row, and their order would change"
     for node, mine, theirs in ((below, first, second), (above, second, first)):
@@ -156,9 +154,9 @@ def _skipped(below: Node, above: Node, facts: Facts) -> str | None:
             continue
         if may_skip(other, facts):
             return f"{facts.label(node)} and {facts.label(other)} may both skip rows"
-        if other.operator.effects().rows != "1:1":
+        if other.effects.rows != "1:1":
             return f"{facts.label(node)} may skip rows that {facts.label(other)} drops or repeats"
-        if graph.batched(below)[id(below)]:
+        if facts.batched[id(below)]:
             return f"{facts.label(node)} may skip rows out of the batch that {facts.label(other)} sees"
     return None
 

@@ -77,7 +77,7 @@ class ChainCost:
         self.places = tuple(places)
         self.capacity = capacity
         self.loads = [loads[id(node)] for node in chain.nodes]
-        self.effects = [node.operator.effects() for node in chain.nodes]
+        self.effects = [node.effects for node in chain.nodes]
         self.size = len(self.loads)
         self.full = (1 << self.size) - 1
         self.far = [place == capacity.cluster for place in self.places]
@@ -255,7 +255,7 @@ def _share_read(operator: object, load: Load) -> float:
         return 1.0
     names = set(chosen_fields(operator.columns, load.columns))
     for each in operator.where:
-        names |= each.operator.effects().reads or frozenset(load.columns)
+        names |= each.effects.reads or frozenset(load.columns)
     whole = sum(load.columns.values())
     return sum(size for name, size in load.columns.items() if name in names) / whole if whole else 1.0
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from cedar import graph
 from cedar.graph import Node
-from cedar.operators.base import Operator, Schema
+from cedar.operators.base import Operator
 from cedar.operators.columns_ops import Drop, Rename
 from cedar.operators.expressions import Select
 from cedar.optimizer.facts import Facts
@@ -15,7 +13,7 @@ from cedar.optimizer.facts import Facts
 def rebuilt(node: Node, inputs: tuple[Node, ...], facts: Facts, operator: Operator | None = None) -> Node:
     """``node`` on other inputs, perhaps with less to do, in the name of the same node of the pipeline as written."""
     origin = None if facts.ordinal(node) is None else node.logical
-    return dataclasses.replace(node, operator=operator or node.operator, inputs=inputs, origin=origin)
+    return Node(operator or node.operator, inputs, node.site, origin, node.place)
 
 
 def only(below: Node, names: tuple[str, ...]) -> Node:
@@ -28,30 +26,17 @@ def is_inserted(node: Node, facts: Facts) -> bool:
     return isinstance(node.operator, Select) and facts.ordinal(node) is None
 
 
-def substitute(root: Node, old: Node, new: Node, facts: Facts) -> Node:
-    """The graph with ``new`` in the place of ``old``; what is shared stays shared."""
-    done: dict[int, Node] = {}
-    for current in graph.walk(root):
-        inputs = tuple(done[id(child)] for child in current.inputs)
-        done[id(current)] = new if current is old else _with_inputs(current, inputs, facts)
-    return done[id(root)]
+def fitted(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
+    """``node`` on other inputs, without drops and renames of columns that are not there any more, as nobody reads them.
 
-
-def fit(root: Node, facts: Facts) -> Node:
-    """Without the drops and renames of columns that are not there any more, because nobody reads them."""
-    done: dict[int, Node] = {}
-    known: dict[int, Schema] = {}
-    for current in graph.walk(root):
-        node = _with_inputs(current, tuple(done[id(child)] for child in current.inputs), facts)
-        below = [known[id(child)] for child in node.inputs]
-        if isinstance(node.operator, Drop | Rename) and below[0] is not None:
-            node = _fitted(node, below[0], facts)
-        done[id(current)] = node
-        if id(node) not in known:
-            same = node is current and id(node) in facts.schemas
-            with graph.at_site(node):
-                known[id(node)] = facts.schemas[id(node)] if same else node.operator.schema(*below)
-    return done[id(root)]
+    The facts of it are known then.
+    """
+    node = _with_inputs(node, inputs, facts)
+    below = facts.schemas[id(inputs[0])] if isinstance(node.operator, Drop | Rename) else None
+    if below is not None:
+        node = _fitted(node, below, facts)
+    facts.learn(node)
+    return node
 
 
 def tidy(root: Node, facts: Facts) -> Node:

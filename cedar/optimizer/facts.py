@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol, TypeAlias
 
+from cedar import graph
+from cedar.datasets.filesource import FileSource
 from cedar.graph import Node
 from cedar.operators.base import Schema
+from cedar.optimizer.live import Names, live_columns, union
 from cedar.profile import OperatorProfile, Profile
 
 Factors: TypeAlias = Callable[[Node], Mapping[str, float]]
@@ -59,15 +63,15 @@ class Facts:
         logical: the pipeline as written.
         ordinals: of its nodes, by id; inputs first.
         labels: of its nodes, by id.
-        schemas: of the nodes of the graph under rewriting, by id.
-        consumers: how many nodes draw from a node of it, by id.
         skips: whether a node has a policy for rows that fail (its own, or the loader's).
         profile: what was measured; None at first.
         exact: False allows rewrites within an operator's tolerance.
         refused: names of rules that are not tried.
         root: the graph under rewriting.
-        live: the columns that each of its nodes must give, by id; None, and no entry, is all.
+        schemas: of the nodes of this graph and of those before it, by id.
         batched: whether a node's unit is the batch, by id.
+        consumers: the nodes of the graph that draw from a node, by id.
+        live: the columns that each of its nodes must give, by id; None, and no entry, is all.
         streams: whether a source has splits that can only be read from their beginning.
         keeping: None where nothing is kept.
         factors: of a ``dedup()``: how often rows of each of its columns repeat where they are read, from a sample.
@@ -76,18 +80,83 @@ class Facts:
     logical: Node
     ordinals: dict[int, int]
     labels: dict[int, str]
-    schemas: dict[int, Schema]
-    consumers: dict[int, int]
     skips: Callable[[Node], bool]
+    root: Node
     profile: Profile | None = None
     exact: bool = True
     refused: frozenset[str] = field(default_factory=frozenset)
-    root: Node | None = None
-    live: dict[int, frozenset[str] | None] = field(default_factory=dict)
-    batched: dict[int, bool] = field(default_factory=dict)
     streams: Callable[[Node], bool] = lambda _: True
     keeping: Keeping | None = None
     factors: Factors | None = None
+    schemas: dict[int, Schema] = field(default_factory=dict)
+    batched: dict[int, bool] = field(default_factory=dict)
+    consumers: dict[int, list[Node]] = field(default_factory=dict)
+    live: dict[int, Names] = field(default_factory=dict)
+    _learnt: dict[tuple[int, ...], Schema] = field(default_factory=dict, repr=False)
+    _nodes: list[Node] = field(default_factory=list, repr=False)  # so that no other node gets their ids
+
+    @cached_property
+    def readers(self) -> dict[Hashable, list[Node]]:
+        """The sources of the graph, by what they read from."""
+        found: dict[Hashable, list[Node]] = {}
+        for node in graph.sources(self.root):
+            found.setdefault(read_from(node), []).append(node)
+        return found
+
+    def at(self, root: Node) -> Facts:
+        """The facts of another graph of the same pipeline; what is known of nodes that both have stays known."""
+        self.learn(root)
+        consumers: dict[int, list[Node]] = {id(root): []}
+        for node in graph.walk(root):
+            for child in node.inputs:
+                consumers.setdefault(id(child), []).append(node)
+        return replace(self, root=root, consumers=consumers, live=live_columns(root, self.schemas))
+
+    def moving(self) -> Facts:
+        """The facts of a graph that changes in a pass: ``learn`` and ``stands_for`` tell what they are of new nodes."""
+        return replace(self, consumers=dict(self.consumers), live=dict(self.live))
+
+    def learn(self, root: Node) -> None:
+        """What follows for new nodes from what is below them.
+
+        Raises:
+            CedarError: what an operator says of columns that do not fit it.
+        """
+        for node in graph.walk(root, self.schemas):
+            operator = node.operator
+            below = [self.schemas[id(child)] for child in node.inputs]
+            key = id(operator), *map(id, below)
+            with graph.at_site(node):
+                if key not in self._learnt:
+                    self._learnt[key] = operator.schema(*below)
+                self.batched[id(node)] = graph.unit_is_batch(node, self.batched)
+            self.schemas[id(node)] = self._learnt[key]
+            self._nodes.append(node)
+            for child in node.inputs:
+                self.consumers[id(child)] = [*self.consumers.get(id(child), ()), node]
+
+    def stands_for(self, new: Node, old: Node) -> None:
+        """``new`` gives what ``old`` gave, to the same nodes; nobody draws from ``old`` any more."""
+        if new is old:
+            return
+        live = self.live.get(id(old))
+        self.live[id(new)] = union(self.live[id(new)], live) if id(new) in self.live else live
+        for child in new.inputs:
+            self._leaves(old, child)
+        self.consumers[id(new)] = [*self.consumers.get(id(new), ()), *self.consumers.pop(id(old))]
+        gone = [old]
+        while gone:
+            node = gone.pop()
+            gone += [child for child in dict.fromkeys(node.inputs) if self._leaves(node, child) == 0]
+
+    def _leaves(self, node: Node, child: Node) -> int | None:
+        """``node`` does not draw from ``child`` any more; how many still do, if it did."""
+        before = self.consumers.get(id(child), [])
+        after = [each for each in before if each is not node]
+        if len(after) == len(before):
+            return None
+        self.consumers[id(child)] = after
+        return len(after)
 
     def label(self, node: Node) -> str:
         """What messages call the node of the pipeline that ``node`` stands for."""
@@ -107,7 +176,8 @@ class Rule(Protocol):
     """One rewrite: the node instead of ``node``, a refusal, or None where it does not concern the node.
 
     A function of the rule's name will do. What it changes must lower the measure of the graph (see ``measure``), or the
-    rule's own, ``measure(facts)``, a number that no other rule raises.
+    rule's own, ``measure(facts)``, a number that no other rule raises. It is asked about inputs first; where it goes by
+    what is read further up, ``downward`` it.
     """
 
     __name__: str
@@ -116,3 +186,15 @@ class Rule(Protocol):
 
 
 Outcome: TypeAlias = "Node | Change | Refusal | None"
+
+
+def read_from(node: Node) -> Hashable:
+    """The files, or the source itself."""
+    source = getattr(node.operator, "source", node)
+    return source.paths if isinstance(source, FileSource) else id(source)
+
+
+def downward(rule: Rule) -> Rule:
+    """A rule that is asked about outputs first: ``facts.live`` tells what those above read, as they are by then."""
+    vars(rule)["downward"] = True
+    return rule

@@ -13,7 +13,7 @@ from cedar.operators.elementwise import columns_of, fields_of
 from cedar.operators.expressions import FilterExpression, Select, WithColumns
 from cedar.operators.mix import Mix
 from cedar.optimizer.facts import Facts
-from cedar.optimizer.live import needs
+from cedar.optimizer.live import needs_each
 
 Fields: TypeAlias = "frozenset[tuple[str, ...]] | None"  # paths below a column; None is the whole column
 
@@ -22,13 +22,15 @@ _NOTHING: frozenset[tuple[str, ...]] = frozenset()
 
 def live_fields(node: Node, column: str, facts: Facts) -> Fields:
     """The fields of ``column`` that the nodes above ``node`` read; whole where a value of it leaves the plan."""
-    assert facts.root is not None
     names: dict[int, dict[str, None]] = {id(node): {column: None}}  # what the column is called on its way up
     found: Fields = _NOTHING
     for current in graph.walk(facts.root):
-        for child in dict.fromkeys(current.inputs):
+        if names.keys().isdisjoint(map(id, current.inputs)):
+            continue
+        needed = needs_each(current, facts.live.get(id(current)), facts.schemas)
+        for child, wanted in zip(current.inputs, needed, strict=True):
             for name in names.get(id(child), ()):
-                if not _needed(current, child, name, facts):
+                if wanted is not None and name not in wanted:
                     continue
                 found = _union(found, _read(current, name))
                 above = _passed_on(current, name)
@@ -53,11 +55,6 @@ def _union(first: Fields, second: Fields) -> Fields:
     return None if first is None or second is None else first | second
 
 
-def _needed(node: Node, child: Node, name: str, facts: Facts) -> bool:
-    needed = needs(node, child, facts.live.get(id(node)), facts.schemas)
-    return needed is None or name in needed
-
-
 def _delivered(name: str, facts: Facts) -> bool:
     live = facts.live.get(id(facts.root))
     return live is None or name in live
@@ -65,7 +62,7 @@ def _delivered(name: str, facts: Facts) -> bool:
 
 def _read(node: Node, name: str) -> Fields:
     """What the operator itself reads of the column; a cache keeps all, and inputs side by side must stay alike."""
-    operator, effects = node.operator, node.operator.effects()
+    operator, effects = node.operator, node.effects
     if effects.reads is None or effects.writes is None or isinstance(operator, Cache | Concat | Mix):
         return None
     if isinstance(operator, WithColumns | FilterExpression | Select):
@@ -75,7 +72,7 @@ def _read(node: Node, name: str) -> Fields:
 
 def _passed_on(node: Node, name: str) -> str | None:
     """What the column is called above the operator; None where it is gone."""
-    effects = node.operator.effects()
+    effects = node.effects
     if isinstance(node.operator, Rename):
         pairs = dict(node.operator.pairs)
         return pairs.get(name) or (None if name in pairs.values() else name)

@@ -20,25 +20,34 @@ def live_columns(root: Node, schemas: dict[int, Schema]) -> dict[int, Names]:
 
     A ``drop`` and a ``rename`` do not count as reading: what nobody reads need not be there for them (see ``fit``).
     """
-    live: dict[int, Names] = {id(root): _all(schemas[id(root)])}
+    live: dict[int, Names] = {id(root): all_of(schemas[id(root)])}
     for node in reversed(list(graph.walk(root))):  # whoever reads a node comes before it
-        for child in dict.fromkeys(node.inputs):
-            needed = needs(node, child, live[id(node)], schemas)
-            live[id(child)] = needed if id(child) not in live else _union(live[id(child)], needed)
+        spread(node, live, schemas)
     return live
 
 
+def spread(node: Node, live: dict[int, Names], schemas: dict[int, Schema]) -> None:
+    """Adds to ``live`` what ``node`` needs of its inputs."""
+    for child, needed in zip(node.inputs, needs_each(node, live[id(node)], schemas), strict=True):
+        live[id(child)] = needed if id(child) not in live else union(live[id(child)], needed)
+
+
+def needs_each(node: Node, out: Names, schemas: dict[int, Schema]) -> list[Names]:
+    """The columns that ``node`` needs of each of its inputs, where ``out`` is what its own output must have."""
+    if isinstance(node.operator, Concat | Mix) and any(schemas[id(child)] is None for child in node.inputs):
+        return [all_of(schemas[id(child)]) for child in node.inputs]  # alike, and some cannot tell what they have
+    return [needs(node, child, out, schemas) for child in node.inputs]
+
+
 def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Names:
-    """The columns that ``node`` needs of one of its inputs, where ``out`` is what its own output must have."""
-    operator, effects, schema = node.operator, node.operator.effects(), schemas[id(child)]
-    if isinstance(operator, Concat | Mix) and any(schemas[id(i)] is None for i in node.inputs):
-        return _all(schema)  # inputs keep the same columns, and some cannot tell theirs
+    """The columns that ``node`` needs of one of its inputs."""
+    operator, effects, schema = node.operator, node.effects, schemas[id(child)]
     if effects.reads is None or effects.writes is None or _keeps_for_others(operator):
-        return _all(schema)
+        return all_of(schema)
     if effects.keeps is not None:
         return effects.reads
     if out is None:
-        return _all(schema)
+        return all_of(schema)
     if isinstance(operator, Rename):
         new = dict(operator.pairs)
         names = out - set(new.values()) if schema is None else frozenset(schema) - set(new)
@@ -52,9 +61,11 @@ def _keeps_for_others(operator: Operator) -> bool:
     return isinstance(operator, Cache) and operator.where != "auto"
 
 
-def _all(schema: Schema) -> Names:
+def all_of(schema: Schema) -> Names:
+    """The names of all columns."""
     return None if schema is None else frozenset(schema)
 
 
-def _union(first: Names, second: Names) -> Names:
+def union(first: Names, second: Names) -> Names:
+    """What either needs."""
     return None if first is None or second is None else first | second

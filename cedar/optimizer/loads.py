@@ -67,11 +67,11 @@ def _load(node: Node, facts: Facts, crowd: float, typical: float) -> Load:
     if figures is None or not figures.rows:
         if isinstance(node.operator, StreamOperator | Read):
             return Load()
-        hint = node.operator.effects().cost
+        hint = node.effects.cost
         return Load(cpu=typical if hint is None else hint, gil=_share(node, None), measured=False)
     return Load(
         cpu=figures.cpu,
-        wait=_wait(figures, crowd) if node.operator.effects().waits else 0.0,
+        wait=_wait(figures, crowd) if node.effects.waits else 0.0,
         keep=max(figures.keep, _NO_ROWS / figures.rows),
         gil=_share(node, figures.gil),
         rows=max(1.0, figures.rows / max(1, figures.calls)),
@@ -82,7 +82,7 @@ def _load(node: Node, facts: Facts, crowd: float, typical: float) -> Load:
 
 def _share(node: Node, gil: float | None) -> float:
     """What was measured; what runs Python for every row is taken to hold the GIL until then."""
-    return gil if gil is not None else float(node.operator.effects().per_row)
+    return gil if gil is not None else float(node.effects.per_row)
 
 
 def _wait(figures: OperatorProfile, crowd: float) -> float:

@@ -62,7 +62,6 @@ def measure(facts: Facts, caches: int, carried: int) -> Measure:
         caches: how many nodes ``cache_place`` would change.
         carried: columns that ``dead_columns`` would drop.
     """
-    assert facts.root is not None
     nodes = list(graph.walk(facts.root))
     below = _Below(nodes, facts)
     return (
@@ -88,7 +87,7 @@ def moves_about(node: Node, facts: Facts) -> bool:
         is_row_operator(node)
         and not isinstance(node.operator, Cache)
         and _written(node, facts)
-        and node.operator.effects().rows == "1:1"
+        and node.effects.rows == "1:1"
     )
 
 

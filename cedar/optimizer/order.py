@@ -37,7 +37,7 @@ def restore_order(root: Node, facts: Facts) -> Node:
 def _sees_order(node: Node, child: Node, facts: Facts) -> bool:
     """Also where names get lost, so that none can be put right further up."""
     lost = facts.schemas[id(node)] is None and facts.schemas[id(child)] is not None
-    return lost or node.operator.effects().reads is None or isinstance(node.operator, Cache)
+    return lost or node.effects.reads is None or isinstance(node.operator, Cache)
 
 
 def _wanted(found: Schema, written: Schema) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from cedar import graph
 from cedar.graph import Node
-from cedar.operators.base import Schema
 from cedar.operators.cache import Cache
 from cedar.operators.map import Map
 from cedar.optimizer.budget import Budget, Cluster
@@ -68,7 +67,6 @@ class AutoPlanner:
     keeping: Keeping | None = None
     factors: Factors | None = None
     cluster: Cluster | None = None
-    _known: dict[int, tuple[Node, Schema]] = field(default_factory=dict, repr=False)
     _refusals: list[Decision] = field(default_factory=list, repr=False)
     _sound: deque[list[tuple[object, ...]]] = field(default_factory=lambda: deque(maxlen=16), repr=False)
     _broken: bool = field(default=False, repr=False)
@@ -91,7 +89,7 @@ class AutoPlanner:
         if found is None:
             return plan
         for name in _applied(plan):
-            without = replace(self, refused=self.refused | {name}, _known={}, _refusals=[])
+            without = replace(self, refused=self.refused | {name}, _refusals=[])
             other = without.begin()
             if check(other) is None:
                 self.refused |= {name}
@@ -196,8 +194,8 @@ class AutoPlanner:
         if is_row_operator(late):
             refusal = may_swap(early, late, facts)
             return None if refusal is None else refusal.reason
-        crossed = late.operator.effects()
-        writes = crossed.writes is None or early.operator.effects().rows != "1:1"
+        crossed = late.effects
+        writes = crossed.writes is None or early.effects.rows != "1:1"
         return "it changes how many rows there are" if writes else None
 
     # ---- steps -------------------------------------------------------------------------------------------------------
@@ -225,7 +223,7 @@ class AutoPlanner:
     def _culprit(self, plan: Plan, profile: Profile, horizon: float | None, check: Check, end: float) -> str | None:
         """The rule without which the plan has the right rows."""
         for name in _applied(plan):
-            without = replace(self, refused=self.refused | {name}, _known={}, _refusals=[])
+            without = replace(self, refused=self.refused | {name}, _refusals=[])
             if time.perf_counter() > end:
                 return None
             if check(without.best(profile, horizon)) is None:
@@ -254,7 +252,7 @@ class AutoPlanner:
         return self.executors if asked else here or self.executors
 
     def _rewritten(self, root: Node, rules: Sequence[Rule], profile: Profile | None) -> tuple[Node, list[Decision]]:
-        return rewrite(root, rules, lambda changed: self._facts(changed, profile))
+        return rewrite(self._facts(root, profile), rules)
 
     def _facts(self, root: Node, profile: Profile | None) -> Facts:
         return facts_of(
@@ -265,7 +263,6 @@ class AutoPlanner:
             exact=self.exact,
             refused=self.refused,
             streams=self.streams,
-            known=self._known,
             keeping=self.keeping,
             factors=self.factors,
         )
@@ -276,7 +273,7 @@ def _asked(root: Node, facts: Facts, profile: Profile) -> bool:
     shares = profile.shares
     for node in graph.walk(root):
         figures, ordinal = facts.figures(node), facts.ordinal(node)
-        known = figures is None or figures.gil is not None or not node.operator.effects().per_row
+        known = figures is None or figures.gil is not None or not node.effects.per_row
         if not known and shares.get(ordinal or 0, 0.0) > _DEAR:
             return False
     return True

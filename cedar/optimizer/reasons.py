@@ -120,7 +120,7 @@ def _worked(cost: ChainCost, loads: dict[int, Load]) -> list[tuple[Node, Load]]:
 
 def _runs(cost: ChainCost, path: Path, loads: dict[int, Load], facts: Facts, gain: float) -> Iterator[Decision]:
     run: list[tuple[Node, Load]] = []
-    if path.start >= 0 and cost.remote[path.start] and cost.chain.base.operator.effects().per_row:
+    if path.start >= 0 and cost.remote[path.start] and cost.chain.base.effects.per_row:
         run.append((cost.chain.base, loads[id(cost.chain.base)]))
     for i, place in [*zip(path.order, path.places, strict=True), (-1, -1)]:
         if place >= 0 and cost.remote[place]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from cedar import graph
 from cedar.datasets.base import Read
 from cedar.errors import CedarError
 from cedar.graph import Node
-from cedar.operators.base import Schema
-from cedar.optimizer.edit import fit, substitute, tidy
+from cedar.optimizer.edit import fitted, tidy
 from cedar.optimizer.facts import Change, Factors, Facts, Keeping, Refusal, Rule
-from cedar.optimizer.live import live_columns
+from cedar.optimizer.live import all_of, spread, union
 from cedar.optimizer.measure import Measure, measure
 from cedar.optimizer.order import restore_order
 from cedar.optimizer.rules.cache_place import misplaced
@@ -22,45 +19,42 @@ from cedar.optimizer.rules.dead_columns import carried
 from cedar.plan.data import Decision
 from cedar.profile import Profile
 
-FactsOf: TypeAlias = Callable[[Node], Facts]
 
-
-def rewrite(root: Node, rules: Sequence[Rule], facts_of: FactsOf) -> tuple[Node, list[Decision]]:
+def rewrite(facts: Facts, rules: Sequence[Rule]) -> tuple[Node, list[Decision]]:
     """The graph after all rules, with its columns in their order as written, and what was done and refused.
 
-    Comes to an end whatever the rules do: a change that does not lower the measure of the graph is not made.
+    Comes to an end whatever the rules do: changes that do not lower the measure of the graph are not made.
 
     Args:
-        root: the pipeline as written, or a plan's graph.
+        facts: of the pipeline as written, or of a plan's graph.
         rules: in the order in which they are tried; each is applied wherever it applies, and all again after a change.
-        facts_of: the facts of a graph under rewriting, as ``facts_of`` below makes them.
     """
-    run = Rewriting(facts_of(root), facts_of, rules)
+    run = Rewriting(facts, rules)
     changed = True
     while changed:
         changed, run.refusals, run.failed = False, {}, {}
         for rule in rules:
             while rule.__name__ not in run.facts.refused and run.apply(rule):
                 changed = True
-    assert run.facts.root is not None
-    ordered = restore_order(tidied := tidy(run.facts.root, run.facts), facts_of(tidied))
-    return ordered, run.decisions()
+    tidied = tidy(run.facts.root, run.facts)
+    return restore_order(tidied, run.facts.at(tidied)), run.decisions()
 
 
 @dataclass
 class Rewriting:
     """A graph on its way from rule to rule.
 
+    A rule is asked about every node in one pass, and the graph is built anew once for all that it changes; the measure
+    is taken of the whole. So the work of a rewriting grows with the graph, not with its square for each change.
+
     Args:
         facts: of the graph as it is.
-        facts_of: makes those of another one.
         rules: all that are tried; a rule of others may have a ``measure(facts)`` that it lowers and no other raises.
         applied, refusals, failed: what was done, what did not apply, and what was not done, and why.
         measured: the measure of the graph, once somebody asked.
     """
 
     facts: Facts
-    facts_of: FactsOf
     rules: Sequence[Rule]
     applied: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     refusals: dict[tuple[str, str, str], Decision] = field(default_factory=dict)
@@ -68,37 +62,33 @@ class Rewriting:
     measured: Measure | None = None
 
     def apply(self, rule: Rule) -> bool:
-        """The first change that a rule makes; False if it makes none."""
-        assert self.facts.root is not None
-        for node in graph.walk(self.facts.root):
-            label = self.facts.label(node)
-            if (rule.__name__, label) in self.failed:
-                continue
-            outcome = rule(node, self.facts)
-            if isinstance(outcome, Refusal):
-                refused = Decision(rule.__name__, outcome.what or label, applied=False, why=outcome.reason)
-                self.refusals.setdefault((refused.rule, refused.what, refused.why), refused)
-            elif outcome is not None and self._take(rule, node, outcome, label):
+        """All changes that a rule makes in a pass; one alone where together they do no good; False for none."""
+        most = len(self.facts.consumers)
+        while made := (sweep := Pass(self, rule, most)).run():
+            why = sweep.why or self._take(rule, sweep)
+            if not why:
                 return True
+            if len(made) > 1:
+                most = 1
+            else:
+                self.failed[rule.__name__, made[0].label] = why
         return False
 
-    def _take(self, rule: Rule, node: Node, outcome: Node | Change, label: str) -> bool:
-        change = outcome if isinstance(outcome, Change) else Change(outcome, label)
-        assert self.facts.root is not None
+    def _take(self, rule: Rule, sweep: Pass) -> str:
+        """Go on with the graph after a pass; else why not."""
         try:
-            facts = self.facts_of(fit(substitute(self.facts.root, node, change.node, self.facts), self.facts))
+            facts = self.facts.at(sweep.root)
         except CedarError as error:  # the pipeline as written is sound, so this is the rule's doing
-            self.failed[rule.__name__, label] = str(error).partition("\n")[0]
-            return False
+            return _first_line(error)
         before, after = self.measured or self.measure(self.facts), self.measure(facts)
         if not after < before:
-            self.failed[rule.__name__, label] = f"{change.how or 'the change'}: it brings the plan no further"
-            return False
+            return f"{sweep.made[0].change.how or 'the change'}: it brings the plan no further"
         self.facts, self.measured = facts, after
-        hows = self.applied.setdefault((rule.__name__, change.what), [])
-        if change.how not in hows:
-            hows.append(change.how)
-        return True
+        for each in sweep.made:
+            hows = self.applied.setdefault((rule.__name__, each.change.what), [])
+            if each.change.how not in hows:
+                hows.append(each.change.how)
+        return ""
 
     def measure(self, facts: Facts) -> Measure:
         """Of a graph, which every change lowers: that of our own rules, then what others say of theirs."""
@@ -110,6 +100,90 @@ class Rewriting:
         made = [Decision(rule, _told(what, hows), applied=True) for (rule, what), hows in self.applied.items()]
         broken = [Decision(rule, label, applied=False, why=why) for (rule, label), why in self.failed.items()]
         return [*made, *self.refusals.values(), *broken]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A change of a pass, and the operator that the rule looked at."""
+
+    change: Change
+    label: str
+
+
+class Pass:
+    """One rule asked about every node of a graph: inputs first, or outputs first where the rule goes by what is read.
+
+    Args:
+        most: changes after which the rest stays as it is.
+    """
+
+    def __init__(self, run: Rewriting, rule: Rule, most: int) -> None:
+        self.run_, self.rule, self.most = run, rule, most
+        self.facts = run.facts.moving()
+        self.root = run.facts.root
+        self.made: list[Made] = []
+        self.why = ""  # the graph cannot be, if set
+
+    def run(self) -> list[Made]:
+        """The changes made; ``root`` is the graph after them."""
+        nodes = list(graph.walk(self.root))
+        try:
+            self.root = (self._downward if getattr(self.rule, "downward", False) else self._upward)(nodes)
+        except CedarError as error:
+            self.why = _first_line(error)
+        return self.made
+
+    def _upward(self, nodes: list[Node]) -> Node:
+        """Each node stands on what became of its inputs when it is asked about."""
+        done: dict[int, Node] = {}
+        for node in nodes:
+            current = fitted(node, tuple(done[id(child)] for child in node.inputs), self.facts)
+            self.facts.stands_for(current, node)
+            changed = self._asked(current)
+            self.facts.stands_for(changed, current)
+            done[id(node)] = changed
+        return done[id(nodes[-1])]
+
+    def _downward(self, nodes: list[Node]) -> Node:
+        """What each node has to give is known from what became of those above it."""
+        live, schemas = self.facts.live, self.facts.schemas
+        live.clear()
+        live[id(self.root)] = all_of(schemas[id(self.root)])
+        old = {id(node) for node in nodes}
+        tops: dict[int, Node] = {}
+        for node in reversed(nodes):
+            top = tops[id(node)] = self._asked(node)
+            if top is not node:
+                live[id(top)] = union(live[id(top)], live[id(node)]) if id(top) in live else live[id(node)]
+            for each in [node] if top is node else [*graph.walk(top, old)][::-1]:
+                spread(each, live, schemas)
+        done: dict[int, Node] = {}
+        for node in nodes:
+            for each in [node] if tops[id(node)] is node else graph.walk(tops[id(node)], old):
+                done[id(each)] = fitted(each, tuple(done[id(child)] for child in each.inputs), self.facts)
+            done[id(node)] = done[id(tops[id(node)])]
+        return done[id(nodes[-1])]
+
+    def _asked(self, node: Node) -> Node:
+        """What the rule makes of a node; the node itself where that is nothing."""
+        run, rule = self.run_, self.rule.__name__
+        label = self.facts.label(node)
+        if len(self.made) >= self.most or (rule, label) in run.failed:
+            return node
+        outcome = self.rule(node, self.facts)
+        if isinstance(outcome, Refusal):
+            refused = Decision(rule, outcome.what or label, applied=False, why=outcome.reason)
+            run.refusals.setdefault((refused.rule, refused.what, refused.why), refused)
+        elif outcome is not None:
+            change = outcome if isinstance(outcome, Change) else Change(outcome, label)
+            self.made.append(Made(change, label))
+            self.facts.learn(change.node)
+            return change.node
+        return node
+
+
+def _first_line(error: CedarError) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _told(what: str, hows: Sequence[str]) -> str:
@@ -130,7 +204,6 @@ def facts_of(
     exact: bool = True,
     refused: frozenset[str] = frozenset(),
     streams: Callable[[Node], bool] | None = None,
-    known: dict[int, tuple[Node, Schema]] | None = None,
     keeping: Keeping | None = None,
     factors: Factors | None = None,
 ) -> Facts:
@@ -144,39 +217,22 @@ def facts_of(
         exact: False allows rewrites within an operator's tolerance.
         refused: names of rules not to try.
         streams: whether a source is read from its beginning only; by default its splits tell, which are listed here.
-        known: schemas of earlier graphs, kept from one call to the next: hand in one dict for all of them.
         keeping: what it costs to keep rows between epochs; None where nothing is kept.
         factors: how often rows repeat, of the columns of a ``dedup()``; None where that is not to be found out.
     """
-    nodes = list(graph.walk(root))
-    schemas = _schemas(nodes, {} if known is None else known)
     return Facts(
         logical=logical,
         ordinals={id(node): i for i, node in enumerate(graph.walk(logical))},
         labels=graph.labels(logical),
-        schemas=schemas,
-        consumers=Counter(id(child) for node in nodes for child in node.inputs),
         skips=skips,
         profile=profile,
         exact=exact,
         refused=refused,
         root=root,
-        live=live_columns(root, schemas),
-        batched=graph.batched(root),
         streams=streams or _reads_from_the_beginning,
         keeping=keeping,
         factors=factors,
-    )
-
-
-def _schemas(nodes: Sequence[Node], known: dict[int, tuple[Node, Schema]]) -> dict[int, Schema]:
-    found: dict[int, Schema] = {}
-    for node in nodes:
-        if id(node) not in known:
-            with graph.at_site(node):
-                known[id(node)] = node, node.operator.schema(*(found[id(child)] for child in node.inputs))
-        found[id(node)] = known[id(node)][1]
-    return found
+    ).at(root)
 
 
 def _reads_from_the_beginning(node: Node) -> bool:

@@ -90,7 +90,7 @@ def _joined(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _effects(node: Node) -> str:
-    effects = node.operator.effects()
+    effects = node.effects
     if effects.rows == "stream" or not node.inputs:
         return ""
     reads = "row" if effects.reads is None else ", ".join(sorted(effects.reads)) or "-"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
 from cedar.errors import PipelineError
 from cedar.operators import mix
 from cedar.operators.mix import Draw, Mix, Schedule
@@ -142,3 +143,21 @@ def test_bad_stop_and_number_of_inputs():
 def test_rows_and_batches_do_not_mix():
     with pytest.raises(PipelineError, match="not both"):
         Mix((1, 1)).batched(True, False)
+
+
+def test_the_state_of_a_thousand_sources_is_small_and_tells_which_changed():
+    def mixed(last):
+        rows = [[{"x": i, "y": j} for j in range(3)] for i in range(1000)]
+        rows[-1] += rows[0] * last
+        return cedar.mix([(cedar.from_items(each), 1.0) for each in rows]).batch(8)
+
+    loader = mixed(1).loader(executor="inline")
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    assert len(json.dumps(state)) < 4096
+    again = mixed(1).loader(executor="inline")
+    again.load_state_dict(state)
+    assert next(iter(again))["x"].tolist() == next(batches)["x"].tolist()
+    with pytest.raises(cedar.ResumeError, match="one of the sources 937 to 999 changed"):
+        mixed(2).loader(executor="inline").load_state_dict(state)

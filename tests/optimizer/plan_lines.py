@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -57,9 +56,8 @@ def rewritten(
     **more: Any,
 ) -> tuple[Node, list[Decision]]:
     """The graph after some rules, and what they did."""
-    known: dict[int, Any] = {}
-    facts = partial(facts_of, pipeline.node, skips=skips, profile=profile, refused=refused, known=known, **more)
-    return rewrite(pipeline.node, rules, facts)
+    facts = facts_of(pipeline.node, pipeline.node, skips, profile, refused=refused, **more)
+    return rewrite(facts, rules)
 
 
 def after(pipeline: cedar.Pipeline, *rules: Any, **more: Any) -> str:

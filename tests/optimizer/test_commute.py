@@ -1,7 +1,6 @@
 """may_swap: what may change places, and that the result is then the same."""
 
 import random
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,7 @@ from cedar.operators.algebra import length_changing, per_value, pointwise, resam
 from cedar.operators.base import Bound, Env
 from cedar.operators.row_wise import same_column
 from cedar.optimizer.commute import may_swap
-from cedar.optimizer.edit import is_inserted, rebuilt, substitute
+from cedar.optimizer.edit import is_inserted, rebuilt
 from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import RULES
 from tests.optimizer.plan_lines import table
@@ -183,6 +182,14 @@ def same(a, b):
         assert same_column(column, b.columns[name]), name
 
 
+def substituted(root, old, new, facts):
+    done = {id(old): new}
+    for node in graph.walk(root):
+        inputs = tuple(done[id(child)] for child in node.inputs)
+        done.setdefault(id(node), node if inputs == node.inputs else rebuilt(node, inputs, facts))
+    return done[id(root)]
+
+
 def swapped(p: cedar.Pipeline, draw: random.Random, facts):
     """The graph after some random swaps that are allowed."""
     root = p.node
@@ -192,9 +199,9 @@ def swapped(p: cedar.Pipeline, draw: random.Random, facts):
             break
         above = draw.choice(places)
         below = above.inputs[0]
-        if may_swap(below, above, facts(root)) is None:
-            lower = rebuilt(above, below.inputs, facts(root))
-            root = substitute(root, above, rebuilt(below, (lower,), facts(root)), facts(root))
+        if may_swap(below, above, facts.at(root)) is None:
+            lower = rebuilt(above, below.inputs, facts)
+            root = substituted(root, above, rebuilt(below, (lower,), facts), facts)
     return root
 
 
@@ -202,8 +209,8 @@ def swapped(p: cedar.Pipeline, draw: random.Random, facts):
 @given(st.integers(0, 10**9), st.integers(2, 7))
 def test_swaps_change_no_value_and_no_row(seed, length):
     p = build(seed, length)
-    facts = partial(facts_of, p.node, skips=lambda node: False, known={})
-    root, _ = rewrite(swapped(p, random.Random(seed), facts), (), facts)
+    facts = facts_of(p.node, p.node, lambda node: False)
+    root, _ = rewrite(facts.at(swapped(p, random.Random(seed), facts)), ())
     binding = Binding(p.node, None, Env(seed=1))
     same(run(root, binding), run(p.node, binding))
 
@@ -212,10 +219,10 @@ def test_swaps_change_no_value_and_no_row(seed, length):
 @given(st.integers(0, 10**9), st.integers(2, 7))
 def test_rules_change_no_value_and_no_row(seed, length):
     p = build(seed, length)
-    facts = partial(facts_of, p.node, skips=lambda node: False, known={})
-    root, _ = rewrite(p.node, RULES, facts)
-    again, _ = rewrite(root, RULES, facts)
+    facts = facts_of(p.node, p.node, lambda node: False)
+    root, _ = rewrite(facts, RULES)
+    again, _ = rewrite(facts.at(root), RULES)
     binding = Binding(p.node, None, Env(seed=1))
     same(run(root, binding), run(p.node, binding))
     same(run(again, binding), run(p.node, binding))
-    assert all(is_inserted(n, facts(again)) or n.logical in set(graph.walk(p.node)) for n in graph.walk(again))
+    assert all(is_inserted(n, facts) or n.logical in set(graph.walk(p.node)) for n in graph.walk(again))

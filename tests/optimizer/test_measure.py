@@ -27,12 +27,12 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     found: list[list[Any]] = []
     take = rewriting.Rewriting._take
 
-    def taken(self: Any, *args: Any) -> bool:
+    def taken(self: Any, *args: Any) -> str:
         before = self.measured or self.measure(self.facts)
-        done = take(self, *args)
-        if done:
+        why = take(self, *args)
+        if not why:
             found.append([before, self.measure(self.facts)])
-        return done
+        return why
 
     monkeypatch.setattr(rewriting.Rewriting, "_take", taken)
     return found

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 
 from cedar import graph
+from cedar.optimizer import rewrite
 from cedar.optimizer.chains import find_chains
 from cedar.optimizer.cost import Capacity, ChainCost
-from cedar.optimizer.facts import Facts
 from cedar.optimizer.flow import find_flow
 from cedar.optimizer.loads import find_loads
 from cedar.optimizer.predict import Model
@@ -24,17 +23,8 @@ def figures(cpu, wall=None, keep=1.0, gil=0.0, rows=1000, calls=10, columns=None
 
 def facts_of(root, measured, machine=MACHINE, workers=1, executor="threads", rows=1000, streams=False):
     """Facts with a profile: ``measured`` are figures by ordinal."""
-    nodes = list(graph.walk(root))
-    return Facts(
-        logical=root,
-        ordinals={id(node): i for i, node in enumerate(nodes)},
-        labels={id(node): node.operator.label() for node in nodes},
-        schemas=graph.schemas(root),
-        consumers=Counter(id(child) for node in nodes for child in node.inputs),
-        skips=lambda node: False,
-        profile=Profile("", measured, machine, rows=rows, workers=workers, executor=executor),
-        streams=lambda node: streams,
-    )
+    profile = Profile("", measured, machine, rows=rows, workers=workers, executor=executor)
+    return rewrite.facts_of(root, root, lambda node: False, profile, streams=lambda node: streams)
 
 
 def model_of(root, facts, places=("threads",), cores=4, workers=4):

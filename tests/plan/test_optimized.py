@@ -1,7 +1,6 @@
 """Whatever the rules and the search make of a pipeline can be saved and comes back."""
 
 import random
-from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -65,10 +64,10 @@ def check_rules(pipeline):
     }  # fmt: skip
     profile = Profile("", figures, Machine(4, 1 << 34), 1000, 1.0)
     skips = lambda node: isinstance(node.operator, RowOperator) and node.operator.policy() is not None
-    facts = partial(facts_of, pipeline.node, skips=skips, known={}, profile=profile)
-    root, moved = rewrite(pipeline.node, MOVES, facts)
-    found = search(root, facts(root), Budget(), ("threads", "processes"), 4, None)
-    root, trimmed = rewrite(found.root, TRIMS, facts)
+    facts = facts_of(pipeline.node, pipeline.node, skips, profile)
+    root, moved = rewrite(facts, MOVES)
+    found = search(root, facts.at(root), Budget(), ("threads", "processes"), 4, None)
+    root, trimmed = rewrite(facts.at(found.root), TRIMS)
     decisions = (*moved, *found.decisions, *trimmed)
     plan = Plan(pipeline.node, root, decisions, found.prediction, found.method, found.executor, found.workers, profile)
     back = plan_from(text_of(plan), pipeline)

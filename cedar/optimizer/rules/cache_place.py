@@ -61,7 +61,6 @@ def misplaced(facts: Facts) -> int:
     """How many caches the rule would still move, put in or drop."""
     if facts.profile is None or facts.keeping is None or cache_place.__name__ in facts.refused:
         return 0
-    assert facts.root is not None
     return sum(isinstance(cache_place(node, facts), Change) for node in graph.walk(facts.root))
 
 
@@ -72,19 +71,17 @@ def _where(node: Node) -> str:
 
 def _chain(top: Node, facts: Facts) -> list[Node] | None:
     """A source and the row operators right above it, lowest first, where ``top`` is the last of them."""
-    assert facts.root is not None
     above = [n for n in graph.walk(facts.root) if any(child is top for child in n.inputs)]
     if len(above) == 1 and is_row_operator(above[0]):
         return None
     chain = [top]
-    while is_row_operator(chain[-1]) and facts.consumers[id(chain[-1].inputs[0])] == 1:
+    while is_row_operator(chain[-1]) and len(facts.consumers[id(chain[-1].inputs[0])]) == 1:
         chain.append(chain[-1].inputs[0])
     return chain[::-1] if isinstance(chain[-1].operator, Read) else None
 
 
 def _kept_above(node: Node, facts: Facts) -> bool:
     """Some cache above keeps the rows of the chain already."""
-    assert facts.root is not None
     caches = (n for n in graph.walk(facts.root) if isinstance(n.operator, Cache))
     return any(any(below is node for below in graph.walk(cache)) for cache in caches)
 
@@ -97,9 +94,9 @@ def _placed(chain: list[Node], hint: Node | None, facts: Facts, keeping: Keeping
         why = "it cannot be split" if facts.streams(source) else "how many rows it has is not known"
         return Refusal(f"of {facts.label(source)}, {why}", label) if hint is not None else None
     work = [n for n in chain[1:] if n is not hint]
-    fixed = next((i for i, n in enumerate(work) if n.operator.effects().random), len(work))
+    fixed = next((i for i, n in enumerate(work) if n.effects.random), len(work))
     places = _places(source, work[:fixed], facts)
-    room = keeping.bytes / len(graph.sources(facts.root or source))
+    room = keeping.bytes / len(graph.sources(facts.root))
     gains = [place.gain(rows, keeping.seconds_per_byte(_AUTO), room) for place in places]
     best = max(range(len(gains)), key=lambda i: (gains[i], -i))
     if hint is None:
@@ -125,7 +122,6 @@ def _rows(source: Node) -> int | None:
 
 def _places(source: Node, work: Sequence[Node], facts: Facts) -> list[_Place]:
     """A place above the source, and one above each operator."""
-    assert facts.root is not None
     loads = find_loads(facts.root, facts)
     flow = find_flow(facts.root, facts, loads)
     filters = list(getattr(source.operator, "where", ()))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from cedar import graph
 from cedar.datasets.base import Read
-from cedar.datasets.filesource import FileSource
 from cedar.graph import Node
 from cedar.operators.cache import Cache
 from cedar.operators.columns_ops import Drop, Rename
@@ -18,7 +16,7 @@ from cedar.operators.map import Map
 from cedar.operators.map_batches import MapBatches
 from cedar.operators.pad import Pad
 from cedar.optimizer.commute import is_row_operator, may_skip
-from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
+from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, read_from
 
 _KNOWN = (Drop, Rename, FilterExpression, Select, WithColumns, FilterFunction, FlatMap, Map, MapBatches, Pad)
 
@@ -31,16 +29,16 @@ def common(node: Node, facts: Facts) -> Outcome:
     """
     if isinstance(node.operator, Read):
         return _read_twice(node, facts)
-    if not is_row_operator(node) or isinstance(node.operator, Cache) or facts.root is None:
+    if not is_row_operator(node) or isinstance(node.operator, Cache):
         return None
     below = node.inputs[0]
-    if facts.consumers[id(below)] < 2:
+    if len(facts.consumers[id(below)]) < 2:
         return _computed_before(node, facts)
-    for other in graph.walk(facts.root):
+    for other in facts.consumers[id(below)]:
         if other is node:
             break
         if len(other.inputs) == 1 and other.inputs[0] is below and _equal(other, node):
-            if node.operator.effects().random:
+            if node.effects.random:
                 return Refusal(f"it is random, and draws other numbers than {facts.label(other)}")
             if may_skip(node, facts) or may_skip(other, facts):
                 return Refusal(f"both it and {facts.label(other)} count the rows that they skip")
@@ -51,13 +49,11 @@ def common(node: Node, facts: Facts) -> Outcome:
 def _read_twice(node: Node, facts: Facts) -> Refusal | None:
     """Two sources number their rows apart: with one of them gone, the other's rows are drawn for and sorted as its."""
     assert isinstance(node.operator, Read)
-    mine = node.operator.source
-    for other in graph.sources(facts.root or node):
+    for other in facts.readers[read_from(node)]:
         if other is node:
             break
         assert isinstance(other.operator, Read)
-        theirs = other.operator.source
-        if mine is theirs or (isinstance(mine, FileSource) and type(mine) is type(theirs) and mine == theirs):
+        if node.operator.source == other.operator.source:
             why = "its rows have keys of their own, which decide draws and order: use one pipeline in both places"
             return Refusal(f"it reads what {facts.label(other)} reads, but {why}", facts.label(node))
     return None

@@ -12,10 +12,11 @@ from cedar.operators.map import Map
 from cedar.operators.mix import Mix
 from cedar.operators.transform import Transform
 from cedar.optimizer.edit import only, rebuilt
-from cedar.optimizer.facts import Change, Facts, Outcome
-from cedar.optimizer.live import needs
+from cedar.optimizer.facts import Change, Facts, Outcome, downward
+from cedar.optimizer.live import Names, needs_each
 
 
+@downward
 def dead_columns(node: Node, facts: Facts) -> Outcome:
     """Below stream operators and ``cache("auto")``, and below functions that run once per row.
 
@@ -32,17 +33,17 @@ def dead_columns(node: Node, facts: Facts) -> Outcome:
 
 def carried(facts: Facts) -> int:
     """How many columns the rule would still drop."""
-    assert facts.root is not None
     return sum(len(gone) for node in graph.walk(facts.root) for gone in _gone(node, _kept_of(node, facts), facts))
 
 
 def _kept_of(node: Node, facts: Facts) -> list[tuple[str, ...]]:
     """The columns to keep of each input, as ``_kept`` says; nothing where the rule leaves the node alone."""
-    effects = node.operator.effects()
+    effects = node.effects
     holds = effects.rows == "stream" or isinstance(node.operator, Cache)
     if not node.inputs or not (holds or effects.per_row) or _chained(node):
         return []
-    kept = [_kept(node, child, facts) for child in node.inputs]
+    live = needs_each(node, facts.live.get(id(node)), facts.schemas)
+    kept = [_kept(facts.schemas[id(child)], names) for child, names in zip(node.inputs, live, strict=True)]
     if isinstance(node.operator, Concat | Mix) and not all(kept):
         return []  # its inputs have the same columns
     return kept
@@ -64,10 +65,8 @@ def _chain(node: Node) -> Chain | None:
     return fn.chain if isinstance(fn, Transform) else None
 
 
-def _kept(node: Node, child: Node, facts: Facts) -> tuple[str, ...]:
+def _kept(schema: Schema, live: Names) -> tuple[str, ...]:
     """The columns to keep of an input; none where all are needed, or where it is not known."""
-    schema: Schema = facts.schemas[id(child)]
-    live = needs(node, child, facts.live.get(id(node)), facts.schemas)
     if schema is None or live is None or live >= set(schema):
         return ()
     return tuple(name for name in schema if name in live)

@@ -8,9 +8,10 @@ from cedar.operators.expressions import Item, Select, WithColumns, result_name
 from cedar.operators.map import Map
 from cedar.operators.map_batches import MapBatches
 from cedar.optimizer.edit import rebuilt
-from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
+from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, downward
 
 
+@downward
 def dead_results(node: Node, facts: Facts) -> Outcome:
     """Expressions that cannot fail go; functions stay, since they may do more than return."""
     operator, live = node.operator, facts.live.get(id(node))

@@ -54,14 +54,14 @@ def _way(node: Node, features: frozenset[str] | None, facts: Facts) -> list[Node
     """The operators below that a ``dedup()`` may pass, from the top down."""
     way = []
     current = node.inputs[0]
-    while len(current.inputs) == 1 and facts.consumers[id(current)] < 2 and _passes(current, features):
+    while len(current.inputs) == 1 and len(facts.consumers[id(current)]) < 2 and _passes(current, features):
         way.append(current)
         current = current.inputs[0]
     return way
 
 
 def _passes(node: Node, features: frozenset[str] | None) -> bool:
-    operator, effects = node.operator, node.operator.effects()
+    operator, effects = node.operator, node.effects
     if isinstance(operator, _PASSING):
         return True
     if not is_row_operator(node) or isinstance(operator, Cache | Dedup):
@@ -80,7 +80,7 @@ def _is_once(operator: Operator, features: frozenset[str] | None) -> bool:
 
 def _blocked(node: Node, features: frozenset[str] | None, facts: Facts) -> Refusal | None:
     """Why it stays where it is: a function of a feature that is not marked."""
-    effects = node.operator.effects()
+    effects = node.effects
     if (
         features is None
         or not node.inputs

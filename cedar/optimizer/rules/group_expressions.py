@@ -42,10 +42,10 @@ def _between(node: Node, facts: Facts) -> tuple[list[Node], Node | None]:
     """The operators that ``node`` may run before, top first, and the expression below them."""
     passed: list[Node] = []
     current = node.inputs[0]
-    while is_row_operator(current) and facts.consumers[id(current)] == 1 and current.place == node.place:
+    while is_row_operator(current) and len(facts.consumers[id(current)]) == 1 and current.place == node.place:
         if _is_query(current):
             return passed, current
-        if current.operator.effects().rows != "1:1" or may_swap(current, node, facts) is not None:
+        if current.effects.rows != "1:1" or may_swap(current, node, facts) is not None:
             break
         passed.append(current)
         current = current.inputs[0]

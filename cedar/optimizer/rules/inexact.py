@@ -30,7 +30,7 @@ def inexact(node: Node, facts: Facts) -> Outcome:
         above.insert(0, current)
         (below,) = current.inputs
         lower = _link(below)
-        if lower is None or facts.consumers[id(below)] > 1 or not _joins(lower, link):
+        if lower is None or len(facts.consumers[id(below)]) > 1 or not _joins(lower, link):
             return None
         current = below
     return None

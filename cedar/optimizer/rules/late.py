@@ -44,8 +44,10 @@ def _declared(stream: Node, below: Node, facts: Facts) -> Outcome:
     if not isinstance(stream.operator, Shuffle | Batch):
         return None
     current = below
-    while _movable(current, facts) and _reason(current, stream, facts) is None and _shared(current, facts) is None:
+    while _movable(current, facts) and _held(current, stream, facts) is None and _shared(current, facts) is None:
         if declares_growth(current):
+            if _fixed(stream, facts) is not None:
+                return None
             how = f"above {facts.label(stream)} ({facts.label(current)} makes rows larger)"
             return Change(_above(stream, below, current, facts), facts.label(below), how)
         current = current.inputs[0]
@@ -57,11 +59,11 @@ def _first_grown(top: Node, stream: Node, facts: Facts) -> Node | None:
     it pays to move them instead. It is ``top`` itself, or one below it that may follow it, as decoding follows a crop.
     """
     current = top
-    while _movable(current, facts) and (current is top or _reason(current, stream, facts) is None):
+    while _movable(current, facts) and (current is top or _held(current, stream, facts) is None):
         if _growth(current, top, facts) > _LARGER and _pays(current, top, stream, facts):
-            return current
+            return current if current is top or _fixed(stream, facts) is None else None
         current = current.inputs[0]
-        if facts.consumers[id(current)] > 1:
+        if len(facts.consumers[id(current)]) > 1:
             break
     return None
 
@@ -90,7 +92,7 @@ def _one_kernel(below: Node, above: Node) -> bool:
 
 def _movable(node: Node, facts: Facts) -> bool:
     movable = is_row_operator(node) and not isinstance(node.operator, Cache) and not is_inserted(node, facts)
-    return movable and node.operator.effects().rows == "1:1"
+    return movable and node.effects.rows == "1:1"
 
 
 def _growth(node: Node, top: Node, facts: Facts) -> float:
@@ -149,18 +151,26 @@ def _sizes(first: Node, last: Node, facts: Facts) -> str:
 
 
 def _shared(below: Node, facts: Facts) -> str | None:
-    return f"others draw from {facts.label(below)}, too" if facts.consumers[id(below)] > 1 else None
+    return f"others draw from {facts.label(below)}, too" if len(facts.consumers[id(below)]) > 1 else None
 
 
 def _reason(moving: Node, stream: Node, facts: Facts) -> str | None:
-    operator, writes = stream.operator, moving.operator.effects().writes
+    return _held(moving, stream, facts) or _fixed(stream, facts)
+
+
+def _held(moving: Node, stream: Node, facts: Facts) -> str | None:
+    """What keeps an operator on its side of ``stream``."""
+    operator, writes = stream.operator, moving.effects.writes
     if isinstance(operator, Shuffle) and operator.by is not None and (writes is None or operator.by in writes):
         return f"{facts.label(stream)} groups rows by what it may write"
-    if may_skip(moving, facts):
-        return "it may skip rows"
+    return "it may skip rows" if may_skip(moving, facts) else None
+
+
+def _fixed(stream: Node, facts: Facts) -> str | None:
+    """What keeps every operator on its side of ``stream``."""
     if pads(stream):
         return f"{facts.label(stream)} fills batches up, and it would see what they are filled with"
-    if isinstance(operator, Batch):
+    if isinstance(stream.operator, Batch):
         skipping = next((n for n in graph.walk(stream) if n.inputs and may_skip(n, facts)), None)
         if skipping is not None or any(facts.skips(source) for source in graph.sources(stream)):
             return "rows may be skipped below"

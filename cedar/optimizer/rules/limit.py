@@ -45,8 +45,8 @@ def _reason(below: Node, facts: Facts) -> str | None:
     label = facts.label(below)
     if pads(below):
         return f"{label} would see the padding of ranks that have fewer batches"
-    if facts.consumers[id(below)] > 1:
+    if len(facts.consumers[id(below)]) > 1:
         return f"others draw from {label}, too"
-    if below.operator.effects().rows != "1:1":
+    if below.effects.rows != "1:1":
         return f"{label} changes the number of rows"
     return f"{label} may skip rows" if may_skip(below, facts) else None

@@ -44,7 +44,7 @@ def _below(node: Node, facts: Facts) -> tuple[list[Node], Refusal | None]:
 
 
 def _shared(below: Node, facts: Facts) -> Refusal | None:
-    if facts.consumers[id(below)] > 1:
+    if len(facts.consumers[id(below)]) > 1:
         return Refusal(f"others draw from {facts.label(below)}, too")
     return None
 
@@ -105,14 +105,13 @@ def _reason(node: Node, below: Node, facts: Facts) -> str | None:
 
 def _windowed_above(node: Node, facts: Facts) -> Node | None:
     """An operator with windows, with nothing but functions of single rows between: its windows are of what is below."""
-    assert facts.root is not None
-    reached = {id(node)}
-    for current in graph.walk(facts.root):
-        if not reached.isdisjoint(map(id, current.inputs)):
-            if getattr(current.operator, "windowed", False):
-                return current
-            if is_row_operator(current):
-                reached.add(id(current))
+    above = list(facts.consumers[id(node)])
+    while above:
+        current = above.pop()
+        if getattr(current.operator, "windowed", False):
+            return current
+        if is_row_operator(current):
+            above += facts.consumers[id(current)]
     return None
 
 

@@ -10,11 +10,12 @@ from cedar.columns import ColumnType
 from cedar.datasets.base import Read
 from cedar.graph import Node
 from cedar.optimizer.edit import rebuilt
-from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
+from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, downward
 from cedar.optimizer.fields import Fields, fields_read, live_fields
 from cedar.plan.scan import Scan, dotted
 
 
+@downward
 def scan_columns(node: Node, facts: Facts) -> Outcome:
     """A source that can select columns gives those that are read further up, in its own order.
 

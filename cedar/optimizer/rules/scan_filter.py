@@ -26,9 +26,9 @@ def scan_filter(node: Node, facts: Facts) -> Outcome:
 
 
 def _reason(node: Node, below: Node, facts: Facts) -> str | None:
-    if facts.consumers[id(below)] > 1:
+    if len(facts.consumers[id(below)]) > 1:
         return f"others draw from {facts.label(below)}, too"
-    if node.operator.effects().reads is None:
+    if node.effects.reads is None:
         return "which columns it reads depends on their types"
     if facts.skips(node) or facts.skips(below):
         return "rows may be skipped, and are counted where all are read"
