@@ -1,109 +1,151 @@
-"""The layer: route, send to replicas, compute, send back, weigh and add."""
+"""``SymiMoE``: route, send to replicas, compute, send back, weigh and add."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from cedar.errors import CedarError
+from cedar.trainers.common.digest import keyed
 from cedar.trainers.common.group import Group, odd_ranks
-from cedar.trainers.moe.dispatch import Dispatch, plan_dispatch
-from cedar.trainers.moe.experts import expert_outputs
+from cedar.trainers.moe.dispatch import Dispatch, Drop, plan_dispatch
+from cedar.trainers.moe.experts import Experts
 from cedar.trainers.moe.gather import take_rows
-from cedar.trainers.moe.options import ExpertOptions
 from cedar.trainers.moe.placement import Placement, place
-from cedar.trainers.moe.policies import Basis
-from cedar.trainers.moe.routing import Router, Routing, auxiliary_loss, z_loss
+from cedar.trainers.moe.policies import Basis, Policy
+from cedar.trainers.moe.routing import Routing, auxiliary_loss, z_loss
 
 
-class MoELayer(nn.Module):
-    """A mixture of experts whose replicas are spread over the ranks of a group.
+class SymiMoE(nn.Module):
+    """A mixture of experts whose replicas are spread over the ranks of a group (SYMI, arXiv 2504.19925).
 
     The router and the shared experts (DeepSeekMoE, arXiv 2401.06066) are plain parameters, the same on all ranks. The
-    weights of the experts that this rank holds are ``weights``, ``[held, 2 * width * hidden]``, in the order of
-    ``placement.hosts[rank]``; who sets a placement sets them too.
+    experts that this rank holds are rows of ``weights``, ``[held, size]``, in the order of ``placement.hosts[rank]``;
+    ``state_dict`` names them one by one, ``experts.3.up``. ``SymiOptimizer`` trains all of it and moves replicas.
+
+    torch.compile computes it as it stands. DistributedDataParallel and FSDP do not know that experts differ from rank
+    to rank: leave them out, ``SymiOptimizer`` adds up gradients and spreads optimizer state itself.
 
     Args:
-        width: of a token.
-        options: how many experts, how they are routed to, what is dropped.
-        group: the ranks.
+        expert_factory: an expert by its number: a module from ``[tokens, width]`` to the same; see ``Experts``.
+        router: from ``[tokens, width]`` to a ``Routing``; its ``experts`` is how many there are. See ``Router``.
+        group: the ranks; None for all of torch.distributed, or this process alone. Seed them alike.
+        slots: on each rank; a slot holds one replica. None: as many as experts.
+        capacity: of a slot, in even shares of the copies of a call; 0 for no limit.
+        drop: which copies a full expert drops: those of the last ``position``, or of the least ``probability``.
+        policy: when replicas follow popularity.
+        rule: that turns popularity into replicas, ``paper`` or ``minmax``.
+        shared: experts that every token goes to; they are not placed.
+        aux_loss: weight of the balancing loss; see ``auxiliary_loss``.
+        z_loss: weight of the loss on large logits.
+        bias_rate: by which loss-free balancing moves the router's ``bias`` at each step.
+        rates: a factor on the learning rate of each expert; empty for 1.
+        decays: a factor on the weight decay of each expert; empty for 1.
         name: what bytes and seconds are counted under.
+
+    Raises:
+        CedarError: there are fewer slots than experts; the policy ``oracle`` on several ranks.
+
+    Example:
+        >>> from cedar.trainers.moe.routing import Router
+        >>> layer = SymiMoE(lambda number: nn.Linear(8, 8), Router(8, experts=4, top_k=2))
+        >>> layer(torch.randn(3, 5, 8)).shape
+        torch.Size([3, 5, 8])
     """
 
-    def __init__(self, width: int, options: ExpertOptions, group: Group, name: str = "experts") -> None:
+    def __init__(
+        self, expert_factory: Callable[[int], nn.Module], router: nn.Module, group: Group | None = None, *,
+        slots: int | None = None, capacity: float = 1.0, drop: Drop = "position", policy: Policy | None = None,
+        rule: str = "paper", shared: Iterable[nn.Module] = (), aux_loss: float = 0.0, z_loss: float = 0.0,
+        bias_rate: float = 0.0, rates: Sequence[float] = (), decays: Sequence[float] = (), name: str = "experts",
+    ) -> None:  # fmt: skip
         super().__init__()
-        policy = options.follow
-        if policy.kind == "oracle" and group.size > 1:
+        self.group, self.policy, self.name = group or Group(), policy or Policy(), name
+        if self.policy.kind == "oracle" and self.group.size > 1:
             raise CedarError(
-                f"the policy 'oracle' places experts after tokens are routed, which {group.size} ranks cannot",
+                f"the policy 'oracle' places experts after tokens are routed, which {self.group.size} ranks cannot",
                 fix="run it on one rank: slots = all slots",
             )
-        self.width, self.options, self.group, self.policy, self.name = width, options, group, policy, name
-        self.router = Router(
-            width, options.experts, options.top_k, options.score, renormalise=options.renormalise_gates
-        )
-        self.shared = nn.ModuleList(
-            nn.Sequential(
-                nn.Linear(width, options.hidden, bias=False), nn.GELU(), nn.Linear(options.hidden, width, bias=False)
-            )
-            for _ in range(options.shared)
-        )
-        self.basis: Basis = policy.start(options.experts)
+        chooser: Any = router
+        self.router: Any = router
+        self.shared, self.count = nn.ModuleList(shared), int(chooser.experts)
+        self.slots, self.capacity, self.drop, self.rule = slots or self.count, capacity, drop, rule
+        self.aux_loss, self.z_loss, self.bias_rate = aux_loss, z_loss, bias_rate
+        self.rates, self.decays = tuple(rates), tuple(decays)
+        key = int(torch.randint(1 << 62, ()))
+
+        def make(expert: int) -> nn.Module:
+            with keyed("cpu", key, expert):  # the same expert on all ranks
+                return expert_factory(expert)
+
+        self.experts = Experts(make)
+        self.basis: Basis = self.policy.start(self.count)
         self.placement = self.place()
-        self.weights: torch.Tensor | None = None
+        held = self.placement.hosts[self.group.rank]
+        self.weights = nn.Parameter(torch.stack([self.experts.first(expert) for expert in held]))
         self.still: frozenset[int] = frozenset()  # of this rank's experts, those whose weights need no gradient
         self.clear()
 
     @property
-    def size(self) -> int:
-        """Values of one expert."""
-        return 2 * self.width * self.options.hidden
+    def held(self) -> tuple[int, ...]:
+        """The experts of this rank, as rows of ``weights``."""
+        return self.placement.hosts[self.group.rank]
 
     def place(self) -> Placement:
         """The placement that the policy asks for now."""
-        return place(self.basis, self.group.size, self.options.slots, self.options.rule)
+        return place(self.basis, self.group.size, self.slots, self.rule)
+
+    def follow(self, step: int) -> None:
+        """Move bias and placement after what was counted; who calls it sets ``weights`` anew."""
+        if self.bias_rate:
+            self.router.balance(self.counts, self.bias_rate)
+        self.basis = self.policy.follow(self.basis, self.counts.tolist(), step)
+        self.placement = self.place()
 
     def clear(self) -> None:
         """Forget what was counted and added up since the last step."""
-        self.counts = torch.zeros(self.options.experts, dtype=torch.int64)
-        self.kept = torch.zeros(self.options.experts, dtype=torch.int64)
+        self.counts = torch.zeros(self.count, dtype=torch.int64)
+        self.kept = torch.zeros(self.count, dtype=torch.int64)
         self.losses: list[torch.Tensor] = []
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Tokens ``[..., width]`` to answers of that shape; a token that all its experts dropped gets zeros (and what
         the shared experts say).
 
         While training, copies are counted in ``counts`` and ``kept``, and the losses of the router, this rank's part of
-        them, are appended to ``losses``.
+        them, are appended to ``losses``: when all is computed, so a call that fails leaves no trace.
 
         Raises:
-            CedarError: ranks hold different placements; an expert's weights were not set.
+            CedarError: ranks hold different placements.
         """
-        flat = tokens.reshape(-1, self.width)
+        flat = tokens.reshape(-1, tokens.shape[-1])
         with self.group.meter.timing(f"routing {self.name}"):
             routing = self.router(flat)
-        counts = self._count(routing)
+        placement, counts = self.placement, self._count(routing)
         if self.policy.kind == "oracle":
-            self.placement = place(counts.sum(0).tolist(), 1, self.options.slots, self.options.rule)
+            placement = place(counts.sum(0).tolist(), 1, self.slots, self.rule)
         with self.group.meter.timing(f"planning {self.name}"):
             way = plan_dispatch(
-                routing.experts, routing.gates, counts, self.placement, self.group.rank,
-                capacity=self.options.capacity or None, drop=self.options.drop,
+                routing.experts, routing.gates, counts, placement, self.group.rank, capacity=self.capacity or None,
+                drop=self.drop,
             )  # fmt: skip
-        if self.training:
-            self._account(routing, counts, way)
-        out = self._experts(flat, routing, way)
+        out = self._answers(flat, routing, way)
         for expert in self.shared:
             out = out + expert(flat)
+        self.placement = placement
+        if self.training:
+            self._account(routing, counts, way)
         return out.view(tokens.shape)
 
     def _count(self, routing: Routing) -> torch.Tensor:
         """Copies for each expert on each rank; on the way ranks compare their placements."""
-        own = torch.bincount(routing.experts.flatten(), minlength=self.options.experts)
-        digest = torch.tensor([self.placement.digest], device=own.device)
-        table = self.group.gather(torch.cat([own, digest]), f"counts {self.name}").cpu()
+        own = torch.bincount(routing.experts.flatten(), minlength=self.count)
+        same = torch.tensor([self.placement.digest], device=own.device)
+        table = self.group.gather(torch.cat([own, same]), f"counts {self.name}").cpu()
         if odd := odd_ranks(table[:, -1].tolist()):
             raise CedarError(
                 f"ranks disagree on where experts are: {odd} have another placement than rank 0",
@@ -113,30 +155,92 @@ class MoELayer(nn.Module):
         return table[:, :-1]
 
     def _account(self, routing: Routing, counts: torch.Tensor, way: Dispatch) -> None:
-        self.counts += counts.sum(0)
-        self.kept += way.kept.sum(0)
-        if self.options.aux_loss:
-            self.losses.append(self.options.aux_loss * auxiliary_loss(routing, counts))
-        if self.options.z_loss:
-            self.losses.append(self.options.z_loss * z_loss(routing, counts))
+        self.counts = self.counts + counts.sum(0)
+        self.kept = self.kept + way.kept.sum(0)
+        if self.aux_loss:
+            self.losses.append(self.aux_loss * auxiliary_loss(routing, counts))
+        if self.z_loss:
+            self.losses.append(self.z_loss * z_loss(routing, counts))
 
-    def _experts(self, flat: torch.Tensor, routing: Routing, way: Dispatch) -> torch.Tensor:
-        k = routing.experts.shape[1]
-        if self.weights is None or len(self.weights) != len(way.rows):
-            raise CedarError("the weights of this rank's experts were not set", fix="publish the optimizer's first")
+    def _answers(self, flat: torch.Tensor, routing: Routing, way: Dispatch) -> torch.Tensor:
+        k, width = routing.experts.shape[1], flat.shape[1]
         out = take_rows(flat, way.copies // k, way.places)
         got: torch.Tensor = _Exchange.apply(out, self.group, way.send, way.receive, self.name)  # type: ignore[no-untyped-call]
         ordered = take_rows(got, way.order, way.undo[:, None])
         with self.group.meter.timing(f"experts {self.name}"):
-            answers = expert_outputs(ordered, way.rows, self.weights, self.options.hidden, still=self.still)
+            answers = self.experts.outputs(ordered, way.rows, self.weights, self.still)
         answers = take_rows(answers, way.undo, way.order[:, None])
         home: torch.Tensor = _Exchange.apply(answers, self.group, way.receive, way.send, self.name)  # type: ignore[no-untyped-call]
-        own = take_rows(home, way.places.flatten(), way.copies[:, None]).view(len(flat), k, self.width)
+        own = take_rows(home, way.places.flatten(), way.copies[:, None]).view(len(flat), k, width)
         gates = routing.gates.to(flat.dtype)
         total = own[:, 0] * gates[:, :1]
         for at in range(1, k):
             total = total + own[:, at] * gates[:, at : at + 1]
         return total
+
+    # ---- state -------------------------------------------------------------------------------------------------------
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        rows = destination.pop(f"{prefix}weights")
+        for expert, row in zip(self.held, rows, strict=True):
+            destination |= {
+                f"{prefix}experts.{expert}.{name}": value for name, value in self.experts.named(row).items()
+            }
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *more: Any) -> None:
+        """The experts that this rank holds are taken, of others there may be or not."""
+        given: dict[str, torch.Tensor] = {
+            key.removeprefix(f"{prefix}experts."): state_dict.pop(key)
+            for key in list(state_dict) if key.startswith(f"{prefix}experts.")
+        }  # fmt: skip
+        names = [[f"{expert}.{name}" for name in self.experts.shapes] for expert in self.held]
+        if all(name in given for row in names for name in row):
+            rows = [torch.cat([given[name].flatten() for name in row]) for row in names]
+            state_dict[f"{prefix}weights"] = torch.stack(rows)
+        super()._load_from_state_dict(state_dict, prefix, *more)
+
+    def whole(self) -> dict[str, torch.Tensor]:
+        """All experts of all ranks as ``state_dict`` names them; all ranks call it."""
+        hosts = self.placement.hosts
+        rows = torch.zeros(
+            max(map(len, hosts)), self.experts.size, dtype=self.weights.dtype, device=self.weights.device
+        )
+        rows[: len(self.held)] = self.weights.detach()
+        table = self.group.gather(rows, f"weights {self.name}")
+        found = {expert: table[rank, at] for rank, held in enumerate(hosts) for at, expert in enumerate(held)}
+        return {
+            f"experts.{expert}.{name}": value
+            for expert in sorted(found) for name, value in self.experts.named(found[expert]).items()
+        }  # fmt: skip
+
+
+def router_losses(model: nn.Module, *, mean: bool = True) -> torch.Tensor:
+    """The losses of all routers of a model since they were asked for last, to be added to its loss.
+
+    Args:
+        model: with ``SymiMoE`` layers.
+        mean: ranks' gradients will be averaged, as ``SymiOptimizer`` does it; else they will be added up.
+    """
+    layers = mixtures(model)
+    found = sum((loss for layer in layers for loss in layer.losses), next(model.parameters()).new_zeros(()))
+    for layer in layers:
+        layer.losses = []
+    return found * layers[0].group.size if mean and layers else found
+
+
+def mixtures(model: nn.Module) -> list[SymiMoE]:
+    """The mixtures of a model, first to last."""
+    return [layer for layer in model.modules() if isinstance(layer, SymiMoE)]
+
+
+def whole_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The model's ``state_dict`` with all experts of all ranks; all ranks call it."""
+    found: dict[str, torch.Tensor] = dict(model.state_dict())
+    for prefix, layer in model.named_modules():
+        if isinstance(layer, SymiMoE):
+            found |= {f"{prefix}.{name}" if prefix else name: value for name, value in layer.whole().items()}
+    return found
 
 
 class _Exchange(torch.autograd.Function):

@@ -8,8 +8,10 @@ from torch import nn
 from cedar.trainers.common.attention import Attention
 from cedar.trainers.common.digest import generator
 from cedar.trainers.common.group import Group
-from cedar.trainers.moe.layer import MoELayer
+from cedar.trainers.moe.experts import FeedForward
+from cedar.trainers.moe.layer import SymiMoE
 from cedar.trainers.moe.options import ExpertOptions, ModelOptions
+from cedar.trainers.moe.routing import Router
 
 
 class Dropout(nn.Module):
@@ -40,15 +42,33 @@ class Dropout(nn.Module):
         return x * torch.stack(masks).to(x) / (1 - self.share)
 
 
+def mixture(width: int, options: ExpertOptions, group: Group, name: str = "experts", seed: int = 0) -> SymiMoE:
+    """The layer of a configuration; the first weights of an expert follow from seed, name and number."""
+
+    def expert(number: int) -> FeedForward:
+        return FeedForward(width, options.hidden, generator("cpu", seed, name, number))
+
+    def always() -> nn.Module:
+        up, down = nn.Linear(width, options.hidden, bias=False), nn.Linear(options.hidden, width, bias=False)
+        return nn.Sequential(up, nn.GELU(), down)
+
+    router = Router(width, options.experts, options.top_k, options.score, renormalise=options.renormalise_gates)
+    return SymiMoE(
+        expert, router, group, slots=options.slots, capacity=options.capacity, drop=options.drop, policy=options.follow,
+        rule=options.rule, shared=[always() for _ in range(options.shared)], aux_loss=options.aux_loss,
+        z_loss=options.z_loss, bias_rate=options.bias_rate, rates=options.rates, decays=options.decays, name=name,
+    )  # fmt: skip
+
+
 class Block(nn.Module):
     """Attention over the tokens so far, then experts; each is added to what came in."""
 
-    def __init__(self, model: ModelOptions, experts: ExpertOptions, group: Group, name: str) -> None:
+    def __init__(self, model: ModelOptions, experts: ExpertOptions, group: Group, name: str, seed: int) -> None:
         super().__init__()
         width = model.width
         self.before, self.between = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
         self.attention = Attention(width, model.heads)
-        self.experts = MoELayer(width, experts, group, name)
+        self.experts = mixture(width, experts, group, name, seed)
         self.drops = nn.ModuleList(Dropout(model.dropout, f"{name}.{what}") for what in ("attention", "experts"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -67,22 +87,25 @@ class Model(nn.Module):
         group: the ranks that share the experts.
         length: the longest row.
         vocabulary: how many tokens there are.
+        seed: of the experts' first weights.
     """
 
     def __init__(
-        self, model: ModelOptions, experts: ExpertOptions, group: Group, *, length: int, vocabulary: int = 256
+        self,
+        model: ModelOptions,
+        experts: ExpertOptions,
+        group: Group,
+        *,
+        length: int,
+        vocabulary: int = 256,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, model.width)
         self.places = nn.Parameter(torch.randn(length, model.width) * 0.02)
-        self.blocks = nn.ModuleList(Block(model, experts, group, f"block{at}") for at in range(model.layers))
+        self.blocks = nn.ModuleList(Block(model, experts, group, f"block{at}", seed) for at in range(model.layers))
         self.after = nn.LayerNorm(model.width, bias=False)
         self.logits = nn.Linear(model.width, vocabulary, bias=False)
-
-    @property
-    def layers(self) -> list[MoELayer]:
-        """The mixtures, first to last."""
-        return [layer for layer in self.modules() if isinstance(layer, MoELayer)]
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Tokens int64 ``[rows, length]`` to logits ``[rows, length, vocabulary]``."""

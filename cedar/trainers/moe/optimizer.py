@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import nn
 
 from cedar.errors import CedarError
-from cedar.trainers.common.group import Group
+from cedar.trainers.common.tensors import Part as Saved
+from cedar.trainers.moe.layer import mixtures
 from cedar.trainers.moe.options import OptimizerOptions
-from cedar.trainers.moe.parts import Part
+from cedar.trainers.moe.parts import DensePart, ExpertPart, Part
 
 
 @dataclass(frozen=True)
@@ -31,25 +34,96 @@ class Outcome:
     ranks: tuple[int, ...] = ()
 
 
-class Optimizer:
-    """AdamW over parts whose state is spread evenly over the ranks and never moves (SYMI, arXiv 2504.19925).
+class SymiOptimizer:
+    """AdamW for a model with ``SymiMoE`` layers: state is spread evenly over the ranks and never moves.
 
-    Clipping is by the norm of all gradients together (arXiv 1211.5063).
-
-    Call ``add`` after each backward pass, ``update`` once per step, then, where experts live from now on being decided,
-    ``publish``. Gradients are sums over ranks: divide the loss by the tokens of the whole step (or by the number of
-    ranks), never by replicas.
+    Clipping is by the norm of all gradients together (arXiv 1211.5063). In a loop of one's own, call ``step`` after the
+    backward pass, in place of another optimizer's, and nothing else: gradients are added up over ranks, replicas follow
+    popularity, every rank gets the weights that it needs next. (``add``, ``update``, ``follow`` and ``publish`` are its
+    parts, for several backward passes to a step.)
 
     Args:
-        parts: of the model.
-        group: the ranks.
-        options: of AdamW.
+        model: holds at least one such layer; on the device where it computes.
+        options: of AdamW: ``rate`` is the learning rate unless ``step`` is given one.
+        mean: divide gradients by the number of ranks, as DistributedDataParallel does: for losses that are means over a
+            rank's rows. Else they are sums.
+        dtype: of the weights that are computed with; None: that of the experts. Master weights are float32 at least.
+        row: values of a piece of what all ranks hold, at most; None: as many as an expert has.
+
+    Raises:
+        CedarError: no such layer is there, two have one name, or the model is wrapped in DDP or FSDP.
     """
 
-    def __init__(self, parts: Sequence[Part], group: Group, options: OptimizerOptions) -> None:
-        self.parts, self.group, self.options = list(parts), group, options
+    def __init__(
+        self, model: nn.Module, options: OptimizerOptions | None = None, *, mean: bool = True,
+        dtype: torch.dtype | None = None, row: int | None = None,
+    ) -> None:  # fmt: skip
+        self.layers, self.options, self.mean = mixtures(model), options or OptimizerOptions(), mean
+        if not self.layers:
+            raise CedarError("the model has no SymiMoE", fix="use an optimizer of torch.optim")
+        _check_plain(model)
+        for at, layer in enumerate(self.layers):
+            layer.name = f"{layer.name}{at}" if layer.name == "experts" else layer.name
+        if len({layer.name for layer in self.layers}) < len(self.layers):
+            raise CedarError("two SymiMoE have one name", fix="give each layer its own name=")
+        self.group, first = self.layers[0].group, self.layers[0]
+        dtype = dtype or first.weights.dtype
+        gradients = None if dtype == torch.float64 else getattr(torch, self.options.gradients)
+        apart = {id(layer.weights) for layer in self.layers}
+        dense = [p for p in model.parameters() if p.requires_grad and id(p) not in apart]
+        self.parts: list[Part] = [
+            DensePart(dense, self.group, row=row or first.experts.size, dtype=dtype, gradients=gradients),
+            *(ExpertPart(layer, dtype=dtype, gradients=gradients) for layer in self.layers),
+        ]
         self.steps = 0
         self.skips = 0
+        self.publish()
+
+    def step(self, rate: float | None = None) -> Outcome:
+        """One step with the gradients of the last backward pass.
+
+        Raises:
+            CedarError: too many steps in a row had gradients that are not finite.
+        """
+        self.add()
+        outcome = self.update(self.options.rate if rate is None else rate)
+        if not outcome.skipped:
+            self.follow(self.steps - 1)
+            self.publish()
+        for layer in self.layers:
+            layer.clear()
+        return outcome
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget gradients that no ``step`` has taken."""
+        for part in self.parts:
+            part.add()
+            part.sums.zero_()
+
+    def follow(self, step: int) -> None:
+        """Move biases and placements after the popularity of a step."""
+        for layer in self.layers:
+            layer.follow(step)
+
+    def saved(self) -> dict[str, Saved]:
+        """The slices of this rank, of all rows, as checkpoints take them."""
+        return {name: part for each in self.parts for name, part in each.shards.saved().items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank holds of it: for as many ranks. ``saved`` is for checkpoints that other numbers can load."""
+        layers = {layer.name: {"basis": list(layer.basis)} for layer in self.layers}
+        tensors = {name: part.tensor.clone() for name, part in self.saved().items()}
+        return {"steps": self.steps, "skips": self.skips, "layers": layers, "tensors": tensors}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take it again; all ranks call it, after the model's ``load_state_dict``, whose weights follow from it."""
+        self.steps, self.skips = state["steps"], state["skips"]
+        for layer in self.layers:
+            layer.basis = tuple(state["layers"][layer.name]["basis"])
+            layer.placement = layer.place()
+        for name, part in self.saved().items():
+            part.tensor.copy_(state["tensors"][name])
+        self.publish()
 
     def add(self) -> None:
         """Add the gradients of a backward pass to those of the step."""
@@ -68,6 +142,8 @@ class Optimizer:
             CedarError: too many steps in a row had gradients that are not finite.
         """
         found = [part.shards.collect(part.sums, part.hosts) for part in self.parts]
+        if self.mean:
+            found = [gradients.div_(self.group.size) for gradients in found]
         outcome = logged or self._judge(found)
         if outcome.skipped:
             self.skips += 1
@@ -116,3 +192,15 @@ class Optimizer:
         """Send every rank the weights of the rows that it holds from now on."""
         for part in self.parts:
             part.take(part.shards.publish(part.hosts))
+
+
+def _check_plain(model: nn.Module) -> None:
+    from torch.distributed.tensor import DTensor
+    from torch.nn.parallel import DistributedDataParallel
+
+    wrapped = [type(part).__name__ for part in model.modules() if isinstance(part, DistributedDataParallel)]
+    if wrapped or any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        raise CedarError(
+            f"the model is wrapped in {wrapped[0] if wrapped else 'FSDP'}, to which the experts of all ranks are alike",
+            fix="give the model itself: SymiOptimizer adds up gradients over ranks and spreads optimizer state",
+        )

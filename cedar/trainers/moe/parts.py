@@ -8,9 +8,8 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from cedar.trainers.common.digest import generator
 from cedar.trainers.common.group import Group
-from cedar.trainers.moe.layer import MoELayer
+from cedar.trainers.moe.layer import SymiMoE
 from cedar.trainers.moe.shards import Hosts, Shards
 
 
@@ -40,29 +39,19 @@ class ExpertPart:
         layer: the layer.
         dtype: of the weights.
         gradients: in which gradients travel.
-        device: of the state.
-        seed: of the first weights, the same on any number of ranks.
     """
 
-    def __init__(
-        self,
-        layer: MoELayer,
-        *,
-        dtype: torch.dtype,
-        gradients: torch.dtype | None = None,
-        device: torch.device | None = None,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, layer: SymiMoE, *, dtype: torch.dtype, gradients: torch.dtype | None = None) -> None:
         self.layer = layer
-        options = layer.options
         self.shards = Shards(
-            layer.name, options.experts, layer.size, layer.group, weights=dtype, gradients=gradients, device=device
-        )
-        if options.rates:
-            self.shards.rate[:, 0] = torch.tensor(options.rates)
-        if options.decays:
-            self.shards.decay[:, 0] = torch.tensor(options.decays)
-        self.shards.fill(lambda row: _first_weights(layer, seed, row))
+            layer.name, layer.count, layer.experts.size, layer.group, weights=dtype, gradients=gradients,
+            device=layer.weights.device,
+        )  # fmt: skip
+        if layer.rates:
+            self.shards.rate[:, 0] = torch.tensor(layer.rates)
+        if layer.decays:
+            self.shards.decay[:, 0] = torch.tensor(layer.decays)
+        self.shards.fill(layer.experts.first)
         self.sums = torch.empty(0)
 
     @property
@@ -71,7 +60,6 @@ class ExpertPart:
 
     def add(self) -> None:
         weights = self.layer.weights
-        assert weights is not None
         if weights.grad is not None:
             self.sums += weights.grad
             weights.grad = None
@@ -80,19 +68,19 @@ class ExpertPart:
         return [row for row, count in enumerate(self.layer.counts.tolist()) if not count]
 
     def take(self, weights: torch.Tensor) -> None:
-        self.layer.weights = weights.requires_grad_()
+        self.layer.weights = nn.Parameter(weights)  # another number of rows: another leaf
         held = self.hosts[self.shards.group.rank]
         self.layer.still = frozenset(at for at, row in enumerate(held) if row in self.shards.frozen)
         self.sums = torch.zeros_like(weights, dtype=self.shards.master.dtype, requires_grad=False)
 
 
 class DensePart:
-    """All parameters of a module, in one line, cut into rows of equal size that every rank holds.
+    """Parameters that all ranks hold, in one line, cut into rows of equal size.
 
-    The module's parameters become views of one tensor in the dtype that is computed with.
+    They become views of one tensor in the dtype that is computed with.
 
     Args:
-        module: on the device where it computes.
+        parameters: on the device where they compute.
         group: the ranks.
         row: values of a row, at most.
         dtype: of the weights.
@@ -101,7 +89,7 @@ class DensePart:
 
     def __init__(
         self,
-        module: nn.Module,
+        parameters: Sequence[nn.Parameter],
         group: Group,
         *,
         row: int,
@@ -109,7 +97,7 @@ class DensePart:
         gradients: torch.dtype | None = None,
         name: str = "dense",
     ) -> None:
-        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.parameters = list(parameters)
         total = sum(p.numel() for p in self.parameters)
         rows = max(1, -(-total // row))
         size = -(-total // rows)
@@ -149,10 +137,3 @@ class DensePart:
     def take(self, weights: torch.Tensor) -> None:
         self.weights.copy_(weights.view(-1))
         self.sums.zero_()
-
-
-def _first_weights(layer: MoELayer, seed: int, row: int) -> torch.Tensor:
-    values = torch.randn(2, layer.width * layer.options.hidden, generator=generator("cpu", seed, layer.name, row))
-    values[0] *= layer.width**-0.5
-    values[1] *= 0.5 * layer.options.hidden**-0.5
-    return values.flatten()

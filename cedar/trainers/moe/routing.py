@@ -50,7 +50,7 @@ class Router(nn.Module):
         super().__init__()
         if not 1 <= top_k <= experts:
             raise ValueError(f"top_k is {top_k}: give 1 to {experts}, the number of experts")
-        self.top_k, self.score, self.renormalise = top_k, score, renormalise
+        self.experts, self.top_k, self.score, self.renormalise = experts, top_k, score, renormalise
         self.weight = nn.Parameter(torch.empty(experts, width).uniform_(-(width**-0.5), width**-0.5))
         self.register_buffer("bias", torch.zeros(experts))
 
@@ -72,6 +72,7 @@ class Router(nn.Module):
     @torch.no_grad()
     def balance(self, counts: torch.Tensor, rate: float) -> None:
         """Move the bias by ``rate``: up for experts with fewer tokens than the mean, down for those with more."""
+        counts = counts.to(self.bias.device)
         total = counts.sum()
         self.bias += rate * torch.sign(total - counts * len(counts)).to(self.bias)
 

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from cedar.trainers.common.adamw import adamw
 from cedar.trainers.common.group import Group
+from cedar.trainers.common.tensors import Part
 
 Hosts = Sequence[Sequence[int]]
 
@@ -63,6 +64,15 @@ class Shards:
         """Set the master weights from whole rows, each ``[size]``."""
         for at in range(self.rows):
             self.master[at] = self.own(row(at).to(self.master))
+
+    def saved(self) -> dict[str, Part]:
+        """This rank's slices, without what they are filled up with, as parts of whole rows."""
+        mine = max(0, min(self.width, self.size - self.group.rank * self.width))
+        start = (0, min(self.group.rank * self.width, self.size))
+        return {
+            f"{self.name}.{kind}": Part(getattr(self, kind)[:, :mine], (self.rows, self.size), start)
+            for kind in ("master", "first", "second")
+        }
 
     def collect(self, sums: torch.Tensor, hosts: Hosts) -> torch.Tensor:
         """This rank's slice of the gradients, added up over the ranks in their order.

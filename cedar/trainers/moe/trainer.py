@@ -17,13 +17,11 @@ from cedar.trainers.common.group import Group
 from cedar.trainers.common.tensors import Part
 from cedar.trainers.common.text import VOCABULARY
 from cedar.trainers.moe.data import Batches, micro_batches, slice_of
-from cedar.trainers.moe.layer import MoELayer
+from cedar.trainers.moe.layer import router_losses
 from cedar.trainers.moe.metrics import BYTES, SECONDS, LayerRecord, StepRecord, by_phase, popularity
 from cedar.trainers.moe.model import Model
-from cedar.trainers.moe.optimizer import Optimizer, Outcome
+from cedar.trainers.moe.optimizer import Outcome, SymiOptimizer
 from cedar.trainers.moe.options import Options, settings
-from cedar.trainers.moe.parts import DensePart, ExpertPart
-from cedar.trainers.moe.parts import Part as Weights
 
 _SHAPE = (  # of weights, of the data, of random numbers
     "model.layers", "model.width", "model.heads", "experts.experts", "experts.hidden", "experts.shared",
@@ -78,11 +76,10 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(run.seed)
             self.model = Model(
-                options.model, options.experts, group, length=options.data.length, vocabulary=VOCABULARY
+                options.model, options.experts, group, length=options.data.length, vocabulary=VOCABULARY, seed=run.seed
             ).to(self.device)
-        self.layers: list[MoELayer] = self.model.layers
-        self.optimizer = Optimizer(self._weights(), group, options.optimizer)
-        self.optimizer.publish()
+        self.optimizer = SymiOptimizer(self.model, options.optimizer, mean=False, dtype=self.dtype)
+        self.layers = self.optimizer.layers
         self.batches = Batches(options.data, run.seed)
         self.step = 0
         experts = options.experts
@@ -93,15 +90,6 @@ class Trainer:
         if group.size > 1:  # the listing is read for it
             group.agree({"the files of data.paths": self.batches.state_dict()}, _ALIKE, self.device)
         group.meter.take()
-
-    def _weights(self) -> list[Weights]:
-        gradients = None if self.dtype == torch.float64 else getattr(torch, self.options.optimizer.gradients)
-        experts = [
-            ExpertPart(layer, dtype=self.dtype, gradients=gradients, device=self.device, seed=self.options.run.seed)
-            for layer in self.layers
-        ]
-        dense = DensePart(self.model, self.group, row=self.layers[0].size, dtype=self.dtype, gradients=gradients)
-        return [dense, *experts]
 
     def train_step(self, logged: Logged | None = None, before_publish: Callable[[], None] | None = None) -> StepRecord:
         """One step on the next global batch.
@@ -128,7 +116,7 @@ class Trainer:
         outcome = self.optimizer.update(rate, logged.outcome if logged else None)
         before = [layer.placement for layer in self.layers]
         if not outcome.skipped:
-            self._follow(counts)
+            self.optimizer.follow(self.step)
         if before_publish is not None:
             before_publish()
         if before_publish is not None or not outcome.skipped:
@@ -162,10 +150,8 @@ class Trainer:
             self.model.at(self.options.run.seed, self.step, mine)
             loss = self._loss(batch[mine.start : mine.stop])
             total += loss.detach().double()
-            extra = sum((loss for layer in self.layers for loss in layer.losses), torch.zeros((), device=self.device))
-            (loss / tokens + extra / self.options.data.accumulate).backward()  # type: ignore[no-untyped-call]
-            for layer in self.layers:
-                layer.losses = []
+            extra = router_losses(self.model, mean=False) / self.options.data.accumulate
+            (loss / tokens + extra).backward()  # type: ignore[no-untyped-call]
             self.optimizer.add()
         return total
 
@@ -175,14 +161,6 @@ class Trainer:
         logits = self.model(rows[:, :-1])
         wide = torch.promote_types(logits.dtype, torch.float32)
         return functional.cross_entropy(logits.flatten(0, 1).to(wide), rows[:, 1:].flatten(), reduction="sum")
-
-    def _follow(self, counts: tuple[tuple[int, ...], ...]) -> None:
-        """Move biases and placements after popularity."""
-        for layer, found in zip(self.layers, counts, strict=True):
-            if layer.options.bias_rate:
-                layer.router.balance(layer.counts.to(self.device), layer.options.bias_rate)
-            layer.basis = layer.policy.follow(layer.basis, found, self.step)
-            layer.placement = layer.place()
 
     def rate(self) -> float:
         """The learning rate of the next step."""
@@ -251,15 +229,7 @@ class Trainer:
 
     def parts(self) -> dict[str, Part]:
         """The slices of this rank, of all rows."""
-        rank, found = self.group.rank, {}
-        for part in self.optimizer.parts:
-            shards = part.shards
-            mine = max(0, min(shards.width, shards.size - rank * shards.width))
-            start = (0, min(rank * shards.width, shards.size))
-            for kind in ("master", "first", "second"):
-                local = getattr(shards, kind)[:, :mine]
-                found[f"{shards.name}.{kind}"] = Part(local, (shards.rows, shards.size), start)
-        return found
+        return self.optimizer.saved()
 
     def check(self, state: Mapping[str, Any], path: str, free: Collection[str] | None = None) -> None:
         """Compare the settings that were saved with these.
@@ -287,8 +257,8 @@ class Trainer:
         bases = [tuple(map(whole_number, found["basis"])) for found in layers]
         biases = [torch.tensor(found["bias"], dtype=torch.float32) for found in layers]
         for layer, basis, bias in zip(self.layers, bases, biases, strict=True):
-            if len(basis) != layer.options.experts or bias.shape != layer.router.bias.shape:
-                raise ValueError(f"{layer.name} has {layer.options.experts} experts")
+            if len(basis) != layer.count or bias.shape != layer.router.bias.shape:
+                raise ValueError(f"{layer.name} has {layer.count} experts")
         self.batches.load_state_dict(state["loader"])  # which refuses other data, before anything is changed
         self.step, self.optimizer.steps, self.optimizer.skips = counts
         for layer, found, basis, bias in zip(self.layers, layers, bases, biases, strict=True):

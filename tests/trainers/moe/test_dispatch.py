@@ -13,9 +13,9 @@ from torch.nn import functional
 from cedar.errors import CedarError
 from cedar.trainers.common.group import Group
 from cedar.trainers.moe.dispatch import kept_copies, limits, plan_dispatch
-from cedar.trainers.moe.experts import expert_outputs, grouped_products
+from cedar.trainers.moe.experts import Experts, FeedForward, grouped_products
 from cedar.trainers.moe.gather import take_rows
-from cedar.trainers.moe.layer import MoELayer
+from cedar.trainers.moe.model import mixture
 from cedar.trainers.moe.options import ExpertOptions
 from cedar.trainers.moe.placement import place
 from cedar.trainers.moe.routing import Router, auxiliary_loss, z_loss
@@ -126,7 +126,8 @@ def test_grouped_products_are_those_of_the_loop(dtype):
         torch.manual_seed(1)
         x = torch.randn(sum(rows), width).to(dtype).requires_grad_()
         weights = (torch.randn(len(rows), 2 * width * hidden) * 0.2).to(dtype).requires_grad_()
-        out = expert_outputs(x, rows, weights, hidden, grouped=grouped)
+        experts = Experts(lambda _: FeedForward(width, hidden).to(dtype))
+        out = experts.outputs(x, rows, weights, grouped=grouped)
         (out * torch.randn(out.shape).to(dtype)).sum().backward()
         found.append((out.detach(), x.grad, weights.grad))
     tolerance = 1e-5 if dtype == torch.float32 else 5e-2
@@ -141,7 +142,7 @@ def test_experts_that_stand_still_get_no_gradient_and_pass_theirs_on():
     for still in ((), (1,)):
         x = torch.linspace(-1, 1, 20).view(5, 4).requires_grad_()
         weights = torch.linspace(-1, 1, 2 * 2 * 4 * 3).view(2, -1).requires_grad_()
-        expert_outputs(x, rows, weights, 3, still=still).square().sum().backward()
+        Experts(lambda _: FeedForward(4, 3)).outputs(x, rows, weights, still).square().sum().backward()
         found.append((x.grad, weights.grad))
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1][0], found[1][1][0])
@@ -150,12 +151,12 @@ def test_experts_that_stand_still_get_no_gradient_and_pass_theirs_on():
 
 
 def test_weights_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="do not fit a width of 3 and 5 hidden units"):
-        expert_outputs(torch.zeros(2, 3), [2], torch.zeros(1, 24), 5)
-    layer = MoELayer(8, ExpertOptions(experts=4, slots=4, hidden=8), Group())
-    torch.nn.init.zeros_(layer.router.weight)
-    with pytest.raises(CedarError, match="weights of this rank's experts were not set"):
-        layer(torch.zeros(2, 8))
+    with pytest.raises(ValueError, match="weights of 24 values do not fit experts of 30"):
+        Experts(lambda _: FeedForward(3, 5)).outputs(torch.zeros(2, 3), [2], torch.zeros(1, 24))
+    with pytest.raises(CedarError, match="an expert of class BatchNorm1d has parameters of 1 dtypes and 3 buffers"):
+        Experts(lambda _: torch.nn.BatchNorm1d(3))
+    with pytest.raises(CedarError, match="expert 1 has other parameters than expert 0"):
+        Experts(lambda number: torch.nn.Linear(3, 3 + number)).first(1)
 
 
 def test_the_bias_changes_the_choice_and_never_the_gates():
@@ -191,9 +192,8 @@ def test_losses_of_the_router_are_those_of_the_papers():
 
 def test_shared_experts_answer_for_dropped_tokens():
     torch.manual_seed(0)
-    layer = MoELayer(8, ExpertOptions(experts=2, slots=2, hidden=8, shared=1, capacity=0.5), Group())
+    layer = mixture(8, ExpertOptions(experts=2, slots=2, hidden=8, shared=1, capacity=0.5), Group())
     torch.nn.init.normal_(layer.router.weight)
-    layer.weights = torch.randn(2, layer.size)
     x = torch.randn(12, 8)
     out, shared = layer(x), layer.shared[0](x)
     dropped = (out == shared).all(1)

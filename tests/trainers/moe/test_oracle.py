@@ -41,7 +41,7 @@ def named_parts(run):
 
 def unflatten(run, values):
     """Rows of the dense part as parameters by name."""
-    names = [name for name, _ in run.net.named_parameters()]
+    names = [name for name, _ in run.net.named_parameters() if not name.endswith(".weights")]
     line = values.pop("dense").reshape(-1)
     for name, p, span in zip(names, run.dense.parameters, run.dense.spans, strict=True):
         values[name] = line[span].view(p.shape).clone()

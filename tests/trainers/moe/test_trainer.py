@@ -9,8 +9,8 @@ import torch
 
 from cedar.errors import CedarError
 from cedar.trainers.common.group import Group
-from cedar.trainers.moe.layer import MoELayer
 from cedar.trainers.moe.metrics import exchange_bytes
+from cedar.trainers.moe.model import mixture
 from cedar.trainers.moe.placement import Placement
 from cedar.trainers.moe.routing import Router
 from cedar.trainers.moe.trainer import Trainer
@@ -246,7 +246,7 @@ def test_a_router_outside_the_model_begins_with_finite_weights_and_other_ones_ea
     torch.manual_seed(0)
     for _ in range(20):
         torch.full((64, 32), float("nan"))  # memory that a later tensor may get
-        routers = [Router(32, 64), MoELayer(32, options("text.txt", slots=64).experts, Group()).router]
+        routers = [Router(32, 64), mixture(32, options("text.txt", slots=64).experts, Group()).router]
         for router in routers:
             assert 0 < float(router.weight.detach().abs().max()) <= 32**-0.5
     assert not torch.equal(Router(32, 64).weight, Router(32, 64).weight)

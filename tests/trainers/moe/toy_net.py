@@ -3,10 +3,9 @@
 import torch
 from torch import nn
 
-from cedar.trainers.moe.layer import MoELayer
-from cedar.trainers.moe.optimizer import Optimizer
+from cedar.trainers.moe.model import mixture
+from cedar.trainers.moe.optimizer import SymiOptimizer
 from cedar.trainers.moe.options import ExpertOptions, OptimizerOptions
-from cedar.trainers.moe.parts import DensePart, ExpertPart
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 WIDTH, HIDDEN, STEPS = 8, 12, 20
@@ -40,11 +39,11 @@ def optimizer_options(case):
 
 
 class Net(nn.Module):
-    def __init__(self, options, group):
+    def __init__(self, options, group, seed):
         super().__init__()
         torch.manual_seed(5)
         self.mix = nn.Linear(WIDTH, WIDTH)
-        self.layers = nn.ModuleList(MoELayer(WIDTH, options, group, f"block{at}") for at in range(2))
+        self.layers = nn.ModuleList(mixture(WIDTH, options, group, f"block{at}", seed) for at in range(2))
         for layer in self.layers:
             nn.init.normal_(layer.router.weight, std=0.5)
 
@@ -61,11 +60,9 @@ class Run:
     def __init__(self, case, group):
         self.case, self.group = case, group
         dtype = DTYPES[case["dtype"]]
-        self.net = Net(expert_options(case), group)
-        self.dense = DensePart(self.net, group, row=50, dtype=dtype)
-        self.experts = [ExpertPart(layer, dtype=dtype, seed=case["seed"]) for layer in self.net.layers]
-        self.optimizer = Optimizer([self.dense, *self.experts], group, optimizer_options(case))
-        self.optimizer.publish()
+        self.net = Net(expert_options(case), group, case["seed"])
+        self.optimizer = SymiOptimizer(self.net, optimizer_options(case), mean=False, dtype=dtype, row=50)
+        self.dense, *self.experts = self.optimizer.parts
 
     def accumulate(self, step):
         """Forward and backward of all micro-batches; the outputs."""
@@ -89,11 +86,7 @@ class Run:
         outcome = self.optimizer.update(optimizer_options(self.case).rate, logged)
         counts = [(layer.counts, layer.kept) for layer in self.net.layers]
         if not outcome.skipped:
-            for layer in self.net.layers:
-                if layer.options.bias_rate:
-                    layer.router.balance(layer.counts, layer.options.bias_rate)
-                layer.basis = layer.policy.follow(layer.basis, layer.counts.tolist(), step)
-                layer.placement = layer.place()
+            self.optimizer.follow(step)
             self.optimizer.publish()
         for layer in self.net.layers:
             layer.clear()

@@ -1,0 +1,11 @@
+"""Modules for models of one's own: mixtures of experts whose replicas follow popularity."""
+
+from cedar.trainers.moe.layer import SymiMoE, router_losses, whole_state_dict
+from cedar.trainers.moe.optimizer import SymiOptimizer
+from cedar.trainers.moe.options import OptimizerOptions as SymiOptions
+from cedar.trainers.moe.policies import Policy
+from cedar.trainers.moe.routing import Router, Routing
+
+__all__ = [
+    "Policy", "Router", "Routing", "SymiMoE", "SymiOptimizer", "SymiOptions", "router_losses", "whole_state_dict",
+]  # fmt: skip
