@@ -20,7 +20,7 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.mutants_list import MUTANTS, Mutant
@@ -67,7 +67,11 @@ def verdict(mutant: Mutant, pipelines: Sequence[Case]) -> tuple[str, str]:
     for case in pipelines:
         unmutated = case.unmutated
         with mutated(mutant):
-            plans = case.plans()
+            try:
+                plans = case.plans()
+            except CedarError:  # no such plan is made: the pipeline runs as written
+                worst, where, shown = max(worst, "refused", key=order.index), where or case.name, shown + 1
+                continue
             for number, plan in enumerate(plans):
                 before = unmutated[min(number, len(unmutated) - 1)]
                 if str(plan) == str(before) and mutant.module.startswith("cedar.optimizer"):
@@ -117,6 +121,8 @@ def mutated(mutant: Mutant) -> Iterator[None]:
         owner = getattr(owner, each)
     original = inspect.unwrap(owner.__dict__[name])
     source = textwrap.dedent(inspect.getsource(original))
+    if classes:  # what stands outside its class does not know it
+        source = source.replace("super()", f"super({classes[-1]}, self)")
     assert source.count(mutant.old) == 1, f"{mutant.name}: the line is not there"
     space: dict[str, Any] = {**vars(module), **_MORE()}
     exec(compile(source.replace(mutant.old, mutant.new), f"<mutant of {mutant.module}>", "exec"), space)
@@ -155,5 +161,4 @@ def _replaced(owner: Any, name: str, original: Any, changed: Any) -> Iterator[tu
 
 if __name__ == "__main__":
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
-    with suppress(CedarError):
-        main()
+    main()

@@ -278,7 +278,8 @@ class _Values(_StandIn):
 class _Several(_Values):
     def __call__(self, *values: Any, rng: Any = None) -> list[Any]:
         draw = self.draw(values, rng)
-        return [_value(self.kinds[0][1], draw // 3 + i) for i in range(draw % 3)]
+        # More than one on the average: as many rows as before would hide that a limit is counted elsewhere.
+        return [_value(self.kinds[0][1], draw // 5 + i) for i in range(draw % 5)]
 
 
 @dataclass(frozen=True)

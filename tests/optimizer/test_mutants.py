@@ -10,6 +10,7 @@ from benchmarks.mutants_pipelines import Case, cases
 
 # The mutant, and a pipeline on which it shows.
 CHOSEN = {
+    "limit._reason: a guard dropped: operators that change counts": "take behind rows made",
     "push_filter._below: a guard dropped: operators commute": "a filter on what was made",
     "push_filter._reason: a guard dropped: operators that count rows": "take and skip",
     "push_filter._reason: a guard dropped: groups in turns": "shuffle by",
