@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from cedar.arrow import of_numbers, of_texts
 from cedar.columns import OBJECT, UNKNOWN, Column, Index, TensorType, cut, take
+from cedar.cursor import hash_array
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.parquet_stats import excludes
 from cedar.datasets.truth import Bounds, Path
@@ -194,7 +195,8 @@ def made_up(schema: Schema, nodes: Sequence[Node], nulls: bool, rows: int = sum(
 def _column(kind: Any, number: int, rows: int, found: Sequence[Any], nulls: bool) -> Column | None:
     if kind is UNKNOWN or kind == OBJECT:
         return None
-    draws = np.array([zlib.crc32(b"%d %d" % (number, row)) for row in range(rows)], dtype=np.int64)
+    # No checksum: those of two columns differ by one number, and what is null in one would never be so in the other.
+    draws = (np.asarray(hash_array(number + 1, np.arange(rows))) >> np.uint64(32)).astype(np.int64)
     if isinstance(kind, TensorType):
         size = int(np.prod(kind.shape)) if kind.shape else 1
         return ((draws[:, None] >> np.arange(size) % 24) % 7).reshape((rows, *kind.shape)).astype(kind.dtype)
