@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,6 +39,22 @@ class Node:
     def logical(self) -> Node:
         """The node of the pipeline as written; itself there."""
         return self.origin if self.origin is not None else self
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The columns that leave it, as far as they are known without running."""
+        with at_site(self):
+            return self.operator.schema(*(child.schema for child in self.inputs))
+
+    @cached_property
+    def batched(self) -> bool:
+        """Its unit is the batch."""
+        below = [child.batched for child in self.inputs]
+        with at_site(self):
+            return self.operator.batched(*below) if isinstance(self.operator, StreamOperator) else any(below)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in dataclasses.fields(self)}  # not what was worked out
 
     def __post_init__(self) -> None:
         wanted = self.operator.inputs
@@ -85,26 +101,12 @@ def at_site(node: Node) -> Iterator[None]:
 
 def schemas(node: Node) -> dict[int, Schema]:
     """The schema of every node, by id, without running."""
-    known: dict[int, Schema] = {}
-    for current in walk(node):
-        with at_site(current):
-            known[id(current)] = current.operator.schema(*(known[id(child)] for child in current.inputs))
-    return known
+    return {id(current): current.schema for current in walk(node)}
 
 
 def batched(node: Node) -> dict[int, bool]:
     """Whether each node's unit is the batch, by id."""
-    known: dict[int, bool] = {}
-    for current in walk(node):
-        with at_site(current):
-            known[id(current)] = unit_is_batch(current, known)
-    return known
-
-
-def unit_is_batch(node: Node, known: Mapping[int, bool]) -> bool:
-    """Whether a node's unit is the batch, where that is ``known`` of its inputs, by id."""
-    below = [known[id(child)] for child in node.inputs]
-    return node.operator.batched(*below) if isinstance(node.operator, StreamOperator) else any(below)
+    return {id(current): current.batched for current in walk(node)}
 
 
 def labels(node: Node) -> dict[int, str]:

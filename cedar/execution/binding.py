@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 
 from cedar import graph
 from cedar.block import Block, concat_blocks
@@ -21,10 +23,14 @@ from cedar.numeric import NumericEnvironment
 from cedar.operators.base import Bound, Env, Kernel, RowOperator, StreamOperator
 from cedar.operators.dedup_kernels import for_groups
 from cedar.operators.transform import Transform
+from cedar.plan.lower import Choice, lower, policy_of
+from cedar.plan.physical import Physical
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
+from cedar.plan.verify import verify
 from cedar.skip import Skip
 
 SAMPLE_ROWS = 64
+_LOWERED = 4  # graphs of which the physical plan is kept: the one that runs, the one as written, those before
 _FEW_ROWS = 8  # tell the shape of what a transform gets that changed places
 
 
@@ -44,7 +50,7 @@ class Binding:
         self.nodes = list(graph.walk(root))
         self.index = {id(node): i for i, node in enumerate(self.nodes)}
         self.sources = graph.sources(root)
-        self.labels = _labels(self.nodes)
+        self.labels = graph.labels(root)
         self.on_error = on_error
         self.apart = apart
         # Only functions, and sources of the user's, can tell one numeric environment from another.
@@ -57,6 +63,7 @@ class Binding:
         self._held: list[Node] = []  # of plans, so that no other node gets their ids
         self._samples: dict[tuple[int, int], Block] = {}
         self._splits: dict[int, tuple[Split, ...]] = {}
+        self._lowered: deque[tuple[Physical, str]] = deque(maxlen=_LOWERED)
         self._draws = _draw_seeds(self.nodes)
         self.schemas = graph.schemas(root)
         self.batched = graph.batched(root)
@@ -93,26 +100,33 @@ class Binding:
 
     def policy(self, node: Node) -> Skip | None:
         """What happens to a row that fails in this operator."""
-        own = node.operator.policy() if isinstance(node.operator, RowOperator) else None
-        return own if own is not None else self.on_error
+        return policy_of(node, self.on_error)
 
-    def keeps_rows(self, node: Node) -> bool:
-        """Slots in and slots out are the same."""
-        if isinstance(node.operator, Read):
-            return not getattr(node.operator, "where", ())
-        assert isinstance(node.operator, RowOperator)
-        return node.operator.keeps_rows and not self._refills(node)
+    @cached_property
+    def row_bytes(self) -> float:
+        """Estimated bytes of a row, from the metadata of the sources."""
+        size = rows = 0.0
+        for source in self.sources:
+            assert isinstance(source.operator, Read)
+            splits = self.splits(source)
+            given = getattr(source.operator.source, "row_bytes", None)
+            known = [s for s in splits if s.rows is not None and s.bytes is not None]
+            if known:
+                rows += sum(s.rows or 0 for s in known)
+                size += sum(s.bytes or 0 for s in known)
+            elif given:
+                rows, size = rows + 1, size + given
+        return size / rows if rows and size else 1024.0
 
-    def refills(self, node: Node) -> bool:
-        """Rows may come, at this node or below it, whose place the next row takes."""
-        return any(self._refills(n) for n in graph.walk(node))
-
-    def _refills(self, node: Node) -> bool:
-        operator, policy = node.operator, self.policy(node)
-        fails = isinstance(operator, RowOperator) or (
-            isinstance(operator, Read) and hasattr(operator.source, "read_sound")
-        )
-        return fails and policy is not None and policy.refill
+    def lowered(self, root: Node, executor: str = "threads", workers: Callable[[str], int] = lambda _: 1) -> Physical:
+        """The physical plan of a graph of this pipeline, made once for all epochs that run it."""
+        for physical, ran in self._lowered:
+            if physical.root is root and ran == executor:
+                return physical
+        physical = lower(root, Choice(executor, workers, self.on_error, self.splits), self.root)
+        verify(physical, physical if root is self.root else self.lowered(self.root, executor, workers))
+        self._lowered.append((physical, executor))
+        return physical
 
     def kernel(self, node: Node) -> Kernel:
         """The bound kernel of a row operator; in a plan, that of the place where the user put it."""
@@ -254,17 +268,6 @@ def _moved_within_a_column(node: Node) -> bool:
 def _transforms(node: Node) -> set[int]:
     """The transforms of single columns at or below a node."""
     return {id(n.logical) for n in graph.walk(node) if n.operator.effects().algebra is not None}
-
-
-def _labels(nodes: list[Node]) -> dict[int, str]:
-    """Each node's label; equal ones are numbered."""
-    labels: dict[int, str] = {}
-    seen: dict[str, int] = {}
-    for node in nodes:
-        label = node.operator.label()
-        seen[label] = seen.get(label, 0) + 1
-        labels[id(node)] = label if seen[label] == 1 else f"{label} #{seen[label]}"
-    return labels
 
 
 def _draw_seeds(nodes: list[Node]) -> dict[int, int]:

@@ -18,7 +18,7 @@ from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
 from cedar.execution.calling import Over
 from cedar.execution.comparing import difference
-from cedar.execution.compile import Compiler
+from cedar.execution.compile import Compiler, least_run
 from cedar.execution.copying import own_columns
 from cedar.execution.dealt import Share
 from cedar.execution.metrics import Metrics
@@ -287,8 +287,8 @@ class _Check:
         for rank, world in self._ranks:
             for epoch in self._epochs:
                 tasks = Tasks(self._runner, dataclasses.replace(self._env, epoch=epoch), metrics)
-                compiler = Compiler(binding, tasks, store, root=root)
-                share = Share(rank, world, compiler.chunk(), last_mode(binding.root))
+                compiler = Compiler(binding.lowered(root or binding.root), binding, tasks, store)
+                share = Share(rank, world, least_run(binding), last_mode(binding.root))
                 found.append(_units(compiler, share, most, self.going))
         return found, metrics.fell_back
 

@@ -14,14 +14,13 @@ from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
 from cedar.execution.chain import Step
 from cedar.execution.checking import as_tolerated, compared, tolerated
-from cedar.execution.compile import Compiler
+from cedar.execution.compile import Compiler, least_run
 from cedar.execution.dealt import DealtStream, Share
 from cedar.execution.metrics import Metrics
 from cedar.execution.nodes import last_mode
 from cedar.execution.planning import Plans
 from cedar.execution.ranks import Rank
 from cedar.execution.runner import Runner
-from cedar.execution.stage import StageStream
 from cedar.execution.tasks import Tasks
 from cedar.execution.watcher import Watcher
 from cedar.limits import Limits
@@ -61,10 +60,11 @@ class Job:
         lane: tuple[int, int] | None = None,
         dry: bool = False,
         written: Plan | None = None,
-    ) -> tuple[StageStream, DealtStream]:
-        """The top stage of this rank, and its dealt stream; ``dry`` ones can only be counted.
+    ) -> tuple[Stream, DealtStream]:
+        """The top stage of this rank, and its dealt stream.
 
         Args:
+            dry: they are only counted, as written.
             written: a plan to compare with: the streams are those of the pipeline as the user wrote it.
         """
         plain = dry or written is not None
@@ -76,16 +76,17 @@ class Job:
         tasks = Tasks(runner, env, metrics, watcher, getattr(runner, "others", None))
         number = self.rank.rank
         slices = (number, self.rank.world) if self.split_batches else None
-        root = None if plain or not self.plans.rewrites else self.plans.current.root
+        root = self.binding.root if plain else self.plans.current.root
         store = self.store if written is None else Store()  # of which a plan made some
         if written is not None and (inexact := tolerated(written)):
             root = as_tolerated(self.binding.root, inexact)
-        compiler = Compiler(self.binding, tasks, store, slices, lane, dry, root)
+        physical = self.binding.lowered(root, runner.name, lambda place: tasks.on(place).runner.workers)
+        compiler = Compiler(physical, self.binding, tasks, store, slices, lane)
         alone = self.split_batches or lane is not None
         share = Share(
             rank=0 if alone else number,
             world=1 if alone else self.rank.world,
-            chunk=compiler.chunk(),
+            chunk=least_run(self.binding),
             last=last_mode(self.binding.root),
             history=tuple(history),
         )

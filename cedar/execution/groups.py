@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cedar.execution.chain import Program
 from cedar.execution.stage import StageStream
 from cedar.execution.tasks import Tasks
@@ -11,7 +13,7 @@ from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Stream
 class GroupStage(Stream):
     """``map_batches(size=n)``: groups count from the beginning of the epoch, whichever rank asks."""
 
-    def __init__(self, groups: Stream, rows: Stream, size: int, program: Program, tasks: Tasks) -> None:
+    def __init__(self, groups: Stream, rows: Stream, size: int, program: Callable[[], Program], tasks: Tasks) -> None:
         self._rows = rows
         self._size = size
         self._stage = StageStream(groups, program, True, False, tasks)

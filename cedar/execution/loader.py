@@ -19,7 +19,7 @@ from cedar.execution.apart import apart_for
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
 from cedar.execution.chain import Step
-from cedar.execution.compile import Compiler
+from cedar.execution.compile import least_run
 from cedar.execution.dedup import Marked
 from cedar.execution.device import check_device, make_mover
 from cedar.execution.device_ahead import AheadEpoch, deliver
@@ -36,7 +36,6 @@ from cedar.execution.recovery import Patience
 from cedar.execution.replay import Replay, Replays
 from cedar.execution.runner import Runner, Runners
 from cedar.execution.state import VERSION, Identity, choose, copied, seal, validated
-from cedar.execution.tasks import Tasks
 from cedar.execution.units import Units, left
 from cedar.graph import Node, sources
 from cedar.numeric import NumericEnvironment, held
@@ -363,8 +362,7 @@ class Loader(DataLoaderLike):
                 )
 
     def _chunk(self) -> int:
-        tasks = Tasks(Runner("inline", 1), Env(), self._metrics)
-        return Compiler(self._binding, tasks, self._job.store).chunk()
+        return least_run(self._binding)
 
     # ---- batches again -----------------------------------------------------------------------------------------------
 

@@ -14,11 +14,12 @@ from cedar.errors import CedarError, PipelineError, user_site
 from cedar.execution.account import Account
 from cedar.execution.binding import Binding
 from cedar.execution.chain import Step, Timing, run_steps
+from cedar.execution.compile import least_run
 from cedar.execution.copying import own_copy
 from cedar.execution.dealt import Share
 from cedar.execution.machine import machine
 from cedar.execution.metrics import Metrics, Seen
-from cedar.execution.nodes import group_size, last_mode
+from cedar.execution.nodes import last_mode
 from cedar.execution.rereading import read_of
 from cedar.execution.tasks import Tasks
 from cedar.execution.together import gil_share, shortest
@@ -26,6 +27,7 @@ from cedar.execution.watched import TimeUp, Watch, WatchedBinding, WatchedCompil
 from cedar.graph import Node
 from cedar.numeric import NumericEnvironment
 from cedar.operators.base import Env, Instances, RowOperator
+from cedar.plan.lower import Choice, group_size, lower
 from cedar.profile import OperatorProfile, Profile, Subject
 from cedar.skip import Skip
 from cedar.stream import Piece
@@ -99,8 +101,10 @@ class _Work:
         """True where the epoch ended before the time."""
         tasks = Tasks(WatchedRunner(self._watch), self._env, Metrics())
         root = self._binding.root
-        compiler = WatchedCompiler(self._binding, tasks, self._watch)
-        top, dealt = compiler.top(Share(chunk=compiler.chunk(), last=last_mode(root)))
+        # As if there were no ``cache()``: what an operator costs is asked, not what a cache saves.
+        physical = lower(root, Choice(on_error=self._binding.on_error, splits=self._binding.splits, caches=False))
+        compiler = WatchedCompiler(physical, self._binding, tasks, self._watch)
+        top, dealt = compiler.top(Share(chunk=least_run(self._binding), last=last_mode(root)))
         flow = top.open([dealt.start(), 0])
         try:
             while isinstance(flow.pull(True), Piece):

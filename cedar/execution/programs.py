@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
-from cedar import graph
 from cedar.block import Block
 from cedar.columns import ColumnType
 from cedar.execution.binding import Binding
@@ -15,8 +13,9 @@ from cedar.execution.chain import Program, Reader, Step
 from cedar.execution.fusing import fuse_steps
 from cedar.execution.scanning import scan_reader
 from cedar.graph import Node
-from cedar.operators.base import Env, Schema
+from cedar.operators.base import Env
 from cedar.operators.cache import Cache
+from cedar.plan.physical import Branch, Link, Physical
 from cedar.plan.scan import Scan, narrowed
 
 
@@ -30,29 +29,20 @@ class Within:
         return block.within(self.index)
 
 
-Link: TypeAlias = "Node | Within"
-
-
 @dataclass(frozen=True)
 class Programs:
-    """Makes the programs of one compiled graph.
+    """Makes the programs of one physical plan.
 
     Args:
         binding: the bound operators of the pipeline as written.
-        root: the graph that runs.
-        dry: no kernel is bound, so no function and no sample is run.
+        physical: what runs.
     """
 
     binding: Binding
-    root: Node
-    dry: bool = False
-
-    @cached_property
-    def _schemas(self) -> dict[int, Schema]:
-        return graph.schemas(self.root)
+    physical: Physical
 
     def of(
-        self, links: Sequence[Link], first: Sequence[Step] = (), last: Sequence[Step] = (), scan: Node | None = None
+        self, links: Sequence[Link], first: Sequence[Step] = (), last: Sequence[Step] = (), scan: int = -1
     ) -> Program:
         """The program of a chain.
 
@@ -61,58 +51,58 @@ class Programs:
             first, last: steps below and above them.
             scan: the source right below, whose filters count as part of the chain where it has some.
         """
-        if self.dry:
-            return Program()
-        links = [n for n in links if isinstance(n, Within) or not isinstance(n.operator, Cache)]
-        steps = tuple(fuse_steps([*first, *map(self._step, links), *last]))
-        where = list(scan.operator.where) if scan is not None and isinstance(scan.operator, Scan) else []
-        if not where and self._in_order(links):
+        nodes = [link if isinstance(link, Branch) else self.physical.nodes[link] for link in links]
+        nodes = [n for n in nodes if isinstance(n, Branch) or not isinstance(n.operator, Cache)]
+        steps = tuple(fuse_steps([*first, *map(self._step, nodes), *last]))
+        source = self.physical.nodes[scan] if scan >= 0 else None
+        where = list(source.operator.where) if source is not None and isinstance(source.operator, Scan) else []
+        if not where and self._in_order(nodes):
             return Program(steps)
-        written = [n if isinstance(n, Within) else _as_written(n) for n in self._written([*where, *links])]
-        narrow = self._narrow(scan, links)
+        written = [n if isinstance(n, Branch) else _as_written(n) for n in self._written([*where, *nodes])]
+        end = next((link for link in reversed(links) if isinstance(link, int)), scan)
+        narrow = self._narrow(source, nodes, end)
         return Program(steps, tuple(fuse_steps([*first, *map(self._step, written), *narrow, *last])))
 
-    def scan(self, node: Node, plain: Reader) -> Any:
+    def scan(self, source: int, plain: Reader) -> Any:
         """The reader of a source: the plain one, or one that reads less."""
-        if self.dry or not isinstance(node.operator, Scan):
+        operator = self.physical.nodes[source].operator
+        if not isinstance(operator, Scan):
             return plain
-        where = [self._step(n) for n in node.operator.where]
-        predicates = [n.operator.predicate for n in node.operator.where]  # type: ignore[attr-defined]
-        return scan_reader(plain, node.operator.columns, where, predicates)
+        where = [self._step(n) for n in operator.where]
+        predicates = [n.operator.predicate for n in operator.where]  # type: ignore[attr-defined]
+        return scan_reader(plain, operator.columns, where, predicates)
 
-    def _step(self, link: Link) -> Step:
-        if isinstance(link, Within):
-            return Step(link)
+    def _step(self, link: Node | Branch) -> Step:
+        if isinstance(link, Branch):
+            return Step(Within(link.input))
         ordinal = self.binding.ordinal(link)
         operators = (ordinal,) if ordinal >= 0 else ()
         return Step(self.binding.kernel(link), operators, self.binding.label(link), link.site)
 
-    def _in_order(self, links: Sequence[Link]) -> bool:
+    def _in_order(self, links: Sequence[Node | Branch]) -> bool:
         """No operator stands before one that the user wrote earlier."""
-        numbers = [self.binding.ordinal(n) for n in links if isinstance(n, Node)]
+        numbers = [self._number(n) for n in links if isinstance(n, Node)]
         numbers = [n for n in numbers if n >= 0]
         return numbers == sorted(numbers)
 
-    def _written(self, links: Sequence[Link]) -> list[Link]:
+    def _written(self, links: Sequence[Node | Branch]) -> list[Node | Branch]:
         """The operators in the order as written, without what an optimizer put in; branches of a concat stay apart."""
-        runs: list[list[Link]] = [[]]
+        runs: list[list[Node | Branch]] = [[]]
         for link in links:
-            if isinstance(link, Within):
+            if isinstance(link, Branch):
                 runs += [[link], []]
-            elif self.binding.ordinal(link) >= 0:
+            elif self._number(link) >= 0:
                 runs[-1].append(link)
         return [link for run in runs for link in sorted(run, key=self._number)]
 
-    def _number(self, link: Link) -> int:
-        return 0 if isinstance(link, Within) else self.binding.ordinal(link)
+    def _number(self, link: Node | Branch) -> int:
+        return 0 if isinstance(link, Branch) else self.binding.ordinal(link)
 
-    def _narrow(self, scan: Node | None, links: Sequence[Link]) -> list[Step]:
+    def _narrow(self, source: Node | None, links: Sequence[Node | Branch], end: int) -> list[Step]:
         """What leaves the columns that the plan's order leaves."""
-        drops = any(isinstance(n, Node) and self.binding.ordinal(n) < 0 for n in links)
-        drops = drops or (scan is not None and isinstance(scan.operator, Scan) and scan.operator.columns is not None)
-        nodes = [n for n in links if isinstance(n, Node)]
-        end = nodes[-1] if nodes else scan
-        names = self._schemas.get(id(end)) if drops and end is not None else None
+        drops = any(self._number(n) < 0 for n in links)
+        drops = drops or (source is not None and getattr(source.operator, "columns", None) is not None)
+        names = self.physical.works[end].schema if drops and end >= 0 else None
         return [] if names is None else [Step(_Only(dict(names)))]
 
 

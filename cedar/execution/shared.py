@@ -15,24 +15,24 @@ class SharedStream(Stream):
     """Flows opened at the same place share one flow below."""
 
     def __init__(self, source: Stream) -> None:
-        self._source = source
+        self.source = source
         self._trunks: list[_Trunk] = []
 
     @property
     def count(self) -> Count:  # type: ignore[override]
-        return self._source.count
+        return self.source.count
 
     def start(self) -> At:
-        return self._source.start()
+        return self.source.start()
 
     def seek(self, unit: int, lap: int = 0) -> Position:
-        return self._source.seek(unit, lap)
+        return self.source.seek(unit, lap)
 
     def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
-        return self._source.seek_window(unit, lap)
+        return self.source.seek_window(unit, lap)
 
     def fits(self, at: At) -> bool:
-        return self._source.fits(at)
+        return self.source.fits(at)
 
     def open_at(self, at: At, lap: int) -> Flow:
         for trunk in self._trunks:
@@ -44,7 +44,7 @@ class SharedStream(Stream):
 
     def grow(self, position: Position, lap: int) -> _Trunk:
         """A flow of its own, which later consumers may join."""
-        trunk = _Trunk(self._source.open(position, lap), position, lap)
+        trunk = _Trunk(self.source.open(position, lap), position, lap)
         self._trunks.append(trunk)
         return trunk
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -51,13 +51,28 @@ class Window:
 
 @dataclass(frozen=True)
 class Segment:
-    """A source, its number among the pipeline's sources, and what its blocks go through in the task that reads."""
+    """A source, its number among the pipeline's sources, and what its blocks go through in the task that reads.
 
-    reader: Any  # Reader or KeptReader
+    Args:
+        make: the reader (Reader, ScanReader or KeptReader) and the program, once they are needed.
+    """
+
+    make: Callable[[], tuple[Any, Program]]
     source: Any
     operator: int
-    program: Program
     splits: tuple[Split, ...]
+
+    @cached_property
+    def _made(self) -> tuple[Any, Program]:
+        return self.make()
+
+    @property
+    def reader(self) -> Any:
+        return self._made[0]
+
+    @property
+    def program(self) -> Program:
+        return self._made[1]
 
 
 @dataclass(frozen=True)
@@ -98,6 +113,7 @@ class SplitStream(Stream):
         self.tasks = tasks
         self.lane = lane
         self._window = window
+        self.permuted = permute is not None
         self._permute = permute
         self.entries = [(segment, split) for segment in segments for split in segment.splits]
         self._rows = [split.rows for _, split in self.entries]

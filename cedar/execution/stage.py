@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -48,12 +50,19 @@ class StageStream(Stream):
     enough that every worker has some, by measured time.
     """
 
-    def __init__(self, source: Stream, program: Program, keeps_rows: bool, per_row: bool, tasks: Tasks) -> None:
+    def __init__(
+        self, source: Stream, program: Callable[[], Program], keeps_rows: bool, per_row: bool, tasks: Tasks
+    ) -> None:
         self.source = source
-        self.program = program
+        self._program = program
         self.per_row = per_row
         self.tasks = tasks
         self._keeps_rows = keeps_rows
+
+    @cached_property
+    def program(self) -> Program:
+        """What its tasks do; kernels are bound when it is first asked for."""
+        return self._program()
 
     @property
     def count(self) -> Count:  # type: ignore[override]

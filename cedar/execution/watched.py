@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from cedar.block import Block
@@ -17,13 +17,11 @@ from cedar.execution.chain import Reader, Timing
 from cedar.execution.compile import Compiler
 from cedar.execution.metrics import Metrics
 from cedar.execution.observing import observe
-from cedar.execution.programs import Link
 from cedar.execution.runner import Runner
-from cedar.execution.splits import Segment
 from cedar.execution.tasks import Tasks
 from cedar.graph import Node
 from cedar.operators.base import Env, Kernel
-from cedar.operators.cache import Cache
+from cedar.plan.physical import Physical, Segment
 from cedar.profile import Observation
 from cedar.skip import Skip
 
@@ -149,21 +147,17 @@ class WatchedReader(Reader):
 
 
 class WatchedCompiler(Compiler):
-    """Compiles as if there were no ``cache()``: what an operator costs is asked, not what a cache saves."""
+    """Reads with readers that tell what they read."""
 
-    def __init__(self, binding: Binding, tasks: Tasks, watch: Watch) -> None:
-        super().__init__(binding, tasks, Store())
-        self._caches: Mapping[int, Cache] = {}  # type: ignore[assignment]
+    def __init__(self, physical: Physical, binding: Binding, tasks: Tasks, watch: Watch) -> None:
+        super().__init__(physical, binding, tasks, Store())
         self._watch = watch
 
-    def _segment(self, source: Node, links: list[Link], streaming: bool) -> Segment:
-        """With a reader that tells what it read."""
-        segment = super()._segment(source, links, streaming)
-        given: Reader = segment.reader
-        reader = WatchedReader(
+    def _reader(self, segment: Segment) -> Any:
+        given: Reader = super()._reader(segment)
+        return WatchedReader(
             given.source, given.ordinal, given.operator, given.label, given.on_error, given.site, self._watch
         )
-        return replace(segment, reader=reader)
 
 
 class WatchedRunner(Runner):

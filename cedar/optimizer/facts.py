@@ -129,7 +129,7 @@ class Facts:
             with graph.at_site(node):
                 if key not in self._learnt:
                     self._learnt[key] = operator.schema(*below)
-                self.batched[id(node)] = graph.unit_is_batch(node, self.batched)
+                self.batched[id(node)] = node.batched
             self.schemas[id(node)] = self._learnt[key]
             self._nodes.append(node)
             for child in node.inputs:

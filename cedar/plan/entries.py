@@ -7,7 +7,7 @@ a saved plan holds no function and no data.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cedar.datasets.base import Read
@@ -287,9 +287,3 @@ def _odd(number: int, key: str, value: Any, wanted: str) -> PlanError:
         f"node {number} of the plan: {key!r} is {value!r:.60}, not {wanted}",
         fix="mend the text, or save the plan again",
     )
-
-
-def filters_of(node: Node) -> Iterator[Node]:
-    """The filters inside a scan."""
-    if isinstance(node.operator, Scan):
-        yield from node.operator.where

@@ -21,8 +21,11 @@ from cedar.graph import Node, walk
 from cedar.numeric import NumericEnvironment
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.entries import entries_of, graph_of
-from cedar.plan.fits import check_graph, check_pipeline, operator_entries
+from cedar.plan.fits import check_pipeline, operator_entries
+from cedar.plan.lower import Choice, lower
 from cedar.plan.places import kind, place
+from cedar.plan.verify import check_graph
+from cedar.plan.verify import verify as verify_physical
 from cedar.profile import quota
 from cedar.redact import redacted
 
@@ -259,7 +262,9 @@ def _plan(found: dict[str, Any], root: Node, verify: Verify | None, cluster: Any
             "the plan is of another pipeline: its operators read alike, but their digest differs", fix=_AGAIN
         )
     rebuilt = graph_of(_entries(found, "nodes"), logical, cluster)
-    check_graph(rebuilt, logical)
+    written = lower(root, Choice())
+    check_graph(rebuilt, written)
+    verify_physical(lower(rebuilt, Choice(), root), written)
     plan = Plan(
         logical=root,
         root=rebuilt,

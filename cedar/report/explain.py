@@ -9,18 +9,19 @@ from html import escape
 from cedar.errors import CedarError
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
-from cedar.execution.compile import Compiler
+from cedar.execution.compile import Compiler, least_run
 from cedar.execution.dealt import DealtStream, Share
 from cedar.execution.dedup import found_groups
 from cedar.execution.metrics import Metrics
 from cedar.execution.runner import Runner
 from cedar.execution.tasks import Tasks
-from cedar.graph import Node, walk
+from cedar.graph import Node
 from cedar.operators.base import Env
 from cedar.plan.data import Decision, Plan, Prediction
+from cedar.plan.lower import Choice, lower
 from cedar.profile import Profile
 from cedar.report.logical import logical_lines
-from cedar.report.physical import physical_lines
+from cedar.report.physical import notes, physical_lines
 from cedar.report.text import headed
 from cedar.stream import Count
 
@@ -58,7 +59,7 @@ def explain(
     lines = logical_lines(root, binding.labels, profile)
     if profile is None and shown.prediction is None:
         lines += headed("COST", [_UNMEASURED])
-    lines += physical_lines(shown, compiler.plan.stages, {binding.label(node): node for node in walk(shown.root)})
+    lines += physical_lines(shown, compiler)
     if plan is not None:
         lines += _rules(plan.decisions)
     if shown.prediction is not None:
@@ -66,8 +67,8 @@ def explain(
     lines += headed("DEDUP", _groups(binding, achieved or {}))
     lines += headed("CACHE", cache, _CACHES)
     lines += headed("UNITS", [f"{_units(dealt.count)} {unit} in an epoch"])
-    lines += headed("RANKS", [_ranks(dealt.source.count, compiler)])
-    lines += headed("NOTE", compiler.plan.notes)
+    lines += headed("RANKS", [_ranks(dealt.source.count, binding)])
+    lines += headed("NOTE", notes(compiler))
     return "\n".join(lines)
 
 
@@ -79,7 +80,8 @@ def explain_html(root: Node, plan: Plan | None = None) -> str:
 def _compiled(binding: Binding, plan: Plan) -> tuple[Compiler, DealtStream]:
     """A plan compiled for show, and the stream that is dealt to ranks."""
     tasks = Tasks(Runner("inline", 1), Env(), Metrics())
-    compiler = Compiler(binding, tasks, Store(), dry=True, root=None if plan.root is binding.root else plan.root)
+    physical = lower(plan.root, Choice(splits=binding.splits), binding.root)
+    compiler = Compiler(physical, binding, tasks, Store())
     return compiler, compiler.top(Share())[1]
 
 
@@ -127,7 +129,7 @@ def _units(count: Count) -> str:
     return "endless" if count == math.inf else f"{int(count):,}"
 
 
-def _ranks(count: Count, compiler: Compiler) -> str:
+def _ranks(count: Count, binding: Binding) -> str:
     if count is None:
         return "every rank computes the stream and keeps its turns (row counts are unknown before a run)"
-    return f"contiguous runs of at least {compiler.chunk():,} units, the same units at any number of ranks"
+    return f"contiguous runs of at least {least_run(binding):,} units, the same units at any number of ranks"

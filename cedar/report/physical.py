@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from cedar.datasets.base import Read
-from cedar.graph import Node
+from cedar.execution.compile import Compiler
+from cedar.execution.nodes import cost_note
+from cedar.execution.shared import SharedStream
+from cedar.execution.splits import SplitStream
+from cedar.operators.base import StreamOperator
+from cedar.operators.cache import Cache
 from cedar.plan.data import Plan
+from cedar.plan.lower import group_size
+from cedar.plan.physical import Physical, Stage
 from cedar.plan.scan import Scan, chosen_fields
-from cedar.plan.stages import Stage
 from cedar.report.text import chained
 
 _METHODS = {
@@ -20,22 +24,67 @@ _METHODS = {
 }
 
 
-def physical_lines(plan: Plan, stages: Sequence[Stage], nodes: Mapping[str, Node]) -> list[str]:
-    """A numbered line a stage.
+def physical_lines(plan: Plan, compiler: Compiler) -> list[str]:
+    """A numbered line a stage, in the order in which rows pass them.
 
     Args:
-        plan: for the places, and for what its scans read.
-        stages: in the order in which rows pass them.
-        nodes: of the graph that runs, by the labels that the stages call them.
+        plan: that runs.
+        compiler: of its physical plan, for what only metadata of the sources tell.
     """
-    places = [_place(stage, nodes, plan) for stage in stages]
+    physical = compiler.physical
+    shown = [i for i, stage in enumerate(physical.stages) if stage.kind not in ("window", "deal")]
+    places = [_place(physical.stages[i], plan) for i in shown]
     width = max(map(len, places), default=0)
     lines = [f"PHYSICAL PLAN ({_title(plan)})"]
-    for number, (stage, place) in enumerate(zip(stages, places, strict=True), 1):
-        first = f"{number:>3}. {stage.kind:<6}  " + (f"{place:<{width}}  " if width else "")
-        parts = [_named(label, nodes.get(label)) for label in stage.operators]
-        lines += chained(first, parts or ["gather"], stage.detail)
+    for number, (i, place) in enumerate(zip(shown, places, strict=True), 1):
+        stage = physical.stages[i]
+        kind = "task" if stage.kind == "group" else stage.kind
+        first = f"{number:>3}. {kind:<6}  " + (f"{place:<{width}}  " if width else "")
+        nodes = [*(segment.source for segment in stage.segments), *stage.operators]
+        lines += chained(first, [_named(physical, each) for each in nodes] or ["gather"], _detail(compiler, i))
     return lines
+
+
+def notes(compiler: Compiler) -> list[str]:
+    """What a user should know about the stages that read."""
+    physical = compiler.physical
+    told = []
+    for stage in physical.stages:
+        for segment in stage.segments:
+            if segment.kept:
+                links = [i for i in segment.links[: segment.kept] if isinstance(i, int)]
+                works = [i for i in links if not isinstance(physical.nodes[i].operator, Cache)]
+                last = physical.works[works[-1] if works else segment.source].label
+                splits = compiler.binding.splits(physical.nodes[segment.source])
+                state = compiler.keeper(segment).describe(splits)
+                cache = physical.nodes[segment.cache].operator.label()
+                told.append(f"{cache} keeps what comes out of {last}, split by split; {state}")
+        if any(segment.streaming for segment in stage.segments):
+            told.append(
+                "a source cannot be split (compressed, quoted CSV, tar or an iterator): it is read from its beginning "
+                "by one task at a time, and a resume reads it again up to its place"
+            )
+    return told
+
+
+def _detail(compiler: Compiler, number: int) -> str:
+    """How a stage cuts its work."""
+    physical = compiler.physical
+    stage = physical.stages[number]
+    node = physical.nodes[stage.out]
+    if stage.kind == "stream":
+        assert isinstance(node.operator, StreamOperator)
+        return cost_note(node.operator, [compiler.streams[i] for i in stage.inputs])
+    if stage.kind == "group":
+        return f"groups of exactly {group_size(node)} rows"
+    if stage.kind == "read":
+        stream = compiler.streams[number]
+        splits = stream.source if isinstance(stream, SharedStream) else stream
+        assert isinstance(splits, SplitStream)
+        permuted = ", permuted" if splits.permuted else ""
+        return f"{len(splits.entries)} split(s), {len(splits.layout(0).starts)} window(s){permuted}"
+    below = physical.stages[stage.inputs[0]].out
+    return "a batch a task" if physical.works[below].batched else "small tasks, by measured time" if stage.small else ""
 
 
 def _title(plan: Plan) -> str:
@@ -43,19 +92,17 @@ def _title(plan: Plan) -> str:
     return _METHODS[plan.method] + workers
 
 
-def _place(stage: Stage, nodes: Mapping[str, Node], plan: Plan) -> str:
+def _place(stage: Stage, plan: Plan) -> str:
     """The executor of a stage; nothing where the run decides."""
-    if stage.kind == "stream":
-        return ""
-    places = [nodes[label].place for label in stage.operators if label in nodes]
-    return next(filter(None, places), plan.executor)
+    return "" if stage.kind == "stream" else stage.place or plan.executor
 
 
-def _named(label: str, node: Node | None) -> str:
+def _named(physical: Physical, i: int) -> str:
     """A label, with what a scan leaves out."""
-    if node is None or not isinstance(node.operator, Scan):
+    label, scan = physical.works[i].label, physical.nodes[i].operator
+    if not isinstance(scan, Scan):
         return label
-    scan, told = node.operator, []
+    told = []
     if scan.columns is not None:
         known = Read(scan.source).schema()
         of = "" if known is None else f" of {len(known)}"

@@ -1,0 +1,369 @@
+"""Lower: from the graph that runs, and what was chosen for the run, to stages. Nothing else decides them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from cedar import graph
+from cedar.datasets.base import Read, Split
+from cedar.errors import PipelineError
+from cedar.graph import Node
+from cedar.operators.base import RowOperator, Schema, StreamOperator
+from cedar.operators.batch import Batch
+from cedar.operators.cache import Cache
+from cedar.operators.concat import Concat
+from cedar.plan.physical import Branch, Kind, Link, Physical, Segment, Stage, Work
+from cedar.plan.scan import Scan
+from cedar.skip import Skip
+
+_SPLITS_PER_WORKER = 8  # where rows are shipped, so many splits keep all workers busy to the end
+
+
+def splits_of(node: Node) -> Sequence[Split]:
+    """The splits of a source, from its metadata."""
+    assert isinstance(node.operator, Read)
+    return tuple(node.operator.source.splits())
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What stages follow from, beside the graph.
+
+    Args:
+        executor: where everything runs that has no place of its own.
+        workers: tasks at once, by place.
+        on_error: the run's policy for rows that fail.
+        splits: of a source, from its metadata.
+        caches: False as if there were no ``cache()``.
+    """
+
+    executor: str = "threads"
+    workers: Callable[[str], int] = lambda _: 1
+    on_error: Skip | None = None
+    splits: Callable[[Node], Sequence[Split]] = splits_of
+    caches: bool = True
+
+
+def lower(root: Node, choice: Choice, logical: Node | None = None) -> Physical:
+    """The physical plan of a graph.
+
+    Args:
+        logical: the pipeline as written; None where the graph is that.
+
+    Raises:
+        PipelineError: operators stand where they have no meaning, at the user's line.
+    """
+    nodes = tuple(graph.walk(root))
+    lowering = _Lowering(nodes, works(nodes, logical or root, choice.on_error), choice)
+    lowering.deal()
+    return Physical(lowering.works, tuple(lowering.stages), nodes)
+
+
+# ---- operators -------------------------------------------------------------------------------------------------------
+
+
+def works(nodes: Sequence[Node], logical: Node, on_error: Skip | None, sound: bool = True) -> tuple[Work, ...]:
+    """The operators of a graph as data.
+
+    Args:
+        sound: the graph is one; else columns are told as far as they go.
+
+    Raises:
+        PipelineError: a sound graph whose operators do not fit one another, at the user's line.
+    """
+    written = list(graph.walk(logical))
+    ordinals, labels = {id(node): i for i, node in enumerate(written)}, graph.labels(logical)
+    numbers = {id(node): i for i, node in enumerate(nodes)}
+    found: list[Work] = []
+    for node in nodes:
+        inputs = tuple(numbers[id(child)] for child in node.inputs)
+        fills = refills(node, on_error)
+        found.append(
+            Work(
+                ordinals.get(id(node.logical), -1),
+                labels.get(id(node.logical)) or node.operator.label(),
+                inputs,
+                node.place,
+                changes(node, ordinals),
+                node.batched,
+                keeps_rows(node, on_error),
+                fills or any(found[i].refills for i in inputs),
+                node.schema if sound else _schema(node),
+            )
+        )
+    return tuple(found)
+
+
+def _schema(node: Node) -> Schema:
+    try:
+        return node.schema
+    except Exception:  # noqa: BLE001 - whoever asks says what is wrong
+        return None
+
+
+def changes(node: Node, ordinals: dict[int, int]) -> tuple[object, ...]:
+    """What a plan changed of an operator as written, in words that compare."""
+    operator, written = node.operator, node.logical.operator
+    if operator is written:
+        return ()
+    if isinstance(operator, Scan):
+        return operator.columns, tuple(ordinals.get(id(each.logical), -1) for each in operator.where)
+    return (operator.label(), getattr(operator, "exact", True))
+
+
+def policy_of(node: Node, on_error: Skip | None) -> Skip | None:
+    """What happens to a row that fails in an operator."""
+    own = node.operator.policy() if isinstance(node.operator, RowOperator) else None
+    return own if own is not None else on_error
+
+
+def keeps_rows(node: Node, on_error: Skip | None) -> bool:
+    """Slots in and slots out of a row operator or source are the same."""
+    operator = node.operator
+    if isinstance(operator, RowOperator):
+        return operator.keeps_rows and not refills(node, on_error)
+    return isinstance(operator, Read) and not getattr(operator, "where", ())
+
+
+def refills(node: Node, on_error: Skip | None) -> bool:
+    """Rows may fail in this operator whose place the next row takes."""
+    operator, policy = node.operator, policy_of(node, on_error)
+    fails = isinstance(operator, RowOperator) or (isinstance(operator, Read) and hasattr(operator.source, "read_sound"))
+    return fails and policy is not None and policy.refill
+
+
+def group_size(node: Node) -> int | None:
+    """The ``size`` of a map_batches that sees exactly so many rows."""
+    return getattr(node.operator, "size", None) if isinstance(node.operator, RowOperator) else None
+
+
+# ---- stages ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Lowering:
+    """One graph on its way to stages; operators by number."""
+
+    nodes: tuple[Node, ...]
+    works: tuple[Work, ...]
+    choice: Choice
+    stages: list[Stage] = field(default_factory=list)
+    shared: dict[int, int] = field(default_factory=dict)  # the stage of an operator that several draw from
+
+    def __post_init__(self) -> None:
+        self.inputs = [work.inputs for work in self.works]
+        self.consumers = Counter(i for inputs in self.inputs for i in inputs)
+
+    @cached_property
+    def caches(self) -> dict[int, int]:
+        """Every operator at or below a ``cache()``, and which; the nearest one above decides."""
+        found: dict[int, int] = {}
+        for i in range(len(self.nodes) - 1, -1, -1) if self.choice.caches else ():
+            here = i if self.is_cache(i) else found.get(i)
+            if here is not None:
+                found.update(dict.fromkeys((i, *self.inputs[i]), here))
+        return found
+
+    def add(self, kind: Kind, out: int, inputs: Sequence[int] = (), operators: Sequence[int] = ()) -> int:
+        """A stage, and its number; what follows from its operators is filled in."""
+        nodes = [self.nodes[i] for i in operators]
+        tasks = kind in ("task", "group")
+        stage = Stage(
+            kind,
+            out,
+            tuple(inputs),
+            tuple(operators),
+            place=next((node.place for node in nodes if node.place), "") if tasks else "",
+            keeps=not tasks or all(self.works[i].keeps for i in operators),
+            small=kind == "task" and self.per_row(operators),
+        )
+        self.stages.append(stage)
+        return len(self.stages) - 1
+
+    def deal(self) -> None:
+        """The whole plan: what ranks share, and what each does with its units."""
+        root = len(self.nodes) - 1
+        chain, base = self.chain(root)
+        if self.is_source(base) or not all(self.works[i].keeps for i in chain):
+            chain, base = [], root
+        deal = self.add("deal", base, [self.build(base)])
+        self.above(deal, base, chain, gathers=True)
+
+    def build(self, i: int) -> int:
+        """The stage whose rows are those of an operator, one for all that draw from it."""
+        if self.consumers[i] < 2:
+            return self.built(i)
+        if i not in self.shared:
+            self.shared[i] = self.built(i)
+        return self.shared[i]
+
+    def built(self, i: int) -> int:
+        chain, base = self.chain(i)
+        alone = self.consumers[base] < 2 or base == i or self.kept(chain)
+        if self.is_source(base) and alone:
+            return self.read(base, [Segment(base)], chain)
+        return self.above(self.build(base) if base != i else self.base(i), base, chain)
+
+    def chain(self, i: int, through_shared: bool = False) -> tuple[list[int], int]:
+        """The row operators down to the first one that is none (or is shared, or sized), lowest first."""
+        chain: list[int] = []
+        at = i
+        while self.is_row(at) and (at == i or through_shared or self.consumers[at] < 2):
+            chain.append(at)
+            at = self.inputs[at][0]
+        return chain[::-1], at
+
+    def above(self, stage: int, base: int, chain: Sequence[int], gathers: bool = False) -> int:
+        """The operators above a stage; without any, batches stay plans that a later stage gathers."""
+        pads = self.pads(base)
+        runs = self.by_place([i for i in chain if not self.is_cache(i)])  # a cache sits where rows are read
+        for run in runs or ([[]] if gathers else []):
+            stage = self.add("task", run[-1] if run else chain[-1] if chain else base, [stage], run)
+            self.stages[stage] = replace(self.stages[stage], pads=pads)
+            pads = -1
+        return stage
+
+    def by_place(self, chain: Sequence[int]) -> list[list[int]]:
+        """Runs of operators that one executor does; what has no place of its own goes with what is below it."""
+        runs: list[list[int]] = []
+        here = next((self.nodes[i].place for i in chain if self.nodes[i].place), "")
+        for i in chain:
+            if not runs or self.nodes[i].place not in ("", here):
+                here = self.nodes[i].place or here
+                runs.append([])
+            runs[-1].append(i)
+        return runs
+
+    def base(self, i: int) -> int:
+        """The stage of a stream operator, or of a map_batches that sees exactly so many rows."""
+        node = self.nodes[i]
+        operator = node.operator
+        if group_size(node) is not None:
+            if node.inputs[0].batched:
+                raise PipelineError(
+                    f"{self.works[i].label}: size= has no meaning after batch()",
+                    site=node.site,
+                    fix="leave size out: the function sees the batch",
+                )
+            return self.add("group", i, [self.build(self.inputs[i][0])], [i])
+        assert isinstance(operator, StreamOperator)
+        windowed = operator.windowed
+        inputs = [self.windowed(below, i) if windowed else self.build(below) for below in self.inputs[i]]
+        return self.add("stream", i, inputs, [i])
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def windowed(self, i: int, above: int) -> int:
+        """A stage with windows: of splits where rows come straight from sources, else of runs of units."""
+        found = self.segments(i)
+        if found is not None and (len(found[1]) == 1 or not any(segment.streaming for segment in found[1])):
+            return self.read(*found, windows=above)
+        chain, base = self.chain(i, through_shared=True)
+        window = self.add("window", base, [self.base(base)])
+        self.stages[window] = replace(self.stages[window], windows=above)
+        return self.above(window, base, chain)
+
+    def segments(self, i: int) -> tuple[int, list[Segment], list[int]] | None:
+        """Where all sources join, each source with the operators of its own, and those that all share; or None."""
+        operator = self.nodes[i].operator
+        if self.is_source(i):
+            return i, [Segment(i, streaming=self.streams(i))], []
+        if self.is_row(i):
+            below = self.segments(self.inputs[i][0])
+            return below and (below[0], below[1], [*below[2], i])
+        if not isinstance(operator, Concat):
+            return None
+        joined: list[Segment] = []
+        for number, child in enumerate(self.inputs[i]):
+            below = self.segments(child)
+            if below is None:
+                return None
+            links: tuple[Link, ...] = (*below[2], Branch(i, number))
+            joined += [replace(segment, links=(*segment.links, *links)) for segment in below[1]]
+        return i, joined, []
+
+    def read(self, base: int, segments: Sequence[Segment], above: list[int], windows: int = -1) -> int:
+        """Read splits; what runs Python per row, and what follows it, goes into a stage of smaller tasks."""
+        streaming = any(self.streams(segment.source) for segment in segments)
+        first = segments[0].source
+        cut = 0
+        if not streaming:
+            cut = max(self.read_with(segments, above), 0 if len(segments) > 1 else self.kept(above))
+        shared = above[:cut]
+        made = tuple(self.segment(each.source, (*each.links, *shared), streaming) for each in segments)
+        links = {i for each in made for i in (each.source, *each.links) if isinstance(i, int)}
+        keeps = all(self.works[i].keeps for i in links) and not any(self.works[each.source].refills for each in made)
+        place = next((self.nodes[each.source].place for each in made if self.nodes[each.source].place), "")
+        self.stages.append(
+            Stage(
+                "read",
+                shared[-1] if shared else base,
+                operators=tuple(shared),
+                segments=made,
+                place=place,
+                windows=windows,
+                keeps=keeps,
+            )
+        )
+        return self.above(len(self.stages) - 1, first, above[cut:])
+
+    def segment(self, source: int, links: tuple[Link, ...], streaming: bool) -> Segment:
+        kept = 0 if streaming else self.kept(links)
+        top = next((i for i in reversed(links[:kept]) if isinstance(i, int)), -1)
+        return Segment(source, links, kept, self.caches[top] if kept else -1, self.streams(source))
+
+    def read_with(self, segments: Sequence[Segment], above: Sequence[int]) -> int:
+        """How many of the operators above are done by the tasks that read.
+
+        Those of another place are not, nor what runs Python per row, which smaller tasks spread better over workers;
+        in another process it is, where there are splits enough: rows are shipped once.
+        """
+        place = self.nodes[segments[0].source].place
+        here = next((k for k, i in enumerate(above) if self.nodes[i].place not in ("", place)), len(above))
+        run = place or self.choice.executor
+        if place == "processes" or run == "dask" or "://" in run:
+            splits = sum(len(self.choice.splits(self.nodes[each.source])) for each in segments)
+            if splits >= _SPLITS_PER_WORKER * self.choice.workers(place):
+                return here
+        return next((k for k, i in enumerate(above[:here]) if self.per_row([i])), here)
+
+    def kept(self, links: Sequence[Link]) -> int:
+        """How many of the links a ``cache()`` above them keeps: those before the first random one."""
+        kept = 0
+        for place, link in enumerate(links):
+            if isinstance(link, int):
+                if self.nodes[link].effects.random:
+                    break
+                kept = place + 1 if link in self.caches else kept
+        return kept
+
+    # ---- what is asked of operators ----------------------------------------------------------------------------------
+
+    def is_source(self, i: int) -> bool:
+        return isinstance(self.nodes[i].operator, Read)
+
+    def is_row(self, i: int) -> bool:
+        """A row operator that takes rows as they come."""
+        return isinstance(self.nodes[i].operator, RowOperator) and not group_size(self.nodes[i])
+
+    def is_cache(self, i: int) -> bool:
+        return isinstance(self.nodes[i].operator, Cache)
+
+    def streams(self, i: int) -> bool:
+        """A source has splits that can only be read from their beginning."""
+        return any(split.streaming for split in self.choice.splits(self.nodes[i]))
+
+    def per_row(self, operators: Sequence[int]) -> bool:
+        return any(self.nodes[i].effects.per_row for i in operators)
+
+    def pads(self, i: int) -> int:
+        """The ``batch`` with ``last="pad"`` whose ungathered batches an operator passes on; -1 for none."""
+        while isinstance(self.nodes[i].operator, StreamOperator) and self.inputs[i]:
+            operator = self.nodes[i].operator
+            if isinstance(operator, Batch):
+                return i if operator.last == "pad" else -1
+            i = self.inputs[i][0]
+        return -1
