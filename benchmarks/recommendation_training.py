@@ -115,6 +115,7 @@ class Training:
     def __init__(self, shape: Shape, backend: str) -> None:
         import torch
 
+        from cedar.trainers.dlrm.embeddings import summed
         from cedar.trainers.dlrm.fbgemm_tables import FbgemmTables
         from cedar.trainers.dlrm.model import Model
         from cedar.trainers.dlrm.options import FeatureOptions, ModelOptions
@@ -134,7 +135,8 @@ class Training:
         self.tables: Any = kinds[backend]()
         torch.manual_seed(0)
         options = ModelOptions(width=64, bottom=(512, 256), top=(512, 256))
-        self.model = Model(options, self.features, DENSE, self.tables.lookup)
+        look_up = partial(summed, features=self.features, lookup=self.tables.lookup)
+        self.model = Model(options, self.features, DENSE, look_up)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.steps = 0
 

@@ -1,5 +1,7 @@
-"""Modules for models of one's own: mixtures of experts whose replicas follow popularity."""
+"""Modules for models of one's own: embeddings of rows that repeat, mixtures of experts that follow popularity."""
 
+from cedar.trainers.dlrm.embeddings import DedupEmbeddings
+from cedar.trainers.dlrm.options import FeatureOptions as Feature
 from cedar.trainers.moe.layer import SymiMoE, router_losses, whole_state_dict
 from cedar.trainers.moe.optimizer import SymiOptimizer
 from cedar.trainers.moe.options import OptimizerOptions as SymiOptions
@@ -7,5 +9,6 @@ from cedar.trainers.moe.policies import Policy
 from cedar.trainers.moe.routing import Router, Routing
 
 __all__ = [
-    "Policy", "Router", "Routing", "SymiMoE", "SymiOptimizer", "SymiOptions", "router_losses", "whole_state_dict",
+    "DedupEmbeddings", "Feature", "Policy", "Router", "Routing", "SymiMoE", "SymiOptimizer", "SymiOptions",
+    "router_losses", "whole_state_dict",
 ]  # fmt: skip

@@ -1,8 +1,14 @@
-"""Tables over ranks: deduplicated ids go to the rank that holds a table, and summed rows come back (RecD's O5)."""
+"""Tables over ranks: deduplicated ids go to who holds pieces of a table, and summed rows come back (RecD's O5).
+
+A piece is some rows of a table, or some columns, or all of it. A rank asks only for the ids that a piece holds; sums of
+pieces are added up in their order, columns put side by side.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -10,111 +16,126 @@ from torch.nn import functional
 
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.options import FeatureOptions
-from cedar.trainers.dlrm.tables import Bags, Tables
+from cedar.trainers.dlrm.tables import Bags, Table, Tables
 
 IDS, ROWS, GRADIENTS = "ids", "pooled rows", "row gradients"
 
 
-class ShardedTables:
-    """Each table whole on one rank; every rank looks up all of them.
+@dataclass(frozen=True)
+class Place:
+    """A piece of a table and who holds it.
 
     Args:
-        local: the tables of this rank.
-        owners: the rank of each table.
+        table: the piece.
+        width: its columns.
+        rank: of its holder.
+    """
+
+    table: Table
+    width: int
+    rank: int
+
+
+class ShardedTables:
+    """Each piece on one rank; every rank looks up all of them.
+
+    Args:
+        stores: the pieces of this rank, by their width.
+        places: of all pieces, by table, in the order of rows or columns.
         features: in the order in which bags come.
         group: the ranks.
-        width: of a row.
         dtype: of rows as they travel.
         device: where all is.
+        scale: of the gradients that ranks send.
     """
 
     def __init__(
-        self,
-        local: Tables,
-        owners: dict[str, int],
-        features: Sequence[FeatureOptions],
-        group: Group,
-        width: int,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | None = None,
-    ) -> None:
-        self.local, self.group, self.features = local, group, tuple(features)
-        self._none = torch.zeros(0, width, dtype=dtype, device=device)
-        self.tables = local.tables
-        # The features of each rank's tables.
-        self._of = [[at for at, f in enumerate(features) if owners[f.home] == r] for r in range(group.size)]
-        self._kind = torch.int32 if max((f.rows for f in features), default=0) < 2**31 else torch.int64
+        self, stores: Mapping[int, Tables], places: Mapping[str, Sequence[Place]], features: Sequence[FeatureOptions],
+        group: Group, dtype: torch.dtype = torch.float32, device: torch.device | None = None, scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        self.stores, self.places, self.features, self.group, self.scale = stores, places, tuple(features), group, scale
+        asked = [(at, place) for at, feature in enumerate(features) for place in places[feature.home]]
+        # What is asked of each rank: a feature, and a piece of its table.
+        self._asked = [[one for one in asked if one[1].rank == rank] for rank in range(group.size)]
+        self._order = [one for held in self._asked for one in held]
+        most = max((feature.rows for feature in features), default=0)
+        self._kind = torch.int32 if most < 2**31 else torch.int64
         self._weighed = any(f.weights for f in features)
         self._anchor = torch.zeros((), dtype=dtype, device=device, requires_grad=True)
 
-    def begin(self, rate: float, step: int) -> None:
-        self.local.begin(rate, step)
-
-    def update(self) -> None:
-        self.local.update()
-
-    def state(self) -> dict[str, torch.Tensor]:
-        return self.local.state()
-
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
+        """The sums, ``[bags, width]`` for each of ``bags``."""
         if not bags:
             return []
-        group, mine = self.group, self._of[self.group.rank]
-        sizes = torch.tensor([[len(b), len(b.ids)] for b in bags], device=bags[0].ids.device)
-        table = group.gather(sizes, IDS).tolist()  # [rank][feature] -> bags, ids
-        received, weights = self._send(bags, table)
-        found = self.local.lookup([self._joined(at, table, received, weights) for at in mine])
-        counts = [[table[rank][at][0] for at in mine] for rank in range(group.size)]
-        parts = [torch.split(f, [row[k] for row in counts]) for k, f in enumerate(found)]
-        out = [parts[k][rank] for rank in range(group.size) for k in range(len(mine))]
-        rows = torch.cat(out) if out else self._none
-        back = [sum(table[group.rank][at][0] for at in held) for held in self._of]
-        moved: torch.Tensor = _Exchange.apply(self._anchor, rows, group, [sum(row) for row in counts], back)  # type: ignore[no-untyped-call]
-        order = [at for held in self._of for at in held]
-        pieces = dict(zip(order, torch.split(moved, [len(bags[at]) for at in order]), strict=True))
-        return [pieces[at] for at in range(len(bags))]
+        group, me = self.group, self.group.rank
+        firsts = list(accumulate(map(len, self._asked), initial=0))
+        shares = [_share(bags[at], place.table, single=self.features[at].single) for at, place in self._order]
+        sizes = torch.tensor([[len(b), len(b.ids)] for b, _ in shares], device=bags[0].ids.device)
+        table = group.gather(sizes, IDS).tolist()  # [rank][what is asked] -> bags, ids
+        mine = range(firsts[me], firsts[me + 1])
+        received, weights = self._send([b for b, _ in shares], table, firsts)
+        joined = [self._joined(n, k, received, weights) for k, n in enumerate(mine)]
+        found = self._local([self._order[n][1].width for n in mine], joined)
+        parts = [
+            torch.split(f, [table[rank][n][0] for rank in range(group.size)]) for f, n in zip(found, mine, strict=True)
+        ]
+        out = [parts[k][rank].flatten() for rank in range(group.size) for k in range(len(mine))]
+        values = torch.cat(out) if out else self._anchor.detach().new_zeros(0)
+        there = [sum(table[rank][n][0] * self._order[n][1].width for n in mine) for rank in range(group.size)]
+        own = [table[me][n][0] * place.width for n, (_, place) in enumerate(self._order)]
+        back = [sum(own[a:b]) for a, b in pairwise(firsts)]
+        moved: torch.Tensor = _Exchange.apply(self._anchor, values, group, there, back, self.scale)  # type: ignore[no-untyped-call]
+        pieces: list[list[tuple[torch.Tensor, torch.Tensor | None, Table]]] = [[] for _ in bags]
+        for part, (at, place), (_, kept) in zip(torch.split(moved, own), self._order, shares, strict=True):
+            pieces[at].append((part.view(-1, place.width), kept, place.table))
+        return [_together(each) for each in pieces]
 
-    def _send(self, bags: Sequence[Bags], table: Any) -> tuple[list[Any], list[Any]]:
-        """What every rank asks of this one, by rank and feature: (lengths or None, ids); and weights."""
-        group, mine = self.group, self._of[self.group.rank]
-        message = [self._message(at, bags[at]) for held in self._of for at in held]
-        send = [sum(self._length(at, table[group.rank][at]) for at in held) for held in self._of]
-        receive = [sum(self._length(at, table[rank][at]) for at in mine) for rank in range(group.size)]
-        found = group.exchange(torch.cat(message), send, receive, IDS)
+    def _local(self, widths: Sequence[int], bags: Sequence[Bags]) -> list[torch.Tensor]:
+        found: dict[int, torch.Tensor] = {}
+        for width, store in self.stores.items():
+            at = [n for n, other in enumerate(widths) if other == width]
+            found |= dict(zip(at, store.lookup([bags[n] for n in at]), strict=True))
+        return [found[n] for n in range(len(bags))]
+
+    def _send(self, asked: Sequence[Bags], table: Any, firsts: Sequence[int]) -> tuple[list[Any], list[Any]]:
+        """What every rank asks of this one, by rank: (lengths, ids) of each, and weights."""
+        group, me = self.group, self.group.rank
+        ranges = [range(a, b) for a, b in pairwise(firsts)]
+        mine = ranges[me]
+        message = torch.cat([self._message(n, bags) for n, bags in enumerate(asked)])
+        send = [sum(sum(self._pieces(n, table[me][n])) for n in held) for held in ranges]
+        receive = [sum(sum(self._pieces(n, table[rank][n])) for n in mine) for rank in range(group.size)]
+        found = group.exchange(message, send, receive, IDS)
         received = []
         for rank, part in enumerate(torch.split(found, receive)):
-            pieces = torch.split(part, [n for at in mine for n in self._pieces(at, table[rank][at])])
-            received.append([(pieces[2 * k], pieces[2 * k + 1]) for k in range(len(mine))])
+            cut = torch.split(part, [size for n in mine for size in self._pieces(n, table[rank][n])])
+            received.append([(cut[2 * k], cut[2 * k + 1]) for k in range(len(mine))])
         weights: list[Any] = [[None] * len(mine)] * group.size
         if self._weighed:
-            given = [_weights(bags[at]) for held in self._of for at in held if self.features[at].weights]
-            wanted = [[at for at in held if self.features[at].weights] for held in self._of]
-            to = [sum(table[group.rank][at][1] for at in held) for held in wanted]
-            own = wanted[group.rank]
-            by = [[table[rank][at][1] for at in own] for rank in range(group.size)]
-            came = group.exchange(torch.cat(given), to, [sum(n) for n in by], IDS)
-            cut = [
-                dict(zip(own, torch.split(p, n), strict=True))
-                for p, n in zip(torch.split(came, [sum(n) for n in by]), by, strict=True)
-            ]
-            weights = [[pieces.get(at) for at in mine] for pieces in cut]
+            given = [_weights(bags) if self._weighs(n) else bags.ids[:0].float() for n, bags in enumerate(asked)]
+            to = [sum(len(given[n]) for n in held) for held in ranges]
+            by = [[table[rank][n][1] * self._weighs(n) for n in mine] for rank in range(group.size)]
+            wide = torch.float64 if any(one.dtype == torch.float64 for one in given) else torch.float32
+            came = group.exchange(torch.cat([one.to(wide) for one in given]), to, [sum(n) for n in by], IDS)
+            cuts = [torch.split(p, n) for p, n in zip(torch.split(came, [sum(n) for n in by]), by, strict=True)]
+            weights = [[w if self._weighs(n) else None for w, n in zip(cut, mine, strict=True)] for cut in cuts]
         return received, weights
 
-    def _message(self, at: int, bags: Bags) -> torch.Tensor:
-        if self.features[at].single:
+    def _weighs(self, n: int) -> bool:
+        return bool(self.features[self._order[n][0]].weights)
+
+    def _message(self, n: int, bags: Bags) -> torch.Tensor:
+        if self.features[self._order[n][0]].single:
             return bags.ids.to(self._kind)
         return torch.cat([bags.offsets.diff().to(self._kind), bags.ids.to(self._kind)])
 
-    def _pieces(self, at: int, sizes: Sequence[int]) -> tuple[int, int]:
-        """Numbers of a feature's message: lengths, which those that are looked up one by one do without, and ids."""
-        return (0 if self.features[at].single else sizes[0]), sizes[1]
+    def _pieces(self, n: int, sizes: Sequence[int]) -> tuple[int, int]:
+        """Numbers of a message: lengths, which those that are looked up one by one do without, and ids."""
+        return (0 if self.features[self._order[n][0]].single else sizes[0]), sizes[1]
 
-    def _length(self, at: int, sizes: Sequence[int]) -> int:
-        return sum(self._pieces(at, sizes))
-
-    def _joined(self, at: int, table: Any, received: list[Any], weights: list[Any]) -> Bags:
-        """The bags of all ranks for one feature of this rank's tables, in the order of ranks."""
-        k = self._of[self.group.rank].index(at)
+    def _joined(self, n: int, k: int, received: list[Any], weights: list[Any]) -> Bags:
+        """The bags of all ranks for one of this rank's pieces, in the order of ranks."""
+        at, place = self._order[n]
         ids = torch.cat([row[k][1] for row in received]).long()
         if self.features[at].single:
             offsets = torch.arange(len(ids) + 1, device=ids.device)
@@ -122,7 +143,37 @@ class ShardedTables:
             lengths = torch.cat([row[k][0] for row in received]).long()
             offsets = functional.pad(lengths.cumsum(0), (1, 0))
         given = [row[k] for row in weights]
-        return Bags(self.features[at].home, ids, offsets, None if given[0] is None else torch.cat(given))
+        return Bags(place.table.name, ids, offsets, None if given[0] is None else torch.cat(given))
+
+
+def _share(bags: Bags, piece: Table, *, single: bool) -> tuple[Bags, torch.Tensor | None]:
+    """What of these bags a piece holds; where bags are single ids, those that it holds, and which these are."""
+    if not piece.of or piece.rows == piece.whole[0]:
+        return Bags(piece.name, bags.ids, bags.offsets, bags.weights), None
+    first = piece.start[0]
+    here = (bags.ids >= first) & (bags.ids < first + piece.rows)
+    ids, weights = bags.ids[here] - first, None if bags.weights is None else bags.weights[here]
+    if single:
+        return Bags(piece.name, ids, torch.arange(len(ids) + 1, device=ids.device), weights), here.nonzero()[:, 0]
+    offsets = functional.pad(here.cumsum(0), (1, 0))[bags.offsets]
+    return Bags(piece.name, ids, offsets, weights), None
+
+
+def _together(pieces: Sequence[tuple[torch.Tensor, torch.Tensor | None, Table]]) -> torch.Tensor:
+    """Rows of a table from what its pieces gave."""
+    pieces = sorted(pieces, key=lambda one: one[2].start)
+    rows = [part for part, _, _ in pieces]
+    if len(pieces) == 1:
+        return rows[0]
+    if pieces[1][2].start[1]:
+        return torch.cat(rows, 1)
+    places = [kept for _, kept, _ in pieces if kept is not None]
+    if places:
+        return torch.cat(rows).index_select(0, torch.argsort(torch.cat(places)))
+    total = rows[0]
+    for row in rows[1:]:
+        total = total + row
+    return total
 
 
 def _weights(bags: Bags) -> torch.Tensor:
@@ -131,14 +182,17 @@ def _weights(bags: Bags) -> torch.Tensor:
 
 
 class _Exchange(torch.autograd.Function):
-    """Rows to each rank; their gradients come back the same way. The anchor has every rank take part in that."""
+    """Values to each rank; their gradients come back the same way. The anchor has every rank take part in that."""
 
     @staticmethod
-    def forward(ctx: Any, _anchor: Any, rows: torch.Tensor, group: Group, send: list[int], receive: list[int]) -> Any:
-        ctx.how = group, send, receive
-        return group.exchange(rows, send, receive, ROWS)
+    def forward(
+        ctx: Any, _anchor: Any, values: torch.Tensor, group: Group, send: list[int], receive: list[int], scale: float
+    ) -> Any:
+        ctx.how = group, send, receive, scale
+        return group.exchange(values, send, receive, ROWS)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[None, torch.Tensor, None, None, None]:
-        group, send, receive = ctx.how
-        return None, group.exchange(grads[0].contiguous(), receive, send, GRADIENTS), None, None, None
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[None, torch.Tensor, None, None, None, None]:
+        group, send, receive, scale = ctx.how
+        found = group.exchange(grads[0].contiguous(), receive, send, GRADIENTS)
+        return None, found if scale == 1.0 else found * scale, None, None, None, None

@@ -12,11 +12,9 @@ from cedar.trainers.dlrm.inputs import Feature, Inputs
 from cedar.trainers.dlrm.interaction import Cross, Dot, mlp
 from cedar.trainers.dlrm.options import FeatureOptions, ModelOptions
 from cedar.trainers.dlrm.sequence import SequencePooling
-from cedar.trainers.dlrm.tables import Bags
 from cedar.trainers.dlrm.unique import check_repeatable
-from cedar.trainers.dlrm.windows import pool
 
-Lookup = Callable[[Sequence[Bags]], list[torch.Tensor]]
+Lookup = Callable[[Inputs], list[torch.Tensor]]
 
 
 class Model(nn.Module):
@@ -26,7 +24,7 @@ class Model(nn.Module):
         options: of the model.
         features: in the order in which inputs hold them.
         dense: how many dense features there are.
-        lookup: sums rows of tables, see ``Tables.lookup``.
+        lookup: sums rows of tables, see ``DedupEmbeddings.rows``.
     """
 
     def __init__(self, options: ModelOptions, features: Sequence[FeatureOptions], dense: int, lookup: Lookup) -> None:
@@ -56,7 +54,7 @@ class Model(nn.Module):
         Raises:
             CedarError: dropout on deduplicated features, see ``check_repeatable``.
         """
-        found = self.lookup([_looked_up(f, o) for f, o in zip(inputs.features, self.features, strict=True)])
+        found = self.lookup(inputs)
         parts = [self._pooled(at, f, rows) for at, (f, rows) in enumerate(zip(inputs.features, found, strict=True))]
         by = [feature.by for feature in inputs.features]
         if self.bottom is not None:
@@ -67,8 +65,6 @@ class Model(nn.Module):
 
     def _pooled(self, at: int, feature: Feature, rows: torch.Tensor) -> torch.Tensor:
         option = self.features[at]
-        if feature.windows is not None:
-            rows = pool(rows, feature.windows)
         if option.pooling == "sum":
             return rows
         if option.pooling == "mean":
@@ -78,11 +74,3 @@ class Model(nn.Module):
             check_repeatable(module, anyway=self.options.repeat_dropout)
         pooled: torch.Tensor = module(rows, feature.bags.offsets)
         return pooled
-
-
-def _looked_up(feature: Feature, option: FeatureOptions) -> Bags:
-    """A sequence's ids are looked up one by one."""
-    bags = feature.bags
-    if not option.sequence:
-        return bags
-    return Bags(bags.table, bags.ids, torch.arange(len(bags.ids) + 1, device=bags.ids.device))

@@ -170,6 +170,8 @@ class TableOptions:
         eps: added to roots.
         dtype: of the weights; float16 rounds stochastically.
         backend: ``auto`` takes fbgemm where it loads and does what is asked, else torch.
+        sharding: ``tables``: each whole on one rank; ``rows``, ``columns``: each cut over all ranks; ``auto``: by rows
+            where a table costs more than a rank's share, or fits on none.
         memory: bytes of tables and their optimizer state that a rank may hold; 0 for no limit.
     """
 
@@ -178,6 +180,7 @@ class TableOptions:
     eps: float = 1e-8
     dtype: Literal["float32", "float16"] = "float32"
     backend: Literal["auto", "torch", "fbgemm"] = "auto"
+    sharding: Literal["auto", "tables", "rows", "columns"] = "tables"
     memory: int = 0
 
 

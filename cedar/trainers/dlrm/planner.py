@@ -1,13 +1,14 @@
-"""Which rank holds which table: greedy, from what batches look up (the inputs of RecShard, arXiv 2201.10095).
+"""Which rank holds which table, or piece of one: greedy, from what batches look up (as RecShard, arXiv 2201.10095).
 
 RecShard solves a mixed-integer program; here the costliest table goes to the least loaded rank, and moves and swaps
-follow while they lower the highest load. Tables are not cut.
+follow while they lower the highest load.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -16,6 +17,7 @@ from cedar.trainers.dlrm.inputs import Feature, Inputs
 from cedar.trainers.dlrm.options import FeatureOptions
 
 _HOT = 1000
+Sharding: TypeAlias = Literal["auto", "tables", "rows", "columns"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,22 @@ def _factor(parts: Sequence[Feature], rows: int, ids: int) -> float:
     if any(part.windows is not None for part in parts):
         return ids / max(1, sum(len(part.bags) for part in parts))
     return rows / max(1, sum(len(part.bags) for part in parts))
+
+
+def planned(
+    rows: Mapping[str, int], costs: Mapping[str, float], sizes: Mapping[str, int],
+    how: Sharding | Mapping[str, Sharding], ranks: int, memory: int = 0,
+) -> dict[str, Sharding]:  # fmt: skip
+    """How each table is cut; ``auto``: by rows where it costs more than a rank's share, or no rank has room for it.
+
+    Example:
+        >>> planned({"a": 9, "b": 2}, {"a": 8.0, "b": 1.0}, {"a": 90, "b": 20}, "auto", 2)
+        {'a': 'rows', 'b': 'tables'}
+    """
+    chosen = {name: how if isinstance(how, str) else how.get(name, "tables") for name in rows}
+    share = sum(costs[name] for name in rows) / ranks
+    large = {name for name in rows if costs[name] > share or (memory and sizes[name] > memory)}
+    return {name: one if one != "auto" else "rows" if name in large else "tables" for name, one in chosen.items()}
 
 
 def place(costs: Mapping[str, float], sizes: Mapping[str, int], ranks: int, memory: int = 0) -> dict[str, int]:

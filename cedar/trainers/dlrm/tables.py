@@ -28,10 +28,21 @@ _LARGE = 16 << 20  # bytes, from which on pages are chosen
 
 @dataclass(frozen=True)
 class Table:
-    """An embedding table: its name and how many rows it has."""
+    """An embedding table, or a piece of one.
+
+    Args:
+        name: of its own.
+        rows: how many it has.
+        of: the whole table, where this is a piece; empty: it is whole.
+        start: the piece's first row and column in the whole.
+        whole: rows and columns of the whole.
+    """
 
     name: str
     rows: int
+    of: str = ""
+    start: tuple[int, int] = (0, 0)
+    whole: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +84,13 @@ class Tables(Protocol):
 
 
 def initial(table: Table, width: int, seed: int) -> torch.Tensor:
-    """float32 ``[rows, width]``, uniform within 1 / sqrt(rows); the same wherever the table is."""
-    digest = hashlib.blake2b(f"{seed} {table.name}".encode(), digest_size=7).digest()
+    """float32 ``[rows, width]``, uniform within 1 / sqrt(rows); the same wherever the table is, and however cut."""
+    digest = hashlib.blake2b(f"{seed} {table.of or table.name}".encode(), digest_size=7).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
-    most = table.rows**-0.5
-    return torch.empty(table.rows, width).uniform_(-most, most, generator=generator)
+    shape, (row, column) = table.whole if table.of else (table.rows, width), table.start
+    most = shape[0] ** -0.5
+    whole = torch.empty(shape).uniform_(-most, most, generator=generator)
+    return whole[row : row + table.rows, column : column + width]
 
 
 class TorchTables:
@@ -172,8 +185,10 @@ class TorchTables:
 
     def _rounded(self, values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         which = torch.searchsorted(self._ends, rows, right=True)
-        keys = torch.tensor([table_key(self.seed, self.step, table.name) for table in self.tables], device=rows.device)
-        starts = torch.tensor([self.starts[table.name] for table in self.tables], device=rows.device)
+        names = [table.of or table.name for table in self.tables]
+        keys = torch.tensor([table_key(self.seed, self.step, name) for name in names], device=rows.device)
+        firsts = [self.starts[table.name] - table.start[0] for table in self.tables]
+        starts = torch.tensor(firsts, device=rows.device)
         return to_half(values, uniform(row_keys(keys[which], rows - starts[which]), self.width))
 
     def _of(self, values: torch.Tensor, table: Table) -> torch.Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 import cedar
@@ -18,13 +19,13 @@ from cedar.trainers.common.digest import keyed
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.schedules import constant
 from cedar.trainers.common.tensors import Part
-from cedar.trainers.dlrm.build import dense_optimizer, make_tables
 from cedar.trainers.dlrm.data import Batches
+from cedar.trainers.dlrm.embeddings import DedupEmbeddings
 from cedar.trainers.dlrm.inputs import Inputs, read_batch, rows_of
 from cedar.trainers.dlrm.metrics import StepRecord
 from cedar.trainers.dlrm.model import Model
-from cedar.trainers.dlrm.options import Options
-from cedar.trainers.dlrm.planner import FeatureStatistics, look, place
+from cedar.trainers.dlrm.options import OptimizerOptions, Options
+from cedar.trainers.dlrm.planner import FeatureStatistics, look
 from cedar.trainers.dlrm.scores import Scores, Window, score
 from cedar.trainers.dlrm.unique import check_repeatable
 from cedar.trainers.dlrm.vocabularies import sized
@@ -45,8 +46,8 @@ class Trainer:
     Raises:
         CedarError: see ``Batches``, ``place``, ``FbgemmTables``; or the first batches hold what training would refuse.
 
-    ``step`` is the number of steps done, ``notes`` says what was chosen and why, ``owners`` the rank of each table,
-    ``statistics`` what the plan was made of.
+    ``step`` is the number of steps done, ``notes`` says what was chosen and why, ``statistics`` what the
+    plan was made of.
     """
 
     def __init__(
@@ -65,11 +66,10 @@ class Trainer:
         self.step = 0
         self.notes: list[str] = []
         self.statistics: list[FeatureStatistics] = []
-        self.owners = self._plan()
-        self.tables = make_tables(options, self.owners, self.group, self.device, self.notes)
+        self.tables = self._tables()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(run.seed)
-            self.model = Model(options.model, options.features, len(options.data.dense), self.tables.lookup)
+            self.model = Model(options.model, options.features, len(options.data.dense), self.tables.rows)
         self.model.to(self.device, self.dtype)
         if options.data.dedup not in ("auto", "off"):  # what is known before the first step
             grouped = {name for names in options.data.dedup for name in names}
@@ -80,27 +80,29 @@ class Trainer:
         self.window = Window(-(-run.window // self.group.size))
         self.group.meter.take()
 
-    def _plan(self) -> dict[str, int]:
-        """The rank of each table: all ranks look at the same batches, and come to the same plan."""
-        options = self.options
-        names = list(dict.fromkeys(feature.home for feature in options.features))
-        sizes = table_bytes(options)
-        if self.group.size == 1:
-            return place(dict.fromkeys(names, 1.0), sizes, 1, options.tables.memory)
-        sample = [self._read(batch) for batch in self.batches.sample(_SAMPLE)]
-        self.statistics = look(sample, options.features)
-        costs = dict.fromkeys(names, 0.0)
-        for found in self.statistics:
-            costs[found.table] += found.cost(options.model.width)
-        owners = place(costs, sizes, self.group.size, options.tables.memory)
-        for rank in range(self.group.size):
-            held = [name for name in names if owners[name] == rank]
-            share = sum(costs[name] for name in held) / (sum(costs.values()) or 1.0)
+    def _tables(self) -> DedupEmbeddings:
+        """The tables: all ranks look at the same batches, and come to the same plan."""
+        options, chosen, ranks = self.options, self.options.tables, self.group.size
+        costs: dict[str, float] = dict.fromkeys((feature.home for feature in options.features), 0.0)
+        if ranks > 1:
+            self.statistics = look([self._read(batch) for batch in self.batches.sample(_SAMPLE)], options.features)
+            for found in self.statistics:
+                costs[found.table] += found.cost(options.model.width)
+        made = DedupEmbeddings(
+            options.features, options.model.width, self.group, rule=chosen.rule, rate=chosen.rate, eps=chosen.eps,
+            dtype=torch.float64 if self.dtype == torch.float64 else getattr(torch, chosen.dtype),
+            backend=chosen.backend, sharding=chosen.sharding, costs=costs if ranks > 1 else None, memory=chosen.memory,
+            mean=False, seed=options.run.seed, device=self.device,
+        )  # fmt: skip
+        self.notes += made.notes
+        for rank in range(ranks) if ranks > 1 else ():
+            held = [one.table for places in made.places.values() for one in places if one.rank == rank]
+            share = sum(costs[piece.of or piece.name] * piece.rows / (piece.whole[0] or piece.rows) for piece in held)
             self.notes.append(
-                f"tables of rank {rank}: {', '.join(held) or 'none'} ({share:.0%} of the cost that {_SAMPLE} batches"
-                f" show, {sum(sizes[name] for name in held) / 1e6:,.1f} MB)"
+                f"tables of rank {rank}: {', '.join(piece.name for piece in held) or 'none'}"
+                f" ({share / (sum(costs.values()) or 1.0):.0%} of the cost that {_SAMPLE} batches show)"
             )
-        return owners
+        return made
 
     def _read(self, batch: dict[str, Any]) -> Inputs:
         data = self.options.data
@@ -130,7 +132,7 @@ class Trainer:
             )
         self.optimizer.zero_grad(set_to_none=True)
         (loss / rows).backward()  # type: ignore[no-untyped-call]
-        self.tables.update()
+        self.tables.step()
         total = self._reduce(total)
         for settings in self.optimizer.param_groups:
             settings["lr"] = self.rate(self.options.optimizer.rate)
@@ -217,7 +219,7 @@ class Trainer:
 
     def parts(self) -> dict[str, Part]:
         """The tables of this rank, and what all ranks hold alike."""
-        found = {f"table.{name}": Part(value) for name, value in self.tables.state().items()}
+        found = {f"table.{name}": part for name, part in self.tables.saved().items()}
         for name, parameter in self.model.named_parameters():
             found[f"model.{name}"] = Part(parameter.detach(), alike=True)
             for key, value in self.optimizer.state.get(parameter, {}).items():
@@ -272,9 +274,18 @@ class Trainer:
         self.batches.close()
 
 
-def table_bytes(options: Options) -> dict[str, int]:
-    """Bytes of each table and its optimizer state."""
-    width = options.model.width
-    item = 8 if options.run.dtype == "float64" else 2 if options.tables.dtype == "float16" else 4
-    state = {"rowwise_adagrad": 1, "sgd": 0, "adam": 2 * width}[options.tables.rule] * max(4, item)
-    return {feature.home: feature.rows * (width * item + state) for feature in options.features}
+def dense_optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.Optimizer:
+    """The optimizer of all that is no table; its state is there from the start, so that it can be loaded."""
+    parameters = list(model.parameters())
+    if options.rule == "sgd":
+        return torch.optim.SGD(parameters, lr=options.rate)
+    if options.rule == "adagrad":
+        return torch.optim.Adagrad(parameters, lr=options.rate)
+    found = torch.optim.Adam(parameters, lr=options.rate)
+    for parameter in parameters:
+        found.state[parameter] = {
+            "step": torch.tensor(0.0),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+    return found
