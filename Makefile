@@ -18,7 +18,7 @@ CODE := cedar tests examples benchmarks conftest.py
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test fuzz test-long coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster dist lock sbom audit clean
+.PHONY: help venv demo test fuzz test-long coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-ablation bench-grows bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster dist lock sbom audit clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -82,6 +82,12 @@ bench-core: $(STAMP)  ## the figures of the core, into benchmarks/out/; QUICK=1 
 
 bench-optimizer: $(STAMP)  ## the figures of the optimizer; QUICK=1 for minutes, ARGS='--only whole --cases text wide' for some
 	@$(BIN)/python -m benchmarks.optimizer $(if $(QUICK),--quick) $(ARGS)
+
+bench-ablation: $(STAMP)  ## what each part of the optimizer is worth, added one by one; QUICK=1 for minutes
+	@$(BIN)/python -m benchmarks.ablation $(if $(QUICK),--quick) $(ARGS)
+
+bench-grows: $(STAMP)  ## what plans, mixes, wide tables and small batches cost as they grow
+	@$(BIN)/python -m benchmarks.grows $(ARGS)
 
 bench-chaos: $(STAMP)  ## killed workers, poison rows, resumes, soak; QUICK=1 for minutes, ARGS='--only kills poison stops'
 	@$(BIN)/python -m benchmarks.chaos $(if $(QUICK),--quick) $(ARGS)

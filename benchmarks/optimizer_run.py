@@ -35,6 +35,14 @@ def epochs(name: str, directory: str, rows: int, plan: str, executor: str, count
     return lambda: _run(pipeline, plan, executor, 0.0, count)
 
 
+def ablated(name: str, directory: str, rows: int, options: dict[str, Any]) -> Run:
+    """Two epochs with a part of the optimizer: ``options`` are the loader's, and the budget's ``cache``."""
+    pipeline = CASES[name].make(directory, rows)
+    cache = options.pop("cache", None)
+    more = options | {"budget": cedar.Budget(cache=cache) if cache else None}
+    return lambda: _run(pipeline, "auto", "auto", 0.0, 2, more)
+
+
 def first(name: str, directory: str, rows: int, plan: str, executor: str) -> Run:
     """To the first batch, and no further."""
     pipeline = CASES[name].make(directory, rows)
@@ -74,9 +82,12 @@ def _two_epochs(pipeline: cedar.Pipeline, plan: str, executor: str, size: str) -
         return [stream_digest(loader) for _ in range(2)]
 
 
-def _run(pipeline: cedar.Pipeline, plan: str, executor: str, pause: float, count: int = 1) -> dict[str, Any]:
+def _run(
+    pipeline: cedar.Pipeline, plan: str, executor: str, pause: float, count: int = 1, more: dict[str, Any] | None = None
+) -> dict[str, Any]:
     began = time.perf_counter()
-    with pipeline.loader(plan=plan, executor=executor, workers=WORKERS) as loader:
+    options: dict[str, Any] = {"plan": plan, "executor": executor, "workers": WORKERS} | (more or {})
+    with pipeline.loader(**options) as loader:
         opened = None
         seconds, read, batches, promised = [], [0], 0, None
         for _ in range(count):

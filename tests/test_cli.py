@@ -111,6 +111,12 @@ def test_run_reports(module, capsys):
     assert "executor inline, 1 worker(s)" in said
 
 
+def test_run_takes_what_the_optimizer_should_leave_out(module, capsys):
+    options = ["--without", "late,order,place", "--budget", "cpus=1,memory=1GiB", "--executor", "inline"]
+    assert main(["run", "my_pipelines_for_cli:rows", *options]) == 0
+    assert "100 rows in" in capsys.readouterr().out
+
+
 def test_run_ends_at_the_limit_of_each_epoch(module, capsys):
     assert main(["run", "my_pipelines_for_cli:endless", "--limit-batches", "7", "--epochs", "2", "--plan", "off"]) == 0
     assert "14 rows in" in capsys.readouterr().out
@@ -137,6 +143,10 @@ def test_ctrl_c_ends_a_run_with_its_report(module, monkeypatch, capsys):
     [
         (["--plan", "no_such_plan.json"], "no_such_plan.json"),
         (["--executor", "quantum"], "executor='quantum' is unknown"),
+        (["--without", "lat"], "there are late"),
+        (["--rules", "my_pipelines_for_cli:p"], "functions of a node and the facts"),
+        (["--budget", "cpus=many"], "a whole number of cores"),
+        (["--budget", "gpus=1"], "--budget gpus=1: gpus"),
     ],
 )
 def test_what_a_run_cannot_do_is_said(module, options, said, capsys):

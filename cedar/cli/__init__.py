@@ -107,6 +107,7 @@ def _add_run(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
             "pipelines.py:train --seconds 30 --workers 8",
             "pipelines.py:train --epochs 2 --plan off   # as written, to compare",
             "pipelines.py:train --plan train.plan.json --limit-batches 1000",
+            "pipelines.py:train --without late,order --budget cache=1GiB",
         ],
     )
     run.add_argument("--epochs", type=_count, default=1, metavar="N", help="how many epochs (default: 1)")
@@ -115,6 +116,9 @@ def _add_run(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     run.add_argument("--executor", default="auto", metavar="NAME", help="auto, inline, threads, ... (default: auto)")
     run.add_argument("--workers", type=_count, metavar="N", help="tasks at once (default: the cores of the machine)")
     run.add_argument("--plan", default="auto", metavar="PLAN", help="auto, off, or a file of plan.save (default: auto)")
+    run.add_argument("--rules", default="", metavar="A,B", help="more rewrites: module:function, or file.py:function")
+    run.add_argument("--without", default="", metavar="A,B", help="rewrites to leave out, such as late, order, place")
+    run.add_argument("--budget", default="", metavar="A=B,...", help="such as cpus=4,memory=2GiB,cache=1GiB")
 
 
 def _count(text: str) -> int:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import cedar
+from cedar import PipelineError
 from cedar.cli import tables
-from cedar.cli.target import load_pipeline
+from cedar.cli.target import load_name, load_pipeline
 
 if TYPE_CHECKING:
     from cedar import Loader, Pipeline
@@ -40,6 +41,11 @@ def run(chosen: argparse.Namespace) -> int:
     pipeline = load_pipeline(chosen.pipeline)
     stop = time.perf_counter() + chosen.seconds if chosen.seconds is not None else None
     options: dict[str, Any] = {"executor": chosen.executor, "workers": chosen.workers}
+    options |= {
+        "rules": [load_name(each) for each in _listed(chosen.rules)],
+        "without": _listed(chosen.without),
+        "budget": budget_of(chosen.budget),
+    }
     interrupted = False
     with pipeline.loader(plan=_plan(chosen.plan, pipeline, chosen.executor), **options) as loader:
         try:
@@ -77,6 +83,24 @@ def _until(loader: Loader, limit: int | None, stop: float | None, say: Any) -> I
                 )
             if stop is not None and now >= stop:
                 return
+
+
+def _listed(text: str) -> list[str]:
+    return [each for each in text.split(",") if each]
+
+
+def budget_of(text: str) -> cedar.Budget | None:
+    """The budget that ``cpus=4,memory=2GiB`` names; None where nothing is named.
+
+    Raises:
+        PipelineError: a name or a figure that is none.
+    """
+    pairs = dict(each.partition("=")[::2] for each in _listed(text))
+    unknown = sorted(set(pairs) - {"cpus", "memory", "cache", "cluster"})
+    if unknown or not all(pairs.values()):
+        raise PipelineError(f"--budget {text}: {', '.join(unknown) or 'a figure is missing'}", fix="such as cpus=4")
+    cpus = pairs.pop("cpus", "")
+    return cedar.Budget(cpus=int(cpus) if cpus.isdecimal() else cpus or None, **pairs) if text else None  # type: ignore[arg-type]
 
 
 def _plan(text: str, pipeline: Pipeline, executor: str) -> Any:

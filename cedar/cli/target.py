@@ -29,6 +29,20 @@ def load_pipeline(target: str) -> cedar.Pipeline:
         Traceback (most recent call last):
         cedar.errors.PipelineError: json:dumps cannot be called without arguments...
     """
+    found = load_name(target)
+    if callable(found) and not isinstance(found, cedar.Pipeline):
+        found = _called(found, target)
+    if not isinstance(found, cedar.Pipeline):
+        raise PipelineError(f"{target} is a {type(found).__name__}, not a Pipeline")
+    return found
+
+
+def load_name(target: str) -> Any:
+    """What ``module:name`` or ``file.py:name`` names.
+
+    Raises:
+        PipelineError: there is no such module, file or name.
+    """
     place, _, name = target.rpartition(":")
     if not place or not name:
         raise PipelineError(f"{target!r} names no pipeline", fix=f"write {TARGET}")
@@ -39,12 +53,7 @@ def load_pipeline(target: str) -> cedar.Pipeline:
             f"{place} has no {name!r}; it has {', '.join(nearest(name, known)[:12]) or 'no names'}",
             fix=f"write {TARGET}",
         )
-    found: Any = getattr(module, name)
-    if callable(found) and not isinstance(found, cedar.Pipeline):
-        found = _called(found, target)
-    if not isinstance(found, cedar.Pipeline):
-        raise PipelineError(f"{target} is a {type(found).__name__}, not a Pipeline")
-    return found
+    return getattr(module, name)
 
 
 def _called(make: Any, target: str) -> Any:

@@ -31,8 +31,8 @@ _log = logging.getLogger("cedar")
 _GAIN = 1.05  # of the predicted speed: less is not worth a change of plans
 _DEAR = 0.1  # of the operators' time: less does not decide where an operator runs
 _CHECKING = 1.0  # seconds for plans to be checked, each without the rule that made the one before it differ
-ORDER = "order"  # what decisions of the search are called
-_ALL = frozenset({ORDER, *(rule.__name__ for rule in RULES)})
+ORDER, PLACE = "order", "place"  # what decisions of the search are called
+NAMES = (*(rule.__name__ for rule in RULES), ORDER, PLACE)
 _FIXED = Refusal("its results differed on sample rows")
 
 
@@ -52,6 +52,8 @@ class AutoPlanner:
         keeping: what it costs to keep rows between epochs; None keeps caches where they are.
         factors: how often rows repeat, of the columns of a ``dedup()``; None leaves each where it is.
         cluster: of other machines, where a plan may use one, and what it costs to work there.
+        rules: of others, tried after our own that move operators.
+        refused: names of rules that are not tried, and of what the search leaves as it is.
     """
 
     root: Node
@@ -62,6 +64,7 @@ class AutoPlanner:
     workers: int = 1
     most_workers: int | None = None
     exact: bool = True
+    rules: tuple[Rule, ...] = ()
     refused: frozenset[str] = frozenset()
     current: Plan | None = None
     keeping: Keeping | None = None
@@ -75,12 +78,12 @@ class AutoPlanner:
     def begin(self) -> Plan:
         """From what operators declare alone; nothing is run."""
         try:
-            root, decisions = self._rewritten(self.root, RULES, None)
+            root, decisions = self._rewritten(self.root, (*MOVES, *self.rules, *TRIMS), None)
         except Exception:  # noqa: BLE001 - the pipeline as written always runs
             _log.warning("the rules of the optimizer failed: the pipeline runs as written", exc_info=True)
             self._broken = True
             return Plan.as_written(self.root)
-        self.current = Plan(self.root, root, tuple(decisions), method="rules")
+        self.current = Plan(self.root, root, tuple(decisions), method="rules", cache_bytes=self.budget.cache_bytes)
         return self.current
 
     def admit(self, plan: Plan, check: Check) -> Plan:
@@ -148,7 +151,7 @@ class AutoPlanner:
 
     def best(self, profile: Profile, horizon: float | None = None) -> Plan:
         """The best plan for a profile, unchecked."""
-        moved, moves = self._rewritten(self.root, MOVES, profile)
+        moved, moves = self._rewritten(self.root, (*MOVES, *self.rules), profile)
         found = self._search(moved, profile, horizon)
         root, trims = self._rewritten(found.root, TRIMS, profile)
         return Plan(
@@ -214,7 +217,7 @@ class AutoPlanner:
                 return plan
             culprit = self._culprit(plan, profile, horizon, check, end)
             self._refusals.append(Decision(culprit or "plan", "all of it", applied=False, why=found.what))
-            self.refused |= {culprit} if culprit else _ALL
+            self.refused |= {culprit} if culprit else {*NAMES, *(rule.__name__ for rule in self.rules)} - {PLACE}
             plan = self.best(profile, horizon)
             if culprit is None:
                 return plan  # in which only places are chosen
@@ -243,13 +246,13 @@ class AutoPlanner:
             most_workers=self.most_workers,
             turns=asked,
             swap=_never if ORDER in self.refused else swap,
-            cluster=self.cluster,
+            cluster=None if PLACE in self.refused else self.cluster,
         )
 
     def _places(self, asked: bool) -> Sequence[str]:
         """Without processes, until it is known who holds the GIL."""
         here = tuple(place for place in self.executors if place != REMOTE)
-        return self.executors if asked else here or self.executors
+        return self.executors if asked and PLACE not in self.refused else here or self.executors
 
     def _rewritten(self, root: Node, rules: Sequence[Rule], profile: Profile | None) -> tuple[Node, list[Decision]]:
         return rewrite(self._facts(root, profile), rules)

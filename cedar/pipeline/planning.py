@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cedar import graph
-from cedar.errors import CedarError, PlanError, user_site
+from cedar.errors import CedarError, PlanError, nearest, user_site
 from cedar.execution.binding import Binding
 from cedar.execution.checking import check
 from cedar.execution.dask import cluster_figures
@@ -22,8 +22,8 @@ from cedar.execution.measure import profile as measured
 from cedar.execution.planning import Plans
 from cedar.operators.base import Env, RowOperator
 from cedar.optimizer.budget import Budget, Cluster
-from cedar.optimizer.facts import Factors, Keeping
-from cedar.optimizer.planner import AutoPlanner
+from cedar.optimizer.facts import Factors, Keeping, Rule
+from cedar.optimizer.planner import NAMES, AutoPlanner
 from cedar.plan.data import Decision, Plan
 from cedar.plan.planner import Planner
 from cedar.profile import Profile
@@ -38,14 +38,64 @@ _log = logging.getLogger("cedar")
 _MOST_WORKERS = 32  # of a run that waits for storage or other machines
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """What the caller says of the optimizer.
+
+    Args:
+        rules: of the caller's own.
+        without: names of rules, and "order" or "place", that are left out.
+        budget: what a plan may take.
+
+    Raises:
+        PlanError: a rule that is none, a name that nothing has.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    without: frozenset[str] = frozenset()
+    budget: Budget = field(default_factory=Budget)
+
+    @staticmethod
+    def of(rules: Iterable[Rule], without: Iterable[str], budget: Budget | None) -> Chosen:
+        _check("budget", budget, Budget, "cedar.Budget(cpus=..., memory=...)")
+        rules, without = tuple(rules), (without,) if isinstance(without, str) else tuple(without)
+        names = [getattr(rule, "__name__", "") for rule in rules if callable(rule)]
+        if len(set(names) - {"", *NAMES}) < len(rules):
+            raise PlanError(
+                f"rules={rules!r:.80}: functions of a node and the facts, with names that no other rule has",
+                site=user_site(),
+                fix="see docs/optimizer.md: a rule returns the node instead, a Refusal, or None",
+            )
+        for name in without:
+            if name not in (*NAMES, *names):
+                raise PlanError(
+                    f"without={name!r}: there is no such rule",
+                    site=user_site(),
+                    fix=f"there are {', '.join(nearest(str(name), [*NAMES, *names]))}",
+                )
+        return Chosen(rules, frozenset(without), budget or Budget())
+
+
 def choose_plan(
-    node: Node, plan: Any, executor: str | Executor, workers: int | None, on_error: Skip | None, exact: bool
+    node: Node,
+    plan: Any,
+    executor: str | Executor,
+    workers: int | None,
+    on_error: Skip | None,
+    exact: bool,
+    chosen: Chosen,
 ) -> tuple[Planner | None, Plan | None]:
     """The planner of a run, or its fixed plan.
 
     Raises:
         PlanError: ``plan`` is no plan, or one of another pipeline.
     """
+    if plan != "auto" and chosen != Chosen():
+        raise PlanError(
+            "rules=, without= and budget= are for the optimizer, which does not run with this plan=",
+            site=user_site(),
+            fix='plan="auto"; p.optimize(budget) makes a plan for a budget',
+        )
     if isinstance(plan, Plan):
         if plan.logical is not node:
             raise PlanError(
@@ -62,7 +112,8 @@ def choose_plan(
         raise PlanError(f"plan={plan!r:.80} is no plan", site=user_site(), fix='"auto", "off", or a cedar.Plan')
     if plan == "off":
         return None, None
-    return planner_for(node, Budget(), executor, workers, on_error, exact), None
+    planner = planner_for(node, chosen.budget, executor, workers, on_error, exact)
+    return replace(planner, rules=chosen.rules, refused=chosen.without), None
 
 
 def planner_for(

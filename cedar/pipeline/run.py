@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,7 +11,7 @@ from cedar.block import Block
 from cedar.errors import CedarError, PipelineError, user_site
 from cedar.execution.loader import Loader
 from cedar.execution.options import Options
-from cedar.pipeline.planning import best_plan, choose_plan, explain_run, why_illegal
+from cedar.pipeline.planning import Chosen, best_plan, choose_plan, explain_run, why_illegal
 from cedar.report.progress import Progress
 from cedar.skip import Skip
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cedar.optimizer.budget import Budget
+    from cedar.optimizer.facts import Rule
     from cedar.pipeline.core import Pipeline
     from cedar.plan.data import Plan
     from cedar.profile import Profile, Subject
@@ -48,6 +49,9 @@ class RunMethods:
         on_error: Skip | None = None,
         timeout: float | None = None,
         progress: bool = False,
+        rules: Iterable[Rule] = (),
+        without: Iterable[str] = (),
+        budget: Budget | None = None,
     ) -> Loader:
         """The iterator that a trainer holds.
 
@@ -73,6 +77,10 @@ class RunMethods:
                 process is ended, and the task runs again; where that cannot be (threads), the run ends with an error.
                 None and 0 are no limit; after 30 s without progress, a warning says who waits for what.
             progress: show a line in a terminal or notebook: rows, percent and time left where counts are known, rows/s.
+            rules: more rewrites for the optimizer: functions of a node and the facts.
+            without: names of rewrites that the optimizer leaves out, such as "late"; "order" keeps the order that rules
+                leave, "place" keeps everything in this process.
+            budget: what a plan may take of the machine; by default what there is.
 
         Raises:
             PipelineError: arguments that do not fit, or rank and world set twice, differently.
@@ -84,7 +92,9 @@ class RunMethods:
             >>> len(loader), [batch["x"].sum() for batch in loader]
             (2, [np.int64(1), np.int64(5)])
         """
-        planner, chosen = choose_plan(cast("Pipeline", self).node, plan, executor, workers, on_error, exact)
+        planner, chosen = choose_plan(
+            cast("Pipeline", self).node, plan, executor, workers, on_error, exact, Chosen.of(rules, without, budget)
+        )
         line = Progress("loader") if progress else None
         options = Options(
             planner=planner, plan=chosen, explainer=explain_run,
@@ -108,7 +118,7 @@ class RunMethods:
     def _whole(self, what: str, observe: Any = None) -> Loader:
         """A loader of blocks for something that needs an end."""
         node = cast("Pipeline", self).node
-        planner, _ = choose_plan(node, "auto", "auto", None, None, exact=True)
+        planner, _ = choose_plan(node, "auto", "auto", None, None, True, Chosen())
         options = Options(rank=0, world=1, subgroup=True, as_blocks=True, observe=observe, planner=planner)
         loader = Loader(node, options)
         if loader.units() == math.inf:
