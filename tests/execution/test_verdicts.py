@@ -111,6 +111,21 @@ def test_a_row_in_whose_way_the_damage_came_is_innocent() -> None:
     assert rows == but(70, splits=1)
 
 
+def test_a_row_that_any_other_could_stand_in_for_is_innocent() -> None:
+    """Damage that shows only behind so many rows, as that of a heap does: not the first of these did it."""
+
+    def damages(x: int) -> int:
+        done = sys.__dict__.setdefault("_done", [])  # of the process
+        done.append(x)
+        if 60 in done and len(done) >= done.index(60) + 1 + 5 and done.index(60) >= 12:
+            os.abort()
+        return x
+
+    got, loader = run(cedar.from_source(Numbers(1)).map(damages, "x", dtype=int, on_error=cedar.Skip()))
+    assert got == but(60, splits=1)
+    assert loader.report().restarts <= 10
+
+
 def test_the_error_names_the_row_that_did_the_damage() -> None:
     bad = cedar.from_source(Numbers()).map(after({70: 5}), "x", dtype=int)
     with pytest.raises(

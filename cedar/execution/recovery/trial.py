@@ -227,7 +227,35 @@ class _Trial:
         run = shortest(lambda m: self._fall({*order[:m], *tail}) is not None, len(order))
         if run is None:
             return None
-        return Verdict(self._blamed({*order[:run], *tail}, order[run - 1], self.deaths[-1], run - 1), run - 1)
+        fell, together = self.deaths[-1], [*order[run - 1 :: -1], *tail]  # as they were worked on
+        key = self._irreplaceable(together, order[run:])
+        if key is None:
+            return None
+        shown = together.index(fell.mark.key) if fell.mark is not None and fell.mark.key in together else run - 1
+        behind = max(shown - together.index(key), 0)
+        return Verdict(self._blamed(set(together), key, fell, behind), behind)
+
+    def _irreplaceable(self, together: list[Key], earlier: list[Key]) -> Key | None:
+        """The row that others cannot stand in for, of rows that end a child together.
+
+        Where damage shows may hang on how many rows come before it, as the places of a heap do. Then the first of the
+        fewest rows that end a child is no more than one of them, and any row from before these does as well.
+
+        Args:
+            together: the rows, in order; without the first they end no child.
+            earlier: rows from before these, the latest first.
+        """
+
+        def dies(without: list[Key]) -> bool:
+            return self._fall({*together} - {*without} | {*earlier[: len(without)]}) is not None
+
+        first, *rest = together
+        if not earlier or not dies([first]):
+            return first
+        while len(rest) > 1:
+            half = rest[: min(len(rest) // 2, len(earlier))]
+            rest = rest[len(half) :] if dies(half) else half
+        return rest[0] if rest and not dies(rest) else None
 
     def _mark_of(self, key: Key, fell: Fell) -> Mark:
         """Of a row that ends a child alone: where it did, or where it was suspected."""
