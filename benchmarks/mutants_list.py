@@ -34,8 +34,8 @@ _RESULTS, _COLUMNS, _GROUP = f"{_RULES}.dead_results", f"{_RULES}.dead_columns",
 _CACHE = f"{_RULES}.cache_place"
 _LIVE, _COMMUTE, _ORDER, _EDIT = (f"cedar.optimizer.{name}" for name in ("live", "commute", "order", "edit"))
 _CHAINS, _ORDERING, _FIELDS = (f"cedar.optimizer.{name}" for name in ("chains", "ordering", "fields"))
-_SCANNING, _COMPILE = (f"cedar.execution.{name}" for name in ("scanning", "compile"))
-_SCAN, _TRUTH = "cedar.plan.scan", "cedar.datasets.truth"
+_SCANNING = "cedar.execution.scanning"
+_SCAN, _LOWER, _TRUTH = "cedar.plan.scan", "cedar.plan.lower", "cedar.datasets.truth"
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(*each)
@@ -203,7 +203,13 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("nulls of a struct lost", _SCAN, "narrowed", ", mask=column.is_null())", ")"),
         ("filters of a scan keep columns", _SCAN, "Scan.schema",
          "if known is None or self.columns is None:", "if True:"),
-        ("a filter of a scan lost on samples and runs", _COMPILE, "Compiler._kept",
-         "(i + 1 for i, n in enumerate(links[:stop])", "(i + 1 for i, n in enumerate(links)"),
+        ("kept although it is drawn", _LOWER, "_Lowering.kept", "if self.nodes[link].effects.random:", "if False:"),
+        ("an operator lost", _LOWER, "_Lowering.by_place", "runs[-1].append(i)", "runs[-1][:] = [i]"),
+        ("an order swapped", _LOWER, "_Lowering.chain", "return chain[::-1], at", "return chain, at"),
+        ("what reads loses an operator", _LOWER, "_Lowering.read", "shared = above[:cut]", "shared = above[: cut - 1]"),
+        ("an input of a concat loses its operators", _LOWER, "_Lowering.segments",
+         "links=(*segment.links, *links)", "links=links"),
+        ("windows lost", _LOWER, "_Lowering.windowed", "return self.read(*found, windows=above)",
+         "return self.read(*found)"),
     )
 )  # fmt: skip

@@ -24,6 +24,7 @@ from cedar.operators.base import Bound, Env, Kernel, RowOperator, StreamOperator
 from cedar.operators.dedup_kernels import for_groups
 from cedar.operators.transform import Transform
 from cedar.plan.lower import Choice, lower, policy_of
+from cedar.plan.meaning import Terms, same
 from cedar.plan.physical import Physical
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.verify import verify
@@ -63,6 +64,7 @@ class Binding:
         self._held: list[Node] = []  # of plans, so that no other node gets their ids
         self._samples: dict[tuple[int, int], Block] = {}
         self._splits: dict[int, tuple[Split, ...]] = {}
+        self._terms = Terms(on_error)
         self._lowered: deque[tuple[Physical, str]] = deque(maxlen=_LOWERED)
         self._draws = _draw_seeds(self.nodes)
         self.schemas = graph.schemas(root)
@@ -127,6 +129,13 @@ class Binding:
         verify(physical, physical if root is self.root else self.lowered(self.root, executor, workers))
         self._lowered.append((physical, executor))
         return physical
+
+    def proves(self, root: Node) -> bool:
+        """A graph of this pipeline gives what the pipeline as written gives, by what operators declare."""
+        try:
+            return same(self.lowered(root), self.lowered(self.root), self._terms)
+        except CedarError:  # of a plan that is none, or a source that cannot be listed
+            return False
 
     def kernel(self, node: Node) -> Kernel:
         """The bound kernel of a row operator; in a plan, that of the place where the user put it."""

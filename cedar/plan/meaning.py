@@ -1,0 +1,233 @@
+"""Meaning: a proof, by what operators declare, that a plan gives what the pipeline as written gives.
+
+Every column is a term: what it is computed from, by which operator. The rows are what they were counted as last, and
+the set of conditions that they passed since. Two plans with the same terms give the same rows in the same order; where
+the terms differ, nothing is said, and the plans are compared on sample rows. No rule of an optimizer is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+
+from cedar.datasets.base import Read
+from cedar.graph import Node
+from cedar.operators.base import StreamOperator
+from cedar.operators.cache import Cache
+from cedar.operators.columns_ops import Drop, Rename
+from cedar.operators.elementwise import columns_of
+from cedar.operators.expression_steps import never_fails
+from cedar.operators.expressions import FilterExpression, Select, WithColumns, result_name
+from cedar.operators.shuffle import Shuffle
+from cedar.plan.lower import group_size, policy_of
+from cedar.plan.physical import Physical
+from cedar.plan.scan import Scan
+from cedar.skip import Skip
+
+
+class _Unknown(Exception):
+    """Nothing can be said."""
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Of an operator's output, by the numbers of terms.
+
+    Args:
+        order: which rows, in which order, before the conditions.
+        counted: the same without shuffles.
+        passed: conditions.
+        columns: name to what it holds, in order.
+    """
+
+    order: int
+    counted: int
+    passed: frozenset[int]
+    columns: dict[str, int]
+
+
+@dataclass
+class Terms:
+    """Numbers of terms, the same for the same term; hand in one for all plans of a pipeline.
+
+    Args:
+        on_error: the run's policy for rows that fail.
+    """
+
+    on_error: Skip | None = None
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+
+    def of(self, *term: Hashable) -> int:
+        """The number of a term."""
+        return self.numbers.setdefault(term, len(self.numbers))
+
+
+def same(physical: Physical, written: Physical, terms: Terms) -> bool:
+    """Whether a plan gives what the pipeline as written gives; False where that cannot be told. Both are verified."""
+    try:
+        mine, theirs = _Meaning(physical, written, terms), _Meaning(written, written, terms)
+        ours, wanted = mine.rows(), theirs.rows()
+    except _Unknown:
+        return False
+    equal = (ours.order, ours.passed) == (wanted.order, wanted.passed)
+    equal = equal and list(ours.columns.items()) == list(wanted.columns.items())
+    return equal and all(
+        _meets_no_other(mine.met[i], met) or _never_fails(written.nodes[i]) for i, met in theirs.met.items()
+        if i in mine.met
+    )  # fmt: skip
+
+
+def _meets_no_other(mine: tuple[int, frozenset[int]], theirs: tuple[int, frozenset[int]]) -> bool:
+    """An operator meets no rows that it does not meet as written, on which it may fail."""
+    return mine[0] == theirs[0] and mine[1] >= theirs[1]
+
+
+def _never_fails(node: Node) -> bool:
+    operator, schema = node.operator, node.inputs[0].schema
+    expressions = operator.code() if isinstance(operator, FilterExpression | WithColumns | Select) else (None,)
+    return all(each is not None and never_fails(each, schema) for each in expressions)
+
+
+class _Meaning:
+    """Of one plan."""
+
+    def __init__(self, physical: Physical, written: Physical, terms: Terms) -> None:
+        self.plan, self.written, self.terms = physical, written, terms
+        self.met: dict[int, tuple[int, frozenset[int]]] = {}  # of each operator as written, the rows that it sees
+        self.windows = {stage.windows for stage in physical.stages if stage.kind == "read"}
+        self.marked = {stage.windows: stage.out for stage in physical.stages if stage.kind == "window"}
+        self.found: list[_Rows] = []
+        self.ordinals = {id(node): i for i, node in enumerate(written.nodes)}
+
+    def rows(self) -> _Rows:
+        """What the plan gives."""
+        found = self.found
+        for number, (node, work) in enumerate(zip(self.plan.nodes, self.plan.works, strict=True)):
+            inputs = [found[i] for i in work.inputs]
+            if isinstance(node.operator, Cache):
+                found.append(inputs[0])
+            elif isinstance(node.operator, Read):
+                found.append(self._read(node, node.operator))
+            elif isinstance(node.operator, StreamOperator):
+                found.append(self._stream(number, node, node.operator, inputs))
+            else:
+                found.append(self._row_operator(node, inputs[0], node.batched))
+        return found[-1]
+
+    def _own(self, node: Node) -> int:
+        """The operator as written whose work a node does, if it does just that."""
+        ordinal = self.ordinals.get(id(node.logical), -1)
+        ours = type(node.operator).__module__.startswith("cedar.")  # of others, effects are what they say they are
+        if ordinal < 0 or not ours or node.operator is not node.logical.operator:
+            raise _Unknown
+        return ordinal
+
+    def _read(self, node: Node, operator: Read) -> _Rows:
+        ordinal = self.ordinals[id(node.logical)]
+        names = Read(operator.source).schema()
+        if names is None or policy_of(node, self.terms.on_error) is not None:
+            raise _Unknown
+        order = self.terms.of("source", ordinal)
+        rows = _Rows(order, order, frozenset(), {name: self.terms.of("column", ordinal, name) for name in names})
+        if not isinstance(operator, Scan):
+            return rows
+        for each in operator.where:
+            rows = self._row_operator(each, rows, False)
+        chosen = set(names if operator.columns is None else operator.columns)
+        if not chosen <= rows.columns.keys():
+            raise _Unknown  # fields of structs
+        return replace(rows, columns={name: term for name, term in rows.columns.items() if name in chosen})
+
+    def _stream(self, number: int, node: Node, operator: StreamOperator, inputs: list[_Rows]) -> _Rows:
+        ordinal, effects = self._own(node), node.effects
+        if isinstance(operator, Shuffle) and operator.by is None and number in self.windows:
+            (rows,) = inputs  # a sort by key within windows of metadata: conditions drop rows before it or after it
+            return replace(rows, order=self.terms.of("shuffle", ordinal, rows.order))
+        marked = [self.found[self.marked[number]]] if number in self.marked else []  # whose units windows count
+        order = self.terms.of("stream", ordinal, *((each.order, each.passed) for each in (*inputs, *marked)))
+        counted = self.terms.of("stream", ordinal, *((each.counted, each.passed) for each in inputs))
+        schema = node.schema
+        if schema is None:
+            raise _Unknown
+        if len(inputs) == 1 and effects.writes is not None and effects.reads is not None:
+            reads = self._terms(inputs[0], effects.reads)
+            columns = {
+                name: self.terms.of("made", ordinal, name, order, reads)
+                if name in effects.writes or name not in inputs[0].columns
+                else inputs[0].columns[name]
+                for name in schema
+            }
+        else:
+            columns = {
+                name: self.terms.of("join", ordinal, name, order, *(each.columns.get(name, -1) for each in inputs))
+                for name in schema
+            }
+        return _Rows(order, counted, frozenset(), columns)
+
+    def _row_operator(self, node: Node, rows: _Rows, batched: bool) -> _Rows:
+        operator, effects = node.operator, node.effects
+        if policy_of(node, self.terms.on_error) is not None:
+            raise _Unknown  # rows that are skipped
+        if isinstance(operator, Drop | Rename | Select | WithColumns) and not batched:
+            return self._columns(node, operator, rows)
+        ordinal = self._own(node)
+        reads = self._terms(rows, frozenset(rows.columns) if effects.reads is None else effects.reads)
+        self.met[ordinal] = rows.counted, rows.passed
+        if batched or group_size(node) is not None or effects.rows not in ("1:1", "1:0..1"):
+            seen = (ordinal, rows.order, rows.passed, reads)  # a value may depend on who is beside it
+            rows = _Rows(self.terms.of("n", *seen), self.terms.of("n", *seen), frozenset(), rows.columns)
+            value: tuple[Hashable, ...] = ("value", *seen)
+        else:
+            # Draws are keyed by the row, whatever else is there.
+            value = ("value", ordinal, reads, rows.counted if effects.random else -1)
+        if effects.rows == "1:0..1":
+            rows = replace(rows, passed=rows.passed | {self.terms.of("passes", *value)})
+            if effects.writes == frozenset():
+                return rows
+        if node.schema is None or (effects.writes is None and effects.reads is not None):
+            raise _Unknown
+        writes = frozenset(node.schema) if effects.writes is None else effects.writes
+        kept = {name: term for name, term in rows.columns.items() if effects.keeps is None or name in effects.keeps}
+        return _in_order(node, rows, kept | {name: self.terms.of(*value, name) for name in writes})
+
+    def _columns(self, node: Node, operator: Drop | Rename | Select | WithColumns, rows: _Rows) -> _Rows:
+        """What moves columns about, and computes some by expressions, each by itself."""
+        if isinstance(operator, Drop):
+            return replace(rows, columns={n: term for n, term in rows.columns.items() if n not in operator.names})
+        if isinstance(operator, Rename):
+            news = dict(operator.pairs)
+            moved = {news.get(name, name): term for name, term in rows.columns.items()}
+            if len(moved) < len(rows.columns):
+                raise _Unknown
+            return _in_order(node, rows, moved)
+        ordinal = self.ordinals.get(id(node.logical), -1)
+        made: dict[str, int] = {}
+        for item in operator.items:
+            name = result_name(item)
+            if isinstance(item, str):
+                made[item] = self._terms(rows, frozenset({item}))[0]
+                continue
+            reads = columns_of(item[1])
+            if name is None or reads is None or ordinal < 0:
+                raise _Unknown
+            place = next((i for i, each in enumerate(node.logical.operator.items) if each is item), None)  # type: ignore[attr-defined]
+            if place is None:
+                raise _Unknown
+            made[name] = self.terms.of("item", ordinal, place, self._terms(rows, reads))
+            self.met[ordinal] = rows.counted, rows.passed
+        if isinstance(operator, Select):
+            return replace(rows, columns=made)
+        return _in_order(node, rows, rows.columns | made)
+
+    def _terms(self, rows: _Rows, names: frozenset[str]) -> tuple[int, ...]:
+        """What columns hold, in the order of their names."""
+        if not names <= rows.columns.keys():
+            raise _Unknown
+        return tuple(rows.columns[name] for name in sorted(names))
+
+
+def _in_order(node: Node, rows: _Rows, columns: dict[str, int]) -> _Rows:
+    """The columns that leave an operator, as its schema has them."""
+    if node.schema is None or not node.schema.keys() <= columns.keys():
+        raise _Unknown
+    return replace(rows, columns={name: columns[name] for name in node.schema})
