@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from cedar.block import Block
 from cedar.columns import ColumnType
@@ -22,6 +22,9 @@ from cedar.numeric import NumericEnvironment
 from cedar.operators.marks import Marks
 from cedar.skip import Skip
 from cedar.stream import Stream
+
+if TYPE_CHECKING:
+    from cedar.operators.chains import Link
 
 Schema: TypeAlias = "dict[str, ColumnType] | None"  # None where even the names are unknown
 RowCounts = Literal["1:1", "1:0..1", "1:n", "stream"]
@@ -214,6 +217,105 @@ class Operator(ABC):
         """Functions and expressions whose change is worth a warning at resume."""
         return ()
 
+    # ---- capabilities: what else the optimizer and the executor may rely on; the defaults promise nothing ----------
+
+    @property
+    def may_fail(self) -> bool:
+        """Some row may make it fail; with a policy for such rows, that row then goes missing here."""
+        return True
+
+    @property
+    def exact_rows(self) -> int | None:
+        """It must see exactly so many rows at a time."""
+        return None
+
+    @property
+    def appends(self) -> bool:
+        """Columns that it writes and does not read come after the others."""
+        return True
+
+    @property
+    def renames(self) -> Mapping[str, str]:
+        """New names, by old ones; a column that is renamed alone does not count as read."""
+        return {}
+
+    @property
+    def projection(self) -> tuple[str, ...] | None:
+        """The columns that it keeps, where that is all it does."""
+        return None
+
+    @property
+    def filters(self) -> bool:
+        """It drops rows, and does nothing else."""
+        return False
+
+    @property
+    def condition(self) -> Any:
+        """The polars expression that is true on the rows that stay, where it filters by one: a source may apply it."""
+        return None
+
+    @property
+    def by_expressions(self) -> bool:
+        """``code()`` are polars expressions: they run in one query with others, and tell which fields they read."""
+        return False
+
+    @property
+    def storage(self) -> str | None:
+        """Where the rows that arrive are kept for later epochs: "auto", "memory", a directory or a URL."""
+        return None
+
+    @property
+    def grouping(self) -> tuple[tuple[str, ...], ...] | None:
+        """The groups of columns that it deduplicates; () finds them in a sample, None makes none."""
+        return None
+
+    @property
+    def group_aware(self) -> bool:
+        """It passes on the columns of a deduplicated group as such."""
+        return False
+
+    @property
+    def unique_reads(self) -> tuple[str, ...] | None:
+        """The columns that its result depends on alone: it is done once for rows that are equal in these."""
+        return None
+
+    @property
+    def link(self) -> Link | None:
+        """The transform of whole columns that it is, which may join others in a chain."""
+        return None
+
+    def merge_key(self) -> Hashable | None:
+        """Equal operators on the same rows are computed once; None: only one and the same object is equal to itself.
+
+        ``by_content`` of cedar.operators.merging makes one of a dataclass's fields.
+        """
+        return None
+
+    def computes(self) -> Hashable | None:
+        """What it computes, whatever columns the result goes into; None where there is no telling."""
+        return None
+
+    def fitted(self, columns: Container[str]) -> Operator | None:
+        """The same where only these columns are left; None where nothing is left to do."""
+        return self
+
+    def loosened(self) -> Operator:
+        """The same, with results that differ by what its transform tolerates at most."""
+        return self
+
+    @property
+    def results(self) -> Sequence[str | None]:
+        """The columns that it computes one by one, so that it can do without some; None where there may be several."""
+        return ()
+
+    def never_fails(self, result: int, types: Schema) -> bool:
+        """Whether computing that one of its ``results`` fails on no row, and does nothing else."""
+        return False
+
+    def without(self, results: Container[int]) -> Operator | None:
+        """The same without some of its ``results``; None where nothing is left to do."""
+        return self
+
     @property
     def calls_functions(self) -> bool:
         """It runs code of the user's, whose results may depend on the numeric environment."""
@@ -266,6 +368,21 @@ class StreamOperator(Operator):
 
     windowed: ClassVar[bool] = False  # True: wants ``ends_window`` marks on its input
     local: bool = False  # True: works on this rank's share alone
+
+    # ---- capabilities, as those of ``Operator`` ----
+    alike: ClassVar[bool] = False  # its inputs must have the same columns
+    paired: ClassVar[bool] = False  # row i of every input makes row i: as many rows of each are read
+    recounts: ClassVar[bool] = False  # rows out have no fixed ratio to rows in
+    moves_rows: ClassVar[bool] = False  # rows are held and moved about one by one: better before they grow
+    keeps_windows: ClassVar[bool] = False  # windows below it are windows above it
+    batch_rows: int | None = None  # the rows of the batches that it makes
+    pads: bool = False  # ... the last of which it fills up
+    first: int | None = None  # it takes the first so many units
+
+    @property
+    def counts_rows(self) -> str | None:
+        """Why rows may not be filtered before it; None where they may."""
+        return "counts rows"
 
     def effects(self) -> Effects:
         """By default it may read and write any column."""

@@ -34,6 +34,8 @@ class Batch(StreamOperator):
     last: Last = "drop"
     local: bool = False
     name = "batch"
+    group_aware = True
+    moves_rows = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", as_int(self.size))
@@ -61,6 +63,14 @@ class Batch(StreamOperator):
         if inputs[0]:
             raise PipelineError("batch() on batches: the pipeline is batched already", fix="remove one of the two")
         return True
+
+    @property
+    def batch_rows(self) -> int:  # type: ignore[override]
+        return self.size
+
+    @property
+    def pads(self) -> bool:  # type: ignore[override]
+        return self.last == "pad"
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return BatchStream(inputs[0], self.size, self.last, context.refills)

@@ -42,6 +42,14 @@ class Cache(RowOperator):
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset())
 
+    @property
+    def may_fail(self) -> bool:
+        return False
+
+    @property
+    def storage(self) -> str:
+        return self.where
+
     def schema(self, *inputs: Schema) -> Schema:
         return inputs[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from cedar.operators.expression_kernel import ColumnsKernel
 from cedar.operators.expression_steps import Rename as RenameStep
 from cedar.operators.expression_steps import Without, output_types
 from cedar.operators.failures import Blame
+from cedar.operators.merging import by_content
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,25 @@ class Drop(RowOperator):
 
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset(self.names))
+
+    @property
+    def may_fail(self) -> bool:
+        return False
+
+    @property
+    def appends(self) -> bool:
+        return False
+
+    @property
+    def group_aware(self) -> bool:
+        return True
+
+    def merge_key(self) -> Hashable:
+        return by_content(self)
+
+    def fitted(self, columns: Container[str]) -> Drop | None:
+        names = tuple(name for name in self.names if name in columns)
+        return None if not names else self if names == self.names else Drop(names)
 
     def schema(self, *inputs: Schema) -> Schema:
         step = Without(self.names, Blame(0, self.label(), None, None))
@@ -82,6 +103,29 @@ class Rename(RowOperator):
     def effects(self) -> Effects:
         olds = frozenset(old for old, _ in self.pairs)
         return Effects(olds, olds | {new for _, new in self.pairs})
+
+    @property
+    def may_fail(self) -> bool:
+        return False
+
+    @property
+    def appends(self) -> bool:
+        return False
+
+    @property
+    def group_aware(self) -> bool:
+        return True
+
+    def merge_key(self) -> Hashable:
+        return by_content(self)
+
+    @property
+    def renames(self) -> Mapping[str, str]:
+        return dict(self.pairs)
+
+    def fitted(self, columns: Container[str]) -> Rename | None:
+        pairs = tuple(pair for pair in self.pairs if pair[0] in columns)
+        return None if not pairs else self if pairs == self.pairs else Rename(pairs)
 
     def schema(self, *inputs: Schema) -> Schema:
         step = RenameStep(self.pairs, Blame(0, self.label(), None, None))

@@ -32,6 +32,9 @@ class Concat(StreamOperator):
 
     name: ClassVar[str] = "concat"
     inputs: ClassVar[int | None] = None
+    alike = True
+    keeps_windows = True
+    counts_rows = None
 
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset(), rows="stream")

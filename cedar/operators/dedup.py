@@ -65,6 +65,18 @@ class Dedup(RowOperator):
         """As below. That its columns are there is checked by ``bind``: a plan may drop those that nobody reads."""
         return inputs[0]
 
+    @property
+    def may_fail(self) -> bool:
+        return False
+
+    @property
+    def group_aware(self) -> bool:
+        return True
+
+    @property
+    def grouping(self) -> Groups:
+        return self.groups or ()
+
     def bind(self, bound: Bound) -> Kernel:
         """The kernel; raises PipelineError for columns that are not there, or hold no lists."""
         if self.groups is None:

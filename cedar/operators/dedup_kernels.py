@@ -10,39 +10,18 @@ import numpy as np
 from cedar.block import Block
 from cedar.columns import take, type_of
 from cedar.groups.column import GroupColumn, Sharing, plain
-from cedar.operators.base import Env, Kernel, Operator, RowOperator
-from cedar.operators.columns_ops import Drop, Rename
-from cedar.operators.dedup import Dedup, is_lists
-from cedar.operators.expressions import FilterExpression, Select, WithColumns
-from cedar.operators.filter_function import FilterFunction
-from cedar.operators.flat_map import FlatMap
-from cedar.operators.map import Map
-from cedar.operators.transform import Transform
-
-_KNOW_GROUPS = (Dedup, Drop, Rename, FilterExpression, Select, WithColumns, FilterFunction, FlatMap, Map)
+from cedar.operators.base import Env, Kernel, RowOperator
+from cedar.operators.dedup import is_lists
 
 
 def for_groups(kernel: Kernel, operator: RowOperator) -> Kernel:
     """The kernel as it runs where columns may be of groups."""
-    if not isinstance(operator, _KNOW_GROUPS):
+    if not operator.group_aware:
         effects = operator.effects()
         known = effects.reads is not None and effects.writes is not None
         return PlainRows(kernel, (effects.reads or frozenset()) | (effects.writes or frozenset()) if known else None)
-    reads = unique_reads(operator)
-    return UniqueRows(kernel, reads, operator.written) if reads is not None and isinstance(operator, Map) else kernel
-
-
-def unique_reads(operator: Operator) -> tuple[str, ...] | None:
-    """The columns that an operator's result depends on alone, alike for equal rows; None where there is no telling.
-
-    So it is of transforms that are functions of their row, and of functions of one column that say what they do to
-    each of its values (see ``algebra``). Transforms that run in chains are fused with their neighbours instead.
-    """
-    if not isinstance(operator, Map) or operator.random:
-        return None
-    if isinstance(operator.fn, Transform):
-        return operator.columns if not operator.fn.random and operator.fn.chain is None else None
-    return operator.columns if operator.effects().algebra is not None else None
+    reads, writes = operator.unique_reads, operator.effects().writes
+    return UniqueRows(kernel, reads, writes) if reads is not None and writes is not None else kernel
 
 
 class _Around:
@@ -78,7 +57,7 @@ class UniqueRows(_Around):
 
     kernel: Any
     reads: tuple[str, ...]
-    writes: tuple[str, ...]
+    writes: frozenset[str]
 
     def __call__(self, block: Block, env: Env) -> Block:
         columns = [block.columns.get(name) for name in self.reads]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
@@ -14,8 +14,9 @@ from cedar.errors import PipelineError, user_site
 from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
 from cedar.operators.elementwise import check_elementwise, columns_of, text
 from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel
-from cedar.operators.expression_steps import Keep, Named, Step, Where, With, output_types
+from cedar.operators.expression_steps import Keep, Named, Step, Where, With, never_fails, output_types
 from cedar.operators.failures import Blame
+from cedar.operators.merging import by_content
 from cedar.skip import Skip
 
 if TYPE_CHECKING:
@@ -62,6 +63,28 @@ class WithColumns(RowOperator):
     def policy(self) -> Skip | None:
         return self.on_error
 
+    @property
+    def by_expressions(self) -> bool:
+        return True
+
+    @property
+    def group_aware(self) -> bool:
+        return True
+
+    def merge_key(self) -> Hashable:
+        return by_content(self)
+
+    @property
+    def results(self) -> list[str | None]:
+        return _kept(self, "results", lambda: [result_name(item) for item in self.items])
+
+    def never_fails(self, result: int, types: Schema) -> bool:
+        return never_fails(self.items[result][1], types)
+
+    def without(self, results: Container[int]) -> WithColumns | None:
+        left = tuple(item for number, item in enumerate(self.items) if number not in results)
+        return WithColumns(left, self.on_error) if left else None
+
     def bind(self, bound: Bound) -> Kernel:
         return ExpressionKernel((With(self.items, _blame(self, bound)),))
 
@@ -104,6 +127,25 @@ class FilterExpression(RowOperator):
 
     def policy(self) -> Skip | None:
         return self.on_error
+
+    @property
+    def by_expressions(self) -> bool:
+        return True
+
+    @property
+    def group_aware(self) -> bool:
+        return True
+
+    def merge_key(self) -> Hashable:
+        return by_content(self)
+
+    @property
+    def filters(self) -> bool:
+        return True
+
+    @property
+    def condition(self) -> pl.Expr:
+        return self.predicate
 
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:
@@ -159,6 +201,36 @@ class Select(RowOperator):
 
     def policy(self) -> Skip | None:
         return self.on_error
+
+    @property
+    def by_expressions(self) -> bool:
+        return True
+
+    @property
+    def group_aware(self) -> bool:
+        return True
+
+    def merge_key(self) -> Hashable:
+        return by_content(self)
+
+    @property
+    def may_fail(self) -> bool:
+        return bool(self.code())
+
+    @property
+    def projection(self) -> tuple[str, ...] | None:
+        return None if self.code() else tuple(item for item in self.items if isinstance(item, str))
+
+    @property
+    def results(self) -> list[str | None]:
+        return _kept(self, "results", lambda: [result_name(item) for item in self.items])
+
+    def never_fails(self, result: int, types: Schema) -> bool:
+        item = self.items[result]
+        return isinstance(item, str) or never_fails(item[1], types)
+
+    def without(self, results: Container[int]) -> Select:
+        return Select(tuple(item for number, item in enumerate(self.items) if number not in results), self.on_error)
 
     def bind(self, bound: Bound) -> Kernel:
         step = Keep(self.items, _blame(self, bound))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from cedar.operators.calls import Call, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy
 from cedar.operators.failures import BadResult, Failure, no_rows
 from cedar.operators.fit import describe, plain
+from cedar.operators.merging import by_content
 from cedar.skip import Skip
 
 
@@ -69,6 +70,17 @@ class FilterFunction(RowOperator):
 
     def policy(self) -> Skip | None:
         return self.on_error
+
+    @property
+    def group_aware(self) -> bool:
+        return True
+
+    def merge_key(self) -> Hashable:
+        return by_content(self)
+
+    @property
+    def filters(self) -> bool:
+        return True
 
     def bind(self, bound: Bound) -> Kernel:
         call = call_of(self.fn, bound, random=self.random, timeout=self.timeout)

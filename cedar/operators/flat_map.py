@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from cedar.operators.calls import Call, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.declared import item_annotation, return_annotation
 from cedar.operators.failures import Failure, without
+from cedar.operators.merging import by_content
 from cedar.operators.outputs import Form, Outputs, Sampled, declared_types, fix_outputs
 from cedar.skip import Skip
 
@@ -104,6 +105,13 @@ class FlatMap(RowOperator):
 
     def policy(self) -> Skip | None:
         return self.on_error
+
+    @property
+    def group_aware(self) -> bool:
+        return True
+
+    def merge_key(self) -> Hashable:
+        return by_content(self)
 
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:

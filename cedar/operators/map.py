@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from cedar.block import Block
@@ -14,8 +14,10 @@ from cedar.operators.arguments import key_hashes, row_arguments
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.batch_calls import bind_batch
 from cedar.operators.calls import Call, call_of, fn_name
+from cedar.operators.chains import Link
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import Blame, without
+from cedar.operators.merging import by_content
 from cedar.operators.outputs import Form, Outputs, Sampled, declared_types, fix_outputs
 from cedar.operators.transform import Transform, as_tuple, check_transform
 from cedar.operators.transform_rows import TransformRows
@@ -111,6 +113,36 @@ class Map(RowOperator):
 
     def policy(self) -> Skip | None:
         return self.on_error
+
+    @property
+    def group_aware(self) -> bool:
+        return True
+
+    def merge_key(self) -> Hashable:
+        return by_content(self)
+
+    def computes(self) -> Hashable:
+        return by_content(self, but=("into",))
+
+    @property
+    def unique_reads(self) -> tuple[str, ...] | None:
+        """So it is of transforms that are functions of their row, and of functions of one column that say what they do
+        to each of its values (see ``algebra``). Transforms that run in chains are fused with their neighbours instead.
+        """
+        if self.random:
+            return None
+        if isinstance(self.fn, Transform):
+            return self.columns if not self.fn.random and self.fn.chain is None else None
+        return self.columns if self.effects().algebra is not None else None
+
+    @property
+    def link(self) -> Link | None:
+        if not isinstance(self.fn, Transform):
+            return None
+        return Link(self.fn, self.columns, self.written, self.exact)
+
+    def loosened(self) -> Map:
+        return replace(self, exact=False)
 
     def bind(self, bound: Bound) -> Kernel:
         if isinstance(self.fn, Transform):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -18,6 +18,7 @@ from cedar.operators.calls import Call, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.containers import Format, arrays_of, container
 from cedar.operators.failures import BadResult, Failure, first_row
+from cedar.operators.merging import by_content
 from cedar.operators.outputs import check_row_names
 from cedar.operators.row_wise import reason_against
 from cedar.sizes import as_int
@@ -112,6 +113,13 @@ class MapBatches(RowOperator):
 
     def policy(self) -> Skip | None:
         return self.on_error
+
+    def merge_key(self) -> Hashable:
+        return by_content(self)
+
+    @property
+    def exact_rows(self) -> int | None:
+        return self.size
 
     def bind(self, bound: Bound) -> Kernel:
         call = call_of(self.fn, bound)

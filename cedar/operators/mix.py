@@ -54,6 +54,8 @@ class Mix(StreamOperator):
     local: bool = False
     name: ClassVar[str] = "mix"
     inputs: ClassVar[int | None] = None
+    alike = True
+    counts_rows = "counts rows: how many came before decides which input is next"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", _weights(self.weights))

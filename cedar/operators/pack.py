@@ -57,6 +57,7 @@ class Pack(StreamOperator):
     fit: Fit = "concat"
     local: bool = False
     name: ClassVar[str] = "pack"
+    recounts = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", whole(self.length, "pack(length)", least=1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from cedar.errors import PipelineError, missing_column, user_site
 from cedar.jagged import JaggedTensor, pad_values
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.failures import Blame, Failure
+from cedar.operators.merging import by_content
 from cedar.sizes import as_int
 from cedar.skip import Skip
 
@@ -88,6 +89,9 @@ class Pad(RowOperator):
 
     def policy(self) -> Skip | None:
         return self.on_error
+
+    def merge_key(self) -> Hashable:
+        return by_content(self)
 
     def bind(self, bound: Bound) -> Kernel:
         if self.to is None and not bound.batched:

@@ -59,6 +59,7 @@ class Sample(StreamOperator):
     seed: int = 0
     local: bool = False
     name: ClassVar[str] = "sample"
+    recounts = True
 
     def __post_init__(self) -> None:
         if self.n is not None:

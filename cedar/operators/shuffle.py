@@ -37,6 +37,8 @@ class Shuffle(StreamOperator):
     interleave: int = 1
     name = "shuffle"
     windowed = True
+    group_aware = True
+    moves_rows = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", as_int(self.seed))
@@ -81,6 +83,10 @@ class Shuffle(StreamOperator):
         if self.by is not None and inputs[0] is not None and self.by not in inputs[0]:
             raise missing_column(self.by, list(inputs[0]), f"shuffle(by={self.by!r})")
         return inputs[0]
+
+    @property
+    def counts_rows(self) -> str | None:
+        return "deals rows out in turns, and counts them" if self.by is not None and self.interleave > 1 else None
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return ShuffleStream(inputs[0], self, context)

@@ -51,6 +51,7 @@ class Take(StreamOperator):
     n: int
     local: bool = False
     name: ClassVar[str] = "take"
+    group_aware = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole(self.n, "take(n)"))
@@ -63,6 +64,10 @@ class Take(StreamOperator):
 
     def parameters(self) -> dict[str, Any]:
         return {"n": self.n, "local": self.local}
+
+    @property
+    def first(self) -> int:  # type: ignore[override]
+        return self.n
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return TakeStream(inputs[0], self.n)
@@ -140,6 +145,7 @@ class SkipRows(StreamOperator):
     n: int
     local: bool = False
     name: ClassVar[str] = "skip"
+    group_aware = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole(self.n, "skip(n)"))

@@ -44,6 +44,7 @@ class Zip(StreamOperator):
     local: bool = False
     name: ClassVar[str] = "zip"
     inputs: ClassVar[int | None] = None
+    paired = True
 
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset(), rows="stream")

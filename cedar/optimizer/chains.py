@@ -60,7 +60,7 @@ def find_chains(root: Node, facts: Facts) -> list[Chain]:
 
 def _movable(node: Node) -> bool:
     """A map_batches that sees exactly so many rows has a stage of its own."""
-    return isinstance(node.operator, RowOperator) and not getattr(node.operator, "size", None)
+    return isinstance(node.operator, RowOperator) and node.operator.exact_rows is None
 
 
 def _joins(below: Node, above: Node) -> bool:
@@ -85,7 +85,7 @@ def _chain(top: Node, consumers: Counter[int], batched: dict[int, bool], facts: 
 
 def _inserted(node: Node, facts: Facts) -> bool:
     """A selection that an optimizer put in: dropped, and put in anew for the order that is chosen."""
-    return node.operator.name == "select" and facts.ordinal(node) is None
+    return node.operator.projection is not None and facts.ordinal(node) is None
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cedar.graph import Node
-from cedar.operators.base import Algebra, Effects, RowOperator
-from cedar.operators.batch import Batch
-from cedar.operators.cache import Cache
-from cedar.operators.columns_ops import Drop, Rename
-from cedar.operators.dedup import Dedup
-from cedar.operators.dedup_kernels import unique_reads
-from cedar.operators.expressions import Select
+from cedar.operators.base import Algebra, Effects, RowOperator, StreamOperator
 from cedar.optimizer.facts import Facts, Refusal
 
 _COMMUTING: frozenset[frozenset[Algebra]] = frozenset(
@@ -34,22 +28,34 @@ def may_swap(below: Node, above: Node, facts: Facts) -> Refusal | None:
 
 def is_row_operator(node: Node) -> bool:
     """True for what works on each row by itself, so not for functions on groups of exactly so many rows."""
-    return isinstance(node.operator, RowOperator) and getattr(node.operator, "size", None) is None
+    return isinstance(node.operator, RowOperator) and node.operator.exact_rows is None
+
+
+def batch_rows(node: Node) -> int | None:
+    """The rows of the batches that are made here."""
+    return node.operator.batch_rows if isinstance(node.operator, StreamOperator) else None
+
+
+def first(node: Node) -> int | None:
+    """The units that are taken here."""
+    return node.operator.first if isinstance(node.operator, StreamOperator) else None
+
+
+def moves_rows(node: Node) -> bool:
+    """Rows are held and moved about here."""
+    return isinstance(node.operator, StreamOperator) and node.operator.moves_rows
 
 
 def may_skip(node: Node, facts: Facts) -> bool:
     """Whether rows may go missing here because the operator fails on them."""
-    operator = node.operator
-    if not facts.skips(node) or (isinstance(operator, Select) and not operator.code()):
-        return False
-    return not isinstance(operator, Drop | Rename | Cache | Dedup)
+    return node.operator.may_fail and facts.skips(node)
 
 
 def pads(node: Node) -> bool:
     """Units here are batches of ``last="pad"``: a rank that has fewer than others gets some of padding, made here."""
     while node.inputs:
-        if isinstance(node.operator, Batch):
-            return node.operator.last == "pad"
+        if isinstance(node.operator, StreamOperator) and node.operator.batch_rows is not None:
+            return node.operator.pads
         node = node.inputs[0]
     return False
 
@@ -58,7 +64,7 @@ def _kinds(below: Node, above: Node, facts: Facts) -> str | None:
     for node in (below, above):
         if not is_row_operator(node):
             return f"{facts.label(node)} works across rows"
-        if isinstance(node.operator, Cache):
+        if node.operator.storage is not None:
             return f"{facts.label(node)} would keep other columns"
     return None
 
@@ -75,10 +81,8 @@ def _walls(below: Node, above: Node, facts: Facts) -> str | None:
 
 def _once(below: Node, above: Node, facts: Facts) -> str | None:
     """What is done once for equal rows stays above the ``dedup`` that finds them."""
-    if not isinstance(below.operator, Dedup):
-        return None
-    reads, groups = unique_reads(above.operator), below.operator.groups
-    if reads is None or (groups is not None and not any(set(reads) <= set(group) for group in groups)):
+    groups, reads = below.operator.grouping, above.operator.unique_reads
+    if groups is None or reads is None or (groups and not any(set(reads) <= set(group) for group in groups)):
         return None
     return f"it runs once for equal rows above {facts.label(below)}"
 
@@ -132,7 +136,7 @@ def _order(below: Node, above: Node, facts: Facts) -> str | None:
     for node in (below, above):
         effects = node.effects
         new = (effects.writes or frozenset()) - (effects.reads or frozenset())
-        if not new or isinstance(node.operator, Drop | Rename):
+        if not new or not node.operator.appends:
             return None
     return "both may add columns to rows whose columns are not known, and their order would change"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from cedar import graph
 from cedar.graph import Node
 from cedar.operators.base import Operator
-from cedar.operators.columns_ops import Drop, Rename
 from cedar.operators.expressions import Select
 from cedar.optimizer.facts import Facts
 
@@ -23,7 +22,7 @@ def only(below: Node, names: tuple[str, ...]) -> Node:
 
 def is_inserted(node: Node, facts: Facts) -> bool:
     """True for a selection that the optimizer put in."""
-    return isinstance(node.operator, Select) and facts.ordinal(node) is None
+    return node.operator.projection is not None and facts.ordinal(node) is None
 
 
 def fitted(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
@@ -32,9 +31,13 @@ def fitted(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
     The facts of it are known then.
     """
     node = _with_inputs(node, inputs, facts)
-    below = facts.schemas[id(inputs[0])] if isinstance(node.operator, Drop | Rename) else None
+    below = facts.schemas[id(inputs[0])] if len(inputs) == 1 else None
     if below is not None:
-        node = _fitted(node, below, facts)
+        operator = node.operator.fitted(below)
+        if operator is None:
+            node = node.inputs[0]
+        elif operator is not node.operator:
+            node = rebuilt(node, node.inputs, facts, operator)
     facts.learn(node)
     return node
 
@@ -45,9 +48,8 @@ def tidy(root: Node, facts: Facts) -> Node:
     for current in graph.walk(root):
         node = _with_inputs(current, tuple(done[id(child)] for child in current.inputs), facts)
         if is_inserted(node, facts):
-            assert isinstance(node.operator, Select)
             below, held = node.inputs[0], facts.schemas[id(current.inputs[0])]
-            if held is not None and tuple(held) == node.operator.items:
+            if held is not None and tuple(held) == node.operator.projection:
                 node = below
             elif is_inserted(below, facts):
                 node = rebuilt(node, below.inputs, facts)
@@ -58,18 +60,3 @@ def tidy(root: Node, facts: Facts) -> Node:
 def _with_inputs(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
     same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
     return node if same else rebuilt(node, inputs, facts)
-
-
-def _fitted(node: Node, below: dict[str, object], facts: Facts) -> Node:
-    operator = node.operator
-    fewer: Drop | Rename
-    if isinstance(operator, Drop):
-        fewer = Drop(tuple(name for name in operator.names if name in below))
-        left = fewer.names
-    else:
-        assert isinstance(operator, Rename)
-        fewer = Rename(tuple(pair for pair in operator.pairs if pair[0] in below))
-        left = tuple(old for old, _ in fewer.pairs)
-    if not left:
-        return node.inputs[0]
-    return node if fewer == operator else rebuilt(node, node.inputs, facts, fewer)

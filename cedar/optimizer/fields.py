@@ -6,14 +6,9 @@ from typing import TypeAlias
 
 from cedar import graph
 from cedar.graph import Node
-from cedar.operators.cache import Cache
-from cedar.operators.columns_ops import Rename
-from cedar.operators.concat import Concat
 from cedar.operators.elementwise import columns_of, fields_of
-from cedar.operators.expressions import FilterExpression, Select, WithColumns
-from cedar.operators.mix import Mix
 from cedar.optimizer.facts import Facts
-from cedar.optimizer.live import needs_each
+from cedar.optimizer.live import alike, needs_each
 
 Fields: TypeAlias = "frozenset[tuple[str, ...]] | None"  # paths below a column; None is the whole column
 
@@ -63,18 +58,17 @@ def _delivered(name: str, facts: Facts) -> bool:
 def _read(node: Node, name: str) -> Fields:
     """What the operator itself reads of the column; a cache keeps all, and inputs side by side must stay alike."""
     operator, effects = node.operator, node.effects
-    if effects.reads is None or effects.writes is None or isinstance(operator, Cache | Concat | Mix):
+    if effects.reads is None or effects.writes is None or operator.storage is not None or alike(operator):
         return None
-    if isinstance(operator, WithColumns | FilterExpression | Select):
+    if operator.by_expressions:
         return fields_read(node, name)
-    return _NOTHING if isinstance(operator, Rename) or name not in effects.reads else None
+    return _NOTHING if name in operator.renames or name not in effects.reads else None
 
 
 def _passed_on(node: Node, name: str) -> str | None:
     """What the column is called above the operator; None where it is gone."""
     effects = node.effects
-    if isinstance(node.operator, Rename):
-        pairs = dict(node.operator.pairs)
+    if pairs := node.operator.renames:
         return pairs.get(name) or (None if name in pairs.values() else name)
     if name in (effects.writes or ()) or (effects.keeps is not None and name not in effects.keeps):
         return None

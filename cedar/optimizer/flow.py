@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from cedar import graph
 from cedar.datasets.base import Read
 from cedar.graph import Node
-from cedar.operators.base import Effects, RowOperator
+from cedar.operators.base import Effects, Operator, RowOperator, StreamOperator
 from cedar.optimizer.facts import Facts
 from cedar.optimizer.live import Names, live_columns
 from cedar.optimizer.loads import Load
 from cedar.plan.scan import Scan, chosen_fields
-
-_RECOUNTS = frozenset({"pack", "sample"})  # rows out have no fixed ratio to rows in
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,14 @@ def _shares(nodes: list[Node], facts: Facts) -> dict[int, float]:
     figures = {id(node): facts.figures(node) for node in sources}
     rows = {key: float(found.rows) if found else 0.0 for key, found in figures.items()}
     for node in nodes:
-        if node.operator.name == "zip":
+        if _paired(node.operator):
             _level(node, rows)
     total = sum(rows.values())
     return {key: count / total if total else 1 / len(rows) for key, count in rows.items()}
+
+
+def _paired(operator: Operator) -> bool:
+    return isinstance(operator, StreamOperator) and operator.paired
 
 
 def _level(node: Node, rows: dict[int, float]) -> None:
@@ -79,9 +81,9 @@ def _rate(node: Node, facts: Facts, loads: dict[int, Load], below: list[float], 
         for each in operator.where if isinstance(operator, Scan) else ():
             kept *= loads[id(each)].keep
         return kept
-    if operator.name == "zip":
+    if _paired(operator):
         return min(below)
-    if operator.name in _RECOUNTS:
+    if isinstance(operator, StreamOperator) and operator.recounts:
         return _recounted(node, facts) or sum(below)
     return sum(below) * loads[id(node)].keep
 
@@ -114,7 +116,7 @@ def _sizes(node: Node, loads: dict[int, Load], rates: list[float], below: list[d
     if isinstance(operator, RowOperator):
         return after(operator.effects(), load, below[0])
     names = {name for sizes in below for name in sizes}
-    if operator.name == "zip" or len(below) == 1:
+    if _paired(operator) or len(below) == 1:
         return {name: max(sizes.get(name, 0.0) for sizes in below) for name in names}
     total = sum(rates) or 1.0
     return {

@@ -6,11 +6,7 @@ from typing import TypeAlias
 
 from cedar import graph
 from cedar.graph import Node
-from cedar.operators.base import Operator, Schema
-from cedar.operators.cache import Cache
-from cedar.operators.columns_ops import Rename
-from cedar.operators.concat import Concat
-from cedar.operators.mix import Mix
+from cedar.operators.base import Operator, Schema, StreamOperator
 
 Names: TypeAlias = "frozenset[str] | None"  # None is all columns
 
@@ -34,7 +30,7 @@ def spread(node: Node, live: dict[int, Names], schemas: dict[int, Schema]) -> No
 
 def needs_each(node: Node, out: Names, schemas: dict[int, Schema]) -> list[Names]:
     """The columns that ``node`` needs of each of its inputs, where ``out`` is what its own output must have."""
-    if isinstance(node.operator, Concat | Mix) and any(schemas[id(child)] is None for child in node.inputs):
+    if alike(node.operator) and any(schemas[id(child)] is None for child in node.inputs):
         return [all_of(schemas[id(child)]) for child in node.inputs]  # alike, and some cannot tell what they have
     return [needs(node, child, out, schemas) for child in node.inputs]
 
@@ -48,8 +44,7 @@ def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Na
         return effects.reads
     if out is None:
         return all_of(schema)
-    if isinstance(operator, Rename):
-        new = dict(operator.pairs)
+    if new := operator.renames:
         names = out - set(new.values()) if schema is None else frozenset(schema) - set(new)
         return frozenset(n for n in names if n in out) | {old for old in new if new[old] in out}
     needed = (out - effects.writes) | effects.reads
@@ -58,7 +53,12 @@ def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Na
 
 def _keeps_for_others(operator: Operator) -> bool:
     """A cache keeps what is written, for runs to come too; one without a place serves this run alone."""
-    return isinstance(operator, Cache) and operator.where != "auto"
+    return operator.storage not in (None, "auto")
+
+
+def alike(operator: Operator) -> bool:
+    """Its inputs have the same columns."""
+    return isinstance(operator, StreamOperator) and operator.alike
 
 
 def all_of(schema: Schema) -> Names:

@@ -35,23 +35,11 @@ import pyarrow as pa
 from cedar import graph
 from cedar.datasets.base import Read
 from cedar.graph import Node
-from cedar.operators.batch import Batch
-from cedar.operators.cache import Cache
-from cedar.operators.dedup import Dedup
-from cedar.operators.expressions import FilterExpression, Select, WithColumns
-from cedar.operators.filter_function import FilterFunction
-from cedar.operators.map import Map
-from cedar.operators.shuffle import Shuffle
-from cedar.operators.take import Take
-from cedar.operators.transform import Transform
-from cedar.optimizer.commute import is_row_operator
+from cedar.optimizer.commute import batch_rows, first, is_row_operator, moves_rows
 from cedar.optimizer.facts import Facts
 
 Measure: TypeAlias = tuple[Any, ...]
 _Counts: TypeAlias = Callable[[Node], bool]
-
-_FILTERS = FilterExpression | FilterFunction
-_QUERIES = WithColumns | Select
 
 
 def measure(facts: Facts, caches: int, carried: int) -> Measure:
@@ -65,16 +53,16 @@ def measure(facts: Facts, caches: int, carried: int) -> Measure:
     nodes = list(graph.walk(facts.root))
     below = _Below(nodes, facts)
     return (
-        sum(1 for n in nodes if isinstance(n.operator, Map) and n.operator.exact),
-        below.counts(Dedup, lambda n: not isinstance(n.operator, _FILTERS | Dedup)),
-        below.counts(FilterFunction, lambda n: not isinstance(n.operator, _FILTERS)),
-        below.counts(FilterExpression, lambda n: not isinstance(n.operator, FilterExpression)),
+        sum(1 for n in nodes if n.operator.link is not None and n.operator.link.exact),
+        below.counts(_groups, lambda n: not n.operator.filters and not _groups(n)),
+        below.counts(lambda n: n.operator.filters and n.operator.condition is None, lambda n: not n.operator.filters),
+        below.counts(lambda n: n.operator.condition is not None, lambda n: n.operator.condition is None),
         sum(1 for n in nodes if facts.ordinal(n) is not None),
-        below.counts(Take, lambda n: not isinstance(n.operator, Take)),
-        below.counts(Batch, lambda n: moves_about(n, facts)),
+        below.counts(lambda n: first(n) is not None, lambda n: first(n) is None),
+        below.counts(lambda n: batch_rows(n) is not None, lambda n: moves_about(n, facts)),
         _sizes(nodes, below, facts),
-        sum(len(n.operator.items) for n in nodes if isinstance(n.operator, _QUERIES) and _written(n, facts)),
-        below.counts(_QUERIES, lambda n: not isinstance(n.operator, _QUERIES | _FILTERS) or not n.operator.code()),
+        sum(len(n.operator.results) for n in nodes if _written(n, facts)),
+        below.counts(_queries, lambda n: not n.operator.by_expressions or not n.operator.code()),
         sum(_leaves(facts.schemas[id(n)]) for n in nodes if isinstance(n.operator, Read)),
         caches,
         carried,
@@ -84,10 +72,7 @@ def measure(facts: Facts, caches: int, carried: int) -> Measure:
 def moves_about(node: Node, facts: Facts) -> bool:
     """An operator that ``late`` may move to the other side of a ``shuffle`` or ``batch``."""
     return (
-        is_row_operator(node)
-        and not isinstance(node.operator, Cache)
-        and _written(node, facts)
-        and node.effects.rows == "1:1"
+        is_row_operator(node) and node.operator.storage is None and _written(node, facts) and node.effects.rows == "1:1"
     )
 
 
@@ -101,8 +86,16 @@ def growth(node: Node, facts: Facts) -> float:
 
 def declares_growth(node: Node) -> bool:
     """A transform that is known to make rows larger, such as one that decodes."""
-    operator = node.operator
-    return isinstance(operator, Map) and isinstance(operator.fn, Transform) and operator.fn.larger
+    link = node.operator.link
+    return link is not None and link.transform.larger
+
+
+def _groups(node: Node) -> bool:
+    return node.operator.grouping is not None
+
+
+def _queries(node: Node) -> bool:
+    return node.operator.by_expressions and not node.operator.filters
 
 
 def _written(node: Node, facts: Facts) -> bool:
@@ -117,16 +110,16 @@ class _Below:
         self._bits: dict[int, int] = {}
         masks: dict[int, int] = {}
         for number, node in enumerate(nodes):
-            counted = _written(node, facts) and not isinstance(node.operator, Cache)
+            counted = _written(node, facts) and node.operator.storage is None
             self._bits[id(node)] = 1 << number if counted else 0
             masks[id(node)] = 0
             for child in node.inputs:
                 masks[id(node)] |= masks[id(child)] | self._bits[id(child)]
         self._masks = masks
 
-    def counts(self, kind: Any, counted: _Counts) -> list[int]:
+    def counts(self, kind: _Counts, counted: _Counts) -> list[int]:
         """For each node of a kind, how many of the nodes below it count; the most first."""
-        tops = [n for n in self._nodes if isinstance(n.operator, kind) and self._bits[id(n)]]
+        tops = [n for n in self._nodes if kind(n) and self._bits[id(n)]]
         if not tops:
             return []
         mask = self.mask(counted)
@@ -147,7 +140,7 @@ def _sizes(nodes: list[Node], below: _Below, facts: Facts) -> float:
     """
     total = 0.0
     for shuffle in nodes:
-        if isinstance(shuffle.operator, Shuffle):
+        if moves_rows(shuffle) and batch_rows(shuffle) is None:
             moving = [n for n in below.of(shuffle) if moves_about(n, facts)]
             if facts.profile is None:
                 total += sum(map(declares_growth, moving))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from cedar import graph
 from cedar.graph import Node
 from cedar.operators.base import Schema
-from cedar.operators.cache import Cache
 from cedar.optimizer.edit import is_inserted, only, rebuilt
 from cedar.optimizer.facts import Facts
 
@@ -37,7 +36,7 @@ def restore_order(root: Node, facts: Facts) -> Node:
 def _sees_order(node: Node, child: Node, facts: Facts) -> bool:
     """Also where names get lost, so that none can be put right further up."""
     lost = facts.schemas[id(node)] is None and facts.schemas[id(child)] is not None
-    return lost or node.effects.reads is None or isinstance(node.operator, Cache)
+    return lost or node.effects.reads is None or node.operator.storage is not None
 
 
 def _wanted(found: Schema, written: Schema) -> tuple[str, ...]:

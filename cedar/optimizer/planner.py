@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from cedar import graph
 from cedar.graph import Node
-from cedar.operators.cache import Cache
-from cedar.operators.map import Map
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.commute import is_row_operator, may_swap
 from cedar.optimizer.cost import REMOTE
@@ -192,7 +190,7 @@ class AutoPlanner:
 
     def _why_swapped(self, early: Node, late: Node, facts: Facts) -> str | None:
         """Why ``late``, written above ``early``, may not run below it."""
-        if any(isinstance(n.operator, Cache) and n.operator.where == "auto" for n in (early, late)):
+        if any(n.operator.storage == "auto" for n in (early, late)):
             return None  # what is kept decides no row
         if is_row_operator(late):
             refusal = may_swap(early, late, facts)
@@ -291,7 +289,7 @@ def _known_functions(root: Node) -> bool:
     """No function and no expression of the user's runs, only transforms of this package."""
     operators = [node.operator for node in graph.walk(root)]
     others = [operator for operator in operators if operator.code() or operator.effects().per_row]
-    return all(isinstance(o, Map) and type(o.fn).__module__.startswith("cedar.operators.") for o in others)
+    return all(o.link and type(o.link.transform).__module__.startswith("cedar.operators.") for o in others)
 
 
 def _gain(plan: Prediction | None, there: Prediction) -> float:

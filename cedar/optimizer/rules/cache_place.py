@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from cedar import graph
 from cedar.datasets.base import Read
 from cedar.graph import Node
-from cedar.operators.base import RowOperator
 from cedar.operators.cache import Cache
 from cedar.optimizer.commute import is_row_operator
 from cedar.optimizer.edit import rebuilt
@@ -50,9 +49,9 @@ def cache_place(node: Node, facts: Facts) -> Outcome:
     chain = _chain(node, facts)
     if chain is None:
         return None
-    hints = [n for n in chain if isinstance(n.operator, Cache)]
+    hints = [n for n in chain if n.operator.storage is not None]
     wanted = facts.keeping.wanted and not hints and not _kept_above(node, facts)
-    if not wanted and (len(hints) != 1 or _where(hints[0]) != _AUTO):
+    if not wanted and (len(hints) != 1 or hints[0].operator.storage != _AUTO):
         return None
     return _placed(chain, hints[0] if hints else None, facts, facts.keeping)
 
@@ -62,11 +61,6 @@ def misplaced(facts: Facts) -> int:
     if facts.profile is None or facts.keeping is None or cache_place.__name__ in facts.refused:
         return 0
     return sum(isinstance(cache_place(node, facts), Change) for node in graph.walk(facts.root))
-
-
-def _where(node: Node) -> str:
-    assert isinstance(node.operator, Cache)
-    return node.operator.where
 
 
 def _chain(top: Node, facts: Facts) -> list[Node] | None:
@@ -82,7 +76,7 @@ def _chain(top: Node, facts: Facts) -> list[Node] | None:
 
 def _kept_above(node: Node, facts: Facts) -> bool:
     """Some cache above keeps the rows of the chain already."""
-    caches = (n for n in graph.walk(facts.root) if isinstance(n.operator, Cache))
+    caches = (n for n in graph.walk(facts.root) if n.operator.storage is not None)
     return any(any(below is node for below in graph.walk(cache)) for cache in caches)
 
 
@@ -164,7 +158,6 @@ def _inserted(chain: list[Node], work: list[Node], best: int, facts: Facts, told
 def _stacked(source: Node, nodes: Sequence[Node], facts: Facts) -> Node:
     current = source
     for node in nodes:
-        assert isinstance(node.operator, RowOperator)
         current = node if node.inputs[0] is current else rebuilt(node, (current,), facts)
     return current
 

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
 from cedar.datasets.base import Read
 from cedar.graph import Node
-from cedar.operators.cache import Cache
-from cedar.operators.columns_ops import Drop, Rename
-from cedar.operators.expressions import FilterExpression, Select, WithColumns
-from cedar.operators.filter_function import FilterFunction
-from cedar.operators.flat_map import FlatMap
-from cedar.operators.map import Map
-from cedar.operators.map_batches import MapBatches
-from cedar.operators.pad import Pad
 from cedar.optimizer.commute import is_row_operator, may_skip
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, read_from
-
-_KNOWN = (Drop, Rename, FilterExpression, Select, WithColumns, FilterFunction, FlatMap, Map, MapBatches, Pad)
 
 
 def common(node: Node, facts: Facts) -> Outcome:
@@ -29,7 +16,7 @@ def common(node: Node, facts: Facts) -> Outcome:
     """
     if isinstance(node.operator, Read):
         return _read_twice(node, facts)
-    if not is_row_operator(node) or isinstance(node.operator, Cache):
+    if not is_row_operator(node) or node.operator.storage is not None:
         return None
     below = node.inputs[0]
     if len(facts.consumers[id(below)]) < 2:
@@ -61,36 +48,20 @@ def _read_twice(node: Node, facts: Facts) -> Refusal | None:
 
 def _computed_before(node: Node, facts: Facts) -> Refusal | None:
     """The same function of the same columns, into others: two results, each of which may be changed in place."""
-    operator, current = node.operator, node.inputs[0]
-    while isinstance(operator, Map) and not operator.random and isinstance(current.operator, Map):
-        before = current.operator
-        if not before.written or set(before.written) & set(operator.columns):
+    wanted, current = None if node.effects.random else node.operator.computes(), node.inputs[0]
+    while wanted is not None and (before := current.operator.computes()) is not None:
+        writes = current.effects.writes
+        if not writes or writes & (node.effects.reads or frozenset()):
             break
-        if before.columns == operator.columns and _but_into(operator) == _but_into(before):
+        if before == wanted:
             return Refusal(f"it computes what {facts.label(current)} does: with_columns() gives a result a second name")
         current = current.inputs[0]
     return None
 
 
-def _but_into(operator: Map) -> Any:
-    return tuple(_key(getattr(operator, f.name)) for f in dataclasses.fields(operator) if f.name != "into")
-
-
 def _equal(first: Node, second: Node) -> bool:
-    a, b = first.operator, second.operator
-    if a is b or (type(a) is type(b) and isinstance(a, _KNOWN) and _key(a) == _key(b)):
-        return first.place == second.place
-    return False
-
-
-def _key(value: Any) -> Any:
-    """Stands for an operator: its expressions by content, its functions by identity, with the types of constants."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return tuple(_key(getattr(value, f.name)) for f in dataclasses.fields(value))
-    if hasattr(value, "meta") and hasattr(value.meta, "serialize"):
-        return value.meta.serialize(format="binary")
-    if isinstance(value, tuple):
-        return tuple(map(_key, value))
-    if isinstance(value, str | int | float | bool | None):
-        return type(value), repr(value)
-    return id(value)
+    same = first.operator is second.operator
+    if not same:
+        key = first.operator.merge_key()
+        same = key is not None and key == second.operator.merge_key()
+    return same and first.place == second.place

@@ -5,15 +5,10 @@ from __future__ import annotations
 from cedar import graph
 from cedar.graph import Node
 from cedar.operators.base import Schema
-from cedar.operators.cache import Cache
 from cedar.operators.chains import Chain
-from cedar.operators.concat import Concat
-from cedar.operators.map import Map
-from cedar.operators.mix import Mix
-from cedar.operators.transform import Transform
 from cedar.optimizer.edit import only, rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, downward
-from cedar.optimizer.live import Names, needs_each
+from cedar.optimizer.live import Names, alike, needs_each
 
 
 @downward
@@ -39,12 +34,12 @@ def carried(facts: Facts) -> int:
 def _kept_of(node: Node, facts: Facts) -> list[tuple[str, ...]]:
     """The columns to keep of each input, as ``_kept`` says; nothing where the rule leaves the node alone."""
     effects = node.effects
-    holds = effects.rows == "stream" or isinstance(node.operator, Cache)
+    holds = effects.rows == "stream" or node.operator.storage is not None
     if not node.inputs or not (holds or effects.per_row) or _chained(node):
         return []
     live = needs_each(node, facts.live.get(id(node)), facts.schemas)
     kept = [_kept(facts.schemas[id(child)], names) for child, names in zip(node.inputs, live, strict=True)]
-    if isinstance(node.operator, Concat | Mix) and not all(kept):
+    if alike(node.operator) and not all(kept):
         return []  # its inputs have the same columns
     return kept
 
@@ -61,8 +56,8 @@ def _chained(node: Node) -> bool:
 
 
 def _chain(node: Node) -> Chain | None:
-    fn = node.operator.fn if isinstance(node.operator, Map) else None
-    return fn.chain if isinstance(fn, Transform) else None
+    link = node.operator.link
+    return None if link is None else link.transform.chain
 
 
 def _kept(schema: Schema, live: Names) -> tuple[str, ...]:

@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cedar.graph import Node
-from cedar.operators.base import Operator
-from cedar.operators.batch import Batch
-from cedar.operators.cache import Cache
-from cedar.operators.dedup import Dedup
+from cedar.operators.base import Operator, StreamOperator
 from cedar.operators.dedup_estimate import PAYS
-from cedar.operators.dedup_kernels import unique_reads
-from cedar.operators.shuffle import Shuffle
-from cedar.operators.take import SkipRows, Take
 from cedar.optimizer.commute import is_row_operator
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
-
-_PASSING = (Shuffle, Batch, Take, SkipRows)
 
 
 def dedup_place(node: Node, facts: Facts) -> Outcome:
@@ -25,9 +17,9 @@ def dedup_place(node: Node, facts: Facts) -> Outcome:
 
     It changes no value, so it may stand anywhere; what it passes must leave its features alone, or be such a transform.
     """
-    if not isinstance(node.operator, Dedup) or facts.factors is None:
+    if node.operator.grouping is None or facts.factors is None:
         return None
-    features = _features(node.operator)
+    features = _features(node.operator.grouping)
     way = _way(node, features, facts)
     touching = [(i, n) for i, n in enumerate(way) if _is_once(n.operator, features)]
     if not touching:
@@ -45,9 +37,9 @@ def dedup_place(node: Node, facts: Facts) -> Outcome:
     return Change(moved, facts.label(node), f"below {', '.join(below)}")
 
 
-def _features(operator: Dedup) -> frozenset[str] | None:
+def _features(groups: tuple[tuple[str, ...], ...]) -> frozenset[str] | None:
     """Names of the columns that may be in a group; None where any may be."""
-    return None if operator.groups is None else frozenset(name for group in operator.groups for name in group)
+    return frozenset(name for group in groups for name in group) or None
 
 
 def _way(node: Node, features: frozenset[str] | None, facts: Facts) -> list[Node]:
@@ -62,19 +54,19 @@ def _way(node: Node, features: frozenset[str] | None, facts: Facts) -> list[Node
 
 def _passes(node: Node, features: frozenset[str] | None) -> bool:
     operator, effects = node.operator, node.effects
-    if isinstance(operator, _PASSING):
-        return True
-    if not is_row_operator(node) or isinstance(operator, Cache | Dedup):
+    if isinstance(operator, StreamOperator):
+        return operator.group_aware
+    if not is_row_operator(node) or operator.storage is not None or operator.grouping is not None:
         return False
     if effects.writes is None or effects.rows not in ("1:1", "1:0..1"):
         return False
     apart = not effects.writes if features is None else not effects.writes & features
-    return apart or unique_reads(operator) is not None
+    return apart or operator.unique_reads is not None
 
 
 def _is_once(operator: Operator, features: frozenset[str] | None) -> bool:
     """Whether it is done once for rows that are equal in these features."""
-    reads = unique_reads(operator)
+    reads = operator.unique_reads
     return reads is not None and (features is None or features >= set(reads))
 
 
@@ -95,7 +87,7 @@ def _blocked(node: Node, features: frozenset[str] | None, facts: Facts) -> Refus
 
 def _why_not(passed: Node, node: Node, factors: Mapping[str, float], facts: Facts) -> str:
     """Why a transform should go on seeing every row; empty where it need not."""
-    reads = unique_reads(passed.operator) or ()
+    reads = passed.operator.unique_reads or ()
     factor = min(factors.get(name, 1.0) for name in reads)
     if factor < PAYS:
         return f"rows of {', '.join(map(repr, reads))} repeat {factor:.3g} times, below {PAYS:g}"

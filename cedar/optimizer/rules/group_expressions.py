@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cedar.graph import Node
-from cedar.operators.expressions import FilterExpression, Select, WithColumns
 from cedar.optimizer.commute import is_row_operator, may_swap
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
@@ -17,7 +16,7 @@ def group_expressions(node: Node, facts: Facts) -> Outcome:
 
     The search puts operators where rows are few; between equals, it leaves them as they were written.
     """
-    if facts.profile is None or isinstance(node.operator, FilterExpression) or not _is_query(node):
+    if facts.profile is None or node.operator.filters or not _is_query(node):
         return None
     passed, below = _between(node, facts)
     if not passed or below is None:
@@ -35,7 +34,7 @@ def group_expressions(node: Node, facts: Facts) -> Outcome:
 
 
 def _is_query(node: Node) -> bool:
-    return isinstance(node.operator, WithColumns | Select | FilterExpression) and bool(node.operator.code())
+    return node.operator.by_expressions and bool(node.operator.code())
 
 
 def _between(node: Node, facts: Facts) -> tuple[list[Node], Node | None]:

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from cedar import graph
 from cedar.graph import Node
-from cedar.operators.batch import Batch
-from cedar.operators.cache import Cache
-from cedar.operators.chains import Link
-from cedar.operators.map import Map
-from cedar.operators.shuffle import Shuffle
-from cedar.operators.transform import Transform
-from cedar.optimizer.commute import is_row_operator, may_skip, pads
+from cedar.optimizer.commute import batch_rows, is_row_operator, may_skip, moves_rows, pads
 from cedar.optimizer.edit import is_inserted, rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 from cedar.optimizer.measure import declares_growth, growth
@@ -28,20 +22,20 @@ def late(node: Node, facts: Facts) -> Outcome:
         return None
     if facts.profile is None:
         return _declared(node, below, facts)
-    if isinstance(node.operator, Shuffle | Batch):
+    if moves_rows(node):
         first = _first_grown(below, node, facts)
         if first is not None:
             return _lifted(node, below, first, facts)
-    if isinstance(below.operator, Batch):
+    if batch_rows(below) is not None:
         return _joined(node, below, facts)
-    if isinstance(below.operator, Shuffle) and _movable(node, facts) and _growth(node, node, facts) < _SMALLER:
+    if moves_rows(below) and _movable(node, facts) and _growth(node, node, facts) < _SMALLER:
         return _sunk(node, below, facts)
     return None
 
 
 def _declared(stream: Node, below: Node, facts: Facts) -> Outcome:
     """Before anything is measured: what decodes, and what follows it, moves above a batch."""
-    if not isinstance(stream.operator, Shuffle | Batch):
+    if not moves_rows(stream):
         return None
     current = below
     while _movable(current, facts) and _held(current, stream, facts) is None and _shared(current, facts) is None:
@@ -81,17 +75,15 @@ def _joined(node: Node, batch: Node, facts: Facts) -> Outcome:
 
 
 def _one_kernel(below: Node, above: Node) -> bool:
-    one, other = below.operator, above.operator
-    if not (isinstance(one, Map) and isinstance(other, Map)):
+    one, other = below.operator.link, above.operator.link
+    chain = None if one is None else one.transform.chain
+    if one is None or other is None or chain is None:
         return False
-    if not (isinstance(one.fn, Transform) and isinstance(other.fn, Transform)) or one.fn.chain is None:
-        return False
-    links = [Link(map_.fn, map_.columns, map_.written) for map_ in (one, other) if isinstance(map_.fn, Transform)]
-    return one.fn.chain is other.fn.chain and one.fn.chain.joins(links[:1], links[1])
+    return other.transform.chain is chain and chain.joins([one], other)
 
 
 def _movable(node: Node, facts: Facts) -> bool:
-    movable = is_row_operator(node) and not isinstance(node.operator, Cache) and not is_inserted(node, facts)
+    movable = is_row_operator(node) and node.operator.storage is None and not is_inserted(node, facts)
     return movable and node.effects.rows == "1:1"
 
 
@@ -109,7 +101,7 @@ def _pays(node: Node, top: Node, stream: Node, facts: Facts) -> bool:
     before, after = facts.figures(node), facts.figures(top)
     if before is None or after is None:
         return False
-    rows = stream.operator.size if isinstance(stream.operator, Batch) else _TASK_ROWS
+    rows = batch_rows(stream) or _TASK_ROWS
     return (after.bytes_out - before.bytes_in) * rows > _TASK_BYTES
 
 
@@ -160,8 +152,8 @@ def _reason(moving: Node, stream: Node, facts: Facts) -> str | None:
 
 def _held(moving: Node, stream: Node, facts: Facts) -> str | None:
     """What keeps an operator on its side of ``stream``."""
-    operator, writes = stream.operator, moving.effects.writes
-    if isinstance(operator, Shuffle) and operator.by is not None and (writes is None or operator.by in writes):
+    reads, writes = stream.effects.reads, moving.effects.writes
+    if reads is None or (reads and (writes is None or reads & writes)):
         return f"{facts.label(stream)} groups rows by what it may write"
     return "it may skip rows" if may_skip(moving, facts) else None
 
@@ -170,7 +162,7 @@ def _fixed(stream: Node, facts: Facts) -> str | None:
     """What keeps every operator on its side of ``stream``."""
     if pads(stream):
         return f"{facts.label(stream)} fills batches up, and it would see what they are filled with"
-    if isinstance(stream.operator, Batch):
+    if batch_rows(stream) is not None:
         skipping = next((n for n in graph.walk(stream) if n.inputs and may_skip(n, facts)), None)
         if skipping is not None or any(facts.skips(source) for source in graph.sources(stream)):
             return "rows may be skipped below"

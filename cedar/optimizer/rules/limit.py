@@ -6,26 +6,24 @@ Right above a source it ends the look-ahead: splits behind the last row that is 
 from __future__ import annotations
 
 from cedar.graph import Node
-from cedar.operators.cache import Cache
-from cedar.operators.take import Take
-from cedar.optimizer.commute import is_row_operator, may_skip, pads
+from cedar.optimizer.commute import first, is_row_operator, may_skip, pads
 from cedar.optimizer.edit import is_inserted, rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 
 
 def limit(node: Node, facts: Facts) -> Outcome:
     """``take`` goes below operators that give a row for each row."""
-    if not isinstance(node.operator, Take):
+    if first(node) is None:
         return None
     passed: list[Node] = []
     current, refused = node.inputs[0], None
-    while is_row_operator(current) and not isinstance(current.operator, Cache):
+    while is_row_operator(current) and current.operator.storage is None:
         refused = _reason(current, facts)
         if refused is not None:
             break
         passed.append(current)
         current = current.inputs[0]
-    if refused is None and isinstance(current.operator, Take):
+    if refused is None and first(current) is not None:
         refused = f"{facts.label(current)} counts rows, too, and states hold how far each of the two is"
     while passed and is_inserted(passed[-1], facts):
         passed.pop()  # a selection of the optimizer's computes nothing: below it, nothing is gained

@@ -6,11 +6,6 @@ from cedar import graph
 from cedar.datasets.base import Read
 from cedar.graph import Node
 from cedar.operators.base import RowOperator, StreamOperator
-from cedar.operators.concat import Concat
-from cedar.operators.expressions import FilterExpression
-from cedar.operators.filter_function import FilterFunction
-from cedar.operators.mix import Mix
-from cedar.operators.shuffle import Shuffle
 from cedar.optimizer.commute import is_row_operator, may_skip, may_swap
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
@@ -20,12 +15,12 @@ _GAIN = 0.95  # a function filter moves where the chain then costs less than thi
 
 def push_filter(node: Node, facts: Facts) -> Outcome:
     """A filter by expression goes as far down as it may; one by a function only as far as measured costs tell."""
-    if isinstance(node.operator, FilterExpression):
+    if node.operator.condition is not None:
         passed, refused = _below(node, facts)
-        while passed and isinstance(passed[-1].operator, FilterExpression):
+        while passed and passed[-1].operator.condition is not None:
             passed.pop()  # which of two filters comes first is a matter of costs
         return _moved(node, passed, facts) if passed else _through(node, refused, facts)
-    if isinstance(node.operator, FilterFunction):
+    if node.operator.filters:
         return _by_cost(node, facts)
     return None
 
@@ -62,7 +57,7 @@ def _moved(node: Node, passed: list[Node], facts: Facts) -> Change:
 
 def _through(node: Node, refused: Refusal | None, facts: Facts) -> Outcome:
     below = node.inputs[0]
-    while isinstance(below.operator, FilterExpression) and refused is None:
+    while below.operator.condition is not None and refused is None:
         below = below.inputs[0]
     if refused is not None or isinstance(below.operator, Read):
         return refused
@@ -73,32 +68,29 @@ def _through(node: Node, refused: Refusal | None, facts: Facts) -> Outcome:
     if reason is not None:
         return Refusal(reason)
     inputs = tuple(rebuilt(node, (child,), facts) for child in below.inputs)
-    how = "into every input of concat" if isinstance(below.operator, Concat) else f"below {facts.label(below)}"
+    how = f"into every input of {facts.label(below)}" if len(below.inputs) > 1 else f"below {facts.label(below)}"
     return Change(rebuilt(below, inputs, facts), facts.label(node), how)
 
 
 def _reason(node: Node, below: Node, facts: Facts) -> str | None:
     """Why the rows of ``below`` cannot be filtered before it."""
     operator, label = below.operator, facts.label(below)
-    if isinstance(operator, Mix):
-        return f"{label} counts rows: how many came before decides which input is next"
-    if not isinstance(operator, Shuffle | Concat):
-        return f"{label} counts rows"
+    assert isinstance(operator, StreamOperator)
+    if operator.counts_rows is not None:
+        return f"{label} {operator.counts_rows}"
     shared = _shared(below, facts)
     if shared is not None:
         return shared.reason
     if may_skip(node, facts):
         return f"it may skip rows, which are told apart by what is below {label}"
-    if isinstance(operator, Shuffle):
-        if operator.by is not None and operator.interleave > 1:
-            return f"{label} deals rows out in turns, and counts them"
+    if operator.windowed:
         counts = _counted(below.inputs)
         if counts is not None:
             return f"{label} has windows of the rows of {facts.label(counts)}"
     elif any(facts.streams(source) for source in graph.sources(below)):
         return "inputs are read from their beginning, and a shuffle above would count their rows"
     above = _windowed_above(node, facts)
-    if above is not None and (isinstance(operator, Shuffle) or _counted(below.inputs) is not None):
+    if above is not None and (operator.windowed or _counted(below.inputs) is not None):
         return f"{facts.label(above)} has windows of the rows of {label}"
     return None
 
@@ -118,14 +110,13 @@ def _windowed_above(node: Node, facts: Facts) -> Node | None:
 def _counted(inputs: tuple[Node, ...]) -> Node | None:
     """What keeps a shuffle from taking its windows from the sources: it has them of so many rows then."""
     inner = [n for node in inputs for n in graph.walk(node)]
-    streams = (n for n in inner if isinstance(n.operator, StreamOperator) and not isinstance(n.operator, Concat))
+    streams = (n for n in inner if isinstance(n.operator, StreamOperator) and not n.operator.keeps_windows)
     return next(streams, None) or _sized(inner)
 
 
 def _sized(nodes: list[Node]) -> Node | None:
     """A function that sees exactly so many rows."""
-    rows = (n for n in nodes if isinstance(n.operator, RowOperator))
-    return next((n for n in rows if getattr(n.operator, "size", None)), None)
+    return next((n for n in nodes if n.operator.exact_rows is not None), None)
 
 
 # ---- by cost ---------------------------------------------------------------------------------------------------------
@@ -143,7 +134,7 @@ def _by_cost(node: Node, facts: Facts) -> Outcome:
         return Refusal("nothing was measured of what is below it")
     limit = least * _GAIN
     for count in range(1, len(passed) + 1):
-        if isinstance(passed[count - 1].operator, FilterExpression):
+        if passed[count - 1].operator.condition is not None:
             continue  # which would come back below; which of two filters comes first is for the search
         order = [*reversed(passed[count:]), node, *reversed(passed[:count])]
         cost = _cost(order, facts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from cedar.datasets.base import Read
 from cedar.graph import Node
-from cedar.operators.expressions import FilterExpression
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 from cedar.plan.scan import Scan
@@ -13,7 +12,7 @@ from cedar.plan.scan import Scan
 def scan_filter(node: Node, facts: Facts) -> Outcome:
     """Filters by expression, where the source can read some columns before others."""
     below = node.inputs[0] if node.inputs else None
-    if below is None or not isinstance(node.operator, FilterExpression) or not isinstance(below.operator, Read):
+    if below is None or node.operator.condition is None or not isinstance(below.operator, Read):
         return None
     if not callable(getattr(below.operator.source, "select", None)):
         return None

@@ -1,0 +1,30 @@
+"""Merging: when two operators compute the same."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Hashable
+from typing import Any
+
+
+def by_content(operator: Any, but: Container[str] = ()) -> Hashable:
+    """Stands for a dataclass: its expressions by content, its functions by identity, with the types of constants.
+
+    Args:
+        but: names of fields that do not count.
+    """
+    return type(operator), tuple(
+        _key(getattr(operator, f.name)) for f in dataclasses.fields(operator) if f.name not in but
+    )
+
+
+def _key(value: Any) -> Hashable:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return tuple(_key(getattr(value, f.name)) for f in dataclasses.fields(value))
+    if hasattr(value, "meta") and hasattr(value.meta, "serialize"):
+        return value.meta.serialize(format="binary")  # type: ignore[no-any-return]
+    if isinstance(value, tuple):
+        return tuple(map(_key, value))
+    if isinstance(value, str | int | float | bool | None):
+        return type(value), repr(value)
+    return id(value)
