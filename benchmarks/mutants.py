@@ -120,7 +120,8 @@ def mutated(mutant: Mutant) -> Iterator[None]:
     for each in classes:
         owner = getattr(owner, each)
     original = inspect.unwrap(owner.__dict__[name])
-    source = textwrap.dedent(inspect.getsource(original))
+    function: Any = original.fget if isinstance(original, property) else original
+    source = textwrap.dedent(inspect.getsource(function))
     if classes:  # what stands outside its class does not know it
         source = source.replace("super()", f"super({classes[-1]}, self)")
     assert source.count(mutant.old) == 1, f"{mutant.name}: the line is not there"

@@ -13,7 +13,7 @@ CHOSEN = {
     "limit._reason: a guard dropped: operators that change counts": "take behind rows made",
     "push_filter._below: a guard dropped: operators commute": "a filter on what was made",
     "push_filter._reason: a guard dropped: operators that count rows": "take and skip",
-    "push_filter._reason: a guard dropped: groups in turns": "shuffle by",
+    "shuffle.Shuffle.counts_rows: a guard dropped: groups in turns": "shuffle by",
     "push_filter._reason: a guard dropped: windows above": "two shuffles",
     "push_filter._through: one input of a concat alone": "concat",
     "push_filter._moved: an operator lost": "filters and functions",
