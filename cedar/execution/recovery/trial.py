@@ -228,12 +228,12 @@ class _Trial:
         if run is None:
             return None
         fell, together = self.deaths[-1], [*order[run - 1 :: -1], *tail]  # as they were worked on
-        key = self._irreplaceable(together, order[run:])
-        if key is None:
+        guilty = self._irreplaceable(together, order[run:])
+        if guilty is None:
             return None
         shown = together.index(fell.mark.key) if fell.mark is not None and fell.mark.key in together else run - 1
-        behind = max(shown - together.index(key), 0)
-        return Verdict(self._blamed(set(together), key, fell, behind), behind)
+        behind = max(shown - together.index(guilty), 0)
+        return Verdict(self._blamed(set(together), guilty, fell, behind), behind)
 
     def _irreplaceable(self, together: list[Key], earlier: list[Key]) -> Key | None:
         """The row that others cannot stand in for, of rows that end a child together.
