@@ -65,7 +65,7 @@ class Binding:
         self._samples: dict[tuple[int, int], Block] = {}
         self._splits: dict[int, tuple[Split, ...]] = {}
         self._terms = Terms(on_error)
-        self._lowered: deque[tuple[Physical, str]] = deque(maxlen=_LOWERED)
+        self._lowered: deque[tuple[Physical, bool]] = deque(maxlen=_LOWERED)
         self._draws = _draw_seeds(self.nodes)
         self.schemas = graph.schemas(root)
         self.batched = graph.batched(root)
@@ -120,14 +120,19 @@ class Binding:
                 rows, size = rows + 1, size + given
         return size / rows if rows and size else 1024.0
 
-    def lowered(self, root: Node, executor: str = "threads", workers: Callable[[str], int] = lambda _: 1) -> Physical:
-        """The physical plan of a graph of this pipeline, made once for all epochs that run it."""
+    def lowered(self, root: Node, executor: str = "", workers: Callable[[str], int] = lambda _: 1) -> Physical:
+        """The physical plan of a graph of this pipeline, verified; made once for all epochs that run it.
+
+        Raises:
+            PlanError: it does not do the work of the pipeline as written.
+        """
+        far = executor == "dask"  # any other executor has the same stages
         for physical, ran in self._lowered:
-            if physical.root is root and ran == executor:
+            if physical.root is root and ran == far:
                 return physical
         physical = lower(root, Choice(executor, workers, self.on_error, self.splits), self.root)
         verify(physical, physical if root is self.root else self.lowered(self.root, executor, workers))
-        self._lowered.append((physical, executor))
+        self._lowered.append((physical, far))
         return physical
 
     def proves(self, root: Node) -> bool:

@@ -32,6 +32,8 @@ from cedar.operators.base import Env, Operator, RowOperator, StreamOperator
 from cedar.operators.cache import Cache
 from cedar.operators.map import Map
 from cedar.plan.data import Plan
+from cedar.plan.lower import works
+from cedar.plan.physical import Physical
 from cedar.plan.planner import Difference
 from cedar.skip import Skip
 from cedar.stream import Piece
@@ -224,7 +226,7 @@ class _Check:
 
     def written(self) -> list[list[Block]]:
         """What the pipeline as written gives: the units of each rank and epoch."""
-        return self._run(self._bound(self._twins().written()), None)[0]
+        return self._run(self._bound(self._twins().written()))[0]
 
     def _bound(self, root: Node, on_error: Skip | None = None) -> Binding:
         apart = self.binding.apart if self.functions else None
@@ -251,7 +253,7 @@ class _Check:
         """Leaves out the rows that fail; False where none is found."""
         found: dict[int, set[int]] = {}
         most = max(_MOST_ROWS, *_ROWS)  # all at once: each round tries failing rows one by one
-        for run in self._run(self._bound(self._twins().written(), Skip()), None, most)[0]:
+        for run in self._run(self._bound(self._twins().written(), Skip()), most=most)[0]:
             for block in run:
                 for slot in block.dead:
                     found.setdefault(block.keys.ref(slot).source, set()).add(int(block.keys.row[slot]))
@@ -283,13 +285,21 @@ class _Check:
         pairs = zip(done, written, strict=True)
         return next((found for pair in pairs if (found := compared(*pair, batched)) is not None), None)
 
-    def _run(self, binding: Binding, root: Node | None, most: int = _MOST_ROWS) -> tuple[list[list[Block]], int]:
+    def _run(self, binding: Binding, root: Node | None = None, most: int = _MOST_ROWS) -> tuple[list[list[Block]], int]:
+        """The units of each rank and epoch, and how many blocks fell back to the order as written.
+
+        Args:
+            root: the plan's twin: it runs in the stages of the plan itself.
+        """
+        physical = self.binding.lowered(self.binding.root if root is None else self.plan.root)
+        nodes = tuple(graph.walk(root or binding.root))
+        physical = Physical(works(nodes, binding.root, binding.on_error), physical.stages, nodes)
         store, metrics = Store(), Metrics()
         found = []
         for rank, world in self._ranks:
             for epoch in self._epochs:
                 tasks = Tasks(self._runner, dataclasses.replace(self._env, epoch=epoch), metrics)
-                compiler = Compiler(binding.lowered(root or binding.root), binding, tasks, store)
+                compiler = Compiler(physical, binding, tasks, store)
                 share = Share(rank, world, least_run(binding), last_mode(binding.root))
                 found.append(_units(compiler, share, most, self.going))
         return found, metrics.fell_back

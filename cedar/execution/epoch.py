@@ -51,6 +51,7 @@ class Job:
     metrics: Metrics
     plans: Plans
     limits: Limits = field(default_factory=Limits.of_environment)  # of what a task holds
+    counts: dict[str, Count] = field(default_factory=dict)  # units of an epoch, of which several ask
 
     def streams(
         self,
@@ -129,9 +130,14 @@ class DataEpoch:
         """How many units are still to come on this rank, where that is known."""
         if self._lanes is not None:
             return None
-        _, dealt = self._job.streams(self._runner, self.epoch, self._history, dry=True)
+        job, key = self._job, repr((self.epoch, self._job.rank.rank, self._history))
+        count = job.counts.get(key, -1)
+        if count == -1:
+            count = job.streams(self._runner, self.epoch, self._history, dry=True)[1].count
+            job.counts.clear()
+            job.counts[key] = count
         taken = 0 if self._deal is None else self._deal[0][0] + self._deal[1]
-        return None if dealt.count is None else dealt.count - taken
+        return None if count is None else count - taken
 
     def pieces(self) -> Iterator[Piece]:
         """The pieces of this rank, in order. ``delivered`` must be called for what was handed over."""
