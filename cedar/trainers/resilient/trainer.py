@@ -258,7 +258,8 @@ class Trainer:
         number = self.epoch.number
         wanted = self.board.count(f"pause/{number}", 0) > 0
         if self.board.first(f"gate/{number}/{self.step}", "pause" if wanted else "go") == "pause":
-            self._validate()
+            if self.pending is not None and self.pending.state.version < self.step:  # else others must take it first
+                self._validate()
             self.board.count(f"paused/{number}")
             self.idle(self.waiting)
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedar.trainers.resilient.executor import Executor, Fifo, FifoTransport, Kept, Lost, Waiting
+from cedar.trainers.resilient.executor import Executor, Kept, Lost, StrictNetwork, StrictTransport, Waiting
 from cedar.trainers.resilient.model import Signature
 from cedar.trainers.resilient.planner import Problem, one_f_one_b, plan, zero_bubble
 from cedar.trainers.resilient.schedule import Worker, grid, validate
@@ -116,8 +116,8 @@ def test_without_logs_or_with_other_routes_work_is_forgotten() -> None:
 
 
 def test_a_message_of_another_shape_is_told() -> None:
-    fifo, waiting = Fifo(), Waiting(0, lambda: 0, 5)
-    one, two = (FifoTransport(fifo, worker, waiting) for worker in (Worker(0, 0), Worker(1, 0)))
+    fifo, waiting = StrictNetwork(), Waiting(0, lambda: 0, 5)
+    one, two = (StrictTransport(fifo, worker, waiting) for worker in (Worker(0, 0), Worker(1, 0)))
     one.send(Worker(1, 0), torch.zeros(2))
     two.expect(Worker(0, 0), (3,), torch.float32)
     with pytest.raises(Lost, match=r"expected \[3\]"):
@@ -126,9 +126,9 @@ def test_a_message_of_another_shape_is_told() -> None:
 
 def test_unequal_stages_are_told_before_anything_is_sent() -> None:
     schedule = plan(Problem(2, 1, 1)).schedule
-    worker, fifo, mine = Worker(0, 0), Fifo(), engine(0)
+    worker, fifo, mine = Worker(0, 0), StrictNetwork(), engine(0)
     mine.outputs = Signature((3, 5, 8), torch.float32)
-    executor = Executor(worker, mine, FifoTransport(fifo, worker, Waiting(0, lambda: 0, 5)), Tokens())
+    executor = Executor(worker, mine, StrictTransport(fifo, worker, Waiting(0, lambda: 0, 5)), Tokens())
     with pytest.raises(Lost, match="must give activations of one shape"):
         executor.run(schedule, 0, Kept(0))
     assert not fifo.log
@@ -136,7 +136,7 @@ def test_unequal_stages_are_told_before_anything_is_sent() -> None:
 
 def test_a_wait_has_an_end() -> None:
     waiting = Waiting(0, lambda: 0, patience=0.05)
-    transport = FifoTransport(Fifo(), Worker(1, 0), waiting)
+    transport = StrictTransport(StrictNetwork(), Worker(1, 0), waiting)
     transport.expect(Worker(0, 0), (1,), torch.float32)
     with pytest.raises(Lost, match="waited"):
         transport.receive(Worker(0, 0))

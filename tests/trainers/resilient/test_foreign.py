@@ -114,6 +114,12 @@ def test_a_death_among_foreign_stages_changes_no_bit(seed: int) -> None:
     assert found == {worker: expected[worker] for worker in found}, kill
 
 
+def test_who_joins_while_stages_are_ahead_holds_nobody_up() -> None:
+    """They waited for the norm of a stage that waited for them: until their patience was over."""
+    crew = Crew(job(stages=3, tied=False, mode="staggered"), {Worker(0, 1): (0, 12)}, rejoin=True)
+    assert crew.run() == whole(0.0)
+
+
 def test_what_cannot_be_trained_is_told() -> None:
     with pytest.raises(CedarError, match="a batch of 9 rows cannot be cut into 2 x 4 micro-batches"):
         _ = ResilientPipeline(modules(), functional.cross_entropy, batch, batch=9).rows

@@ -1,4 +1,4 @@
-"""A grid of trainers in threads of this process, on the strict FIFO transport, with failures at chosen instructions."""
+"""A grid of trainers in threads of this process, on the strict transport, with failures at chosen instructions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
-from cedar.trainers.resilient.executor import Executor, Fifo, FifoTransport, Kept, Result, Waiting
+from cedar.trainers.resilient.executor import Executor, Kept, Result, StrictNetwork, StrictTransport, Waiting
 from cedar.trainers.resilient.job import Job
 from cedar.trainers.resilient.model import AdamW, Engine, Stage, State, Transformer, token_loss
 from cedar.trainers.resilient.schedule import Instruction, Schedule, Worker, grid
@@ -96,13 +96,13 @@ def engine(stage: int, stages: int = 2, model: Transformer = MODEL, **more: Any)
 
 def once(schedule: Schedule, model: Transformer = MODEL, kept: Mapping[Worker, Kept] | None = None, **more: Any) -> Any:
     """Carry a schedule out once; each worker's result, and the network."""
-    fifo = Fifo()
+    fifo = StrictNetwork()
     found: dict[Worker, Result] = {}
     errors: list[BaseException] = []
 
     def work(worker: Worker) -> None:
         try:
-            transport = FifoTransport(fifo, worker, Waiting(0, lambda: len(errors), 60))
+            transport = StrictTransport(fifo, worker, Waiting(0, lambda: len(errors), 60))
             mine = engine(worker.stage, schedule.stages, model)
             executor = Executor(worker, mine, transport, Tokens(), **more)
             found[worker] = executor.run(schedule, 0, kept[worker] if kept else Kept(0))
@@ -219,10 +219,10 @@ class Crew:
             if self.generation == 1 << 30 or (kill is not None and at >= 0 and (step, at) >= kill):
                 raise Killed
 
-        def connect(epoch: Epoch, waiting: Waiting) -> FifoTransport:
+        def connect(epoch: Epoch, waiting: Waiting) -> StrictTransport:
             with self.lock:
-                fifo = self.fifos.setdefault(epoch.number, Fifo())
-            return FifoTransport(fifo, worker, waiting)
+                fifo = self.fifos.setdefault(epoch.number, StrictNetwork())
+            return StrictTransport(fifo, worker, waiting)
 
         def work() -> None:
             trainer = self.trainers[worker] = Trainer(

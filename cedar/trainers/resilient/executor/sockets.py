@@ -19,15 +19,14 @@ import torch
 
 from cedar.trainers.common import links
 from cedar.trainers.resilient.control.board import Board
-from cedar.trainers.resilient.executor.transport import Lost
+from cedar.trainers.resilient.executor.lanes import LaneTransport
 from cedar.trainers.resilient.executor.waiting import Waiting
 from cedar.trainers.resilient.schedule import Worker
 
-_AHEAD = 2  # messages received before they are asked for, from each worker
 _LOOK = 0.002  # seconds between two looks for where another worker listens
 
 
-class SocketTransport:
+class SocketTransport(LaneTransport):
     """One worker's end of a generation's connections.
 
     Args:
@@ -43,10 +42,8 @@ class SocketTransport:
     def __init__(
         self, board: Board, host: str, key: bytes, members: Sequence[Worker], me: Worker, waiting: Waiting, prefix: str
     ) -> None:
-        self.board, self.key, self.me, self.waiting, self.prefix = board, key, me, waiting, prefix
-        self._out: dict[Worker, _Lane] = {}
-        self._in: dict[Worker, _Lane] = {}
-        self._closed = False
+        super().__init__(me, waiting)
+        self.board, self.key, self.prefix = board, key, prefix
         self._links: list[socket.socket] = []
         self._arrived: dict[Worker, queue.SimpleQueue[socket.socket | None]] = {
             worker: queue.SimpleQueue() for worker in members
@@ -55,48 +52,10 @@ class SocketTransport:
         threading.Thread(target=self._accept, name="connections", daemon=True).start()
         board.put(f"{prefix}/{me}", self._listener.getsockname()[:2])
 
-    def send(self, to: Worker, message: torch.Tensor) -> None:
-        if to not in self._out:
-            self._out[to] = _Lane(self._sending(to), f"to {to}")
-        self._out[to].orders.put(message.detach())
-
-    def expect(self, source: Worker, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        if source not in self._in:
-            self._in[source] = _Lane(self._receiving(source), f"from {source}")
-        self._in[source].orders.put((shape, dtype))
-
-    def receive(self, source: Worker) -> torch.Tensor:
-        lane = self._in[source]
-        found: list[Any] = []
-
-        def ready(seconds: float) -> bool:
-            try:
-                found.append(lane.results.get(timeout=seconds))
-            except queue.Empty:
-                return False
-            return True
-
-        self.waiting.until(ready, f"a message from {source}")
-        if isinstance(found[0], BaseException):
-            self.waiting.check()
-            raise Lost(f"{self.me} lost the connection to {source}: {found[0]}") from found[0]
-        message: torch.Tensor = found[0]
-        return message
-
-    def warm_up(self, others: Sequence[Worker]) -> None:
-        """Send a first message to each of them, and wait for theirs: connections are made by their first use."""
-        for other in others:
-            self.expect(other, (1,), torch.float32)
-            self.send(other, torch.zeros(1))
-        for other in others:
-            self.receive(other)
-
     def close(self) -> None:
         """Shut all connections, which ends the threads that wait in them."""
-        self._closed = True
+        super().close()
         links.shut(self._listener)
-        for lane in (*self._out.values(), *self._in.values()):
-            lane.close()
         for arrived in self._arrived.values():
             arrived.put(None)
         for link in list(self._links):
@@ -136,7 +95,7 @@ class SocketTransport:
         def send(message: torch.Tensor) -> None:
             if not link:
                 link.append(self._dial(to))
-            link[0].sendall(_bytes(message.contiguous()))
+            link[0].sendall(_bytes(message.cpu().contiguous()))
 
         return send
 
@@ -156,36 +115,6 @@ class SocketTransport:
 
 
 def _bytes(message: torch.Tensor) -> memoryview:
-    """The memory of a tensor that lies in one piece."""
+    """The memory of a tensor that lies in one piece, on the CPU."""
     plain: Any = message.reshape(-1).view(torch.uint8).numpy()
     return memoryview(plain)
-
-
-class _Lane:
-    """A thread that does its orders one after the other."""
-
-    def __init__(self, work: Callable[[Any], Any], name: str) -> None:
-        self.orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.results: queue.Queue[Any] = queue.Queue(_AHEAD)
-        self._work, self._keeps = work, name.startswith("from")
-        self._closed = False
-        threading.Thread(target=self._run, name=f"messages {name}", daemon=True).start()
-
-    def close(self) -> None:
-        """Let the thread end: at once where it waits for an order, or to be rid of a result."""
-        self._closed = True
-        self.orders.put(None)
-        with suppress(queue.Empty):
-            while True:
-                self.results.get_nowait()
-
-    def _run(self) -> None:
-        while (order := self.orders.get()) is not None and not self._closed:
-            try:
-                result = self._work(order)
-            except Exception as error:  # noqa: BLE001 - told to the one who receives; a sender's peer is seen to be gone
-                result = error
-            if self._keeps and not self._closed:
-                self.results.put(result)
-            if isinstance(result, BaseException):
-                return

@@ -1,4 +1,15 @@
-"""What an executor needs of a network. The order of messages between two workers is all that tells them apart."""
+"""What an executor needs of a network: the rules that NCCL's point-to-point calls have, too.
+
+1. There are no tags. Messages from one worker to another are one ordered queue: the n-th receive gets the n-th send.
+2. Each ordered pair has a queue, and a thread or stream, of its own: a queue that waits holds up no other.
+3. A message is sent when its receiver has a buffer for it; until then it must not change. Announced receives get
+   buffers in their order, a few of each queue at a time: what is announced ahead of computing blocks nothing.
+4. Shape and dtype are told by the receiver.
+5. ``close`` gives up everything at once, and so does a newer generation: nobody waits for the dead.
+
+``StrictTransport`` holds others to these rules, in one process; ``SocketTransport`` is what runs use;
+``GroupTransport`` is torch.distributed, NCCL or gloo.
+"""
 
 from __future__ import annotations
 
@@ -36,4 +47,4 @@ class Transport(Protocol):
         """
 
     def close(self) -> None:
-        """Give up everything that is under way."""
+        """Give up everything that is under way: whoever waits in ``receive`` gets Lost, at once."""
