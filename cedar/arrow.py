@@ -7,11 +7,19 @@ needs, and seconds where it happens beside threads that want the GIL.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+
+@lru_cache(maxsize=64)
+def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    """The dtype of a type of numbers."""
+    dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+    return dtype
 
 
 def of_numbers(values: npt.NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
@@ -26,8 +34,7 @@ def of_numbers(values: npt.NDArray[Any], kind: pa.DataType | None = None) -> pa.
         [3, 1]
     """
     kind = pa.int64() if kind is None else kind
-    dtype = np.dtype(kind.to_pandas_dtype())
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values, dtype))])
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values, dtype_of(kind)))])
 
 
 def of_texts(values: Sequence[str] | Sequence[bytes], kind: pa.DataType) -> pa.Array:
@@ -53,7 +60,7 @@ def numbers(array: pa.Array) -> npt.NDArray[Any]:
         >>> numbers(of_numbers(np.array([3, 1]))).tolist()
         [3, 1]
     """
-    kind = np.dtype(array.type.to_pandas_dtype())
+    kind = dtype_of(array.type)
     _, data = array.buffers()
     if data is None or not len(array):
         return np.empty(0, dtype=kind)

@@ -37,6 +37,7 @@ class NoColumn(TypeError):
 # ---- types -----------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1024)
 def canonical_type(kind: pa.DataType) -> pa.DataType:
     """The type that a column of Arrow type ``kind`` has inside a block.
 

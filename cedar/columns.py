@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -142,12 +143,20 @@ def nbytes(column: Column) -> int:
     return int(column.nbytes)
 
 
+@lru_cache(maxsize=1024)
+def _bits(kind: pa.DataType) -> int | None:
+    """Of a value, where all take as many."""
+    fixed = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
+    return int(kind.bit_width) if fixed else None
+
+
 def _array_bytes(array: pa.Array) -> int:
     """As ``array.nbytes``, which lets go of the GIL: beside threads that want it, each time costs milliseconds."""
     kind, rows, buffers_held = array.type, len(array), array.buffers()
     mask = rows // 8 if buffers_held and buffers_held[0] is not None else 0
-    if pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind):
-        return mask + rows * int(kind.bit_width) // 8
+    bits = _bits(kind)
+    if bits is not None:
+        return mask + rows * bits // 8
     if pa.types.is_large_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         if not rows:
             return 0

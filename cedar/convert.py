@@ -7,6 +7,7 @@ shared where the type allows. Nulls that a dtype cannot hold are therefore error
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ from cedar.jagged import JaggedTensor
 
 RowOf: TypeAlias = Callable[[int], int]  # the row of the batch that holds value i of a nested array
 Leaf: TypeAlias = "Callable[[pa.Array, _Place], Any]"
+_How: TypeAlias = "Callable[[pa.Array, _Place, Leaf, Callable[[Any], Any]], Any]"
 
 
 class _Place:
@@ -71,6 +73,8 @@ def to_numpy(column: Column, name: str, keys: Keys | None = None) -> Any:
     """
     if isinstance(column, np.ndarray):
         return column
+    if is_numbers(column.type) and isinstance(column, pa.Array) and not column.null_count:
+        return numbers(column)
     return _convert(plain(column), _Place(name, keys), _numpy_leaf, np.asarray)
 
 
@@ -98,6 +102,8 @@ def to_torch(column: Column, name: str, keys: Keys | None = None) -> Any:
         return list(column) if column.dtype == object else _tensor(column, name)
     from torch.utils.dlpack import from_dlpack
 
+    if is_numbers(column.type) and isinstance(column, pa.Array) and not column.null_count:
+        return from_dlpack(column)
     return _convert(plain(column), _Place(name, keys), _torch_leaf, from_dlpack)
 
 
@@ -136,18 +142,42 @@ def _fixed_lists(values: pa.Array, size: int, rows: int) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(values, size)
 
 
-def _convert(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
-    kind = array.type
+# What is asked of a type is asked of every column of every batch: it is worked out once.
+
+
+@lru_cache(maxsize=1024)
+def is_numbers(kind: pa.DataType) -> bool:
+    """Whole numbers or floats, which lie in memory as NumPy and torch have them."""
+    return bool(pt.is_integer(kind) or pt.is_floating(kind))
+
+
+@lru_cache(maxsize=1024)
+def _how(kind: pa.DataType) -> _How:
+    """What converts arrays of a type."""
     if pt.is_large_list(kind) or pt.is_list(kind):
-        return _jagged(array, place, leaf, share)
+        return _jagged
     if pt.is_fixed_size_list(kind):
-        return _fixed(array, place, leaf, share)
+        return _fixed
     if pt.is_struct(kind):
-        children = zip(kind, array.flatten(), strict=True)
-        return {f.name: _convert(child, place.child(f.name), leaf, share) for f, child in children}
-    if kind != canonical_type(kind):
-        return _convert(as_column(array), place, leaf, share)
+        return _struct
+    return _leaf if kind == canonical_type(kind) else _canonical
+
+
+def _convert(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+    return _how(array.type)(array, place, leaf, share)
+
+
+def _leaf(array: pa.Array, place: _Place, leaf: Leaf, _share: Callable[[Any], Any]) -> Any:
     return leaf(array, place)
+
+
+def _canonical(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+    return _convert(as_column(array), place, leaf, share)
+
+
+def _struct(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+    children = zip(array.type, array.flatten(), strict=True)
+    return {f.name: _convert(child, place.child(f.name), leaf, share) for f, child in children}
 
 
 def _jagged(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> JaggedTensor:

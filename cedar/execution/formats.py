@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from numpy import ndarray
+
 from cedar.block import Block
 from cedar.columns import writeable
 from cedar.errors import CedarError, PipelineError, Site
@@ -42,7 +44,7 @@ class Finish:
     def __call__(self, block: Block, env: Env) -> Block:
         from cedar.convert import to_arrow, to_numpy, to_torch
 
-        own = {name: writeable(column) for name, column in block.columns.items()}
+        own = {n: writeable(column) if isinstance(column, ndarray) else column for n, column in block.columns.items()}
         if self.format == "arrow":
             columns = {name: to_arrow(column, name) for name, column in own.items()}
         else:
