@@ -35,6 +35,7 @@ from cedar.trainers.common import links
 from cedar.trainers.resilient import report, run
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
+from cedar.trainers.resilient.control.protocol import DONE
 from cedar.trainers.resilient.options import (
     DataOptions,
     ModelOptions,
@@ -161,7 +162,7 @@ def _machines(folder: str) -> dict[str, Any]:
             out.readline()
         host, _, port = match[1].rpartition(":")
         board = Board(store.connect(host, int(port), links.read_key(f"{made.run.folder}/{run.KEY}")))
-        while board.take("done/1/4") is None and started[0].poll() is None:
+        while board.take(DONE(1, 4)) is None and started[0].poll() is None:
             time.sleep(0.05)
         os.kill(started[1].pid, signal.SIGKILL)
         started[0].communicate(timeout=300)

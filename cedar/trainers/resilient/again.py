@@ -6,6 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.executor import Transport
 from cedar.trainers.resilient.history import Sources, find_sources
 from cedar.trainers.resilient.replay import expect_logs, replay_step, send_logs
@@ -31,17 +32,17 @@ def recover(trainer: Trainer, versions: dict[Worker, int], transport: Transport)
     job, epoch, waiting, me = trainer.job, trainer.epoch, trainer.waiting, trainer.me
     there = {worker: version for worker, version in versions.items() if worker.stage not in epoch.lost}
     until = min(there.values(), default=0)
-    key = f"logs/{epoch.number}"
     if me in there:
-        trainer.board.put(f"{key}/{me}", trainer.history.told())
+        trainer.board.put(keys.LOGS(epoch.number, me), trainer.history.told())
     names = sorted(there)
-    logs = waiting.poll(partial(trainer.board.take_all, [f"{key}/{worker}" for worker in names]), "the others' logs")
+    wanted = [keys.LOGS(epoch.number, worker) for worker in names]
+    logs = waiting.poll(partial(trainer.board.take_all, wanted), "the others' logs")
     told = dict(zip(names, logs, strict=True))
-    keys = [(replica, number) for replica in range(job.replicas) for number in range(job.micro_batches)]
+    every = [(replica, number) for replica in range(job.replicas) for number in range(job.micro_batches)]
     begin = {stage: min(v for w, v in versions.items() if w.stage == stage) for stage in epoch.lost}
     found = [
         find_sources(
-            told, stage, range(begin[stage], until), stages=job.stages, keys=keys, tied=job.tied,
+            told, stage, range(begin[stage], until), stages=job.stages, keys=every, tied=job.tied,
             staggered=job.mode == "staggered",
         )
         for stage in epoch.lost
@@ -72,7 +73,7 @@ def _do_again(trainer: Trainer, sources: Sources, transport: Transport) -> None:
         trainer.remember(step, kept, result.gradient)
         if me.stage == job.stages - 1 and step + 2 >= sources.steps.stop:  # those who died may not have said so
             trainer.tell_losses(result)
-            trainer.board.first(f"done/{trainer.epoch.line}/{step}", time.time())
+            trainer.board.first(keys.DONE(trainer.epoch.line, step), time.time())
         if step in sources.scales:
             scale = sources.scales[step]
             trainer.history.scaled(step, scale)

@@ -20,7 +20,9 @@ from cedar.trainers.common.checkpoint import (
     write_index,
 )
 from cedar.trainers.common.tensors import Part, Reader, write_parts
+from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.control.protocol import Key
 from cedar.trainers.resilient.model import Layout, State
 from cedar.trainers.resilient.schedule import Worker
 
@@ -116,10 +118,10 @@ class Checkpoints:
             aside, f"stage-{self.me.stage}-{self.me.replica}.safetensors",
             {f"{name}.{kind}": parts[f"{name}.{kind}"] for name in mine for kind in _KINDS},
         )  # fmt: skip
-        key = f"saved/{epoch.number}/{state.version}"
-        self.board.put(f"{key}/{self.me}", told)
-        if self.board.count(key) == len(epoch.members):
-            self._name(path, aside, state, [f"{key}/{worker}" for worker in epoch.members])
+        number, version = epoch.number, state.version
+        self.board.put(keys.SAVED_PART(number, version, self.me), told)
+        if self.board.count(keys.SAVED(number, version)) == len(epoch.members):
+            self._name(path, aside, state, [keys.SAVED_PART(number, version, worker) for worker in epoch.members])
 
     def _share(self, epoch: Epoch) -> list[str]:
         """The parameters that this worker writes; a shared table belongs to the first stage."""
@@ -129,14 +131,14 @@ class Checkpoints:
             names = names[1:]
         return names[peers.index(self.me) :: len(peers)]
 
-    def _name(self, path: str, aside: str, state: State, keys: list[str]) -> None:
-        told = self.board.take_all(keys)
+    def _name(self, path: str, aside: str, state: State, parts: list[Key[list[Any]]]) -> None:
+        told = self.board.take_all(parts)
         assert told is not None, "all have put what they wrote before they counted"
         about = {"step": state.version, "updates": state.updates, **self.about}
         write_index(aside, about, [line for lines in told for line in lines])
         rename_whole(aside, path, self.keep)
-        self.board.put("persisted", state.version)  # logs from before are not needed any more
-        self.board.forget(*keys)
+        self.board.put(keys.PERSISTED(), state.version)  # logs from before are not needed any more
+        self.board.forget(*parts)
         for name in os.listdir(self.folder):  # what generations that have ended began
             begun, part, _ = name.partition(".part-")
             if part and NAME.fullmatch(begun) and begun <= os.path.basename(path):

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.executor import Executor
 from cedar.trainers.resilient.executor.run import Done
@@ -36,7 +37,7 @@ class Told:
         if self._steps == WARM:
             self._executor.records = []
         elif self._steps == WARM + LOOK:
-            board.put(f"durations/{me}", [_plain(done) for done in self._executor.records or []])
+            board.put(keys.DURATIONS(me), [_plain(done) for done in self._executor.records or []])
             self._executor.records, self._done = None, True
 
 
@@ -52,7 +53,7 @@ def measured(board: Board, members: Collection[Worker], schedule: Schedule) -> D
         members: who is alive.
         schedule: any of the run's: it says who meets.
     """
-    plain = board.take_all([f"durations/{worker}" for worker in members])
+    plain = board.take_all([keys.DURATIONS(worker) for worker in members])
     if plain is None:
         return None
     told = {

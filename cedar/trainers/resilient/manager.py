@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.lead import Lead
 from cedar.trainers.resilient.durations import LOOK, WARM, measured
@@ -44,7 +45,7 @@ class Manager:
                 recent = [when for _, when, _ in steps][max(self._begun, len(steps) - LOOK - 1) :]
                 self._whole = [b - a for a, b in pairwise(recent)]
                 self.planning.learn(found, self.connect)
-        if not self.chief.plans and self.planning.durations is not None and self.board.take("plans"):
+        if not self.chief.plans and self.planning.durations is not None and (self.board.take(keys.PLANS()) or 0) > 0:
             self.chief.plans = 1  # from the next generation on
         if len(steps) > self._begun:  # the generation has got over its beginning
             self.planning.prepare(self._generation, self.chief.plans, self.connect)
@@ -68,7 +69,7 @@ class Manager:
         found = []
         for event in self.chief.events:
             for worker in self.chief.members:
-                times = self.board.take(f"recovery/{event.generation}/{worker}")
+                times = self.board.take(keys.RECOVERY(event.generation, worker))
                 if times is not None and event.what != "start":
                     found.append(times["redo"] - event.decided)
         return 2 * statistics.median(found) if found else _PAUSE

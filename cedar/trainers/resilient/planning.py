@@ -19,7 +19,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from cedar.trainers.common import launch
+from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.control.protocol import Key
 from cedar.trainers.resilient.executor import Waiting
 from cedar.trainers.resilient.planner import Change, Plan, Problem, ahead, fitted, keep, moves, plan
 from cedar.trainers.resilient.schedule import Costs, Schedule, Worker, from_plain, grid, to_plain
@@ -70,7 +72,7 @@ def schedule_of(
     whole = problem_of(frozenset(), costs)
     dead = epoch.dead(grid(whole.stages, whole.replicas))
     failed = epoch.detected > 0 or epoch.lost
-    plain = None if failed else board.take(f"plan/{epoch.plans}/{len(dead)}")
+    plain = None if failed else board.take(keys.PLAN(epoch.plans, len(dead)))
     if plain is not None:
         schedule = fitted(from_plain(plain["schedule"]), dead)
         if schedule is not None:
@@ -81,12 +83,13 @@ def schedule_of(
     if plain is not None:
         return Made(from_plain(plain["schedule"]), plain["period"])
     if waiting is not None and small and me != epoch.members[0]:
-        keys = (f"made/{epoch.number}", _prepared(epoch.plans, dead))  # the first one may have found it prepared
-        told = waiting.poll(lambda: board.take(keys[0]) or board.take(keys[1]), f"the plan of {epoch.members[0]}")
+        made_key = keys.MADE(epoch.number)
+        ready_key = _prepared(epoch.plans, dead)  # the first one may have found it prepared
+        told = waiting.poll(lambda: board.take(made_key) or board.take(ready_key), f"the plan of {epoch.members[0]}")
         return Made(from_plain(told["schedule"]), told["period"])
     made = plan(problem)
     if small:
-        board.put(f"made/{epoch.number}", _plain(made))
+        board.put(keys.MADE(epoch.number), _plain(made))
     return Made(made.schedule, made.period)
 
 
@@ -94,8 +97,8 @@ def _small(problem: Problem) -> bool:
     return problem.stages * problem.replicas * problem.micro_batches <= _SMALL
 
 
-def _prepared(version: int, dead: frozenset[Worker]) -> str:
-    return f"prepared/{version}/" + " ".join(map(str, sorted(dead)))
+def _prepared(version: int, dead: frozenset[Worker]) -> Key[dict[str, Any]]:
+    return keys.PREPARED(version, " ".join(map(str, sorted(dead))))
 
 
 def prepare(board: Board, epoch: Epoch, version: int, problem: Problem) -> None:
@@ -112,8 +115,8 @@ def prepare(board: Board, epoch: Epoch, version: int, problem: Problem) -> None:
     costs, dead = costs_of(board, version), epoch.dead(grid(problem.stages, problem.replicas))
     live = Counter(worker.stage for worker in epoch.members)
     wanted = {_prepared(version, dead | {w}): dead | {w} for w in epoch.members if live[w.stage] > 1}
-    board.forget(*(set(board.take("prepared") or ()) - set(wanted)))
-    board.put("prepared", list(wanted))
+    board.forget(*(set(board.take(keys.PREPARED_KEYS()) or ()) - set(wanted)))
+    board.put(keys.PREPARED_KEYS(), [str(key) for key in wanted])
     for key, then in wanted.items():
         if board.take(key) is None:
             board.put(key, _plain(plan(replace(problem, dead=then, costs=costs))))
@@ -125,7 +128,7 @@ def _plain(made: Plan) -> dict[str, Any]:
 
 def costs_of(board: Board, version: int) -> Costs:
     """What the plans of a version were made for."""
-    plain: dict[str, Any] | None = board.take(f"costs/{version}")
+    plain: dict[str, Any] | None = board.take(keys.COSTS(version))
     if plain is None:
         return Costs()
     kept: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in plain.items()}
@@ -135,10 +138,10 @@ def costs_of(board: Board, version: int) -> Costs:
 def publish(board: Board, version: int, problem: Problem, plans: Mapping[int, Plan], folder: str) -> None:
     """Put plans where all workers find them, and keep them with the run."""
     keep(plans, problem, folder)
-    board.put(f"costs/{version}", asdict(problem.costs))
+    board.put(keys.COSTS(version), asdict(problem.costs))
     for count, made in plans.items():
-        board.put(f"plan/{version}/{count}", _plain(made))
-    board.put("plans", version)
+        board.put(keys.PLAN(version, count), _plain(made))
+    board.put(keys.PLANS(), version)
 
 
 class Planning:
@@ -238,8 +241,8 @@ class Planning:
         if not problem.dead or self._looked == epoch.number or since < _SETTLED:
             return None
         self._looked = epoch.number
-        now = board.take(f"period/{epoch.number}")
-        then = board.take(f"plan/{epoch.plans}/{len(problem.dead)}")
+        now = board.take(keys.PERIOD(epoch.number))
+        then = board.take(keys.PLAN(epoch.plans, len(problem.dead)))
         if now is None or then is None or not now:
             return None
         found = Change(moves(problem), now, then["period"])

@@ -19,6 +19,7 @@ from cedar.errors import CedarError
 from cedar.trainers.common import launch
 from cedar.trainers.common.folder import CHECKPOINTS
 from cedar.trainers.resilient.chaos import Fate, Mishap, happen
+from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.beats import Beats
 from cedar.trainers.resilient.control.board import Board, Epoch
@@ -123,9 +124,7 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: B
 
     def connect(epoch: Epoch, waiting: Waiting) -> SocketTransport:
         client = store.connect(setup.host, setup.port, setup.key)  # its own: threads ask it
-        transport = SocketTransport(
-            Board(client), client.host, setup.key, epoch.members, me, waiting, f"listens/{epoch.number}"
-        )
+        transport = SocketTransport(Board(client), client.host, setup.key, epoch.members, me, waiting, epoch.number)
         if epoch.number == 1:  # connections are made by their first use
             near = [b for a, b in pairs(job.stages, job.replicas, job.tied) if a == me and b in epoch.members]
             transport.warm_up(near)
@@ -160,7 +159,7 @@ def _look(made: ResilientPipeline, engine: Engine, me: Worker, board: Board) -> 
     from cedar.trainers.resilient.model import Signature
 
     def known(boundary: int) -> Signature | None:
-        told = board.take(f"boundary/{boundary}")
+        told = board.take(keys.BOUNDARY(boundary))
         return None if told is None else Signature(tuple(told[0]), getattr(torch, told[1]))
 
     waiting = Waiting(0, lambda: 0, made.run.patience)
@@ -174,7 +173,7 @@ def _look(made: ResilientPipeline, engine: Engine, me: Worker, board: Board) -> 
         )
         data.close()
         assert engine.outputs is not None
-        board.put(f"boundary/{me.stage}", [engine.outputs.shape, str(engine.outputs.dtype).removeprefix("torch.")])
+        board.put(keys.BOUNDARY(me.stage), [engine.outputs.shape, str(engine.outputs.dtype).removeprefix("torch.")])
 
 
 def _progress(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: Board) -> Any:
@@ -185,7 +184,7 @@ def _progress(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board
         mishap = fate.due(step, at)
         if mishap is not None:
             beats.move(row, step, at, Instruction("F"), None)
-            board.put(f"mishap/{number}/{life}", [mishap.what, time.time()])
+            board.put(keys.MISHAP(number, life), [mishap.what, time.time()])
             happen(mishap)
         fate.pause(step, waits=waiting_for is not None or done.kind == "ALL_REDUCE")
         beats.move(row, step, at, done, waiting_for)

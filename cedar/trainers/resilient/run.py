@@ -19,6 +19,7 @@ from cedar.trainers.common.metrics import MetricsFile, OnMetrics, finite
 from cedar.trainers.common.progress import progress, say_choices
 from cedar.trainers.common.sealed import replacing
 from cedar.trainers.resilient.chaos import Mishap
+from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.lead import Event, Lead
@@ -88,12 +89,12 @@ class _Follower:
         if lead.line != self.line:
             self.line = lead.line
             self.step = step_of(lead.events[-1].why) if lead.events else 0
-        while (when := self.board.take(f"done/{self.line}/{self.step}")) is not None:
+        while (when := self.board.take(keys.DONE(self.line, self.step))) is not None:
             found: list[float] = []
             for replica in range(self.replicas):
-                told = self.board.take(f"loss/{self.line}/{self.step}/{replica}") or []
+                told = self.board.take(keys.LOSS(self.line, self.step, replica)) or []
                 found += [loss for _, _, loss in told]
-                self.board.forget(f"loss/{self.line}/{self.step}/{replica}")
+                self.board.forget(keys.LOSS(self.line, self.step, replica))
             self.steps.append((self.step, when, sum(found) / len(found) if found else float("nan")))
             metrics.write(StepRecord(*self.steps[-1]))
             self.step += 1
@@ -133,9 +134,9 @@ def lead(
     try:
         setup = replace(setup, port=port, key=key)
         board = Board(store.connect(listen[0], port, key))
-        board.put("setup", pipeline.told)
+        board.put(keys.SETUP(), pipeline.told)
         planning.publish(board)
-        board.put("store", process.pid)
+        board.put(keys.STORE(), process.pid)
         if group.machines > 1:
             say_choices([f"workers can join at {listen[0]}:{port}"])
         if not quiet:
@@ -202,8 +203,8 @@ def _watch(
 
 def see_off(board: Board, chief: Lead, supervisor: Supervisor) -> None:
     """Tell the other supervisors that the run is over, and wait until they know: the store ends with this process."""
-    board.put("over", True)
-    while any(name != supervisor.name and not board.count(f"left/{name}", 0) for name in chief.machines):
+    board.put(keys.OVER(), True)
+    while any(name != supervisor.name and not board.count(keys.LEFT(name), 0) for name in chief.machines):
         supervisor.tick()
         chief.listen(supervisor.clock.now)  # forgets those who are silent
         supervisor.pause()
@@ -212,11 +213,11 @@ def see_off(board: Board, chief: Lead, supervisor: Supervisor) -> None:
 def _record(board: Board, chief: Lead, follower: _Follower, setup: Setup, manager: Manager) -> Record:
     record = Record(follower.steps, chief.events, **manager.told())
     for generation in range(1, chief.generation + 1):
-        found = {str(w): board.take(f"recovery/{generation}/{w}") for w in board.epoch(generation).members}
+        found = {str(w): board.take(keys.RECOVERY(generation, w)) for w in board.epoch(generation).members}
         record.recoveries[str(generation)] = {worker: times for worker, times in found.items() if times}
     for number in range(chief.stages * chief.replicas):
         for life in range(len(setup.mishaps) + 1):
-            happened = board.take(f"mishap/{number}/{life}")
+            happened = board.take(keys.MISHAP(number, life))
             if happened is not None:
                 record.mishaps[f"{number}/{life}"] = (happened[0], happened[1])
     record.ended = {
@@ -236,7 +237,7 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
     try:
         key = links.read_key(os.path.join(pipeline.run.folder, KEY))
         board = Board(store.connect(host, port, key))
-        told = board.take("setup")
+        told = board.take(keys.SETUP())
         if told is None:
             raise CedarError(f"the store at {host}:{port} has no run", fix="give the address of a run")
         name = f"{os.uname().nodename}-{os.getpid()}"
@@ -247,12 +248,12 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
         supervisor = Supervisor(name, board, rows, pipeline.run.heartbeat, partial(work, setup))
         say_choices([f"joined the run at {host}:{port}"])
         try:
-            while not board.take("over"):
+            while not board.take(keys.OVER()):
                 supervisor.tick()
                 supervisor.pause()
         finally:
             supervisor.stop()
-        board.count(f"left/{supervisor.name}")
+        board.count(keys.LEFT(supervisor.name))
     except RuntimeError as error:
         raise _storeless(error) from error
 

@@ -19,13 +19,13 @@ class Pending:
         state: from before the step: W_k and the optimizer's state.
         gradient: of the step.
         scale: that was taken for it; None: the step was skipped.
-        key: where the norms are.
+        line: since when norms are told: the generation of the last restore of all.
     """
 
     state: State
     gradient: torch.Tensor
     scale: float | None
-    key: str
+    line: int
 
     @property
     def nbytes(self) -> int:
@@ -34,11 +34,11 @@ class Pending:
 
 def send_state(transport: Transport, to: Worker, state: State, pending: Pending | None) -> None:
     """Everything that a worker of the same stage needs to take part."""
-    key = b"" if pending is None else pending.key.encode()
+    line = 0 if pending is None else pending.line
     before = state if pending is None else pending.state
     scale = torch.tensor([0.0 if pending is None or pending.scale is None else pending.scale], dtype=torch.float64)
     skipped = pending is not None and pending.scale is None
-    numbers = [state.version, state.updates, before.version, before.updates, len(key), int(skipped)]
+    numbers = [state.version, state.updates, before.version, before.updates, line, int(skipped)]
     transport.send(to, torch.tensor(numbers, dtype=torch.int64))
     vectors = [state.master, state.first, state.second]
     if pending is not None:
@@ -46,21 +46,18 @@ def send_state(transport: Transport, to: Worker, state: State, pending: Pending 
     transport.send(to, torch.cat(vectors))
     if pending is not None:
         transport.send(to, scale)
-        transport.send(to, torch.frombuffer(bytearray(key), dtype=torch.uint8))
 
 
 def receive_state(transport: Transport, source: Worker, like: torch.Tensor) -> tuple[State, Pending | None]:
     """What ``send_state`` sent; ``like`` is a vector of the stage."""
     transport.expect(source, (6,), torch.int64)
-    version, updates, before, before_updates, letters, skipped = transport.receive(source).tolist()
-    transport.expect(source, (len(like) * (7 if letters else 3),), like.dtype)
+    version, updates, before, before_updates, line, skipped = transport.receive(source).tolist()
+    transport.expect(source, (len(like) * (7 if line else 3),), like.dtype)
     parts = [part.clone() for part in torch.split(transport.receive(source).to(like), len(like))]
     state = State(version, updates, *parts[:3])
-    if not letters:
+    if not line:
         return state, None
     transport.expect(source, (1,), torch.float64)
     scale = float(transport.receive(source))
-    transport.expect(source, (letters,), torch.uint8)
-    key = bytes(transport.receive(source).tolist()).decode()
     old = State(before, before_updates, *parts[3:6])
-    return state, Pending(old, parts[6], None if skipped else scale, key)
+    return state, Pending(old, parts[6], None if skipped else scale, line)

@@ -11,7 +11,9 @@ import torch
 
 from cedar.errors import CedarError
 from cedar.trainers.resilient.again import recover
+from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.control.protocol import Name
 from cedar.trainers.resilient.durations import Told
 from cedar.trainers.resilient.executor import Executor, Kept, Lost, Result, Superseded, Transport, Waiting
 from cedar.trainers.resilient.executor.run import Progress
@@ -148,7 +150,7 @@ class Trainer:
         self.times["planned"] = time.time()
         self.schedule = made.schedule
         if self.me == self.epoch.members[0]:
-            self.board.put(f"period/{self.epoch.number}", made.period)
+            self.board.put(keys.PERIOD(self.epoch.number), made.period)
 
     def executor_of(self, transport: Transport) -> Executor:
         """For this generation, with the data."""
@@ -181,10 +183,10 @@ class Trainer:
 
     def _versions(self) -> dict[Worker, int]:
         """How far everybody is; those who join are not in it."""
-        key = f"at/{self.epoch.number}"
-        self.board.put(f"{key}/{self.me}", self.state.version if self._placed else None)
-        keys = [f"{key}/{worker}" for worker in self.epoch.members]
-        told = self.waiting.poll(partial(self.board.take_all, keys), "how far the others are")
+        number = self.epoch.number
+        self.board.put(keys.AT(number, self.me), self.state.version if self._placed else None)
+        wanted = [keys.AT(number, worker) for worker in self.epoch.members]
+        told = self.waiting.poll(partial(self.board.take_all, wanted), "how far the others are")
         return {w: version for w, version in zip(self.epoch.members, told, strict=True) if version is not None}
 
     def _agree(self, versions: dict[Worker, int], transport: Transport) -> None:
@@ -217,7 +219,7 @@ class Trainer:
     def _first_compute(self) -> None:
         if "redo" not in self.times:
             self.times["redo"] = time.time()
-            self.board.put(f"recovery/{self.epoch.number}/{self.me}", self.times | {"kept": self.redone})
+            self.board.put(keys.RECOVERY(self.epoch.number, self.me), self.times | {"kept": self.redone})
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
@@ -256,11 +258,11 @@ class Trainer:
     def _gate(self) -> None:
         """Go on, or wait here for those who join: everybody does the same, as the first one said."""
         number = self.epoch.number
-        wanted = self.board.count(f"pause/{number}", 0) > 0
-        if self.board.first(f"gate/{number}/{self.step}", "pause" if wanted else "go") == "pause":
+        wanted = self.board.count(keys.PAUSE(number), 0) > 0
+        if self.board.first(keys.GATE(number, self.step), "pause" if wanted else "go") == "pause":
             if self.pending is not None and self.pending.state.version < self.step:  # else others must take it first
                 self._validate()
-            self.board.count(f"paused/{number}")
+            self.board.count(keys.PAUSED(number))
             self.idle(self.waiting)
 
     def _vote(self, result: Result) -> None:
@@ -268,10 +270,10 @@ class Trainer:
         board, number, members = self.board, self.epoch.number, len(self.epoch.members)
         assert result.gradient is not None
         self._tell("STEP", waits=True)
-        board.first(f"norm/{number}/{self.step}/{self.me.stage}", result.norm.hex())
+        board.first(keys.NORM(number, self.step, self.me.stage), result.norm.hex())
         self.tell_losses(result)
-        key = f"decision/{number}/{self.step}"
-        if board.count(f"votes/{number}/{self.step}") == members:
+        key = keys.DECISION(number, self.step)
+        if board.count(keys.VOTES(number, self.step)) == members:
             board.first(key, "commit")
         try:
             self.waiting.poll(partial(board.take, key), "the votes of all workers")
@@ -280,14 +282,14 @@ class Trainer:
                 raise
         if board.take(key) != "commit":
             raise Superseded
-        norms = self._norms(f"norm/{number}/{self.step}")
+        norms = self._norms(number, self.step)
         scale = self.optimizer.scale(norms)
         self.remember(self.step, self.kept, result.gradient)
         self.history.scaled(self.step, scale)
         self.state = self.optimizer.step(self.state, result.gradient, self.engine.layout, scale)
         self.commit(self.step)
         if self.me == self.epoch.members[0]:
-            self._forget(f"decision/{number}", f"votes/{number}", f"norm/{number}")
+            self._forget(number, keys.DECISION, keys.VOTES)
         self._advance()
         self.waiting.check()
 
@@ -301,16 +303,16 @@ class Trainer:
         self.step_eagerly(result)
         self.commit(self.step - 1)
         if self.me == self.epoch.members[0]:
-            self._forget(f"norm/{self.epoch.line}")
+            self._forget(self.epoch.line)
         self._advance()
 
     def step_eagerly(self, result: Result) -> None:
         """staggered: the optimizer's step, and what it takes to undo it."""
         assert result.gradient is not None
-        key = f"norm/{self.epoch.line}/{self.state.version}"
-        self.board.first(f"{key}/{self.me.stage}", result.norm.hex())
+        line, version = self.epoch.line, self.state.version
+        self.board.first(keys.NORM(line, version, self.me.stage), result.norm.hex())
         eager = self.optimizer.scale([0.0 * result.norm])  # None where this stage's gradients are not finite
-        self.pending = Pending(self.state, result.gradient, eager, key)
+        self.pending = Pending(self.state, result.gradient, eager, line)
         self.state = self.optimizer.step(self.state, result.gradient, self.engine.layout, eager)
 
     def _validate(self) -> bool:
@@ -318,7 +320,7 @@ class Trainer:
         if self.pending is None:
             return True
         pending = self.pending
-        scale = self.optimizer.scale(self._norms(pending.key))
+        scale = self.optimizer.scale(self._norms(pending.line, pending.state.version))
         self.pending = None
         self.history.scaled(pending.state.version, scale)
         if scale == pending.scale:
@@ -327,17 +329,17 @@ class Trainer:
         self.kept = Kept(self.state.version)
         return False
 
-    def _norms(self, key: str) -> list[float]:
+    def _norms(self, since: int, step: int) -> list[float]:
         self._tell("STEP", waits=True)
-        keys = [f"{key}/{stage}" for stage in range(self.job.stages)]
-        told = self.waiting.poll(partial(self.board.take_all, keys), "the norms of all stages")
+        wanted = [keys.NORM(since, step, stage) for stage in range(self.job.stages)]
+        told = self.waiting.poll(partial(self.board.take_all, wanted), "the norms of all stages")
         return [float.fromhex(norm) for norm in told]
 
     def tell_losses(self, result: Result) -> None:
         """Of this step, for whoever follows the run."""
         if result.losses:
             self.board.put(
-                f"loss/{self.epoch.line}/{self.step}/{self.me.replica}",
+                keys.LOSS(self.epoch.line, self.step, self.me.replica),
                 [[*k, v] for k, v in sorted(result.losses.items())],
             )
 
@@ -347,18 +349,17 @@ class Trainer:
         if step >= 0:
             self.data.commit(step)
 
-    def _forget(self, *prefixes: str) -> None:
+    def _forget(self, since: int, *more: Name[Any]) -> None:
         """What was told of a step that everybody is well past."""
-        old, stages = self.step - _SPAN, range(self.job.stages)
-        names = [f"{prefix}/{old}" for prefix in prefixes if not prefix.startswith("norm")]
-        norms = [f"{prefix}/{old}/{stage}" for prefix in prefixes if prefix.startswith("norm") for stage in stages]
-        self.board.forget(f"gate/{self.epoch.number}/{old}", *names, *norms)
+        old = self.step - _SPAN
+        norms = [keys.NORM(since, old, stage) for stage in range(self.job.stages)]
+        self.board.forget(keys.GATE(self.epoch.number, old), *(name(since, old) for name in more), *norms)
 
     def _advance(self) -> None:
-        if self.job.replay and self.step % _SPAN == 0 and (saved := self.board.take("persisted")) is not None:
+        if self.job.replay and self.step % _SPAN == 0 and (saved := self.board.take(keys.PERSISTED())) is not None:
             self.history.forget(saved)
         if self.me.stage == self.job.stages - 1:
-            self.board.put(f"done/{self.epoch.line}/{self.step}", time.time())
+            self.board.put(keys.DONE(self.epoch.line, self.step), time.time())
         self.step += 1
         self.kept = Kept(self.step)
 
@@ -367,9 +368,9 @@ class Trainer:
         self._validate()
         self._tell("STEP", waits=True)
         number, members = self.epoch.number, len(self.epoch.members)
-        self.board.count(f"finished/{number}")
+        self.board.count(keys.FINISHED(number))
         self.waiting.poll(
-            lambda: True if self.board.count(f"finished/{number}", 0) >= members else None, "the end of the others"
+            lambda: True if self.board.count(keys.FINISHED(number), 0) >= members else None, "the end of the others"
         )
         if self.saver is not None:
             self.saver.save(self.state, self.epoch)

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 import torch
 
+from cedar.trainers.resilient.control.protocol import RECOVERY
 from cedar.trainers.resilient.executor import Kept
 from cedar.trainers.resilient.history import History, find_sources
 from cedar.trainers.resilient.model import Transformer
@@ -68,7 +69,7 @@ def test_a_lost_stage_does_its_steps_again_alone(
     assert set(run.restores[1:]) == {"replay"}
     others = [one for one in expected if one[0].stage != stage and one[1] < step - 1]
     assert {one: done[one] for one in others} == {one: expected[one] for one in others}  # they take no step again
-    keys = [f"recovery/{generation}/{Worker(stage, 0)}" for generation in range(2, run.generation + 1)]
+    keys = [RECOVERY(generation, Worker(stage, 0)) for generation in range(2, run.generation + 1)]
     times = [one for one in map(run.board.take, keys) if one is not None]
     assert times
     assert all(one["connected"] <= one["agreed"] <= one["planned"] <= one["redo"] for one in times)

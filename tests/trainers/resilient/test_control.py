@@ -16,6 +16,7 @@ from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
 from cedar.trainers.resilient.control.clock import Clock
 from cedar.trainers.resilient.control.lead import Lead
+from cedar.trainers.resilient.control.protocol import REPORT
 from cedar.trainers.resilient.executor import Lost, Superseded, Waiting
 from cedar.trainers.resilient.executor.sockets import SocketTransport
 from cedar.trainers.resilient.options import DataOptions, Options, RunOptions
@@ -329,7 +330,7 @@ def test_a_supervisor_that_joined_says_when_it_leaves(tmp_path: Path) -> None:
         board.put("setup", made.told)
         board.put("over", True)
         join(made, "127.0.0.1", port)
-        name = (board.take("report/1") or {})["machine"]
+        name = (board.take(REPORT(1)) or {})["machine"]
         assert board.count(f"left/{name}", 0) == 1
     finally:
         process.kill()
@@ -359,7 +360,7 @@ def test_messages_come_in_order_and_a_newer_generation_ends_a_wait() -> None:
 
     def connect(me: Worker) -> None:
         waiting = Waiting(1, lambda: newest, 60)
-        ends[me] = SocketTransport(board, "127.0.0.1", key, members, me, waiting, "test")
+        ends[me] = SocketTransport(board, "127.0.0.1", key, members, me, waiting, 1)
         ends[me].warm_up([other for other in members if other != me])
 
     threads = [threading.Thread(target=connect, args=(me,)) for me in members]

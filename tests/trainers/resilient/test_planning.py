@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch._C._distributed_c10d import FileStore, HashStore
 
 from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.control.protocol import PREPARED_KEYS
 from cedar.trainers.resilient.durations import LOOK, WARM, Told, measured
 from cedar.trainers.resilient.executor import Superseded, Waiting
 from cedar.trainers.resilient.executor.run import Done
@@ -100,16 +101,16 @@ def test_a_plan_that_was_prepared_is_the_one_that_would_be_made() -> None:
 def test_what_was_prepared_is_forgotten_when_others_may_be_next() -> None:
     board = Board(HashStore())
     prepare(board, Epoch(1, ALL), 0, BASE)
-    before = set(board.take("prepared") or ())
+    before = set(board.take(PREPARED_KEYS()) or ())
     assert len(before) == len(ALL)
     alone = members(Worker(0, 1), Worker(0, 2))
     prepare(board, Epoch(2, alone), 0, BASE)
-    now = set(board.take("prepared") or ())
+    now = set(board.take(PREPARED_KEYS()) or ())
     assert len(now) == 3  # without the last one of a stage there is no plan
     assert all(board.take(key) is None for key in before - now)
     assert all(board.take(key) for key in now)
     prepare(board, Epoch(3, ALL), 0, replace(BASE, micro_batches=400))
-    assert set(board.take("prepared") or ()) == now  # what takes long is not prepared
+    assert set(board.take(PREPARED_KEYS()) or ()) == now  # what takes long is not prepared
 
 
 def test_plans_are_prepared_in_a_process_of_their_own(planning, tmp_path) -> None:
@@ -120,7 +121,7 @@ def test_plans_are_prepared_in_a_process_of_their_own(planning, tmp_path) -> Non
     planning.prepare(1, 0, lambda: pytest.fail("once is enough"))
     planning._process.join(60)
     planning.stop()
-    assert len(board.take("prepared") or ()) == len(ALL)
+    assert len(board.take(PREPARED_KEYS()) or ()) == len(ALL)
     planning.stop()
 
 

@@ -29,7 +29,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     def one(me: Worker, waiting: Waiting) -> Any:
         kinds: dict[str, Callable[[], Any]] = {
             "strict": lambda: StrictTransport(network, me, waiting),
-            "sockets": lambda: SocketTransport(Board(store), "127.0.0.1", b"k" * 32, (ONE, TWO), me, waiting, "at"),
+            "sockets": lambda: SocketTransport(Board(store), "127.0.0.1", b"k" * 32, (ONE, TWO), me, waiting, 1),
             "gloo": lambda: GroupTransport(store, me, waiting),
         }
         made.append(kinds[request.param]())

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from cedar.trainers.resilient.control import protocol as keys
+from cedar.trainers.resilient.control.protocol import Key
 from cedar.trainers.resilient.schedule import Worker
+
+T = TypeVar("T")
 
 
 class Store(Protocol):
@@ -68,15 +72,15 @@ class Board:
 
     def generation(self) -> int:
         """The newest; 0 before the first."""
-        return int(self.store.add("generation", 0))
+        return int(self.store.add(keys.GENERATION(), 0))
 
     def begin(self, epoch: Epoch) -> None:
         """Begin a generation; only the lead does."""
-        self.store.set(f"epoch/{epoch.number}", json.dumps(asdict(epoch)))
-        self.store.add("generation", 1)
+        self.store.set(keys.EPOCH(epoch.number), json.dumps(asdict(epoch)))
+        self.store.add(keys.GENERATION(), 1)
 
     def epoch(self, number: int) -> Epoch:
-        plain = json.loads(self.store.get(f"epoch/{number}"))
+        plain = json.loads(self.store.get(keys.EPOCH(number)))
         plain["members"] = tuple(Worker(*worker) for worker in plain["members"])
         plain["joins"] = tuple(Worker(*worker) for worker in plain["joins"])
         plain["leaves"] = tuple(Worker(*worker) for worker in plain["leaves"])
@@ -85,36 +89,37 @@ class Board:
 
     # ---- values by name ----------------------------------------------------------------------------------------------
 
-    def put(self, key: str, value: Any) -> None:
+    def put(self, key: Key[T], value: T) -> None:
         self.store.set(key, json.dumps(value))
 
-    def take(self, key: str) -> Any | None:
+    def take(self, key: Key[T]) -> T | None:
         """None while it is not there."""
         return json.loads(self.store.get(key)) if self.store.check([key]) else None
 
-    def take_all(self, keys: Sequence[str]) -> list[Any] | None:
+    def take_all(self, wanted: Sequence[Key[T]]) -> list[T] | None:
         """All of these, in two questions however many they are; None while one is not there."""
-        names = list(keys)
+        names: list[str] = list(wanted)
         return [json.loads(value) for value in self.store.multi_get(names)] if self.store.check(names) else None
 
-    def first(self, key: str, value: Any) -> Any:
+    def first(self, key: Key[T], value: T) -> T:
         """Write unless there is something: the first writer wins; what is there then."""
-        return json.loads(self.store.compare_set(key, "", json.dumps(value)))
+        found: T = json.loads(self.store.compare_set(key, "", json.dumps(value)))
+        return found
 
-    def count(self, key: str, more: int = 1) -> int:
+    def count(self, key: Key[int], more: int = 1) -> int:
         return int(self.store.add(key, more))
 
-    def forget(self, *keys: str) -> None:
+    def forget(self, *gone: str) -> None:
         """Nobody asks for these any more: a store keeps what it is told for as long as a run takes."""
-        for key in keys:
+        for key in gone:
             self.store.delete_key(key)
 
     # ---- a mailbox of the lead ---------------------------------------------------------------------------------------
 
     def report(self, what: str, **more: Any) -> None:
         """Tell the lead."""
-        number = self.count("reports")
-        self.put(f"report/{number}", {"what": what, **more})
+        number = self.count(keys.REPORTS())
+        self.put(keys.REPORT(number), {"what": what, **more})
 
 
 class Mailbox:
@@ -138,15 +143,15 @@ class Mailbox:
         Args:
             now: by a clock that only goes forward.
         """
-        newest = self.board.count("reports", 0)
+        newest = self.board.count(keys.REPORTS(), 0)
         self._holes |= dict.fromkeys(range(self._seen + 1, newest + 1), now)
         self._seen = newest
-        found = []
+        found: list[Mapping[str, Any]] = []
         for number, since in sorted(self._holes.items()):
-            plain = self.board.take(f"report/{number}")
+            plain = self.board.take(keys.REPORT(number))
             if plain is not None:
                 found.append(plain)
-                self.board.forget(f"report/{number}")
+                self.board.forget(keys.REPORT(number))
             if plain is not None or now - since > self.patience:
                 del self._holes[number]
         return found

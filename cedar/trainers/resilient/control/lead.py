@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cedar.errors import CedarError
+from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
 from cedar.trainers.resilient.schedule import Worker, grid
 
@@ -138,7 +139,7 @@ class Lead:
     def listen(self, now: float) -> None:
         """Supervisors that gave no sign for too long are gone, with their workers."""
         for name, machine in list(self.machines.items()):
-            beats = self.board.count(f"machine/{name}", 0)
+            beats = self.board.count(keys.MACHINE(name), 0)
             if beats != machine.beats:
                 machine.beats, machine.since = beats, now
             elif now - machine.since > self.silence:
@@ -171,7 +172,7 @@ class Lead:
         self._news.append((worker, when, why))
 
     def _all_finished(self) -> bool:
-        return self.board.count(f"finished/{self.generation}", 0) >= len(self.members)
+        return self.board.count(keys.FINISHED(self.generation), 0) >= len(self.members)
 
     # ---- what follows ------------------------------------------------------------------------------------------------
 
@@ -185,8 +186,8 @@ class Lead:
 
     def _order(self, machine: str, worker: Worker) -> None:
         self.machines[machine].roles.add(worker)
-        number = self.board.count(f"orders/{machine}")
-        self.board.put(f"order/{machine}/{number}", worker)
+        number = self.board.count(keys.ORDERS(machine))
+        self.board.put(keys.ORDER(machine, number), list(worker))
 
     def _start(self) -> None:
         if not self._dealt:
@@ -255,9 +256,9 @@ class Lead:
     def _join(self) -> None:
         """New workers come in at the boundary of a step: everybody waits there."""
         if not self._paused:
-            self.board.count(f"pause/{self.generation}")
+            self.board.count(keys.PAUSE(self.generation))
             self._paused = True
-        elif self.board.count(f"paused/{self.generation}", 0) >= len(self.members):
+        elif self.board.count(keys.PAUSED(self.generation), 0) >= len(self.members):
             joins, self.ready = self.ready, set()
             self.members |= joins
             for worker in sorted(joins):

@@ -11,6 +11,7 @@ from functools import partial
 from multiprocessing import connection
 from typing import Any
 
+from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.beats import Beats
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.clock import Clock
@@ -53,9 +54,9 @@ class Supervisor:
         watched, now = self.clock.look(), time.monotonic()
         if now - self._signed > _SIGN:
             self._signed = now
-            self.board.count(f"machine/{self.name}")
-            for number in range(self._orders + 1, self.board.count(f"orders/{self.name}", 0) + 1):
-                place = self.board.take(f"order/{self.name}/{number}")
+            self.board.count(keys.MACHINE(self.name))
+            for number in range(self._orders + 1, self.board.count(keys.ORDERS(self.name), 0) + 1):
+                place = self.board.take(keys.ORDER(self.name, number))
                 if place is None:
                     break
                 self._orders = number

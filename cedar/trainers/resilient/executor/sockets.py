@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from cedar.trainers.common import links
+from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.executor.lanes import LaneTransport
 from cedar.trainers.resilient.executor.waiting import Waiting
@@ -36,21 +37,22 @@ class SocketTransport(LaneTransport):
         members: of the generation.
         me: this one of them.
         waiting: ends waits.
-        prefix: of keys on the board.
+        generation: its number.
     """
 
     def __init__(
-        self, board: Board, host: str, key: bytes, members: Sequence[Worker], me: Worker, waiting: Waiting, prefix: str
-    ) -> None:
+        self, board: Board, host: str, key: bytes, members: Sequence[Worker], me: Worker, waiting: Waiting,
+        generation: int,
+    ) -> None:  # fmt: skip
         super().__init__(me, waiting)
-        self.board, self.key, self.prefix = board, key, prefix
+        self.board, self.key, self.generation = board, key, generation
         self._links: list[socket.socket] = []
         self._arrived: dict[Worker, queue.SimpleQueue[socket.socket | None]] = {
             worker: queue.SimpleQueue() for worker in members
         }
         self._listener = links.listen(host)
         threading.Thread(target=self._accept, name="connections", daemon=True).start()
-        board.put(f"{prefix}/{me}", self._listener.getsockname()[:2])
+        board.put(keys.LISTENS(generation, me), list(self._listener.getsockname()[:2]))
 
     def close(self) -> None:
         """Shut all connections, which ends the threads that wait in them."""
@@ -80,7 +82,7 @@ class SocketTransport(LaneTransport):
         return connection
 
     def _dial(self, to: Worker) -> socket.socket:
-        while (found := self.board.take(f"{self.prefix}/{to}")) is None:
+        while (found := self.board.take(keys.LISTENS(self.generation, to))) is None:
             if self._closed:
                 raise ConnectionError("the generation has ended")
             time.sleep(_LOOK)

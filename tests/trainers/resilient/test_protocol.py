@@ -1,0 +1,39 @@
+"""The wire protocol is what its module declares, and what its page tells; nobody writes a key of their own."""
+
+import re
+from pathlib import Path
+
+import pytest
+from torch._C._distributed_c10d import HashStore
+
+from cedar.trainers.resilient.control import protocol
+from cedar.trainers.resilient.control.board import Board
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_tells_every_name() -> None:
+    page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(.+?)` \| (.+) \|$", page, re.MULTILINE)
+    assert rows == [(name.pattern, name.about) for name in protocol.names().values()]
+
+
+def test_no_two_names_can_be_one_key() -> None:
+    shapes = [re.sub(r"{.*?}", "{}", name.pattern) for name in protocol.names().values()]
+    assert len(set(shapes)) == len(shapes)
+
+
+def test_nobody_writes_a_key_of_their_own() -> None:
+    bare = re.compile(r"""board\.(?:put|take|take_all|first|count|forget)\(\[?f?["']""")
+    for path in (ROOT / "cedar" / "trainers" / "resilient").rglob("*.py"):
+        assert not bare.findall(path.read_text(encoding="utf-8")), path
+
+
+def test_names_have_the_places_that_they_say() -> None:
+    board = Board(HashStore())
+    board.put(protocol.LOSS(1, 2, 0), [[0, 0, 1.5]])
+    assert board.take(protocol.LOSS(1, 2, 0)) == [[0, 0, 1.5]]
+    assert board.take(protocol.LOSS(1, 2, 1)) is None
+    for places in ((1,), (1, 2, 3)):
+        with pytest.raises(AssertionError, match="has other places"):
+            protocol.DONE(*places)
