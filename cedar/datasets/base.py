@@ -65,7 +65,9 @@ class Source(Protocol):
     ``Chunk``. Reading a split twice gives the same rows.
 
     Optional: ``schema()`` -> dict of name to Arrow type (or None), ``url(file)`` -> str, ``digest()`` -> str that
-    changes when the data does and not when it moves, ``row_bytes`` (estimate), ``select(columns)`` -> Source.
+    changes when the data does and not when it moves, ``row_bytes`` (estimate), ``select(columns)`` -> Source
+    with the same splits, and beside it ``prune(split, predicate)`` -> bool, true where no row of the split satisfies a
+    polars expression. With ``select``, filters and projections above become part of reading.
     """
 
     def splits(self) -> Sequence[Any]: ...

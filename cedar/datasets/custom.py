@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,9 @@ from cedar.errors import CedarError, PipelineError, SourceError, raised, user_si
 from cedar.operators.base import Schema
 from cedar.operators.infer import Misfit, build_column, infer_type, type_from_dtype
 from cedar.redact import redact, redact_url, redacted
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _ROWS = 1024  # single rows are gathered into chunks of so many
 _ACCEPTED = "Arrow tables or record batches, polars frames, dicts of columns, lists of row dicts, or cedar Chunks"
@@ -209,6 +212,11 @@ class SelectableSource(AdaptedSource):
     def select(self, columns: Sequence[str]) -> BaseSource:
         """The same rows, fewer columns."""
         return adapt(self.inner.select(list(columns)))
+
+    def prune(self, split: Split, predicate: pl.Expr) -> bool:
+        """Whether it says that no row of the split satisfies the predicate."""
+        prune = getattr(self.inner, "prune", None)
+        return prune is not None and bool(prune(self._originals[self._places[split.file, split.start]], predicate))
 
 
 def _numbered(index: int, split: Any) -> Split:

@@ -117,7 +117,7 @@ class Twins:
             return Select(tuple(item for item in operator.items if item not in self.without))
         if isinstance(operator, RowOperator):
             return self._row_operator(node, operator)
-        if not type(operator).__module__.startswith("cedar."):
+        if operator.calls_functions and not type(operator).__module__.startswith("cedar."):
             raise NoStandIn(operator.label())
         return operator
 
@@ -158,7 +158,7 @@ class Twins:
             if operator.format == "torch":
                 raise NoStandIn(operator.label())
             return dataclasses.replace(operator, fn=_Blocks(salt, operator.written, operator.size is not None))
-        if not type(operator).__module__.startswith("cedar."):
+        if operator.calls_functions and not type(operator).__module__.startswith("cedar."):
             raise NoStandIn(operator.label())
         return operator
 
