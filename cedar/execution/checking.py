@@ -29,8 +29,6 @@ from cedar.execution.stand_ins import NoStandIn, Twins
 from cedar.execution.tasks import Tasks
 from cedar.graph import Node
 from cedar.operators.base import Env, Operator, RowOperator, StreamOperator
-from cedar.operators.cache import Cache
-from cedar.operators.map import Map
 from cedar.plan.data import Plan
 from cedar.plan.lower import works
 from cedar.plan.physical import Physical
@@ -200,7 +198,7 @@ class _Check:
         local = any(isinstance(kind, StreamOperator) and kind.local for kind in kinds)
         self._ranks = [(0, 1)] if self.world == 1 or local else [(0, 1), (1, 2)]
         self.vague: set[str] = set()  # see ``Twins``
-        self._epochs = (0, 1) if any(isinstance(kind, Cache) for kind in kinds) else (0,)
+        self._epochs = (0, 1) if any(kind.storage is not None for kind in kinds) else (0,)
 
     def _twins(self) -> Twins:
         rows = {id(node): self._source(node) for node in self.binding.sources}
@@ -346,7 +344,7 @@ def compared(done: Sequence[Block], written: Sequence[Block], batched: bool) -> 
 def tolerated(plan: Plan) -> dict[int, Operator]:
     """The operators that a plan lets differ within their tolerance, by the id of the node that they stand for."""
     nodes = graph.walk(plan.root)
-    return {id(n.logical): n.operator for n in nodes if isinstance(n.operator, Map) and not n.operator.exact}
+    return {id(n.logical): n.operator for n in nodes if n.operator.link is not None and not n.operator.link.exact}
 
 
 def as_tolerated(root: Node, instead: dict[int, Operator]) -> Node:

@@ -12,27 +12,21 @@ from cedar.datasets.base import Read
 from cedar.errors import PipelineError
 from cedar.execution.splits import Window
 from cedar.graph import Node
-from cedar.operators.base import RowOperator
-from cedar.operators.batch import Batch
-from cedar.operators.bucket import BucketByLength
-from cedar.operators.columns_ops import Drop, Rename
-from cedar.operators.dedup import Dedup, DedupRows, Groups
+from cedar.operators.base import Operator, RowOperator, StreamOperator
+from cedar.operators.dedup import DedupRows, Groups
 from cedar.operators.dedup_estimate import SAMPLED_ROWS, Found, Reach
-from cedar.operators.expressions import FilterExpression, Select, WithColumns
 from cedar.operators.sample import Sample
 from cedar.operators.shuffle import Shuffle
-from cedar.operators.take import SkipRows, Take
 
 if TYPE_CHECKING:
     from cedar.execution.binding import Binding
 
 _SLOW_ROWS = 1024  # sampled where Python runs once per row
-_PASSING = (Shuffle, Batch, BucketByLength, Take, SkipRows)  # rows go through them as they are
 
 
 def has_dedup(root: Node) -> bool:
     """Some operator marks features."""
-    return any(isinstance(node.operator, Dedup) for node in graph.walk(root))
+    return any(node.operator.grouping is not None for node in graph.walk(root))
 
 
 class Marked:
@@ -66,8 +60,8 @@ def marked_groups(binding: Binding) -> Groups:
     Raises:
         PipelineError: a column in two groups.
     """
-    nodes = [node for node in binding.nodes if isinstance(node.operator, Dedup)]
-    given = [node for node in nodes if node.operator.groups is not None]  # type: ignore[attr-defined]
+    nodes = [node for node in binding.nodes if node.operator.grouping is not None]
+    given = [node for node in nodes if node.operator.grouping]
     found: dict[tuple[str, ...], Node] = {}
     taken: dict[str, tuple[str, ...]] = {}
     for node in [*given, *(node for node in nodes if node not in given)]:
@@ -101,7 +95,7 @@ def _above(root: Node, node: Node, groups: Groups) -> Iterator[tuple[str, ...]]:
         if current is root:
             yield from names
         for parent in dict.fromkeys(parents.get(id(current), ())):
-            pairs = dict(parent.operator.pairs) if isinstance(parent.operator, Rename) else {}
+            pairs = parent.operator.renames
             waiting.append((parent, tuple(tuple(pairs.get(name, name) for name in group) for group in names)))
 
 
@@ -111,8 +105,7 @@ def factors_where_read(binding: Binding, node: Node) -> dict[str, float]:
     Raises:
         CedarError: the sample cannot be read.
     """
-    operator = node.operator
-    assert isinstance(operator, Dedup)
+    operator: Any = node.operator
     kernel = binding.bound(node)
     assert isinstance(kernel, DedupRows)
     sampled = operator.sampled(binding.place(node), mixed=False)
@@ -120,16 +113,17 @@ def factors_where_read(binding: Binding, node: Node) -> dict[str, float]:
     return {name: factor for group, factor in known.items() for name in group}
 
 
-_CHEAP = (Select, Drop, Rename, WithColumns, FilterExpression)
+def _cheap(operator: Operator) -> bool:
+    return operator.grouping is not None or operator.by_expressions or not operator.appends
 
 
 def as_read(source: Any, binding: Binding, links: Sequence[Any]) -> Any:
     """A source as it is best read: in larger chunks where a ``dedup()`` among ``links`` comes before any real work."""
     names: set[str] = set()
     for node in links:
-        if not isinstance(node, Node) or not isinstance(node.operator, (Dedup, *_CHEAP)):
+        if not isinstance(node, Node) or not _cheap(node.operator):
             break
-        if isinstance(node.operator, Dedup):
+        if node.operator.grouping is not None:
             kernel = binding.bound(node)
             assert isinstance(kernel, DedupRows)
             names.update(name for group in kernel.groups for name in group)
@@ -140,8 +134,9 @@ def as_read(source: Any, binding: Binding, links: Sequence[Any]) -> Any:
 def found_groups(binding: Binding) -> Iterator[tuple[Node, Found]]:
     """What samples say of the groups of each ``dedup()``."""
     for node in binding.nodes:
-        if isinstance(node.operator, Dedup):
-            yield node, node.operator.found(binding.place(node))
+        if node.operator.grouping is not None:
+            operator: Any = node.operator
+            yield node, operator.found(binding.place(node))
 
 
 # ---- samples ---------------------------------------------------------------------------------------------------------
@@ -170,7 +165,7 @@ def _leaves(node: Node, wanted: set[str]) -> bool:
     if isinstance(operator, Read) or len(node.inputs) != 1:
         return False
     if not isinstance(operator, RowOperator):
-        return isinstance(operator, _PASSING)
+        return operator.group_aware or (isinstance(operator, StreamOperator) and operator.most_rows is not None)
     if effects.rows != "1:1" or effects.writes is None:
         return False
     return effects.algebra is not None or not effects.writes & wanted
@@ -189,10 +184,8 @@ def _reach(binding: Binding, node: Node) -> Reach:
     by, interleave = None, 1
     for each in path:
         operator = each.operator
-        if isinstance(operator, Batch):
-            batch = batch or operator.size
-        elif isinstance(operator, BucketByLength):
-            batch = batch or max(operator.batch_sizes)
+        if isinstance(operator, StreamOperator) and operator.most_rows is not None:
+            batch = batch or operator.most_rows
         elif isinstance(operator, Sample) and batch is None:
             window, by = float(SAMPLED_ROWS << 20), None
         elif isinstance(operator, Shuffle) and batch is None:

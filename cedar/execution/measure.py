@@ -26,7 +26,7 @@ from cedar.execution.together import gil_share, shortest
 from cedar.execution.watched import TimeUp, Watch, WatchedBinding, WatchedCompiler, WatchedRunner
 from cedar.graph import Node
 from cedar.numeric import NumericEnvironment
-from cedar.operators.base import Env, Instances, RowOperator
+from cedar.operators.base import Env, Instances, RowOperator, StreamOperator
 from cedar.plan.lower import Choice, group_size, lower
 from cedar.profile import OperatorProfile, Profile, Subject
 from cedar.skip import Skip
@@ -141,7 +141,9 @@ class _Work:
         rows: dict[int, float] = {}
         for i, node in enumerate(self._binding.nodes):
             entering = [rows[id(child)] for child in node.inputs]
-            below = min(entering) if node.operator.name == "zip" else sum(entering)
+            below = (
+                min(entering) if isinstance(node.operator, StreamOperator) and node.operator.paired else sum(entering)
+            )
             seen = self.metrics.seen.get(i)
             if seen is None or not seen.rows_in:
                 rows[id(node)] = below

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from cedar.graph import Node
 from cedar.operators.base import StreamOperator
-from cedar.operators.batch import Batch
 from cedar.stream import Stream
 
 
 def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
     """What a stream operator costs several ranks."""
-    if all(stream.count is not None for stream in inputs) or operator.name in ("shuffle", "concat", "repeat"):
+    if all(stream.count is not None for stream in inputs) or operator.counts_anyway:
         return ""
     if operator.local:
         return "local to each rank"
@@ -23,11 +22,8 @@ def rows_per_unit(node: Node) -> int:
     """The size of the nearest ``batch`` below; the largest of a ``bucket_by_length``; 1 without one."""
     current = node
     while current.inputs:
-        if isinstance(current.operator, Batch):
-            return current.operator.size
-        sizes = getattr(current.operator, "batch_sizes", None)
-        if sizes:
-            return int(max(sizes))
+        if isinstance(current.operator, StreamOperator) and current.operator.most_rows is not None:
+            return current.operator.most_rows
         current = current.inputs[0]
     return 1
 
@@ -36,7 +32,7 @@ def last_mode(node: Node) -> str:
     """How the epoch ends: the mode of the nearest ``batch`` below, "keep" without one."""
     current = node
     while current.inputs:
-        if isinstance(current.operator, Batch):
+        if isinstance(current.operator, StreamOperator) and current.operator.batch_rows is not None:
             return current.operator.last
         current = current.inputs[0]
     return "keep"

@@ -14,7 +14,6 @@ from cedar.execution.fusing import fuse_steps
 from cedar.execution.scanning import scan_reader
 from cedar.graph import Node
 from cedar.operators.base import Env
-from cedar.operators.cache import Cache
 from cedar.plan.physical import Branch, Link, Physical
 from cedar.plan.scan import Scan, narrowed
 
@@ -52,7 +51,7 @@ class Programs:
             scan: the source right below, whose filters count as part of the chain where it has some.
         """
         nodes = [link if isinstance(link, Branch) else self.physical.nodes[link] for link in links]
-        nodes = [n for n in nodes if isinstance(n, Branch) or not isinstance(n.operator, Cache)]
+        nodes = [n for n in nodes if isinstance(n, Branch) or n.operator.storage is None]
         steps = tuple(fuse_steps([*first, *map(self._step, nodes), *last]))
         source = self.physical.nodes[scan] if scan >= 0 else None
         where = list(source.operator.where) if source is not None and isinstance(source.operator, Scan) else []

@@ -375,8 +375,10 @@ class StreamOperator(Operator):
     recounts: ClassVar[bool] = False  # rows out have no fixed ratio to rows in
     moves_rows: ClassVar[bool] = False  # rows are held and moved about one by one: better before they grow
     keeps_windows: ClassVar[bool] = False  # windows below it are windows above it
+    counts_anyway: ClassVar[bool] = False  # ranks share its input also where row counts are unknown
     batch_rows: int | None = None  # the rows of the batches that it makes
-    pads: bool = False  # ... the last of which it fills up
+    last: str = "keep"  # what becomes of the short one at the end: "drop", "keep" or "pad"
+    most_rows: int | None = None  # of a unit that it makes
     first: int | None = None  # it takes the first so many units
 
     @property

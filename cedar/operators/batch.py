@@ -69,8 +69,8 @@ class Batch(StreamOperator):
         return self.size
 
     @property
-    def pads(self) -> bool:  # type: ignore[override]
-        return self.last == "pad"
+    def most_rows(self) -> int:  # type: ignore[override]
+        return self.size
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return BatchStream(inputs[0], self.size, self.last, context.refills)

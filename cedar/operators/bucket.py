@@ -91,6 +91,10 @@ class BucketByLength(StreamOperator):
             )
         return True
 
+    @property
+    def most_rows(self) -> int:  # type: ignore[override]
+        return max(self.batch_sizes)
+
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return BucketStream(inputs[0], self, context)
 

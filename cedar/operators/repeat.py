@@ -43,6 +43,7 @@ class Repeat(StreamOperator):
 
     n: int | None = None
     name: ClassVar[str] = "repeat"
+    counts_anyway = True
 
     def __post_init__(self) -> None:
         if self.n is not None:

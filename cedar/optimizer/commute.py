@@ -55,7 +55,7 @@ def pads(node: Node) -> bool:
     """Units here are batches of ``last="pad"``: a rank that has fewer than others gets some of padding, made here."""
     while node.inputs:
         if isinstance(node.operator, StreamOperator) and node.operator.batch_rows is not None:
-            return node.operator.pads
+            return node.operator.last == "pad"
         node = node.inputs[0]
     return False
 

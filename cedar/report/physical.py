@@ -8,7 +8,6 @@ from cedar.execution.nodes import cost_note
 from cedar.execution.shared import SharedStream
 from cedar.execution.splits import SplitStream
 from cedar.operators.base import StreamOperator
-from cedar.operators.cache import Cache
 from cedar.plan.data import Plan
 from cedar.plan.lower import group_size
 from cedar.plan.physical import Physical, Stage
@@ -53,7 +52,7 @@ def notes(compiler: Compiler) -> list[str]:
         for segment in stage.segments:
             if segment.kept:
                 links = [i for i in segment.links[: segment.kept] if isinstance(i, int)]
-                works = [i for i in links if not isinstance(physical.nodes[i].operator, Cache)]
+                works = [i for i in links if physical.nodes[i].operator.storage is None]
                 last = physical.works[works[-1] if works else segment.source].label
                 splits = compiler.binding.splits(physical.nodes[segment.source])
                 state = compiler.keeper(segment).describe(splits)

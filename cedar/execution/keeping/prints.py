@@ -19,8 +19,6 @@ from cedar.digests import digest_of, examine
 from cedar.execution.keeping.entries import versions
 from cedar.graph import Node
 from cedar.operators.base import Operator, RowOperator
-from cedar.operators.cache import Cache
-from cedar.operators.expressions import Select
 from cedar.plan.scan import Scan
 from cedar.references import is_library
 
@@ -97,13 +95,13 @@ def fingerprint(node: Node, root: Node | None = None) -> Fingerprint:
 
 def _drops(operator: Operator) -> bool:
     """It does no more than to leave columns out, or to put them in another order."""
-    return isinstance(operator, Select) and not operator.code()
+    return operator.projection is not None
 
 
 def _working(node: Node) -> Iterator[Node]:
     """The nodes that do something to rows, those inside a scan too."""
     for current in graph.walk(node):
-        if not isinstance(current.operator, Cache):
+        if current.operator.storage is None:
             yield current
         if isinstance(current.operator, Scan):
             yield from current.operator.where
