@@ -123,22 +123,25 @@ Phase: TypeAlias = Literal["runs", "looks", "tries", "returns"]
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds per row of a plan, and of those the trainer's own."""
+    """Seconds per row of a plan, and of those the trainer's own; and seconds per delivery."""
 
     row: float
     trainer: float = 0.0
+    delivery: float = 0.0
 
     @staticmethod
     def between(early: Observation, late: Observation) -> Pace:
         """Of what was delivered from one observation to the other, under one plan."""
-        rows = late.rows - early.rows
+        rows, deliveries = late.rows - early.rows, late.deliveries - early.deliveries
         taken, waited = late.seconds - early.seconds, late.waited - early.waited
-        return Pace(taken / rows, max(taken - waited, 0.0) / rows) if rows > 0 else Pace(math.inf)
+        if rows <= 0:
+            return Pace(math.inf)
+        return Pace(taken / rows, max(taken - waited, 0.0) / rows, taken / max(deliveries, 1))
 
     @staticmethod
     def of(seen: Observation) -> Pace:
         """Of all that a plan delivered since it took over."""
-        return Pace.between(replace(seen, rows=0.0, seconds=0.0, waited=0.0), seen)
+        return Pace.between(replace(seen, rows=0.0, seconds=0.0, waited=0.0, deliveries=0), seen)
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,7 @@ class State:
 
 
 _SETTINGS = ControllerSettings()
+_RAREST = 64  # doublings
 
 
 def step(state: State, seen: Observation, settings: ControllerSettings = _SETTINGS) -> tuple[State, tuple[Action, ...]]:
@@ -235,7 +239,7 @@ def _proposed(state: State, seen: Observation, settings: ControllerSettings) -> 
     found = sorted(seen.found or (), key=lambda c: (c.key != state.stays, c.seconds))[: settings.candidates + 1]
     known = {**state.known, **{c.key: c for c in found}}
     known = {key: c for key, c in known.items() if key in state.tried or c in found}
-    cost = max(seen.looked - state.looked, 0.0)
+    cost = max(seen.looked - state.looked, settings.look)
     return replace(
         state, phase="runs", known=known, looked=seen.looked, cost=cost, idle=state.idle + 1, looks=state.looks + 1,
         spent=state.spent + (cost if state.looks else 0.0),
@@ -252,7 +256,7 @@ def _may_look(state: State, seen: Observation, settings: ControllerSettings) -> 
         return False
     if not state.looks:
         return settings.look <= settings.regret * (seen.now + waiting)
-    cost: float = state.cost * 2**state.idle
+    cost: float = state.cost * 2.0 ** min(state.idle, _RAREST)
     return state.spent + cost <= settings.regret * seen.now
 
 
@@ -312,7 +316,7 @@ def _in_flight(state: State, seen: Observation, settings: ControllerSettings) ->
     regret = seen.now - seen.since - seen.delivered * before
     showed = seen.seconds / seen.rows if seen.rows else math.inf
     whole = seen.seconds >= _slot(seen, settings) and seen.deliveries >= settings.deliveries
-    lost = regret > settings.hopeless * _slot(seen, settings)
+    lost = regret > settings.hopeless * max(_slot(seen, settings), state.pace.delivery)
     if not (whole or lost):
         return state, ()
     later = state.known[state.trial].later and not lost

@@ -13,7 +13,8 @@ class ControllerSettings:
         regret: share of the time so far, 0 to 1, that looking for plans and slots of worse ones may cost: a run that
             gains nothing stays within the 3% that nobody can tell from noise.
         least_gain: seconds that a plan must be expected to save: less is not felt by anybody.
-        look: CPU seconds that the first look is taken to cost; later ones are taken to cost what the last one did.
+        look: CPU seconds that a look is taken to cost at least, with the closer measurement that comes before it; later
+            ones are taken to cost what the last one did.
         candidates: plans that are tried of what one look proposes: one for each kind of place.
         slot: seconds at least that a plan is measured for: twice the time of the largest task, so that one task more
             or less is no more than a part of what is compared.
@@ -37,5 +38,5 @@ class ControllerSettings:
     deliveries: int = 4
     better: float = 0.05
     changed: float = 1.5
-    memory: float = 0.25
+    memory: float = 0.5
     hopeless: float = 3.0

@@ -1,4 +1,4 @@
-"""Plans: the plan of a run, how it does, and the one that takes over at a window's end."""
+"""Plans: what of a run the controller is told, and what it decides carried out."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import logging
 import math
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 
+from cedar import graph
 from cedar.columns import OBJECT
+from cedar.control.controller import Action, Candidate, Look, Observation, Prepare, State, Switch, step
+from cedar.control.settings import ControllerSettings
 from cedar.datasets.base import Read
 from cedar.execution import processes
-from cedar.execution.alone import Alone
 from cedar.execution.binding import Binding
 from cedar.execution.calling import Calls, Over, beside
 from cedar.execution.checking import Unclear, check_effects, check_plan
 from cedar.execution.executors import available_cpus
-from cedar.execution.known import Known
-from cedar.execution.looks import Looks, alike
 from cedar.execution.metrics import Metrics
-from cedar.execution.promise import Promise
+from cedar.execution.run_figures import RunFigures
 from cedar.execution.runner import Runner
-from cedar.execution.watcher import Watcher
+from cedar.execution.tasks import is_remote
+from cedar.execution.watcher import CALLS, DETAILS, EVERY, Watcher
 from cedar.graph import Node
 from cedar.operators.base import RowOperator
 from cedar.plan.alike import rewritten, signature
@@ -31,22 +34,12 @@ from cedar.plan.planner import Difference, Planner
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
-_CALLS = 3  # of each operator before a plan is made: the first may load a model
-_TASKS = 6  # after so many, operators that no row reaches are not waited for
-_DETAILS = 6  # tasks of each stage that measure each operator by itself
-_EVERY = 64  # later, one task in so many does
 _AUDITS = 0.03  # of the time: what is delivered is computed again as written, now and then
 _CHECK_SECONDS = 0.05  # of work on sample rows, before a plan takes over
-_CHECK_SHARE = 0.05  # of what is left of a job, at most
-_MISSED = 0.7  # of the speed of the plan before: less, and that comes back
-_ENOUGH = 1.5  # times as fast: a plan that takes over before anybody asks who holds the GIL
-_TRIAL = 0.25  # seconds before a plan's speed says something
-_START_SECONDS = 20  # for processes to start; then the run waits for them
-_STALLED = 0.1  # of the time: where the trainer waits less than this, nothing is to be gained
+_START_SECONDS = 20  # for the processes of a plan to start
+_STALLED = 0.1  # of the time: where the trainer waits less than this, its own speed is all that shows
+_WHOLE = "all of it"  # of a rule that is refused altogether
 _FEW_ROWS = 16  # that functions are called on for a plan that the user gave, where nothing else tells
-_CHOSEN = "chosen from what was measured"
-_PATIENCE = 0.25  # seconds: who waits for the first batch has the cores, and the GIL, to himself for so long
-_WORTH = 0.25  # seconds of waiting that are left: less does not pay for the making of a plan
 
 
 class Plans:
@@ -66,33 +59,41 @@ class Plans:
         self.planner = planner
         self.current = first
         self.history: list[str] = []  # what was changed while running, and why
-        self._known = Known(binding, metrics)
-        self._alone = Alone(self._known, metrics)
+        self.settings = ControllerSettings()
+        self._figures = RunFigures(binding, metrics)
         self._binding = binding
         self._metrics = metrics
+        self._world = world
         self._written = Plan.as_written(binding.root)
+        self._admitted = False  # the first plan was compared with the pipeline as written
+        self._one_pass = any(getattr(_source(node), "one_pass", False) for node in binding.sources)
+        self._lock = threading.Lock()
+        # What runs, and what comes next.
         self._watcher = Watcher()
-        self._next: Plan | None = None
-        self._warming: tuple[Plan, float] | None = None  # a plan whose processes start, and since when
-        self._before: tuple[Plan, float] | None = None  # the plan before this one, and its rows per second
-        self._left: list[tuple[Plan, Profile]] = []  # plans of this epoch that were given up, and what was known then
-        self._promise = Promise()  # of the current plan
-        self._thread: threading.Thread | None = None
-        self._looks = Looks()
-        self._fresh: int | None = None  # after so many tasks, new figures were waited for: the old ones do not hold
         self._runner: Runner | None = None
         self._calls: Calls | None = None  # of the run under way
-        self._one_pass = any(getattr(_source(node), "one_pass", False) for node in binding.sources)
+        self._next: Plan | None = None
         self._settled = False  # an error, or an audit, decided: no other plan is taken
         self._broken = False  # the optimizer failed: it is not asked again
-        self._began = 0.0  # of this iteration, by time.perf_counter()
-        self._returns = False  # the next plan is the one before
+        # What the controller knows, and what is done for it.
+        self._default = 0  # tasks at once, where a plan leaves that to the run
+        self._known: list[Plan] = []  # plans by their key
+        self._key = self._key_of(first)
+        self._state = State(self._key)
+        self._since, self._rows_before = 0.0, 0  # when the plan took over, and the rows delivered by then
+        self._polled = -math.inf
+        self._jobs: deque[Callable[[Calls], None]] = deque()
+        self._thread: threading.Thread | None = None
+        self._renewed = 0  # tasks done when older figures were put aside
+        self._looked = 0.0  # CPU seconds of looks and checks
+        self._found: tuple[Candidate, ...] | None = None
+        self._warming: dict[str, float] = {}  # since when, by key
+        self._ready: set[str] = set()
+        self._unfit: set[str] = set()
+        # Audits.
         self.audits = _AUDITS  # a share of the time; 1 and more is always
         self._audited = (0.0, 0.0)  # seconds that audits of this plan took, and what the next one should take
-        self._since = 0.0  # the current plan runs, by time.perf_counter()
-        self._world = world
-        self._admitted = False  # the first plan was compared with the pipeline as written
-        self._lock = threading.Lock()
+        self._opened = 0.0  # the current plan's streams, by time.perf_counter()
 
     @property
     def factors(self) -> dict[tuple[str, ...], float]:
@@ -107,22 +108,15 @@ class Plans:
     def watcher(self, runner: Runner) -> Watcher:
         """For the streams of the current plan, or of the next one where that is ready."""
         self._admit()
-        self._warmed()
         with self._lock:
             if self._next is not None:
                 self._take(self._next)
-            threads = self._alone.stop()
-            if threads is not None and self.current.workers in (None, 1):
-                self.current = replace(self.current, workers=threads)
             live = self.planner is not None
-            fresh = live and (not self._looks.taken or not self._known.pace.seconds)
             self._runner = runner
-            self._resize()  # an epoch's runner has as many workers as the first had: no news of the operators
-            self._watcher = Watcher(
-                details=_DETAILS if fresh else 0,
-                every=_EVERY if live else 0,
-            )
-            self._since, self._audited = time.perf_counter(), (0.0, 0.0)
+            self._resize()  # an epoch's runner has as many workers as the first had
+            fresh = live and not self._state.looks
+            self._watcher = Watcher(details=DETAILS if fresh else 0, every=EVERY if live else 0)
+            self._opened, self._audited = time.perf_counter(), (0.0, 0.0)
             return self._watcher
 
     def _admit(self) -> None:
@@ -137,6 +131,8 @@ class Plans:
             self.current = self._admitted_of(plan)
         except Exception as error:  # noqa: BLE001 - the pipeline as written always runs
             self.current = self._refused(plan, f"the check failed: {type(error).__name__}: {error}")
+        self._key = self._key_of(self.current)
+        self._state = State(self._key)
         if self.current is not plan:
             _log.warning("the plan is not taken as it was: %s", self.current.decisions[-1].why)
 
@@ -160,84 +156,76 @@ class Plans:
             return Difference(f"not before it is compared on rows of the run ({why})")
 
     def _take(self, plan: Plan) -> None:
-        speed = self._speed()
-        self._before = (self.current, speed) if speed is not None and not self._returns else None
-        self._left.append((self.current, self.profile()))
-        self.current, self._next, self._returns = plan, None, False
-        self._promise.by(self.current)
-        self._known.renew()
+        self.current, self._next = plan, None
+        self._takes_over(again=True)
+        self._renew()
+
+    def _renew(self) -> None:
+        """What was measured so far counts until there is something newer."""
+        self._metrics.renew()
+        self._renewed = self._metrics.tasks
+
+    def _takes_over(self, again: bool) -> None:
+        self._key = self._key_of(self.current)
+        self._since, self._rows_before = self._metrics.elapsed, self._metrics.rows
+        self._figures.renew(again)
 
     def _resize(self) -> None:
         """As many tasks at once as the plan wants; to be called by the thread that submits."""
-        wanted, known = self.current.workers, self._known
-        if self.planner is None or self._runner is None or wanted is None or wanted == known.workers:
-            return
-        if 1 < wanted < known.workers:  # threads that were added stay, unless all but one would wait for the GIL
+        wanted, figures = self.current.workers or self._default, self._figures
+        if self.planner is None or self._runner is None or wanted == figures.workers:
             return
         if self._runner.resize(wanted):
-            known.workers = wanted
-            known.pace.renew()
+            figures.workers = wanted
 
-    def _speed(self) -> float | None:
-        """Rows read per second of late; None in a plan's first moments, or where the trainer is slower."""
-        pace = self._known.pace
-        return None if pace.seconds < _TRIAL or self._content() else pace.speed
+    def _key_of(self, plan: Plan) -> str:
+        """Equal for plans that do the same in the same places with as many workers."""
+        does = signature(self._binding.root, plan.root), plan.workers or self._default
+        for i, known in enumerate(self._known):
+            if (signature(self._binding.root, known.root), known.workers or self._default) == does:
+                return str(i)
+        self._known.append(plan)
+        return str(len(self._known) - 1)
 
     # ---- while running -----------------------------------------------------------------------------------------------
 
     def start(self, runner: Runner) -> None:
-        """An iteration begins, with an executor of its own: there is an epoch to read, and a look worth taking."""
-        self._runner, self._fresh, self._began = runner, None, time.perf_counter()
-        self._looks.begin(self._metrics.elapsed)
-        self._left.clear()
-        self._known.start(runner)
+        """An iteration begins, with an executor of its own."""
+        self._runner, self._polled, self._default = runner, -math.inf, runner.workers
+        self._figures.start(runner)
 
     def reads(self, share: float) -> None:
         """The share of the rows that this rank reads, 0 to 1."""
-        self._known.share = share
+        self._figures.share = share
 
     def poll(self) -> None:
-        """Called now and then by the run: plans when enough was seen; cheap."""
+        """Called by the run between deliveries: tells the controller of them, now and then; cheap."""
         if self._calls is not None:
             self._calls.serve()
-        if self.planner is None:
+        self._figures.delivers()
+        now = self._metrics.elapsed
+        if self.planner is None or self._settled or self._broken or now - self._polled < self.settings.slot / 4:
             return
-        self._resize()
-        self._warmed()
-        news = self._known.pace.look() or not self._looks.taken
-        busy = self._next or self._warming or (self._thread is not None and self._thread.is_alive())
-        if not news or self._settled or self._broken or busy:
-            return
-        if self._alone.tries:
-            self._try_alone()
-        elif self.planner.most_workers is not None and self._alone.due() and not (self._content() or not self._local):
-            self._alone.begin()
-        else:
-            self._consider()
+        self._polled = now
+        seen = self._observation(now)
+        self._state, actions = step(self._state, seen, self.settings)
+        self._found = None if seen.found is not None else self._found
+        for action in actions:
+            self._carry_out(action)
+        self._work()
 
-    def _try_alone(self) -> None:
-        """One thread may do more than several: a trial goes on, or ends."""
-        threads = self._alone.step(self._runner.ahead if self._runner is not None else 0)
-        if threads is not None:
-            self.current = replace(self.current, workers=threads)
-        if not self._alone.tries and self._alone.better:
-            self.history.append(self._alone.why)
-            self._closely()  # by the figures of one thread, processes may be worth their start
-
-    def _consider(self) -> None:
-        """Look for another plan, where it is time to and worth it."""
-        looks, elapsed = self._looks, self._metrics.elapsed
-        if not looks.taken or self._fresh is not None:
-            if self._enough() and self._worth() and self._settled_in():
-                self._ask()
-        elif looks.due(elapsed) and not self._back():
-            if looks.early:
-                if not self._content() and self._worth():
-                    self._ask()
-            elif self._worth() and self._promise.missed(self._speed()):
-                self._closely()
-            else:
-                looks.checked(elapsed)
+    def _observation(self, now: float) -> Observation:
+        seen = self._figures.seen
+        late = [key for key, since in self._warming.items() if time.perf_counter() > since + _START_SECONDS]
+        self._unfit |= set(late)
+        if self._warming and processes.ready(self._figures.processes):
+            self._ready |= set(self._warming)
+            self._warming.clear()
+        return Observation(
+            now, self._key, self._since, self._metrics.rows - self._rows_before, seen.delivered, seen.elapsed,
+            seen.waited, int(seen.deliveries), self._figures.rest(), self._enough(), self._looked, self._found,
+            frozenset(self._ready), frozenset(self._unfit),
+        )  # fmt: skip
 
     def _enough(self) -> bool:
         """Each operator was seen often enough; those that no row reaches are sought for a while."""
@@ -246,81 +234,101 @@ class Plans:
             self._binding.index[id(n)] for n in self._binding.nodes if isinstance(n.operator, (RowOperator, Read))
         ]
         calls = [seen[i].calls if i in seen else 0 for i in wanted]
-        self._watcher.seeking = min(calls, default=_CALLS) < _CALLS
-        tasks = self._metrics.tasks - (self._fresh or 0)
-        return bool(calls) and (min(calls) >= _CALLS or (max(calls) > 0 and tasks >= _TASKS * 2))
+        self._watcher.seeking = min(calls, default=CALLS) < CALLS and not self._state.looks
+        tasks = self._metrics.tasks - self._renewed
+        return bool(calls) and (min(calls) >= CALLS or (max(calls) > 0 and tasks >= CALLS * 4))
 
-    def _settled_in(self) -> bool:
-        """The first batch is there, or takes so long that a plan cannot wait for it."""
-        return self._metrics.batches > 0 or time.perf_counter() - self._began > _PATIENCE
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, Look):
+            self._jobs.append(self._look)
+            if self._state.looks:  # what was measured led to nothing: the next one sees newer figures
+                self._renew()
+                self._watcher.closely(DETAILS)
+        elif isinstance(action, Prepare):
+            self._jobs.append(partial(self._prepare, action.key))
+        elif isinstance(action, Switch):
+            plan = self._known[int(action.key)]
+            root = self._binding.root
+            if signature(root, plan.root) == signature(root, self.current.root):  # as many tasks at once are others
+                self.current = replace(self.current, workers=plan.workers)
+                self._resize()
+                self._takes_over(again=False)
+                self.history.append(action.why)
+            else:
+                self._change(plan, action.why)
 
-    def _worth(self) -> bool:
-        """Enough waiting is left for a plan to pay for its making."""
-        return self._known.rest() >= _WORTH
+    # ---- beside the run ----------------------------------------------------------------------------------------------
 
-    def _content(self) -> bool:
-        """The trainer is what limits the run: no plan makes it faster."""
-        return self._known.pace.waiting < _STALLED
-
-    def _back(self) -> bool:
-        """Go back from a plan that is slower than the one before it."""
-        speed = self._speed()
-        if self._before is None or speed is None or speed >= _MISSED * self._before[1]:
-            return False
-        plan, there = self._before
-        self._looks.end(self._metrics.elapsed)
-        self._returns = True
-        if self.planner is not None:
-            self.planner.keep(plan)
-        self._change(plan, f"{speed:,.0f} rows/s, {there:,.0f} under the plan before: back to that")
-        return True
-
-    def _closely(self) -> None:
-        """Figures that led to a wrong prediction are measured anew; a look follows."""
-        self._metrics.renew()
-        self._fresh = self._metrics.tasks
-        self._before = None  # its speed was that of other costs
-        self._watcher.closely(_DETAILS)
-
-    def _ask(self) -> None:
-        known = self._known
-        self._looks.took(self._metrics.elapsed)
-        self._fresh, self._watcher.seeking = None, False
-        horizon, rest = known.horizon(), known.rest()
+    def _work(self) -> None:
+        """One thing at a time, in a thread that nobody waits for."""
+        if not self._jobs or (self._thread is not None and self._thread.is_alive()):
+            return
+        if self._jobs[0] == self._look and not self._enough():
+            return
         if self._calls is None:
-            self._calls = Calls(inline=known.executor == "inline")
-        self._thread = beside(self._improve, self._calls, horizon, rest)
+            self._calls = Calls(inline=self._figures.executor == "inline")
+        self._thread = beside(self._done_beside, self._jobs.popleft(), self._calls)
 
-    def _improve(self, calls: Calls, horizon: float | None, rest: float) -> None:
-        assert self.planner is not None
+    def _done_beside(self, job: Callable[[Calls], None], calls: Calls) -> None:
+        began = time.thread_time()
         try:
-            raw = self._known.figures()
-            profile = self._known.completed(raw, self._local)
-            plan = self._better(calls, profile, horizon, rest)
-            little = plan is None or self._gain(plan, profile) < _ENOUGH
-            if little and not self._one_pass and self._known.asks(raw, horizon):
-                calls.make(partial(self._known.ask, raw))
-                profile = self._known.completed(raw, self._local)
-                plan = self._better(calls, profile, horizon, rest)
-            if plan is not None and plan.root is self.current.root:
-                self.current = plan  # with more to tell, or more threads
-                self._promise.by(self.current)
-            elif plan is not None and self._given_up(plan, profile):
-                self.planner.keep(self.current)
-            elif plan is not None:
-                self._warm(plan)
+            job(calls)
         except Over:
-            self._looks.untaken()  # the next epoch may see the end of it
+            self._jobs.appendleft(job)  # the next epoch may see the end of it
         except Exception:  # noqa: BLE001 - a plan is never worth a run
             self._broken = True
             _log.warning("the optimizer failed: the run goes on with the plan that it has", exc_info=True)
+        finally:
+            self._looked += time.thread_time() - began
 
-    def _better(self, calls: Calls, profile: Profile, horizon: float | None, rest: float) -> Plan | None:
-        """What the planner makes of the figures, compared on as many sample rows as the rest of the job is worth."""
+    def _look(self, _: Calls) -> None:
+        """Ask the cost model for plans."""
         assert self.planner is not None
+        profile, runs = self.profile(), self._key
+        there = self.planner.foretell(self.current, profile)
+        found = []
+        for plan in self.planner.candidates(profile):
+            if self.planner.most_workers is None:
+                plan = replace(plan, workers=None)  # their number is the user's
+            key = self._key_of(plan)
+            if key == runs:  # with more to tell
+                there = replace(plan, root=there.root, workers=there.workers)
+            else:
+                self._known[int(key)] = plan
+                found.append((key, plan))
+        with self._lock:
+            if self._key == runs:
+                self.current = there
+        self._found = tuple(self._candidate(key, plan, there, profile) for key, plan in found)
+
+    def _candidate(self, key: str, plan: Plan, there: Plan, profile: Profile) -> Candidate:
+        """What is expected of a plan in the seconds that the controller counts: per row delivered.
+
+        Of another order in the same places it is known better how much faster it is than how fast.
+        """
+        assert plan.prediction is not None
+        seen = self._figures.seen
+        each = seen.entered / max(seen.delivered, 1.0) / max(plan.prediction.rows_per_second, 1e-9)
+        each *= self._figures.crowded
+        alike = not (self._away(plan) or self._away(there)) and (plan.workers or self._default) == self._figures.workers
+        if alike and there.prediction is not None and seen.delivered > 0:
+            faster = plan.prediction.rows_per_second / max(there.prediction.rows_per_second, 1e-9)
+            each = seen.elapsed / seen.delivered / max(faster, 1e-9)
+        start = profile.machine.start_seconds if plan.in_processes else 0.0
+        kept = {d.what for d in there.decisions if d.applied and d.rule == "cache_place"}
+        keeps = any(d.applied and d.rule == "cache_place" and d.what not in kept for d in plan.decisions)
+        return Candidate(key, each, start, keeps)
+
+    @staticmethod
+    def _away(plan: Plan) -> bool:
+        return any(is_remote(node.place) for node in graph.walk(plan.root))
+
+    def _prepare(self, key: str, calls: Calls) -> None:
+        """Compare a plan on as many sample rows as a check may take, and start its processes."""
+        assert self.planner is not None
+        plan, profile = self._known[int(key)], self.profile()
         per_row = sum(f.wall for f in profile.operators.values()) or 1e-6
-        seconds = min(_CHECK_SECONDS, _CHECK_SHARE * rest)
-        rows = int(min(max(seconds / per_row / 3, 8), 1024))  # as written twice, and as planned
+        rows = int(min(max(_CHECK_SECONDS / per_row / 3, 8), 1024))  # as written twice, and as planned
 
         def check(plan: Plan) -> Difference | None:
             try:
@@ -329,39 +337,20 @@ class Plans:
                 found = None
             return found or calls.make(partial(check_plan, self._binding, plan, rows, self._world))
 
-        plan = self.planner.improve(profile, horizon, check, self._known.guesses)
-        return replace(plan, workers=1) if plan is not None and self._alone.better and not plan.in_processes else plan
-
-    def _gain(self, plan: Plan, profile: Profile) -> float:
-        """How many times as fast as the current plan another one should be."""
-        assert self.planner is not None
-        there = self.planner.foretell(self.current, profile).prediction
-        if plan.root is self.current.root or plan.prediction is None or there is None:
-            return 1.0
-        return plan.prediction.rows_per_second / max(there.rows_per_second, 1e-9)
-
-    def _given_up(self, plan: Plan, profile: Profile) -> bool:
-        """The plan was left in this epoch, and nothing that is known of it has changed."""
-        logical = self._binding.root
-        wanted = signature(logical, plan.root)
-        return any(signature(logical, left.root) == wanted and alike(known, profile) for left, known in self._left)
-
-    def _warm(self, plan: Plan) -> None:
-        """The run goes on as it is, into the next epoch too, until the processes of the next plan are there."""
-        if not plan.in_processes:
-            self._change(plan, _CHOSEN)
+        sound = self.planner.checked(plan, profile, check)
+        told = self.current.decisions
+        news = (d for d in sound.decisions if not d.applied and d.what == _WHOLE and d not in told)
+        self.current = replace(self.current, decisions=(*told, *news))
+        if self._key_of(sound) == self._key or (sound is not plan and not rewritten(self._binding.root, sound.root)):
+            self._unfit |= {key}
             return
-        workers = self._known.processes  # threads may be more, where they wait, or one alone
-        processes.warm(workers, at_once=max(1, min(workers, available_cpus()) - 1))  # threads go on with one core
-        self._warming = plan, time.perf_counter()
-
-    def _warmed(self) -> None:
-        """A plan whose processes are there is the next one."""
-        if self._warming is not None:
-            plan, since = self._warming
-            if processes.ready(self._known.processes) or time.perf_counter() > since + _START_SECONDS:
-                self._warming = None
-                self._change(plan, _CHOSEN)
+        self._known[int(key)] = sound
+        if sound.in_processes and not processes.ready(self._figures.processes):
+            workers = self._figures.processes  # threads may be more, where they wait, or one alone
+            processes.warm(workers, at_once=max(1, min(workers, available_cpus()) - 1))  # threads go on with one core
+            self._warming[key] = time.perf_counter()
+        else:
+            self._ready |= {key}
 
     def _change(self, plan: Plan, why: str, last: bool = False) -> None:
         with self._lock:
@@ -390,7 +379,7 @@ class Plans:
         """What an audit may take now."""
         if self.audits >= 1:
             return math.inf
-        return (time.perf_counter() - self._since) * self.audits - self._audited[0]
+        return (time.perf_counter() - self._opened) * self.audits - self._audited[0]
 
     @cached_property
     def _streams(self) -> bool:
@@ -462,15 +451,13 @@ class Plans:
 
     def measured(self) -> float | None:
         """Rows read per second under the current plan, where that says something of it."""
-        return self._speed()
+        seen = self._figures.seen
+        waits = seen.waited >= _STALLED * seen.elapsed
+        return seen.entered / seen.elapsed if waits and seen.elapsed >= self.settings.slot else None
 
     def profile(self) -> Profile:
         """What was measured so far, and what follows from it."""
-        return self._known.profile(self._local)
-
-    @property
-    def _local(self) -> bool:
-        return not self.current.in_processes
+        return self._figures.profile(not self.current.in_processes)
 
 
 def _source(node: Node) -> object:

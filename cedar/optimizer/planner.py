@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from cedar import graph
 from cedar.graph import Node
@@ -15,10 +15,8 @@ from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.commute import is_row_operator, may_swap
 from cedar.optimizer.cost import REMOTE
 from cedar.optimizer.facts import Factors, Facts, Keeping, Refusal, Rule
-from cedar.optimizer.ordering import Swap
 from cedar.optimizer.rewrite import facts_of, rewrite
-from cedar.optimizer.rules import MOVES, RULES, TRIMS, late
-from cedar.optimizer.rules.cache_place import cache_place
+from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.optimizer.search import Found, foresee, search
 from cedar.plan.alike import rewritten, signature
 from cedar.plan.data import Decision, Plan, Prediction
@@ -26,8 +24,6 @@ from cedar.plan.planner import Check
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
-_GAIN = 1.05  # of the predicted speed: less is not worth a change of plans
-_DEAR = 0.1  # of the operators' time: less does not decide where an operator runs
 _CHECKING = 1.0  # seconds for plans to be checked, each without the rule that made the one before it differ
 ORDER, PLACE = "order", "place"  # what decisions of the search are called
 NAMES = (*(rule.__name__ for rule in RULES), ORDER, PLACE)
@@ -64,14 +60,12 @@ class AutoPlanner:
     exact: bool = True
     rules: tuple[Rule, ...] = ()
     refused: frozenset[str] = frozenset()
-    current: Plan | None = None
     keeping: Keeping | None = None
     factors: Factors | None = None
     cluster: Cluster | None = None
     _refusals: list[Decision] = field(default_factory=list, repr=False)
     _sound: deque[list[tuple[object, ...]]] = field(default_factory=lambda: deque(maxlen=16), repr=False)
     _broken: bool = field(default=False, repr=False)
-    _guessed: bool = field(default=False, repr=False)
 
     def begin(self) -> Plan:
         """From what operators declare alone; nothing is run."""
@@ -81,8 +75,7 @@ class AutoPlanner:
             _log.warning("the rules of the optimizer failed: the pipeline runs as written", exc_info=True)
             self._broken = True
             return Plan.as_written(self.root)
-        self.current = Plan(self.root, root, tuple(decisions), method="rules", cache_bytes=self.budget.cache_bytes)
-        return self.current
+        return Plan(self.root, root, tuple(decisions), method="rules", cache_bytes=self.budget.cache_bytes)
 
     def admit(self, plan: Plan, check: Check) -> Plan:
         """The first plan, without the rule that makes it differ on sample rows; as written where no one rule does."""
@@ -95,63 +88,65 @@ class AutoPlanner:
             if check(other) is None:
                 self.refused |= {name}
                 self._refusals.append(Decision(name, "all of it", applied=False, why=found.what))
-                self.current = replace(other, decisions=(*other.decisions, *self._refusals))
-                return self.current
+                return replace(other, decisions=(*other.decisions, *self._refusals))
         decision = Decision("plan", "all of it", applied=False, why=found.what)
-        self.current = replace(Plan.as_written(self.root), decisions=(*plan.decisions, decision))
-        return self.current
+        return replace(Plan.as_written(self.root), decisions=(*plan.decisions, decision))
 
-    def improve(self, profile: Profile, horizon: float | None, check: Check, guessed: bool = False) -> Plan | None:
-        """The best plan for what was measured; the current graph, with what is known of it, unless clearly better."""
-        self._guessed = guessed
-        if self._broken or (horizon is not None and horizon <= 0):
-            return None
-        plan = self.best(profile, horizon)
-        saves = any(d.applied and d.rule == cache_place.__name__ for d in plan.decisions)  # in later epochs
-        told = len(self._refusals)
-        current = self.current
-        runs = current is not None and signature(self.root, plan.root) == signature(self.root, current.root)
-        if not runs:
-            plan = self._checked(plan, profile, horizon, check)
-        if current is not None:
-            more = plan.workers is not None and plan.workers != self._at_once(current)
-            there = self._predicted(current, profile)
-            if signature(self.root, plan.root) == signature(self.root, current.root):
-                plan = replace(plan, root=current.root, prediction=plan.prediction if more else there)
-            elif not (more or saves or self._refusals) and _gain(plan.prediction, there) < _least(plan, current):
-                news = tuple(self._refusals[told:])
-                plan = replace(current, prediction=there, profile=profile, decisions=(*current.decisions, *news))
-        self.current, self.workers = plan, max(self.workers, plan.workers or 0)
-        return plan
+    def candidates(self, profile: Profile) -> tuple[Plan, ...]:
+        """The best plan for each kind of place: these threads, one of them, processes, a cluster; unchecked.
+
+        One thread may do what several do that pass the GIL to and fro, which no figure of one call shows.
+        """
+        if self._broken:
+            return ()
+        here = tuple(place for place in self.executors if place != REMOTE)
+        asks: list[dict[str, Any]] = [{"executors": here}] if here else []
+        if here and self.most_workers is not None and self.workers > 1:
+            asks.append({"executors": here, "workers": 1, "most_workers": None})
+        if REMOTE in self.executors and (PLACE not in self.refused or not here):
+            asks.append({})
+        if self.cluster is not None and PLACE not in self.refused:
+            asks.append({"executors": here or self.executors, "cluster": self.cluster})
+        return tuple(self._best(profile, False, **{"cluster": None, **limits}) for limits in asks)
+
+    def checked(self, plan: Plan, profile: Profile, check: Check) -> Plan:
+        """The plan once its results hold on sample rows, without the rules that make them differ."""
+        places = tuple({node.place for node in graph.walk(plan.root) if node.place} | {plan.executor or "threads"})
+        cluster = self.cluster if self.cluster is not None and self.cluster.address in places else None
+        here = tuple(place for place in self.executors if place in places)
+
+        def again(planner: AutoPlanner) -> Plan:
+            workers = plan.workers or self.workers
+            limits = {"executors": here or self.executors, "workers": workers, "most_workers": None, "cluster": cluster}
+            return planner._best(profile, False, **limits)
+
+        return self._checked(plan, again, check)
 
     def chosen(self, profile: Profile, check: Check) -> Plan:
         """The best plan for a profile, whatever it gains; its rules hold on sample rows."""
-        plan = self.best(profile)
-        return self._checked(plan, profile, None, check)
+        return self._checked(self.best(profile), lambda planner: planner.best(profile), check)
 
     def _predicted(self, current: Plan, profile: Profile) -> Prediction:
         """What a plan should do, by a new profile."""
         places = {node.place for node in graph.walk(current.root) if node.place}
         executors = (*(place for place in self.executors if place not in places), *sorted(places))
-        return foresee(current.root, self._facts(current.root, profile), self.budget, executors, self._at_once(current))
-
-    def _at_once(self, plan: Plan) -> int:
-        """Tasks at once under a plan: threads that were added stay, unless all but one would wait for the GIL."""
-        return 1 if plan.workers == 1 else max(self.workers, plan.workers or 0)
+        facts, workers = self._facts(current.root, profile), current.workers or self.workers
+        return foresee(current.root, facts, self.budget, executors, workers)
 
     def foretell(self, plan: Plan, profile: Profile) -> Plan:
         """The same plan with what a new profile says of it."""
         return plan if self._broken else replace(plan, prediction=self._predicted(plan, profile), profile=profile)
 
-    def keep(self, plan: Plan) -> None:
-        """The run goes on with this plan, whatever was chosen last."""
-        self.current = plan
-
-    def best(self, profile: Profile, horizon: float | None = None) -> Plan:
+    def best(self, profile: Profile) -> Plan:
         """The best plan for a profile, unchecked."""
-        moved, moves = self._rewritten(self.root, (*MOVES, *self.rules), profile)
-        found = self._search(moved, profile, horizon)
-        root, trims = self._rewritten(found.root, TRIMS, profile)
+        return self._best(profile, True)
+
+    def _best(self, profile: Profile, turns: bool, **limits: Any) -> Plan:
+        """Within other limits than the planner's own, where they are given; one thread for several by ``turns``."""
+        asks = replace(self, _refusals=self._refusals, **limits)
+        moved, moves = asks._rewritten(self.root, (*MOVES, *self.rules), profile)
+        found = asks._search(moved, profile, turns)
+        root, trims = asks._rewritten(found.root, TRIMS, profile)
         return Plan(
             self.root,
             root,
@@ -167,8 +162,7 @@ class AutoPlanner:
     def refuse(self, current: Plan, what: str) -> Plan:
         """As written: an audit cannot tell which of the rules did it."""
         decision = Decision("audit", "the plan", applied=False, why=what)
-        self.current = replace(Plan.as_written(self.root), decisions=(*current.decisions, decision))
-        return self.current
+        return replace(Plan.as_written(self.root), decisions=(*current.decisions, decision))
 
     def why_illegal(self, plan: Plan) -> str | None:
         """Two operators of a plan that may not have changed places; None where there are none.
@@ -201,56 +195,49 @@ class AutoPlanner:
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
-    def _checked(self, plan: Plan, profile: Profile, horizon: float | None, check: Check) -> Plan:
+    def _checked(self, plan: Plan, again: Callable[[AutoPlanner], Plan], check: Check) -> Plan:
         """The plan without the rules whose results differ on sample rows; nothing is rewritten without a check."""
         if not rewritten(self.root, plan.root):
             return plan
         end = time.perf_counter() + _CHECKING
         while time.perf_counter() < end:
-            does = signature(self.root, plan.root)
+            does = signature(self.root, plan.root, places=False)
             found = None if does in self._sound else check(plan)
             if found is None:
                 if _known_functions(plan.root):  # those of users may do another thing the next time
                     self._sound.append(does)
                 return plan
-            culprit = self._culprit(plan, profile, horizon, check, end)
+            culprit = self._culprit(plan, again, check, end)
             self._refusals.append(Decision(culprit or "plan", "all of it", applied=False, why=found.what))
             self.refused |= {culprit} if culprit else {*NAMES, *(rule.__name__ for rule in self.rules)} - {PLACE}
-            plan = self.best(profile, horizon)
+            plan = again(self)
             if culprit is None:
                 return plan  # in which only places are chosen
-        return replace(Plan.as_written(self.root), decisions=tuple(self._refusals), profile=profile)
+        return replace(Plan.as_written(self.root), decisions=tuple(self._refusals), profile=plan.profile)
 
-    def _culprit(self, plan: Plan, profile: Profile, horizon: float | None, check: Check, end: float) -> str | None:
+    def _culprit(self, plan: Plan, again: Callable[[AutoPlanner], Plan], check: Check, end: float) -> str | None:
         """The rule without which the plan has the right rows."""
         for name in _applied(plan):
             without = replace(self, refused=self.refused | {name}, _refusals=[])
             if time.perf_counter() > end:
                 return None
-            if check(without.best(profile, horizon)) is None:
+            if check(again(without)) is None:
                 return name
         return None
 
-    def _search(self, root: Node, profile: Profile, horizon: float | None, swap: Swap = may_swap) -> Found:
-        facts = self._facts(root, profile)
-        asked = not self._guessed and _asked(root, facts, profile)
+    def _search(self, root: Node, profile: Profile, turns: bool) -> Found:
         return search(
             root,
-            facts,
+            self._facts(root, profile),
             self.budget,
-            self._places(asked),
+            self.executors,
             self.workers,
-            horizon,
+            None,
             most_workers=self.most_workers,
-            turns=asked,
-            swap=_never if ORDER in self.refused else swap,
+            turns=turns,
+            swap=_never if ORDER in self.refused else may_swap,
             cluster=None if PLACE in self.refused else self.cluster,
         )
-
-    def _places(self, asked: bool) -> Sequence[str]:
-        """Without processes, until it is known who holds the GIL."""
-        here = tuple(place for place in self.executors if place != REMOTE)
-        return self.executors if asked and PLACE not in self.refused else here or self.executors
 
     def _rewritten(self, root: Node, rules: Sequence[Rule], profile: Profile | None) -> tuple[Node, list[Decision]]:
         return rewrite(self._facts(root, profile), rules)
@@ -269,17 +256,6 @@ class AutoPlanner:
         )
 
 
-def _asked(root: Node, facts: Facts, profile: Profile) -> bool:
-    """It is known, of all Python that takes some of the time, whether it holds the GIL."""
-    shares = profile.shares
-    for node in graph.walk(root):
-        figures, ordinal = facts.figures(node), facts.ordinal(node)
-        known = figures is None or figures.gil is not None or not node.effects.per_row
-        if not known and shares.get(ordinal or 0, 0.0) > _DEAR:
-            return False
-    return True
-
-
 def _applied(plan: Plan) -> list[str]:
     """The rules of a plan, the last one first: without an earlier one, others may find nothing to do."""
     return list(dict.fromkeys(d.rule for d in reversed(plan.decisions) if d.applied and d.rule != "place"))
@@ -290,17 +266,6 @@ def _known_functions(root: Node) -> bool:
     operators = [node.operator for node in graph.walk(root)]
     others = [operator for operator in operators if operator.code() or operator.effects().per_row]
     return all(o.link and type(o.link.transform).__module__.startswith("cedar.operators.") for o in others)
-
-
-def _gain(plan: Prediction | None, there: Prediction) -> float:
-    """How many times as fast a plan should be."""
-    return math.inf if plan is None else plan.rows_per_second / max(there.rows_per_second, 1e-9)
-
-
-def _least(plan: Plan, current: Plan) -> float:
-    """The gain that a change of plans has to promise: none where less is moved about, which no prediction counts."""
-    moved, there = ({d.what for d in p.decisions if d.applied and d.rule == late.__name__} for p in (plan, current))
-    return 1 / _GAIN if moved - there else _GAIN
 
 
 def _never(_below: Node, _above: Node, _facts: Facts) -> Refusal | None:

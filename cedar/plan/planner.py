@@ -34,25 +34,20 @@ class Planner(Protocol):
         """The plan to start with, once it is compared: without the rule that makes a difference, where one does."""
         ...
 
-    def improve(self, profile: Profile, horizon: float | None, check: Check, guessed: bool = False) -> Plan | None:
-        """A better plan for what was measured, or the current one with what is known of it now, or None.
+    def candidates(self, profile: Profile) -> tuple[Plan, ...]:
+        """The best plan for each kind of place, by what was measured, with what is expected of it; none is checked."""
+        ...
 
-        Runs beside the epoch. A plan whose ``root`` is that of the current one changes nothing in the run.
+    def checked(self, plan: Plan, profile: Profile, check: Check) -> Plan:
+        """A candidate whose results hold on sample rows: without the rules that make a difference.
 
         Args:
-            profile: of the blocks delivered so far.
-            horizon: rows that are expected to be read yet, where that is known.
-            check: compares on sample rows; a rule whose plan differs is refused, and no plan is taken without.
-            guessed: who holds the GIL is a guess, which leads to no processes.
+            check: compares on sample rows; no plan that rewrites is taken without.
         """
         ...
 
     def foretell(self, plan: Plan, profile: Profile) -> Plan:
         """The same plan with what a new profile says of it; nothing is run."""
-        ...
-
-    def keep(self, plan: Plan) -> None:
-        """The run goes on with this plan, whatever was chosen last."""
         ...
 
     def refuse(self, current: Plan, what: str) -> Plan:

@@ -59,18 +59,21 @@ def test_the_loaders_own_work_is_part_of_a_prediction():
     assert found.use["one task at a time"] == pytest.approx(1e-4)
 
 
-def test_nothing_moves_to_processes_before_it_is_known_who_holds_the_gil():
+def test_there_is_a_candidate_for_each_kind_of_place():
     pipeline = cedar.from_items(ROWS).map(work, "a").batch(2)
-    made = planner_for(pipeline.node, Budget(), "auto", 4, None, exact=True)
+    made = planner_for(pipeline.node, Budget(), "auto", None, None, exact=True)
+    made.workers = 4
     drawn = profile(made.root, random.Random(1))
     dear = replace(drawn.operators[1], wall=1e-3, cpu=1e-3, keep=1.0)
-
-    def places(gil):
-        known = replace(drawn, operators={0: drawn.operators[0], 1: replace(dear, gil=gil)})
-        return {node.place for node in graph.walk(made.best(known, None).root)}
-
-    assert "processes" not in places(None)
-    assert "processes" in places(1.0)
+    known = replace(drawn, operators={0: drawn.operators[0], 1: replace(dear, gil=None)})
+    found = made.candidates(known)
+    assert [("processes" in {n.place for n in graph.walk(p.root)}, p.workers == 1) for p in found] == [
+        (False, False),
+        (False, True),
+        (True, False),
+    ]
+    made.most_workers = None  # their number is the user's
+    assert len(made.candidates(known)) == 2
 
 
 def test_the_bytes_of_a_budget_reach_what_a_loader_keeps():

@@ -7,8 +7,7 @@ import pytest
 import cedar
 from cedar import col
 from cedar.operators import recsys
-from cedar.optimizer.planner import _known_functions, _least
-from cedar.plan.data import Decision, Plan
+from cedar.optimizer.planner import _known_functions
 
 
 def twice(x):
@@ -30,12 +29,3 @@ LISTS = pa.table({"a": pa.array([[1, 2]] * 4, pa.large_list(pa.int64())), "x": n
 )
 def test_functions_of_users_may_do_another_thing_the_next_time(make, known):
     assert _known_functions(make(cedar.from_arrow(LISTS)).node) is known
-
-
-def test_less_to_move_about_needs_no_gain_that_a_prediction_counts():
-    root = cedar.from_arrow(LISTS).batch(2).node
-    current = Plan(root, root, (Decision("late", "map(f)", applied=True, why="10 to 100 bytes a row"),))
-    same = Plan(root, root, (Decision("late", "map(f)", applied=True, why="10 to 99 bytes a row"),))
-    more = Plan(root, root, (*same.decisions, Decision("late", "map(g)", applied=True)))
-    refused = Plan(root, root, (Decision("late", "map(g)", applied=False),))
-    assert _least(more, current) < 1 < _least(same, current) == _least(refused, current)
