@@ -226,11 +226,12 @@ class AutoPlanner:
         return None
 
     def _search(self, root: Node, profile: Profile, turns: bool) -> Found:
+        here = tuple(place for place in self.executors if place != REMOTE)
         return search(
             root,
             self._facts(root, profile),
             self.budget,
-            self.executors,
+            here or self.executors if PLACE in self.refused else self.executors,
             self.workers,
             None,
             most_workers=self.most_workers,
