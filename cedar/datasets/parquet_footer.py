@@ -121,15 +121,7 @@ def _schema(data: bytes, at: int) -> tuple[list[Leaf], int]:
     leaves: list[Leaf] = []
     open_: list[list[int]] = []  # of the elements above: children to come, definition and repetition levels
     for i in range(count):
-        found = {1: -1, 2: 0, 3: 0, 5: 0}  # type, its length, repetition, children
-        number = 0
-        while data[at]:
-            number, kind, at = _field(data, at, number)
-            if number in found and kind == 5:
-                found[number], at = _zigzag(data, at)
-            else:
-                at = _skip(data, at, kind, 1)
-        at += 1
+        found, at = _element(data, at)
         while open_ and open_[-1][0] == 0:
             open_.pop()
         if not open_ and i:
@@ -152,6 +144,19 @@ def _schema(data: bytes, at: int) -> tuple[list[Leaf], int]:
     if any(left for left, *_ in open_):
         raise BadFooter("the footer is damaged: its schema has fewer elements than it says")
     return leaves, at
+
+
+def _element(data: bytes, at: int) -> tuple[dict[int, int], int]:
+    """An element of the schema, and where it ends: 1 its type, 2 that one's length, 3 repetition, 5 children."""
+    found = {1: -1, 2: 0, 3: 0, 5: 0}
+    number = 0
+    while data[at]:
+        number, kind, at = _field(data, at, number)
+        if number in found and kind == 5:
+            found[number], at = _zigzag(data, at)
+        else:
+            at = _skip(data, at, kind, 1)
+    return found, at + 1
 
 
 def _row_groups(data: bytes, at: int, schema: list[Leaf]) -> int:

@@ -76,6 +76,13 @@ def check_plan(binding: Binding, plan: Plan, rows: int, world: int = 1) -> Diffe
     return check.difference(written)
 
 
+def _clear(check: _Check, found: Difference | None) -> Difference | None:
+    """A difference, unless stand-ins may have made it."""
+    if found is not None and check.vague:
+        raise Unclear(f"with stand-ins for {', '.join(sorted(check.vague))}: {found.what}")
+    return found
+
+
 def check_effects(
     binding: Binding, plan: Plan, world: int = 1, *, strict: bool = True, going: Callable[[], None] = lambda: None
 ) -> Difference | None:
@@ -119,9 +126,7 @@ def check_effects(
         except Exception as error:  # noqa: BLE001 - other rows may do
             why = error
             continue
-        found = check.difference(written, strict=strict)
-        if found is not None and check.vague:
-            raise Unclear(f"with stand-ins for {', '.join(sorted(check.vague))}: {found.what}")
+        found = _clear(check, check.difference(written, strict=strict))
         compared, came = compared + 1, sum(block.slots for run in written for block in run)
         if found is not None or came >= _ENOUGH:
             return found

@@ -153,15 +153,7 @@ class Loader(DataLoaderLike):
         self._stop()
         if again:
             self._restart()
-        self._resumed = False
-        runner = self._runner = Runner(
-            *of_fork(self._options.executor, self._options.workers),
-            self._metrics.deaths,
-            Patience(self._options.timeout),
-            watched=True,
-        )
-        runner.others = Runners(runner)
-        self._ran_on, self._workers = runner.name, runner.workers
+        runner, others = self._new_runner()
         numeric = self._binding.begin(self._environment())
         instances = self._job.instances
         self._plans.start(runner)
@@ -213,10 +205,23 @@ class Loader(DataLoaderLike):
         finally:
             instances.end()
             deliveries.close()
-            runner.others.close()
+            others.close()
             self._plans.close()
             holding.__exit__(None, None, None)
         self._finish_epoch()
+
+    def _new_runner(self) -> tuple[Runner, Runners]:
+        """Where the tasks of an iteration run, and those of the other places of its plans."""
+        self._resumed = False
+        runner = self._runner = Runner(
+            *of_fork(self._options.executor, self._options.workers),
+            self._metrics.deaths,
+            Patience(self._options.timeout),
+            watched=True,
+        )
+        others = runner.others = Runners(runner)
+        self._ran_on, self._workers = runner.name, runner.workers
+        return runner, others
 
     def _stop(self) -> None:
         """End the threads of an iteration that somebody still holds, such as the traceback of an error in the loop."""

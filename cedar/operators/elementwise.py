@@ -235,6 +235,14 @@ def find(node: Json, key: str) -> Iterator[Json]:
             yield from find(child, key)
 
 
+_PARTS = {  # of kinds that are row-wise where these are
+    "RenameAlias": ("expr",),
+    "Cast": ("expr",),
+    "BinaryExpr": ("left", "right"),
+    "Ternary": ("predicate", "truthy", "falsy"),
+}
+
+
 def _refusals(node: Json) -> Iterator[str]:
     """Why this node, or one below it, is not row-wise."""
     kind, body = kind_of(node)
@@ -245,16 +253,10 @@ def _refusals(node: Json) -> Iterator[str]:
             yield "a Series has its own rows: join it to the source, or give is_in() a list"
     elif kind in {"Alias", "KeepName"}:
         yield from _refusals(body[0] if isinstance(body, list) else body)
-    elif kind == "RenameAlias":
-        yield from _refusals(body["expr"])
     elif kind in {"BinaryExpr", "Cast"} and known(name_of(node)) is None:
         yield f"{name_of(node)} is not known to be row-wise: use .map_batches(fn, ...)"
-    elif kind == "Cast":
-        yield from _refusals(body["expr"])
-    elif kind == "BinaryExpr":
-        yield from _all([body["left"], body["right"]])
-    elif kind == "Ternary":
-        yield from _all([body["predicate"], body["truthy"], body["falsy"]])
+    elif kind in _PARTS:
+        yield from _all([body[part] for part in _PARTS[kind]])
     elif kind == "Eval":
         yield from _refusals(body["expr"])
         if "Cumulative" in body["variant"]:

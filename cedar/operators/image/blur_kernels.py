@@ -26,7 +26,7 @@ def mirrored(place: Any, size: Any) -> Any:
 
 
 @kernel("void(uint8[:, ::1], float32[::1], float32[::1])")
-def blur_plane(plane: Any, across: Any, down: Any) -> None:
+def blur_plane(plane: Any, across: Any, down: Any) -> None:  # noqa: C901 - compiled as one, like a loop of C
     """Blur a channel in place by odd numbers of weights: ``across`` of the row, ``down`` of the column."""
     height, width = plane.shape
     reach, rise = len(across) // 2, len(down) // 2

@@ -55,7 +55,9 @@ _carray = numba().carray
 
 
 @kernel("int64(int64, float64[::1], float32[:, ::1], int64, int64, float32[:, ::1], float32[:, ::1])")
-def step(code: Any, numbers: Any, planes: Any, channels: Any, n: Any, ranges: Any, tables: Any) -> Any:
+def step(  # noqa: C901, PLR0912 - compiled as one: a case for each instruction
+    code: Any, numbers: Any, planes: Any, channels: Any, n: Any, ranges: Any, tables: Any
+) -> Any:
     """One step on a stretch; how many channels there are then."""
     first = np.float32(numbers[0])
     rest = np.float32(1.0 - numbers[0])
@@ -170,7 +172,7 @@ def finish(plane: Any, target: Any, n: Any, norms: Any, inverse: Any, c: Any) ->
     " int64, float32[:, ::1], int64[:, ::1], float32[:, ::1], float32[:, ::1], float32[:, :, ::1], float32[::1], int64,"
     " uint8[::1], float32[::1], float32[:, ::1])"
 )
-def sweep(
+def sweep(  # noqa: C901, PLR0912 - compiled as one
     image: Any, kept: Any, work: Any, channels: Any, codes: Any, numbers: Any, begin: Any, end: Any, seen: Any,
     limits: Any, counts: Any, ranges: Any, tables: Any, norms: Any, inverses: Any, writes: Any, out: Any, floats: Any,
     planes: Any,
