@@ -18,8 +18,8 @@ PACKAGE = Path(cedar.__file__).parent
 KINDS = {"Operator", "RowOperator", "StreamOperator"}  # a row operator works on blocks, a stream operator on streams
 # Files that still ask, and how often: numbers go down here, and no file is added.
 LEFT: dict[str, int] = {
-    "execution/compile.py": 3, "execution/dedup.py": 2, "execution/stand_ins.py": 11, "plan/entries.py": 7,
-    "plan/lower.py": 3, "plan/meaning.py": 7, "plan/verify.py": 18,
+    "execution/compile.py": 2, "execution/dedup.py": 2, "execution/stand_ins.py": 9, "plan/entries.py": 6,
+    "plan/meaning.py": 5, "plan/verify.py": 1,
 }  # fmt: skip
 
 

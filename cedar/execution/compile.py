@@ -33,7 +33,6 @@ from cedar.execution.tasks import Tasks
 from cedar.graph import Node
 from cedar.operators.base import StreamContext, StreamOperator
 from cedar.operators.batch import BatchStream, PadBatch
-from cedar.operators.cache import Cache
 from cedar.operators.shuffle import Shuffle
 from cedar.plan import physical as plans
 from cedar.plan.lower import group_size
@@ -201,12 +200,12 @@ class Compiler:
         links = segment.links[: segment.kept]
         top = next(link for link in reversed(links) if isinstance(link, int))
         cache = self._node(segment.cache).operator
-        assert isinstance(cache, Cache)
+        assert cache.storage is not None
         made = fingerprint(self._node(top), self.binding.root)
         branches = tuple(link.input for link in links if isinstance(link, Branch))
         return KeptReader(
-            reader or self._plain(segment.source), program or Program(), self._store, cache.where, made, branches,
-            cache.version,
+            reader or self._plain(segment.source), program or Program(), self._store, cache.storage, made, branches,
+            getattr(cache, "version", None),
         )  # fmt: skip
 
     # ---- what is asked of operators ----------------------------------------------------------------------------------

@@ -103,8 +103,8 @@ class Twins:
     def _made(self, node: Node, operator: Operator) -> Operator:
         if isinstance(operator, Read):
             return self._read(node)
-        if isinstance(operator, Cache):
-            return Cache("memory") if operator.where != "auto" else operator
+        if operator.storage is not None:
+            return Cache("memory") if operator.storage != "auto" else operator
         if isinstance(operator, Take):
             return dataclasses.replace(operator, n=self._few(operator.n, 17, 7))
         if isinstance(operator, SkipRows):
@@ -113,8 +113,8 @@ class Twins:
             return dataclasses.replace(operator, size=self._few(operator.size, 4, 3))
         if isinstance(operator, Shuffle):
             return dataclasses.replace(operator, window=self._few(operator.window_rows or 1 << 20, 17, 5))
-        if isinstance(operator, Select) and id(node.logical) not in self._ordinals:
-            return Select(tuple(item for item in operator.items if item not in self.without))
+        if operator.projection is not None and id(node.logical) not in self._ordinals:
+            return Select(tuple(item for item in operator.projection if item not in self.without))
         if isinstance(operator, RowOperator):
             return self._row_operator(node, operator)
         if operator.calls_functions and not type(operator).__module__.startswith("cedar."):

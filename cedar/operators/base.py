@@ -374,7 +374,7 @@ class StreamOperator(Operator):
     paired: ClassVar[bool] = False  # row i of every input makes row i: as many rows of each are read
     recounts: ClassVar[bool] = False  # rows out have no fixed ratio to rows in
     moves_rows: ClassVar[bool] = False  # rows are held and moved about one by one: better before they grow
-    keeps_windows: ClassVar[bool] = False  # windows below it are windows above it
+    keeps_windows: ClassVar[bool] = False  # one input after the other: windows below it are windows above it
     counts_anyway: ClassVar[bool] = False  # ranks share its input also where row counts are unknown
     batch_rows: int | None = None  # the rows of the batches that it makes
     last: str = "keep"  # what becomes of the short one at the end: "drop", "keep" or "pad"

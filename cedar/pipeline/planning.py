@@ -90,7 +90,7 @@ def choose_plan(
     Raises:
         PlanError: ``plan`` is no plan, or one of another pipeline.
     """
-    if plan != "auto" and chosen != Chosen():
+    if not (isinstance(plan, str) and plan == "auto") and chosen != Chosen():
         raise PlanError(
             "rules=, without= and budget= are for the optimizer, which does not run with this plan=",
             site=user_site(),

@@ -58,8 +58,8 @@ def entries_of(root: Node, logical: Sequence[Node]) -> list[dict[str, Any]]:
 def _inserted(node: Node, number: int) -> dict[str, Any]:
     """What the optimizer put in."""
     operator = node.operator
-    if isinstance(operator, Cache) and operator.where in _CACHES:
-        return {"cache": operator.where}
+    if operator.storage in _CACHES:
+        return {"cache": operator.storage}
     if isinstance(operator, Select) and all(isinstance(item, str) for item in operator.items):
         return {"keep": list(operator.items)}
     raise _unspeakable(number, operator, "belongs to no operator of the pipeline")

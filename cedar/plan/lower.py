@@ -12,9 +12,6 @@ from cedar.datasets.base import Read, Split
 from cedar.errors import PipelineError
 from cedar.graph import Node
 from cedar.operators.base import RowOperator, Schema, StreamOperator
-from cedar.operators.batch import Batch
-from cedar.operators.cache import Cache
-from cedar.operators.concat import Concat
 from cedar.plan.physical import Branch, Kind, Link, Physical, Segment, Stage, Work
 from cedar.plan.scan import Scan
 from cedar.skip import Skip
@@ -274,7 +271,7 @@ class _Lowering:
         if self.is_row(i):
             below = self.segments(self.inputs[i][0])
             return below and (below[0], below[1], [*below[2], i])
-        if not isinstance(operator, Concat):
+        if not isinstance(operator, StreamOperator) or not operator.keeps_windows:
             return None
         joined: list[Segment] = []
         for number, child in enumerate(self.inputs[i]):
@@ -350,7 +347,7 @@ class _Lowering:
         return isinstance(self.nodes[i].operator, RowOperator) and not group_size(self.nodes[i])
 
     def is_cache(self, i: int) -> bool:
-        return isinstance(self.nodes[i].operator, Cache)
+        return self.nodes[i].operator.storage is not None
 
     def streams(self, i: int) -> bool:
         """A source has splits that can only be read from their beginning."""
@@ -363,7 +360,7 @@ class _Lowering:
         """The ``batch`` with ``last="pad"`` whose ungathered batches an operator passes on; -1 for none."""
         while isinstance(self.nodes[i].operator, StreamOperator) and self.inputs[i]:
             operator = self.nodes[i].operator
-            if isinstance(operator, Batch):
+            if isinstance(operator, StreamOperator) and operator.batch_rows is not None:
                 return i if operator.last == "pad" else -1
             i = self.inputs[i][0]
         return -1

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 from cedar.datasets.base import Read
 from cedar.graph import Node
 from cedar.operators.base import StreamOperator
-from cedar.operators.cache import Cache
 from cedar.operators.columns_ops import Drop, Rename
 from cedar.operators.elementwise import columns_of
 from cedar.operators.expression_steps import never_fails
-from cedar.operators.expressions import FilterExpression, Select, WithColumns, result_name
+from cedar.operators.expressions import Select, WithColumns, result_name
 from cedar.operators.shuffle import Shuffle
 from cedar.plan.lower import group_size, policy_of
 from cedar.plan.physical import Physical
@@ -84,7 +83,7 @@ def _meets_no_other(mine: tuple[int, frozenset[int]], theirs: tuple[int, frozens
 
 def _never_fails(node: Node) -> bool:
     operator, schema = node.operator, node.inputs[0].schema
-    expressions = operator.code() if isinstance(operator, FilterExpression | WithColumns | Select) else (None,)
+    expressions = operator.code() if operator.by_expressions else (None,)
     return all(each is not None and never_fails(each, schema) for each in expressions)
 
 
@@ -104,7 +103,7 @@ class _Meaning:
         found = self.found
         for number, (node, work) in enumerate(zip(self.plan.nodes, self.plan.works, strict=True)):
             inputs = [found[i] for i in work.inputs]
-            if isinstance(node.operator, Cache):
+            if node.operator.storage is not None:
                 found.append(inputs[0])
             elif isinstance(node.operator, Read):
                 found.append(self._read(node, node.operator))

@@ -16,15 +16,8 @@ from cedar.datasets.base import Read
 from cedar.digests import examine
 from cedar.errors import PlanError
 from cedar.graph import Node
-from cedar.operators.base import RowOperator, Schema, StreamOperator
-from cedar.operators.batch import Batch
-from cedar.operators.cache import Cache
-from cedar.operators.columns_ops import Drop, Rename
-from cedar.operators.concat import Concat
-from cedar.operators.expression_steps import never_fails
-from cedar.operators.expressions import WithColumns
+from cedar.operators.base import Operator, RowOperator, Schema, StreamOperator
 from cedar.operators.shuffle import Shuffle
-from cedar.operators.take import Take
 from cedar.plan.lower import group_size, works
 from cedar.plan.physical import Branch, Physical, Segment, Stage
 from cedar.plan.scan import Scan
@@ -124,25 +117,27 @@ class _Graph:
     def _idle(self, ordinal: int) -> bool:
         node = self.written.nodes[ordinal]
         operator = node.operator
-        if isinstance(operator, Cache):
+        if operator.storage is not None:
             return True
         if any(self._alike[other] == self._alike[ordinal] for other in self.done):
             return True  # computed once for both
-        if isinstance(operator, Take):
-            return any(isinstance(n.operator, Take) and n.operator.n <= operator.n for n in self.plan.nodes)
-        if isinstance(operator, WithColumns):
-            return all(never_fails(expr, node.inputs[0].schema) for _, expr in operator.items)
-        return isinstance(operator, Drop | Rename)  # whether its columns were needed, the columns that come out tell
+        first = first_of(operator)
+        if first is not None:
+            return any((other := first_of(n.operator)) is not None and other <= first for n in self.plan.nodes)
+        if operator.results and node.effects.keeps is None:
+            return all(operator.never_fails(i, node.inputs[0].schema) for i in range(len(operator.results)))
+        return not operator.appends  # whether its columns were needed, the columns that come out tell
 
     def _check_takes(self) -> None:
         """A take that stands for several takes the least of their numbers."""
         gone = [self.written.nodes[i].operator for i in self.left_out]
         for ordinal, numbers in self.done.items():
             operator, written = self.plan.nodes[numbers[0]].operator, self.written.nodes[ordinal].operator
-            if isinstance(operator, Take) and isinstance(written, Take) and operator.n != written.n:
-                counts = [written.n, *(other.n for other in gone if isinstance(other, Take))]
-                if operator.n != min(counts):
-                    least = f"takes {operator.n} in the plan, not the least of {some(counts)}"
+            taken, first = first_of(operator), first_of(written)
+            if taken is not None and first is not None and taken != first:
+                counts = [first, *(n for other in gone if (n := first_of(other)) is not None)]
+                if taken != min(counts):
+                    least = f"takes {taken} in the plan, not the least of {some(counts)}"
                     raise self._refuse(ordinal, f"{self._name(ordinal)}, {least}")
 
     def _check_ways(self) -> None:
@@ -182,7 +177,7 @@ class _Graph:
         mine, theirs = _counted(self.plan), _counted(self.written)
         for ordinal, numbers in self.done.items():
             node = self.written.nodes[ordinal]
-            if not isinstance(node.operator, RowOperator) or isinstance(node.operator, Cache):
+            if not isinstance(node.operator, RowOperator) or node.operator.storage is not None:
                 continue
             for number in numbers:
                 within = self.plan.works[number].ordinal != ordinal  # a filter inside a scan
@@ -211,7 +206,7 @@ class _Graph:
         for number, (node, work) in enumerate(zip(self.written.nodes, self.written.works, strict=True)):
             operator = node.operator
             sources.append(frozenset().union(*(sources[i] for i in work.inputs)) or frozenset({number}))
-            own = not isinstance(operator, RowOperator) or isinstance(operator, Cache)
+            own = not isinstance(operator, RowOperator) or operator.storage is not None
             code = [examine(item) for item in operator.code()]
             own = own or any(each.unknown for each in code)  # what cannot be read may differ
             does = [operator.name, operator.label(), operator.parameters(), [each.parts for each in code]]
@@ -299,7 +294,7 @@ def _counted(physical: Physical) -> list[frozenset[int]]:
     found: list[frozenset[int]] = []
     for work, node in zip(physical.works, physical.nodes, strict=True):
         below = frozenset().union(*(found[i] for i in work.inputs))
-        streams = isinstance(node.operator, StreamOperator) and not isinstance(node.operator, Concat)
+        streams = isinstance(node.operator, StreamOperator) and not node.operator.keeps_windows
         grouped = group_size(node) is not None
         found.append(below | {work.ordinal} if (streams or grouped) and work.ordinal >= 0 else below)
     return found
@@ -443,7 +438,7 @@ class _Stages:
         for place, link in enumerate(segment.links):
             if isinstance(link, Branch):
                 inputs = self.works[link.concat].inputs
-                concat = isinstance(self.nodes[link.concat].operator, Concat)
+                concat = is_concat(self.nodes[link.concat])
                 if not concat or not 0 <= link.input < len(inputs) or inputs[link.input] != at:
                     return f"{self.works[at].label} is no such input of a concat"
                 at = link.concat
@@ -456,7 +451,7 @@ class _Stages:
             if place < segment.kept and self.nodes[link].effects.random:
                 return f"keeps what {self.works[link].label} drew"
             at = link
-        if segment.kept and not isinstance(self.nodes[segment.cache].operator, Cache):
+        if segment.kept and self.nodes[segment.cache].operator.storage is None:
             return "keeps rows that nobody asked to keep"
         if at != stage.out or segment.links[len(segment.links) - len(stage.operators) :] != stage.operators:
             return f"gives what {self.works[stage.out].label} gives, and does not do its work"
@@ -465,18 +460,18 @@ class _Stages:
     def _leaves(self, number: int) -> int:
         """How many sources there are below a concat, each as often as it is read."""
         work, total = self.works[number], 0
-        if isinstance(self.nodes[number].operator, Concat):
+        if is_concat(self.nodes[number]):
             return sum(map(self._leaves, work.inputs))
         while work.inputs and isinstance(self.nodes[number].operator, RowOperator):
             number = work.inputs[0]
             work = self.works[number]
-        total = self._leaves(number) if isinstance(self.nodes[number].operator, Concat) else not work.inputs
+        total = self._leaves(number) if is_concat(self.nodes[number]) else not work.inputs
         return int(total)
 
     def _real(self, number: int) -> int:
         """The operator whose rows a node gives: those of a ``cache()`` are those below it."""
         number %= len(self.works)
-        while isinstance(self.nodes[number].operator, Cache):
+        while self.nodes[number].operator.storage is not None:
             number = self.works[number].inputs[0]
         return number
 
@@ -484,7 +479,7 @@ class _Stages:
         """The batch whose short batches have to be filled above a node; -1 for none."""
         while isinstance(self.nodes[number].operator, StreamOperator):
             operator = self.nodes[number].operator
-            if isinstance(operator, Batch):
+            if isinstance(operator, StreamOperator) and operator.batch_rows is not None:
                 return number if operator.last == "pad" else -1
             number = self.works[number].inputs[0]
         return -1
@@ -522,3 +517,13 @@ def _cursor(physical: Physical, gone: set[int], places: dict[tuple[object, ...],
         key = stage.kind, own, by, sources, tuple(found[i] for i in stage.inputs)
         found.append(places.setdefault(key, len(places)))
     return found[-1]
+
+
+def first_of(operator: Operator) -> int | None:
+    """The units that it takes."""
+    return operator.first if isinstance(operator, StreamOperator) else None
+
+
+def is_concat(node: Any) -> bool:
+    """One input after the other."""
+    return isinstance(node.operator, StreamOperator) and node.operator.keeps_windows
