@@ -164,11 +164,12 @@ class Twins:
 
     def _map(self, node: Node, operator: Map, salt: int, fails: bool) -> Map:
         marked = operator.effects().algebra is not None
+        read = self._schemas.get(id(node.logical.inputs[0])) or {}
         if not isinstance(operator.fn, Transform):
             if marked:
                 self.vague.add(operator.label())
-            return _map(operator, {}, salt, fails, self._batched[id(node.logical.inputs[0])])
-        read = self._schemas.get(id(node.logical.inputs[0])) or {}
+            kept = {name: read[name] for name in operator.written if name in operator.columns and name in read}
+            return _map(operator, kept, salt, fails, self._batched[id(node.logical.inputs[0])])
         ours = type(operator.fn).__module__.startswith("cedar.")
         if marked and ours and all(_told(read.get(name, UNKNOWN)) for name in operator.columns):
             return operator  # what it does to values of these types is what it promises
@@ -187,7 +188,7 @@ def _told(kind: Any) -> bool:
 
 
 def _map(operator: Map, known: Mapping[str, Any], salt: int, fails: bool, batched: bool) -> Map:
-    """Args: known: types of what a transform writes; a function declares them."""
+    """Args: known: types of what it writes; where a function declares some, these hold."""
     form = operator.form
     declared = declared_types(operator.fn, form, operator.written, operator.dtype)
     types = {name: _holds(kind) for name, kind in known.items()} | {name: kind for name, (kind, _) in declared.items()}
