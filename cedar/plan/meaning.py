@@ -130,8 +130,8 @@ class _Meaning:
         rows = _Rows(order, order, frozenset(), {name: self.terms.of("column", ordinal, name) for name in names})
         if not isinstance(operator, Scan):
             return rows
-        for each in operator.where:
-            rows = self._row_operator(each, rows, False)
+        if operator.where:
+            raise _Unknown  # what is passed over is decided by metadata of the source: rows tell whether rightly
         chosen = set(names if operator.columns is None else operator.columns)
         if not chosen <= rows.columns.keys():
             raise _Unknown  # fields of structs

@@ -98,10 +98,8 @@ def test_rows_that_are_skipped_are_left_to_the_check_on_rows(source: cedar.Pipel
     assert not proved(swapped(p, 1), p, cedar.Skip())
 
 
-def test_the_plan_of_a_click_log_is_proved_and_so_no_row_is_made_up(
-    source: cedar.Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    p = source.filter(col("x").is_not_null()).with_columns(z=col("z").fill_null(0.0)).shuffle(seed=1).batch(4)
+def test_no_row_is_made_up_for_what_is_proved(source: cedar.Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = source.with_columns(z=col("z").fill_null(0.0)).filter(col("z") > 3).select("x", "z").shuffle(seed=1).batch(4)
     plan = plan_of(p.node)
     assert plan.root is not p.node
     monkeypatch.setattr("cedar.execution.checking._made_up", None)
@@ -148,3 +146,8 @@ def broken(root: Node, draw: random.Random) -> Node | None:
         else:
             done[id(node)] = dataclasses.replace(node, inputs=inputs, origin=node.logical)
     return done[id(root)]
+
+
+def test_what_a_source_passes_over_is_left_to_the_check_on_rows(source: cedar.Pipeline) -> None:
+    p = source.filter(col("x") > 3).batch(4)
+    assert not proved(plan_of(p.node).root, p)

@@ -17,11 +17,12 @@ import cedar
 from cedar import col, graph
 from cedar.datasets.base import Split
 from cedar.graph import Node
+from cedar.optimizer.rules import RULES
 from cedar.plan.lower import Choice, lower
 from cedar.plan.physical import Branch, Physical, Stage
 from cedar.plan.verify import verify
 from tests.toy_pipelines import build
-from tests.toy_plans_random import plans_of
+from tests.toy_plans_random import planner, plans_of
 
 CASES = int(os.environ.get("CEDAR_CASES", "24"))
 
@@ -324,6 +325,10 @@ def test_plans_of_random_pipelines_hold(seed):
     except cedar.PipelineError:
         pytest.skip("no such pipeline can be")
     verify(written, written)
+    for rule in RULES:  # what each of them does by itself
+        alone = planner(root)
+        alone.refused = frozenset(other.__name__ for other in RULES if other is not rule)
+        verify(lower(alone.begin().root, Choice(), root), written)
     for plan in plans:
         physical = lower(plan.root, Choice(), root)
         verify(physical, written)
