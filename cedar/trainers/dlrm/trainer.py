@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional
 
 import cedar
@@ -19,18 +18,17 @@ from cedar.trainers.common.digest import keyed
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.schedules import constant
 from cedar.trainers.common.tensors import Part
+from cedar.trainers.dlrm.build import SAMPLE, dense_optimizer, tables_of
 from cedar.trainers.dlrm.data import Batches
-from cedar.trainers.dlrm.embeddings import DedupEmbeddings
 from cedar.trainers.dlrm.inputs import Inputs, read_batch, rows_of
 from cedar.trainers.dlrm.metrics import StepRecord
 from cedar.trainers.dlrm.model import Model
-from cedar.trainers.dlrm.options import OptimizerOptions, Options
-from cedar.trainers.dlrm.planner import FeatureStatistics, look
+from cedar.trainers.dlrm.options import Options
+from cedar.trainers.dlrm.planner import look
 from cedar.trainers.dlrm.scores import Scores, Window, score
 from cedar.trainers.dlrm.unique import check_repeatable
 from cedar.trainers.dlrm.vocabularies import sized
 
-_SAMPLE = 4  # batches that statistics are taken of
 DENSE, METRICS, VOCABULARIES = "dense gradients", "metrics", "vocabularies"
 
 
@@ -46,17 +44,14 @@ class Trainer:
     Raises:
         CedarError: see ``Batches``, ``place``, ``FbgemmTables``; or the first batches hold what training would refuse.
 
-    ``step`` is the number of steps done, ``notes`` says what was chosen and why, ``statistics`` what the
-    plan was made of.
+    ``step`` is the number of steps done, ``notes`` says what was chosen and why, ``statistics`` what
+    tables were spread by.
     """
 
     def __init__(
-        self,
-        options: Options,
-        group: Group | None = None,
-        rows: cedar.Pipeline | None = None,
+        self, options: Options, group: Group | None = None, rows: cedar.Pipeline | None = None,
         held_out: cedar.Pipeline | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         options = sized(options)
         self.options, self.group = options, group or Group()
         run = options.run
@@ -65,8 +60,10 @@ class Trainer:
         self.batches = Batches(options, self.group, rows, held_out)
         self.step = 0
         self.notes: list[str] = []
-        self.statistics: list[FeatureStatistics] = []
-        self.tables = self._tables()
+        sample = [self._read(batch) for batch in self.batches.sample(SAMPLE)] if self.group.size > 1 else []
+        self.statistics = look(sample, options.features) if sample else []
+        self.tables, told = tables_of(options, self.group, self.statistics, self.device)
+        self.notes += told
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(run.seed)
             self.model = Model(options.model, options.features, len(options.data.dense), self.tables.rows)
@@ -79,30 +76,6 @@ class Trainer:
         self.optimizer = dense_optimizer(self.model, options.optimizer)
         self.window = Window(-(-run.window // self.group.size))
         self.group.meter.take()
-
-    def _tables(self) -> DedupEmbeddings:
-        """The tables: all ranks look at the same batches, and come to the same plan."""
-        options, chosen, ranks = self.options, self.options.tables, self.group.size
-        costs: dict[str, float] = dict.fromkeys((feature.home for feature in options.features), 0.0)
-        if ranks > 1:
-            self.statistics = look([self._read(batch) for batch in self.batches.sample(_SAMPLE)], options.features)
-            for found in self.statistics:
-                costs[found.table] += found.cost(options.model.width)
-        made = DedupEmbeddings(
-            options.features, options.model.width, self.group, rule=chosen.rule, rate=chosen.rate, eps=chosen.eps,
-            dtype=torch.float64 if self.dtype == torch.float64 else getattr(torch, chosen.dtype),
-            backend=chosen.backend, sharding=chosen.sharding, costs=costs if ranks > 1 else None, memory=chosen.memory,
-            mean=False, seed=options.run.seed, device=self.device,
-        )  # fmt: skip
-        self.notes += made.notes
-        for rank in range(ranks) if ranks > 1 else ():
-            held = [one.table for places in made.places.values() for one in places if one.rank == rank]
-            share = sum(costs[piece.of or piece.name] * piece.rows / (piece.whole[0] or piece.rows) for piece in held)
-            self.notes.append(
-                f"tables of rank {rank}: {', '.join(piece.name for piece in held) or 'none'}"
-                f" ({share / (sum(costs.values()) or 1.0):.0%} of the cost that {_SAMPLE} batches show)"
-            )
-        return made
 
     def _read(self, batch: dict[str, Any]) -> Inputs:
         data = self.options.data
@@ -272,20 +245,3 @@ class Trainer:
     def close(self) -> None:
         """Let the data go."""
         self.batches.close()
-
-
-def dense_optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.Optimizer:
-    """The optimizer of all that is no table; its state is there from the start, so that it can be loaded."""
-    parameters = list(model.parameters())
-    if options.rule == "sgd":
-        return torch.optim.SGD(parameters, lr=options.rate)
-    if options.rule == "adagrad":
-        return torch.optim.Adagrad(parameters, lr=options.rate)
-    found = torch.optim.Adam(parameters, lr=options.rate)
-    for parameter in parameters:
-        found.state[parameter] = {
-            "step": torch.tensor(0.0),
-            "exp_avg": torch.zeros_like(parameter),
-            "exp_avg_sq": torch.zeros_like(parameter),
-        }
-    return found

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cedar.trainers.moe.layer import SymiMoE
+    from cedar.trainers.moe.placement import Placement
 
 BYTES = ("tokens", "gradients", "weights", "counts")
 SECONDS = ("routing", "planning", "tokens", "experts", "gradients", "weights", "counts")
@@ -65,6 +69,16 @@ class StepRecord:
     layers: tuple[LayerRecord, ...]
     dense: dict[str, int] = field(default_factory=dict)
     held_out: float | None = None
+
+
+def told(layer: SymiMoE, before: Placement, sent: Mapping[str, int], seconds: Mapping[str, float]) -> LayerRecord:
+    """What a layer has to say of a step that it began with the placement ``before``."""
+    counts: tuple[int, ...] = tuple(layer.counts.tolist())
+    entropy, peak = popularity(counts)
+    return LayerRecord(
+        layer.name, counts, int(layer.kept.sum()) / max(1, sum(counts)), entropy, peak, before.replicas,
+        layer.placement.moved(before), by_phase(sent, layer.name, BYTES), by_phase(seconds, layer.name, SECONDS),
+    )  # fmt: skip
 
 
 def popularity(counts: Sequence[int]) -> tuple[float, float]:

@@ -34,6 +34,27 @@ class Outcome:
     ranks: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class Logged:
+    """What a step needs to be run again, bit for bit, by ranks that do not hold all gradients.
+
+    Args:
+        step: from 0.
+        counts: of each layer.
+        outcome: the norm, the clip scale and the vote.
+        rate: the learning rate.
+        bias: of each layer's router, before the step.
+        key: what its random numbers follow from: seed and step.
+    """
+
+    step: int
+    counts: tuple[tuple[int, ...], ...]
+    outcome: Outcome
+    rate: float
+    bias: tuple[tuple[float, ...], ...]
+    key: tuple[int, int]
+
+
 class SymiOptimizer:
     """AdamW for a model with ``SymiMoE`` layers: state is spread evenly over the ranks and never moves.
 

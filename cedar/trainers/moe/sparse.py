@@ -27,8 +27,8 @@ from cedar.trainers.common.group import Group
 from cedar.trainers.common.metrics import finite
 from cedar.trainers.common.sealed import Damaged, replacing, seal, unseal
 from cedar.trainers.common.tensors import Part, Reader, write_parts
-from cedar.trainers.moe.optimizer import Outcome
-from cedar.trainers.moe.trainer import Logged, Trainer
+from cedar.trainers.moe.optimizer import Logged, Outcome
+from cedar.trainers.moe.trainer import Trainer
 from cedar.trainers.moe.windows import plan_window
 
 _WINDOW = re.compile(r"window-(\d{8})\.(\d+)x(\d+)")  # first step, ranks, steps

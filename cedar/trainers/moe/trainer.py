@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -18,37 +18,17 @@ from cedar.trainers.common.tensors import Part
 from cedar.trainers.common.text import VOCABULARY
 from cedar.trainers.moe.data import Batches, micro_batches, slice_of
 from cedar.trainers.moe.layer import router_losses
-from cedar.trainers.moe.metrics import BYTES, SECONDS, LayerRecord, StepRecord, by_phase, popularity
+from cedar.trainers.moe.metrics import BYTES, StepRecord, by_phase, told
 from cedar.trainers.moe.model import Model
-from cedar.trainers.moe.optimizer import Outcome, SymiOptimizer
+from cedar.trainers.moe.optimizer import Logged, Outcome, SymiOptimizer
 from cedar.trainers.moe.options import Options, settings
+from cedar.trainers.moe.placement import Placement
 
 _SHAPE = (  # of weights, of the data, of random numbers
     "model.layers", "model.width", "model.heads", "experts.experts", "experts.hidden", "experts.shared",
     "data.length", "data.batch", "data.held_out", "data.shuffle", "run.seed",
 )  # fmt: skip
 _ALIKE = "start all ranks with one configuration, on the same files"
-
-
-@dataclass(frozen=True)
-class Logged:
-    """What a step needs to be run again, bit for bit, by ranks that do not hold all gradients.
-
-    Args:
-        step: from 0.
-        counts: of each layer.
-        outcome: the norm, the clip scale and the vote.
-        rate: the learning rate.
-        bias: of each layer's router, before the step.
-        key: what its random numbers follow from: seed and step.
-    """
-
-    step: int
-    counts: tuple[tuple[int, ...], ...]
-    outcome: Outcome
-    rate: float
-    bias: tuple[tuple[float, ...], ...]
-    key: tuple[int, int]
 
 
 class Trainer:
@@ -121,17 +101,7 @@ class Trainer:
             before_publish()
         if before_publish is not None or not outcome.skipped:
             self.optimizer.publish()
-        layers = [
-            {
-                "name": layer.name,
-                "counts": counts[at],
-                "survival": int(layer.kept.sum()) / max(1, sum(counts[at])),
-                "replicas": before[at].replicas,
-                "moved": layer.placement.moved(before[at]),
-            }
-            for at, layer in enumerate(self.layers)
-        ]
-        record = self._record(loss, rate, outcome, layers, began)
+        record = self._record(loss, rate, outcome, before, began)
         for layer in self.layers:
             layer.clear()
         if self.log is not None and logged is None:
@@ -167,24 +137,16 @@ class Trainer:
         return self.options.optimizer.rate_at(self.step, self.options.run.steps)
 
     def _record(
-        self, loss: torch.Tensor, rate: float, outcome: Outcome, layers: list[dict[str, Any]], began: float
+        self, loss: torch.Tensor, rate: float, outcome: Outcome, before: list[Placement], began: float
     ) -> StepRecord:
         sent, seconds = self.group.meter.take()
-        names = [self.optimizer.parts[0].shards.name, *(layer["name"] for layer in layers)]
+        names = [self.optimizer.parts[0].shards.name, *(layer.name for layer in self.layers)]
         keys = [f"{phase} {name}" for name in names for phase in BYTES]
         own = torch.tensor([float(loss), *(float(sent.get(key, 0)) for key in keys)], dtype=torch.float64)
         total = self.group.add(own.to(self.device), "metrics").tolist()
         self.group.meter.take()
         bytes_of = {key: int(value) for key, value in zip(keys, total[1:], strict=True) if value}
-        records = []
-        for layer in layers:
-            entropy, peak = popularity(layer["counts"])
-            records.append(
-                LayerRecord(
-                    **layer, entropy=entropy, peak=peak,
-                    sent=by_phase(bytes_of, layer["name"], BYTES), seconds=by_phase(seconds, layer["name"], SECONDS),
-                )
-            )  # fmt: skip
+        records = [told(layer, was, bytes_of, seconds) for layer, was in zip(self.layers, before, strict=True)]
         return StepRecord(
             self.step, total[0] / (self.options.data.batch * self.options.data.length), rate, outcome.norm,
             outcome.scale, outcome.skipped, time.perf_counter() - began, tuple(records),

@@ -112,7 +112,8 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: B
     from cedar.trainers.resilient.executor.sockets import SocketTransport
     from cedar.trainers.resilient.job import Left
     from cedar.trainers.resilient.model import Engine
-    from cedar.trainers.resilient.trainer import Trainer, digest
+    from cedar.trainers.resilient.states import digest
+    from cedar.trainers.resilient.trainer import Trainer
 
     made, job, run = setup.pipeline, setup.pipeline.job, setup.pipeline.run
     torch.set_num_threads(run.threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -61,3 +62,8 @@ def receive_state(transport: Transport, source: Worker, like: torch.Tensor) -> t
     scale = float(transport.receive(source))
     old = State(before, before_updates, *parts[3:6])
     return state, Pending(old, parts[6], None if skipped else scale, line)
+
+
+def digest(state: State) -> str:
+    """Of the weights' bits."""
+    return hashlib.blake2b(state.master.cpu().view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()

@@ -1,71 +1,27 @@
-"""The training loop of one worker: steps, what of them counts, and how it goes on when others die."""
+"""The training loop of one worker: steps, and what of them counts."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
-
-from cedar.errors import CedarError
 from cedar.trainers.resilient.again import recover
 from cedar.trainers.resilient.control import protocol as keys
-from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.control.board import Epoch
 from cedar.trainers.resilient.control.protocol import Name
-from cedar.trainers.resilient.durations import Told
-from cedar.trainers.resilient.executor import Executor, Kept, Lost, Result, Superseded, Transport, Waiting
-from cedar.trainers.resilient.executor.run import Progress
-from cedar.trainers.resilient.history import History
-from cedar.trainers.resilient.job import Batches, Fenced, Job, Left, Saver
-from cedar.trainers.resilient.model import Engine, Optimizer, State
-from cedar.trainers.resilient.planning import schedule_of
-from cedar.trainers.resilient.schedule import Instruction, Schedule, Worker, serve
-from cedar.trainers.resilient.states import Pending, receive_state, send_state
+from cedar.trainers.resilient.executor import Kept, Lost, Result, Superseded, Waiting
+from cedar.trainers.resilient.job import Fenced, Left
+from cedar.trainers.resilient.member import Member
+from cedar.trainers.resilient.model import State
+from cedar.trainers.resilient.schedule import Schedule, serve
+from cedar.trainers.resilient.states import Pending
 
 _SPAN = 4  # steps between two looks at what need not be kept any more
 
 
-class Trainer:
-    """One worker.
-
-    Args:
-        me: its place.
-        job: the run.
-        engine: computes.
-        optimizer: the same on all workers.
-        board: shared by all.
-        newest: the newest generation, cheap to ask.
-        connect: makes the transport of a generation; may wait.
-        data: opens the data; called again after a restore.
-        saver: checkpoints.
-        progress: told what is done.
-        since: the newest generation when this worker was not yet known to the lead: none up to there is meant for it.
-    """
-
-    def __init__(
-        self, me: Worker, job: Job, engine: Engine, optimizer: Optimizer, board: Board, *, newest: Callable[[], int],
-        connect: Callable[[Epoch, Waiting], Transport], data: Callable[[], Batches], saver: Saver | None = None,
-        progress: Progress | None = None, since: int = 0,
-    ) -> None:  # fmt: skip
-        self.me, self.job, self.engine, self.optimizer, self.board = me, job, engine, optimizer, board
-        self.newest, self.connect, self.open, self.saver, self.since = newest, connect, data, saver, since
-        self.progress: Progress = progress or (lambda *_: None)
-        self.state, self.pending = engine.begin, None  # type: tuple[State, Pending | None]
-        self.step, self.kept = 0, Kept(0)
-        self.ahead: frozenset[int] = frozenset()
-        self.times: dict[str, float] = {}
-        self.history = History(first=me.stage == 0, last=me.stage == job.stages - 1)
-        self.logged = 0  # the most bytes of it
-        self.redone = 0  # micro-batches that needed no new work when a step was redone
-        self.peak = 0  # bytes of weights, optimizer state and their copies
-        self.durations = Told()
-        self._placed = False
-        self.transport: Transport | None = None
-        self.data: Batches | None = None
-
-    # ---- generations -------------------------------------------------------------------------------------------------
+class Trainer(Member):
+    """One worker; see ``Member`` for its arguments."""
 
     def train(self) -> State:
         """Until the last step is taken by everybody; the state of this stage.
@@ -93,18 +49,6 @@ class Trainer:
                 continue
             except Lost as error:
                 self.board.report("lost", generation=generation, worker=self.me, error=str(error))
-
-    def idle(self, waiting: Waiting) -> None:
-        """Until a newer generation begins, which is raised as Superseded."""
-        self._tell("STEP", waits=True)
-        waiting.until(_asleep, "a new generation")
-
-    def tell_again(self, step: int, at: int, done: Instruction, waits: bool) -> None:
-        """What is done of a step that is done again."""
-        self.progress(step, at, done, self.me if waits else None)
-
-    def _tell(self, kind: Any, *, waits: bool = False) -> None:
-        self.progress(self.step, -1, Instruction(kind), self.me if waits else None)
 
     def _enter(self, epoch: Epoch) -> None:
         """Meet the others of a generation, and find out where to go on."""
@@ -142,86 +86,6 @@ class Trainer:
                 self.data.inputs(self.step, (0, 0))  # the way to the first batch may be long
         self.executor = self.executor_of(transport)
         self.durations.begin(self.executor)
-
-    def plan(self) -> None:
-        """For this generation."""
-        self.times["agreed"] = time.time()
-        made = schedule_of(self.board, self.epoch, self.job.problem, self.me, self.waiting)
-        self.times["planned"] = time.time()
-        self.schedule = made.schedule
-        if self.me == self.epoch.members[0]:
-            self.board.put(keys.PERIOD(self.epoch.number), made.period)
-
-    def executor_of(self, transport: Transport) -> Executor:
-        """For this generation, with the data."""
-        assert self.data is not None
-        executor = Executor(
-            self.me, self.engine, transport, self.data, reduction=self.job.reduction,
-            progress=self.progress, pace=self.job.pace,
-        )  # fmt: skip
-        executor.on_compute = self._first_compute
-        return executor
-
-    def _restore(self, path: str) -> None:
-        if self.saver is not None and path:
-            self.saver.wait()
-            self.state = self.saver.load(path)
-        else:
-            self.state = self.engine.begin
-        if self.data is not None:
-            self.data.close()
-        self.pending, self.data, self._placed = None, None, True
-        self.kept = Kept(-1)
-        self.history.forget(self.job.steps)
-
-    def remember(self, step: int, kept: Kept, gradient: torch.Tensor | None) -> None:
-        """Keep what crossed the boundaries, where a lost stage may need it."""
-        if self.job.replay:
-            shared = self.engine.layout.tied
-            self.history.add(step, kept, gradient[:shared] if gradient is not None and shared else None)
-            self.logged = max(self.logged, self.history.nbytes)
-
-    def _versions(self) -> dict[Worker, int]:
-        """How far everybody is; those who join are not in it."""
-        number = self.epoch.number
-        self.board.put(keys.AT(number, self.me), self.state.version if self._placed else None)
-        wanted = [keys.AT(number, worker) for worker in self.epoch.members]
-        told = self.waiting.poll(partial(self.board.take_all, wanted), "how far the others are")
-        return {w: version for w, version in zip(self.epoch.members, told, strict=True) if version is not None}
-
-    def _agree(self, versions: dict[Worker, int], transport: Transport) -> None:
-        """The step to go on with; every stage as far as all its workers are."""
-        stages = [min((v for w, v in versions.items() if w.stage == s), default=-1) for s in range(self.job.stages)]
-        self.step = min(stages)
-        if self.job.tied:  # they reduce together, so they step together
-            stages[0] = stages[-1] = min(stages[0], stages[-1])
-        if self.step < 0:
-            raise CedarError(f"no worker of stage {stages.index(-1)} has its weights", fix="restore a checkpoint")
-        here = stages[self.me.stage]
-        self.ahead = frozenset(stage for stage, version in enumerate(stages) if version > self.step)
-        if self._placed and self.state.version > here:
-            before = None if self.pending is None else self.pending.state.version
-            assert before == here, "a stage is one step ahead at most"
-            assert self.pending is not None
-            self.state, self.pending = self.pending.state, None
-        if self.pending is not None and self.pending.state.version < self.step:
-            self._validate()
-        peers = sorted(w for w in versions if w.stage == self.me.stage)
-        joining = [w for w in self.epoch.members if w not in versions and w.stage == self.me.stage]
-        if self.me == peers[0]:
-            for worker in joining:
-                send_state(transport, worker, self.state, self.pending)
-        elif self.me in joining:
-            self.state, self.pending = receive_state(transport, peers[0], self.engine.begin.master)
-            self._placed = True
-            self.data = None
-
-    def _first_compute(self) -> None:
-        if "redo" not in self.times:
-            self.times["redo"] = time.time()
-            self.board.put(keys.RECOVERY(self.epoch.number, self.me), self.times | {"kept": self.redone})
-
-    # ---- steps -------------------------------------------------------------------------------------------------------
 
     def _steps(self) -> None:
         job, saver = self.job, self.saver
@@ -375,15 +239,3 @@ class Trainer:
         if self.saver is not None:
             self.saver.save(self.state, self.epoch)
             self.saver.wait()
-
-
-def _asleep(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
-
-
-def digest(state: State) -> str:
-    """Of the weights' bits."""
-    import hashlib
-
-    return hashlib.blake2b(state.master.cpu().view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()

@@ -382,10 +382,3 @@ def test_messages_come_in_order_and_a_newer_generation_ends_a_wait() -> None:
     with pytest.raises(Lost, match="lost the connection"):  # the waits of others, too, and at once
         ends[two].receive(one)
     ends[two].close()
-
-
-def test_waiting_for_a_call_that_never_ends_has_an_end() -> None:
-    never = threading.Event()
-    with pytest.raises(Lost, match="waited"):
-        Waiting(0, lambda: 0, 0.05).run(never.wait, "something")
-    never.set()

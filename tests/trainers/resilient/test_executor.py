@@ -140,5 +140,3 @@ def test_a_wait_has_an_end() -> None:
     transport.expect(Worker(0, 0), (1,), torch.float32)
     with pytest.raises(Lost, match="waited"):
         transport.receive(Worker(0, 0))
-    with pytest.raises(Lost, match="calling failed: no"):
-        waiting.run(lambda: (_ for _ in ()).throw(ValueError("no")), "calling")

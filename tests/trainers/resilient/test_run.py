@@ -69,7 +69,7 @@ def file(tmp_path: Path) -> Path:
 def reference(path: Path, changes: list[str]) -> dict[int, str]:
     """The digest of each stage's weights after a run in one process, without schedules, groups and failures."""
     from cedar.trainers.resilient.model import AdamW, Engine
-    from cedar.trainers.resilient.trainer import digest
+    from cedar.trainers.resilient.states import digest
 
     options = config.load(str(path), Options, changes)
     pipeline = text_pipeline(options, 2, Workers(2))

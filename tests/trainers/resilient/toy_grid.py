@@ -16,7 +16,8 @@ from cedar.trainers.resilient.executor import Executor, Kept, Result, StrictNetw
 from cedar.trainers.resilient.job import Job
 from cedar.trainers.resilient.model import AdamW, Engine, Stage, State, Transformer, token_loss
 from cedar.trainers.resilient.schedule import Instruction, Schedule, Worker, grid
-from cedar.trainers.resilient.trainer import Trainer, digest
+from cedar.trainers.resilient.states import digest
+from cedar.trainers.resilient.trainer import Trainer
 
 MODEL = Transformer(vocabulary=17, length=5, layers=2, width=8, heads=2, dropout=0.1)
 JOB = Job(stages=2, replicas=2, micro_batches=3, steps=4, patience=60)

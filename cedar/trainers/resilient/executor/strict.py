@@ -84,7 +84,9 @@ class StrictTransport:
 
     def receive(self, source: Worker) -> torch.Tensor:
         queue, changed = self.network.queues[source, self.me], self.network.changed
-        if not (queue.announced or queue.posted or queue.done):
+        with changed:  # another thread may be moving a message from one to the other
+            announced = queue.announced or queue.posted or queue.done
+        if not announced:
             raise Lost(f"{self.me} receives a message from {source} that was not announced")
 
         def ready(seconds: float) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -59,29 +58,4 @@ class Waiting:
             return False
 
         self.until(ask, what)
-        return found[0]
-
-    def run(self, call: Callable[[], T], what: str) -> T:
-        """Call in a thread that is left alone when a newer generation begins.
-
-        Raises:
-            Superseded: a newer generation has begun.
-            Lost: the call failed, or the patience is over.
-        """
-        done = threading.Event()
-        found: list[T] = []
-        errors: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                found.append(call())
-            except BaseException as error:  # noqa: BLE001 - told to the one who waits
-                errors.append(error)
-            done.set()
-
-        threading.Thread(target=work, name=what, daemon=True).start()
-        self.until(done.wait, what)
-        if errors:
-            self.check()
-            raise Lost(f"{what} failed: {errors[0]}") from errors[0]
         return found[0]
