@@ -250,7 +250,8 @@ class Plans:
             plan = self._known[int(action.key)]
             root = self._binding.root
             if signature(root, plan.root) == signature(root, self.current.root):  # as many tasks at once are others
-                self.current = replace(self.current, workers=plan.workers)
+                with self._lock:
+                    self.current = replace(self.current, workers=plan.workers)
                 self._resize()
                 self._takes_over(again=False)
                 self.history.append(action.why)
@@ -338,9 +339,10 @@ class Plans:
             return found or calls.make(partial(check_plan, self._binding, plan, rows, self._world))
 
         sound = self.planner.checked(plan, profile, check)
-        told = self.current.decisions
-        news = (d for d in sound.decisions if not d.applied and d.what == _WHOLE and d not in told)
-        self.current = replace(self.current, decisions=(*told, *news))
+        with self._lock:
+            told = self.current.decisions
+            news = (d for d in sound.decisions if not d.applied and d.what == _WHOLE and d not in told)
+            self.current = replace(self.current, decisions=(*told, *news))
         if self._key_of(sound) == self._key or (sound is not plan and not rewritten(self._binding.root, sound.root)):
             self._unfit |= {key}
             return
