@@ -12,6 +12,7 @@ import torch
 from cedar.errors import CedarError
 from cedar.trainers.common import links
 from cedar.trainers.resilient.control import store
+from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.executor import Waiting
 from cedar.trainers.resilient.executor.sockets import SocketTransport
@@ -113,8 +114,8 @@ def test_other_addresses_are_not_listened_at(served):
     with pytest.raises(OSError, match="refused|timed out|unreachable"):
         socket.create_connection((address, served), timeout=2)
     board = Board(store.connect("127.0.0.1", served, KEY))
-    transport = SocketTransport(board, "127.0.0.1", KEY, [ONE, TWO], ONE, Waiting(1, lambda: 1, 5), "t")
-    host, port = board.take(f"t/{ONE}")
+    transport = SocketTransport(board, "127.0.0.1", KEY, [ONE, TWO], ONE, Waiting(1, lambda: 1, 5), 1)
+    host, port = board.take(keys.LISTENS(1, ONE))
     assert host == "127.0.0.1"
     with pytest.raises(OSError, match="refused|timed out|unreachable"):
         socket.create_connection((address, port), timeout=2)
@@ -164,9 +165,9 @@ def test_messages_from_a_stranger_are_taken_for_nobody_s(served):
     ends = {}
     for me in (ONE, TWO):
         board = Board(store.connect("127.0.0.1", served, KEY))
-        ends[me] = SocketTransport(board, "127.0.0.1", KEY, [ONE, TWO], me, Waiting(1, lambda: 1, 10), "t")
+        ends[me] = SocketTransport(board, "127.0.0.1", KEY, [ONE, TWO], me, Waiting(1, lambda: 1, 10), 1)
     ends[TWO].expect(ONE, (2,), torch.float32)
-    port = board.take(f"t/{TWO}")[1]
+    port = board.take(keys.LISTENS(1, TWO))[1]
     with pytest.raises(links.Refused):
         links.dial("127.0.0.1", port, OTHER)
     with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
