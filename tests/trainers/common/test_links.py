@@ -11,8 +11,8 @@ import torch
 
 from cedar.errors import CedarError
 from cedar.trainers.common import links
-from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control import protocol as keys
+from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.executor import Waiting
 from cedar.trainers.resilient.executor.sockets import SocketTransport
