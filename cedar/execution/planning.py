@@ -309,7 +309,8 @@ class Plans:
         """
         assert plan.prediction is not None
         seen = self._figures.seen
-        each = seen.entered / max(seen.delivered, 1.0) / max(plan.prediction.rows_per_second, 1e-9)
+        # Of the whole run: since a plan's first delivery, none may have entered for those that were ahead.
+        each = self._metrics.rows_entered / max(self._metrics.rows, 1) / max(plan.prediction.rows_per_second, 1e-9)
         each *= self._figures.crowded
         alike = not (self._away(plan) or self._away(there)) and (plan.workers or self._default) == self._figures.workers
         if alike and there.prediction is not None and seen.delivered > 0:

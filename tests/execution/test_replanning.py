@@ -285,3 +285,15 @@ def test_rows_stay_the_same_while_epochs_of_python_go_to_processes(
             if "processes" in {node.place for node in cedar.graph.walk(run.plan.root)}:
                 break
         assert [y for batch in run for y in batch["y"].tolist()] == expected
+
+
+def test_rows_that_were_read_ahead_make_no_plan_look_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Driven(monkeypatch)
+    slower = dataclasses.replace(run.other("dask"), prediction=Prediction(300.0, "cores"))
+    run.planner.plans = (slower,)
+    run.metrics.rows_read = 50_000  # nothing is read while these are delivered
+    for _ in range(100):
+        run.goes_on(0.1, 1000)
+        run.metrics.rows_read -= 100
+    assert run.planner.asked > 0
+    assert run.plans.history == []
