@@ -368,7 +368,7 @@ def test_a_plan_file_that_was_cut_off(files: str, tmp_path: Path) -> None:
         refused(path, plain_pipeline(files))
 
 
-@pytest.mark.parametrize("version", [0, 2, 99, "1", None, [1], 1.5, True])
+@pytest.mark.parametrize("version", [0, 1, 99, "1", None, [1], 1.5, True])
 def test_a_plan_file_of_another_version(version: Any, files: str, tmp_path: Path) -> None:
     path, body = saved(files, tmp_path)
     path.write_text(json.dumps(body | {"cedar_plan": version}))

@@ -31,7 +31,7 @@ from cedar.plan.verify import verify
 from cedar.skip import Skip
 
 SAMPLE_ROWS = 64
-_LOWERED = 4  # graphs of which the physical plan is kept: the one that runs, the one as written, those before
+_LOWERED = 8  # graphs of which the physical plan is kept: the one that runs, the one as written, those before
 _FEW_ROWS = 8  # tell the shape of what a transform gets that changed places
 
 

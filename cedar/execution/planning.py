@@ -28,8 +28,8 @@ from cedar.execution.tasks import is_remote
 from cedar.execution.watcher import CALLS, DETAILS, EVERY, Watcher
 from cedar.graph import Node
 from cedar.operators.base import RowOperator
-from cedar.plan.alike import rewritten, signature
 from cedar.plan.data import Decision, Plan
+from cedar.plan.lower import does
 from cedar.plan.planner import Difference, Planner
 from cedar.profile import Profile
 
@@ -78,7 +78,7 @@ class Plans:
         # What the controller knows, and what is done for it.
         self._default = 0  # tasks at once, where a plan leaves that to the run
         self._known: list[Plan] = []  # plans by their key
-        self._key = self._key_of(first)
+        self._key = ""  # once it is admitted
         self._state = State(self._key)
         self._since, self._rows_before = 0.0, 0  # when the plan took over, and the rows delivered by then
         self._polled = -math.inf
@@ -105,6 +105,10 @@ class Plans:
         """The current plan is not the pipeline as written."""
         return self.current.root is not self._binding.root
 
+    def _rewrites(self, plan: Plan) -> bool:
+        """A plan does anything else than the pipeline as written, wherever that is done."""
+        return does(plan.root, self._binding.root) != does(self._binding.root, self._binding.root)
+
     def watcher(self, runner: Runner) -> Watcher:
         """For the streams of the current plan, or of the next one where that is ready."""
         self._admit()
@@ -125,10 +129,9 @@ class Plans:
             return
         self._admitted = True
         plan = self.current
-        if not rewritten(self._binding.root, plan.root):
-            return
         try:
-            self.current = self._admitted_of(plan)
+            if self._rewrites(plan):
+                self.current = self._admitted_of(plan)
         except Exception as error:  # noqa: BLE001 - the pipeline as written always runs
             self.current = self._refused(plan, f"the check failed: {type(error).__name__}: {error}")
         self._key = self._key_of(self.current)
@@ -180,12 +183,14 @@ class Plans:
 
     def _key_of(self, plan: Plan) -> str:
         """Equal for plans that do the same in the same places with as many workers."""
-        does = signature(self._binding.root, plan.root), plan.workers or self._default
         for i, known in enumerate(self._known):
-            if (signature(self._binding.root, known.root), known.workers or self._default) == does:
+            if (plan.workers or self._default) == (known.workers or self._default) and self._same_stages(plan, known):
                 return str(i)
         self._known.append(plan)
         return str(len(self._known) - 1)
+
+    def _same_stages(self, a: Plan, b: Plan) -> bool:
+        return a.root is b.root or self._binding.lowered(a.root) == self._binding.lowered(b.root)
 
     # ---- while running -----------------------------------------------------------------------------------------------
 
@@ -248,8 +253,7 @@ class Plans:
             self._jobs.append(partial(self._prepare, action.key))
         elif isinstance(action, Switch):
             plan = self._known[int(action.key)]
-            root = self._binding.root
-            if signature(root, plan.root) == signature(root, self.current.root):  # as many tasks at once are others
+            if self._same_stages(plan, self.current):  # as many tasks at once are others
                 with self._lock:
                     self.current = replace(self.current, workers=plan.workers)
                 self._resize()
@@ -344,7 +348,7 @@ class Plans:
             told = self.current.decisions
             news = (d for d in sound.decisions if not d.applied and d.what == _WHOLE and d not in told)
             self.current = replace(self.current, decisions=(*told, *news))
-        if self._key_of(sound) == self._key or (sound is not plan and not rewritten(self._binding.root, sound.root)):
+        if self._key_of(sound) == self._key or (sound is not plan and not self._rewrites(sound)):
             self._unfit |= {key}
             return
         self._known[int(key)] = sound

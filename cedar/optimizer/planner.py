@@ -12,14 +12,15 @@ from typing import Any
 from cedar import graph
 from cedar.graph import Node
 from cedar.optimizer.budget import Budget, Cluster
-from cedar.optimizer.commute import is_row_operator, may_swap
+from cedar.optimizer.commute import may_swap
 from cedar.optimizer.cost import REMOTE
 from cedar.optimizer.facts import Factors, Facts, Keeping, Refusal, Rule
 from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.optimizer.search import Found, foresee, search
-from cedar.plan.alike import rewritten, signature
 from cedar.plan.data import Decision, Plan, Prediction
+from cedar.plan.lower import does
+from cedar.plan.physical import Work
 from cedar.plan.planner import Check
 from cedar.profile import Profile
 
@@ -64,7 +65,7 @@ class AutoPlanner:
     factors: Factors | None = None
     cluster: Cluster | None = None
     _refusals: list[Decision] = field(default_factory=list, repr=False)
-    _sound: deque[list[tuple[object, ...]]] = field(default_factory=lambda: deque(maxlen=16), repr=False)
+    _sound: deque[tuple[Work, ...]] = field(default_factory=lambda: deque(maxlen=16), repr=False)
     _broken: bool = field(default=False, repr=False)
 
     def begin(self) -> Plan:
@@ -164,48 +165,19 @@ class AutoPlanner:
         decision = Decision("audit", "the plan", applied=False, why=what)
         return replace(Plan.as_written(self.root), decisions=(*current.decisions, decision))
 
-    def why_illegal(self, plan: Plan) -> str | None:
-        """Two operators of a plan that may not have changed places; None where there are none.
-
-        Of moves across stream operators it is asked whether the rules make them too.
-        """
-        facts = self._facts(plan.root, None)
-        for upper in graph.walk(plan.root):
-            if not is_row_operator(upper) or facts.ordinal(upper) is None:
-                continue
-            for lower in graph.walk(upper):
-                if lower is upper or facts.ordinal(lower) is None:
-                    continue
-                if (facts.ordinal(lower) or 0) > (facts.ordinal(upper) or 0):
-                    why = self._why_swapped(upper, lower, facts)
-                    if why is not None:
-                        return f"{facts.label(lower)} may not run before {facts.label(upper)}: {why}"
-        return None
-
-    def _why_swapped(self, early: Node, late: Node, facts: Facts) -> str | None:
-        """Why ``late``, written above ``early``, may not run below it."""
-        if any(n.operator.storage == "auto" for n in (early, late)):
-            return None  # what is kept decides no row
-        if is_row_operator(late):
-            refusal = may_swap(early, late, facts)
-            return None if refusal is None else refusal.reason
-        crossed = late.effects
-        writes = crossed.writes is None or early.effects.rows != "1:1"
-        return "it changes how many rows there are" if writes else None
-
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def _checked(self, plan: Plan, again: Callable[[AutoPlanner], Plan], check: Check) -> Plan:
         """The plan without the rules whose results differ on sample rows; nothing is rewritten without a check."""
-        if not rewritten(self.root, plan.root):
+        if does(plan.root, self.root) == does(self.root, self.root):
             return plan
         end = time.perf_counter() + _CHECKING
         while time.perf_counter() < end:
-            does = signature(self.root, plan.root, places=False)
-            found = None if does in self._sound else check(plan)
+            doing = does(plan.root, self.root)
+            found = None if doing in self._sound else check(plan)
             if found is None:
                 if _known_functions(plan.root):  # those of users may do another thing the next time
-                    self._sound.append(does)
+                    self._sound.append(doing)
                 return plan
             culprit = self._culprit(plan, again, check, end)
             self._refusals.append(Decision(culprit or "plan", "all of it", applied=False, why=found.what))

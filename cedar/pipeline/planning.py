@@ -189,12 +189,6 @@ def plan_of(node: Node) -> Plan:
     return planner_for(node, Budget(), "auto", None, None, exact=True).begin()
 
 
-def why_illegal(plan: Plan) -> str | None:
-    """What the rules would not have done: a plan that was edited, or of a pipeline whose operators changed."""
-    planner = planner_for(plan.logical, Budget(), "auto", None, None, exact=True)
-    return planner.why_illegal(plan)
-
-
 def explain_run(root: Node, plans: Plans) -> str:
     """The text of ``loader.explain()``."""
     profile = plans.profile()

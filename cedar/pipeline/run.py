@@ -11,7 +11,7 @@ from cedar.block import Block
 from cedar.errors import CedarError, PipelineError, user_site
 from cedar.execution.loader import Loader
 from cedar.execution.options import Options
-from cedar.pipeline.planning import Chosen, best_plan, choose_plan, explain_run, why_illegal
+from cedar.pipeline.planning import Chosen, best_plan, choose_plan, explain_run
 from cedar.report.progress import Progress
 from cedar.skip import Skip
 
@@ -232,7 +232,3 @@ class RunMethods:
             ['filter([(col("x")) > (500)]): below map(<lambda>)']
         """
         return best_plan(cast("Pipeline", self), budget, profile)
-
-    def verify_plan(self, plan: Plan) -> str | None:
-        """Why a plan that was loaded is not legal: what changed places may not; None where it is."""
-        return why_illegal(plan)

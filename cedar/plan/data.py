@@ -12,7 +12,7 @@ from cedar.numeric import NumericEnvironment
 from cedar.profile import Profile
 
 if TYPE_CHECKING:
-    from cedar.plan.saved import HasNode, Verify
+    from cedar.plan.saved import HasNode
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,7 @@ class Plan:
         write(self, path)
 
     @staticmethod
-    def load(
-        path: str | os.PathLike[str], pipeline: HasNode, verify: Verify | None = None, *, cluster: Any = None
-    ) -> Plan:
+    def load(path: str | os.PathLike[str], pipeline: HasNode, *, cluster: Any = None) -> Plan:
         """A saved plan, for a pipeline that it fits: the same operators, connected alike, with the same effects.
 
         Functions may have changed since (the decisions say so), and the data, which may have moved.
@@ -118,7 +116,6 @@ class Plan:
         Args:
             path: what ``save`` wrote, a path or URL.
             pipeline: what it is to run.
-            verify: tells why an order is not legal; by default the pipeline's own ``verify_plan``, where it has one.
             cluster: where stages run that the plan places on a cluster: the address of a Dask scheduler, or a client.
                 The file never says so itself, nor any other address, folder or URL.
 
@@ -127,7 +124,7 @@ class Plan:
         """
         from cedar.plan.saved import read
 
-        return read(path, pipeline, verify or getattr(pipeline, "verify_plan", None), cluster)
+        return read(path, pipeline, cluster)
 
     def __str__(self) -> str:
         from cedar.plan.saved import shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,40 +9,26 @@ from cedar import graph
 from cedar.digests import digest_of
 from cedar.errors import PlanError
 from cedar.graph import Node
-from cedar.operators.base import Operator
 
-_LONG = 200  # parameters of more characters are written as a digest
 _AGAIN = "optimize this pipeline and save that plan"
 
 
 def operator_entries(logical: Sequence[Node]) -> list[dict[str, Any]]:
-    """The pipeline as written, an entry per operator: what a plan was made for."""
+    """The pipeline as written, an entry per operator: its label, and a digest of what a plan goes by."""
     ordinals = {id(node): i for i, node in enumerate(logical)}
     found = []
-    for number, node in enumerate(logical):
-        operator, effects = node.operator, node.operator.effects()
-        entry: dict[str, Any] = {"op": number, "is": operator.label()}
-        if node.inputs:
-            entry["inputs"] = [ordinals[id(child)] for child in node.inputs]
-            entry["parameters"] = _parameters(operator)
-            if not entry["parameters"]:
-                del entry["parameters"]
-        if effects.rows != "stream" and node.inputs:
-            entry["reads"] = None if effects.reads is None else sorted(effects.reads)
-            entry["writes"] = None if effects.writes is None else sorted(effects.writes)
-            entry["rows"] = effects.rows
-            entry |= {"random": True} if effects.random else {}
-            entry |= {"keeps": sorted(effects.keeps)} if effects.keeps is not None else {}
-            entry |= {"algebra": effects.algebra} if effects.algebra is not None else {}
+    for node in logical:
+        operator, effects = node.operator, node.effects
+        entry: dict[str, Any] = {"is": operator.label()}
+        if node.inputs:  # data may change
+            inputs = [ordinals[id(child)] for child in node.inputs]
+            names = [None if n is None else sorted(n) for n in (effects.reads, effects.writes, effects.keeps)]
+            does = [effects.rows, effects.random, effects.algebra]
+            entry["digest"] = graph.digest([operator.name, inputs, operator.parameters(), names, does])
         if operator.code():
             entry["code"] = graph.digest([digest_of(item, data=False) for item in operator.code()])
         found.append(entry)
     return found
-
-
-def _parameters(operator: Operator) -> Any:
-    text = json.dumps(operator.parameters(), sort_keys=True, default=repr)
-    return json.loads(text) if len(text) <= _LONG else graph.digest(text)
 
 
 def check_pipeline(saved: Sequence[Mapping[str, Any]], logical: Sequence[Node]) -> list[str]:
@@ -53,8 +38,7 @@ def check_pipeline(saved: Sequence[Mapping[str, Any]], logical: Sequence[Node]) 
         PlanError: the first operator that is another one, or is connected in another way.
     """
     changed = []
-    for number, mine in enumerate(operator_entries(logical)):
-        node = logical[number]
+    for number, (mine, node) in enumerate(zip(operator_entries(logical), logical, strict=True)):
         if number >= len(saved):
             raise PlanError(
                 f"the plan is of a pipeline of {len(saved)} operators; this one has {mine['is']} besides",
@@ -62,7 +46,19 @@ def check_pipeline(saved: Sequence[Mapping[str, Any]], logical: Sequence[Node]) 
                 fix=_AGAIN,
             )
         theirs = saved[number]
-        _compare(number, theirs, mine, node)
+        if _kind(theirs) != _kind(mine):
+            raise PlanError(
+                f"operator {number} of the plan is {theirs.get('is')}, the pipeline has {mine['is']} there",
+                site=node.site,
+                fix=_AGAIN,
+            )
+        if theirs.get("digest") != mine.get("digest"):
+            raise PlanError(
+                f"operator {number}, {mine['is']}, has other inputs, parameters or effects than {theirs['is']} of the "
+                "plan",
+                site=node.site,
+                fix=_AGAIN,
+            )
         if theirs.get("code") != mine.get("code"):
             changed.append(str(mine["is"]))
     if len(saved) > len(logical):
@@ -75,33 +71,6 @@ def check_pipeline(saved: Sequence[Mapping[str, Any]], logical: Sequence[Node]) 
     return changed
 
 
-def _compare(number: int, theirs: Mapping[str, Any], mine: Mapping[str, Any], node: Node) -> None:
-    if _kind(str(theirs.get("is"))) != _kind(str(mine["is"])):
-        raise PlanError(
-            f"operator {number} of the plan is {theirs.get('is')}, the pipeline has {mine['is']} there",
-            site=node.site,
-            fix=_AGAIN,
-        )
-    for key, what in (
-        ("inputs", "draws from operators"), ("parameters", "has the parameters"), ("reads", "reads"),
-        ("writes", "writes"), ("rows", "gives rows"), ("random", "is random:"), ("keeps", "keeps"),
-        ("algebra", "has the algebra"),
-    ):  # fmt: skip
-        if theirs.get(key) != mine.get(key):
-            raise PlanError(
-                f"operator {number}, {mine['is']}, {what} {_said(key, mine)}; in the plan {_said(key, theirs)}",
-                site=node.site,
-                fix=_AGAIN,
-            )
-
-
-def _kind(label: str) -> str:
+def _kind(entry: Mapping[str, Any]) -> str:
     """``map`` of ``map(decode)``: functions, values and places may have other names."""
-    return label.partition("(")[0]
-
-
-def _said(key: str, entry: Mapping[str, Any]) -> str:
-    value = entry.get(key)
-    if value is None and key in ("reads", "writes"):
-        return "the whole row"
-    return f"{value!r:.200}"
+    return str(entry.get("is")).partition("(")[0]

@@ -16,6 +16,7 @@ from cedar.plan.physical import Branch, Kind, Link, Physical, Segment, Stage, Wo
 from cedar.plan.scan import Scan
 from cedar.skip import Skip
 
+HERE = ("", "inline", "threads")  # the places of the run's own executor
 _SPLITS_PER_WORKER = 8  # where rows are shipped, so many splits keep all workers busy to the end
 
 
@@ -94,6 +95,11 @@ def works(nodes: Sequence[Node], logical: Node, on_error: Skip | None, sound: bo
     return tuple(found)
 
 
+def does(root: Node, logical: Node) -> tuple[Work, ...]:
+    """What a graph of a pipeline does, wherever it runs: equal for plans that do the same."""
+    return works(tuple(graph.walk(root)), logical, None, sound=False)
+
+
 def _schema(node: Node) -> Schema:
     try:
         return node.schema
@@ -109,6 +115,11 @@ def changes(node: Node, ordinals: dict[int, int]) -> tuple[object, ...]:
     if isinstance(operator, Scan):
         return operator.columns, tuple(ordinals.get(id(each.logical), -1) for each in operator.where)
     return (operator.label(), getattr(operator, "exact", True))
+
+
+def _elsewhere(nodes: Sequence[Node]) -> str:
+    """The place that some of the nodes ask for; "" where the run's own executor will do."""
+    return next((node.place for node in nodes if node.place not in HERE), "")
 
 
 def policy_of(node: Node, on_error: Skip | None) -> Skip | None:
@@ -173,7 +184,7 @@ class _Lowering:
             out,
             tuple(inputs),
             tuple(operators),
-            place=next((node.place for node in nodes if node.place), "") if tasks else "",
+            place=_elsewhere(nodes) if tasks else "",
             keeps=not tasks or all(self.works[i].keeps for i in operators),
             small=kind == "task" and self.per_row(operators),
         )
@@ -293,7 +304,7 @@ class _Lowering:
         made = tuple(self.segment(each.source, (*each.links, *shared), streaming) for each in segments)
         links = {i for each in made for i in (each.source, *each.links) if isinstance(i, int)}
         keeps = all(self.works[i].keeps for i in links) and not any(self.works[each.source].refills for each in made)
-        place = next((self.nodes[each.source].place for each in made if self.nodes[each.source].place), "")
+        place = _elsewhere([self.nodes[each.source] for each in made])
         self.stages.append(
             Stage(
                 "read",

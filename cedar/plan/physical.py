@@ -35,7 +35,7 @@ class Work:
         ordinal: of the operator as written whose work it does; -1 for what an optimizer put in.
         label: what people call it.
         inputs: the operators that it draws from.
-        place: the executor it was placed on; "" where the run decides.
+        place: the executor it was placed on; "" where that of what is below it will do. Where it runs, stages tell.
         detail: what a plan changed of it, such as the columns that a scan reads.
         batched: its unit is the batch.
         keeps: slots in and slots out are the same.
@@ -46,7 +46,7 @@ class Work:
     ordinal: int
     label: str
     inputs: tuple[int, ...] = ()
-    place: str = ""
+    place: str = field(default="", compare=False)
     detail: tuple[object, ...] = ()
     batched: bool = False
     keeps: bool = True
@@ -82,7 +82,7 @@ class Stage:
         inputs: the stages that it draws from.
         operators: lowest first; of a stage that reads, those that all its segments share.
         segments: what is read, in order.
-        place: the executor of its tasks; "" is the run's.
+        place: the executor of its tasks, where that is not the run's own.
         windows: the operator above that works window by window; -1 where nobody does.
         pads: the ``batch`` whose batches are filled before anything else; -1 for none.
         keeps: units in and units out are the same.

@@ -1,7 +1,7 @@
 """Saved plans: a plan as text that diffs well, and back.
 
-One operator or node a line, in a fixed order, figures with three digits. The text holds no function and no data: it
-names the operators of a pipeline, which must be there when it is loaded.
+The text holds what was chosen, a node a line, and digests of the operators of the pipeline, which must be there when it
+is loaded: no function, no data, and nothing that follows from the pipeline.
 """
 
 from __future__ import annotations
@@ -9,27 +9,25 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import os
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from cedar import graph
-from cedar.errors import CedarError, PlanError, user_site
+from cedar.errors import PlanError, user_site
 from cedar.graph import Node, walk
 from cedar.numeric import NumericEnvironment
-from cedar.plan.data import Decision, Plan, Prediction
+from cedar.plan.data import Decision, Plan
 from cedar.plan.entries import entries_of, graph_of
 from cedar.plan.fits import check_pipeline, operator_entries
 from cedar.plan.lower import Choice, lower
 from cedar.plan.places import kind, place
-from cedar.plan.verify import check_graph
-from cedar.plan.verify import verify as verify_physical
+from cedar.plan.verify import check_graph, verify
 from cedar.profile import quota
 from cedar.redact import redacted
 
-VERSION = 1
+VERSION = 2
 _log = logging.getLogger("cedar")
 _AGAIN = "save it again with plan.save()"
 
@@ -39,10 +37,6 @@ class HasNode(Protocol):
 
     @property
     def node(self) -> Node: ...
-
-
-Verify: TypeAlias = Callable[[Plan], "str | None"]
-"""Why a plan is not legal, or None: what the rules of an optimizer know beyond the graph."""
 
 
 # ---- out -------------------------------------------------------------------------------------------------------------
@@ -55,11 +49,9 @@ def text_of(plan: Plan) -> str:
         PlanError: it holds an operator that text cannot say.
     """
     logical = list(walk(plan.logical))
-    machine = plan.profile.machine if plan.profile is not None else None
     parts = {
         "cedar_plan": VERSION,
         "pipeline": graph.topology(plan.logical),
-        "method": plan.method,
         "executor": kind(plan.executor),
         "workers": plan.workers,
         **({} if plan.cache_bytes is None else {"cache_bytes": plan.cache_bytes}),
@@ -67,8 +59,7 @@ def text_of(plan: Plan) -> str:
         "operators": operator_entries(logical),
         "nodes": entries_of(plan.root, logical),
         "decisions": [_decision(d) for d in plan.decisions],
-        "prediction": None if plan.prediction is None else _prediction(plan.prediction),
-        "machine": None if machine is None else {"cores": machine.cores, "memory": machine.memory},
+        **({} if plan.profile is None else {"cores": plan.profile.machine.cores}),
     }
     return "{\n" + ",\n".join(f"  {_json(key)}: {_lines(value)}" for key, value in parts.items()) + "\n}\n"
 
@@ -89,24 +80,6 @@ def _json(value: Any) -> str:
 def _decision(decision: Decision) -> dict[str, Any]:
     entry = {"rule": decision.rule, "what": decision.what, "applied": decision.applied}
     return entry | ({"why": decision.why} if decision.why else {})
-
-
-def _prediction(prediction: Prediction) -> dict[str, Any]:
-    return {
-        "rows_per_second": _figure(prediction.rows_per_second),
-        "bottleneck": prediction.bottleneck,
-        "use": {name: _figure(v) for name, v in sorted(prediction.use.items())},
-        "operators": {str(ordinal): _figure(v) for ordinal, v in sorted(prediction.operators.items())},
-        "more": {name: _figure(v) for name, v in sorted(prediction.more.items())},
-    }
-
-
-def _figure(value: float) -> float | int | str:
-    """Three digits: more change with every measurement, and say nothing."""
-    short = float(f"{value:.3g}")
-    if not math.isfinite(short):
-        return str(short)
-    return int(short) if short == int(short) and abs(short) < 1e15 else short
 
 
 def write(plan: Plan, path: str | os.PathLike[str]) -> None:
@@ -158,7 +131,8 @@ def shown(plan: Plan) -> str:
     entries = entries_of(plan.root, logical)
     head = f"plan ({plan.method}): {len(entries)} nodes"
     if plan.prediction is not None:
-        head += f", {_figure(plan.prediction.rows_per_second):,} rows/s, bottleneck {plan.prediction.bottleneck}"
+        rate = float(f"{plan.prediction.rows_per_second:.3g}")
+        head += f", {rate:,.12g} rows/s, bottleneck {plan.prediction.bottleneck}"
     lines = [head]
     for entry in entries:
         below = ", ".join(map(str, entry.get("inputs", ())))
@@ -191,7 +165,7 @@ def _names(names: list[str]) -> str:
 # ---- in --------------------------------------------------------------------------------------------------------------
 
 
-def read(path: str | os.PathLike[str], pipeline: HasNode, verify: Verify | None = None, cluster: Any = None) -> Plan:
+def read(path: str | os.PathLike[str], pipeline: HasNode, cluster: Any = None) -> Plan:
     """The plan in a file, for a pipeline that it fits.
 
     Raises:
@@ -208,16 +182,15 @@ def read(path: str | os.PathLike[str], pipeline: HasNode, verify: Verify | None 
         raise PlanError(
             f"the plan {where!r} cannot be read: {error}", site=user_site(), fix="check the path"
         ) from cause
-    return plan_from(text, pipeline, verify, where, cluster)
+    return plan_from(text, pipeline, where, cluster)
 
 
-def plan_from(text: str, pipeline: HasNode, verify: Verify | None = None, where: str = "", cluster: Any = None) -> Plan:
+def plan_from(text: str, pipeline: HasNode, where: str = "", cluster: Any = None) -> Plan:
     """The plan that ``text_of`` wrote.
 
     Args:
         text: the JSON text.
         pipeline: what it is for.
-        verify: asked last, whether the optimizer's rules allow the order.
         where: what messages call the text.
         cluster: what a place "cluster" means: the address of a scheduler or a Dask client.
 
@@ -225,7 +198,7 @@ def plan_from(text: str, pipeline: HasNode, verify: Verify | None = None, where:
         PlanError: the text is no plan, or the plan does not fit: says where.
     """
     try:
-        return _plan(_parsed(text), pipeline.node, verify, cluster)
+        return _plan(_parsed(text), pipeline.node, cluster)
     except PlanError as error:
         error.site = error.site or user_site()
         if where:
@@ -254,7 +227,7 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-def _plan(found: dict[str, Any], root: Node, verify: Verify | None, cluster: Any) -> Plan:
+def _plan(found: dict[str, Any], root: Node, cluster: Any) -> Plan:
     logical = list(walk(root))
     changed = check_pipeline(_entries(found, "operators"), logical)
     if found.get("pipeline") != graph.topology(root):
@@ -264,22 +237,17 @@ def _plan(found: dict[str, Any], root: Node, verify: Verify | None, cluster: Any
     rebuilt = graph_of(_entries(found, "nodes"), logical, cluster)
     written = lower(root, Choice())
     check_graph(rebuilt, written)
-    verify_physical(lower(rebuilt, Choice(), root), written)
-    plan = Plan(
+    verify(lower(rebuilt, Choice(), root), written)
+    return Plan(
         logical=root,
         root=rebuilt,
         decisions=(*map(_decision_from, _entries(found, "decisions")), *_news(found, changed)),
-        prediction=_prediction_from(found),
         method="loaded",
         executor=place(found.get("executor", ""), cluster, "the plan's 'executor'"),
         workers=_workers(found),
         cache_bytes=_cache_bytes(found),
         numeric=_numeric(found),
     )
-    why = verify(plan) if verify is not None else None
-    if why:
-        raise PlanError(f"the plan is not a legal one: {why}", fix="optimize this pipeline and save that plan")
-    return plan
 
 
 def _news(found: Mapping[str, Any], changed: list[str]) -> list[Decision]:
@@ -289,13 +257,11 @@ def _news(found: Mapping[str, Any], changed: list[str]) -> list[Decision]:
         _log.warning("the code of %s changed since the plan was saved", ", ".join(changed))
         why = "code changed since the plan was saved: it fits, its figures may not"
         news.append(Decision("load", ", ".join(changed), applied=True, why=why))
-    machine = found.get("machine")
     numeric = _numeric(found)
     missing = "" if numeric is None else numeric.missing(NumericEnvironment.of_caller())
     if missing:
         news.append(Decision("load", "numeric environment", applied=True, why=missing))
-    cores = machine.get("cores") if isinstance(machine, dict) else None
-    here = quota.cores()
+    cores, here = found.get("cores"), quota.cores()
     if isinstance(cores, int) and cores != here:
         why = f"the plan was made on {cores} core(s), here are {here}"
         news.append(Decision("load", "machine", applied=True, why=why))
@@ -316,26 +282,6 @@ def _decision_from(entry: Mapping[str, Any]) -> Decision:
         _value(entry, "applied", bool),
         _value(entry, "why", str, ""),
     )
-
-
-def _prediction_from(found: Mapping[str, Any]) -> Prediction | None:
-    entry = found.get("prediction")
-    if entry is None:
-        return None
-    if not isinstance(entry, dict):
-        raise PlanError(f"the plan's prediction is {entry!r:.60}", fix=_AGAIN)
-    try:
-        return Prediction(
-            rows_per_second=float(entry["rows_per_second"]),
-            bottleneck=_value(entry, "bottleneck", str),
-            use={name: float(v) for name, v in entry["use"].items()},
-            operators={int(ordinal): float(v) for ordinal, v in entry["operators"].items()},
-            more={name: float(v) for name, v in entry["more"].items()},
-        )
-    except CedarError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PlanError(f"the plan's prediction cannot be read: {type(error).__name__}: {error}", fix=_AGAIN) from error
 
 
 def _workers(found: Mapping[str, Any]) -> int | None:

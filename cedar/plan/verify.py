@@ -18,7 +18,7 @@ from cedar.errors import PlanError
 from cedar.graph import Node
 from cedar.operators.base import Operator, RowOperator, Schema, StreamOperator
 from cedar.operators.shuffle import Shuffle
-from cedar.plan.lower import group_size, works
+from cedar.plan.lower import HERE, group_size, works
 from cedar.plan.physical import Branch, Physical, Segment, Stage
 from cedar.plan.scan import Scan
 
@@ -386,7 +386,7 @@ class _Stages:
 
     def _why_tasks(self, stage: Stage) -> str | None:
         """Of stages that have tasks: rows, places and padding are as their operators say."""
-        places = {self.works[i].place for i in stage.operators} - {"", stage.place}
+        places = {self.works[i].place for i in stage.operators} - {*HERE, stage.place}
         if places:
             return f"runs in {stage.place or 'the place of the run'} what belongs in {', '.join(sorted(places))}"
         if stage.keeps != all(self.works[i].keeps for i in stage.operators):

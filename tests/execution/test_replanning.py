@@ -133,8 +133,9 @@ class Driven:
         self.plans.watcher(self.runner)
 
     def other(self, place: str, **changes: Any) -> Plan:
-        """Another plan of the pipeline."""
-        root = dataclasses.replace(self.first.root, place=place)
+        """Another plan of the pipeline: its map runs elsewhere."""
+        batch, (mapped,) = self.first.root, self.first.root.inputs
+        root = dataclasses.replace(batch, inputs=(dataclasses.replace(mapped, place=place, origin=mapped),))
         return dataclasses.replace(self.first, root=root, prediction=Prediction(3000.0, "cores"), **changes)
 
     def goes_on(self, seconds: float, speed: float, cost: float = 1e-3) -> None:
@@ -238,6 +239,17 @@ def test_a_plan_that_is_refused_is_not_taken_and_the_reason_is_told(monkeypatch:
     assert run.plans.history == []
     assert run.planner.asked > 0
     assert why in run.plans.current.decisions
+
+
+def test_a_plan_that_runs_in_the_same_stages_is_no_other_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Driven(monkeypatch)
+    batch = dataclasses.replace(run.first.root, place="dask")  # which has no tasks
+    threads = run.other("threads")  # where the run works anyway
+    run.planner.plans = (dataclasses.replace(run.first, root=batch), threads)
+    run.goes_on(5, 1000)
+    assert run.planner.asked > 0
+    assert run.plans.history == []
+    assert {run.plans._key_of(plan) for plan in run.planner.plans} == {run.plans._key}
 
 
 def test_no_plan_is_made_for_what_is_nearly_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,10 +39,10 @@ def edited(plan, edit):
         (lambda: rows().filter(col("y") > 3), r"operator 1 of the plan is map\(decode\), the pipeline has filter"),
         (lambda: rows().map(decode, "x", into="u", dtype=int), r"operator 2 of the plan is filter.* only 2 operators"),
         (lambda: written().take(3), r"of a pipeline of 6 operators; this one has take\(3\) besides"),
-        (lambda: rows().map(decode, "y", into="u", dtype=int), r"operator 1, map\(decode\), reads \['y'\].*\['x'\]"),
-        (lambda: rows().map(decode, "x", into="v", dtype=int), r"operator 1, map\(decode\), writes \['v'\].*\['u'\]"),
-        (lambda: rows().map(decode), r"reads the whole row; in the plan \['x'\]"),
-        (lambda: rows().map(lambda x, rng: x, "x", into="u", random=True), r"random: True; in the plan None"),
+        (lambda: rows().map(decode, "y", into="u", dtype=int), r"operator 1, map\(decode\), has other inputs"),
+        (lambda: rows().map(decode, "x", into="v", dtype=int), r"operator 1, map\(decode\), has other inputs"),
+        (lambda: rows().map(decode), r"effects than map\(decode\) of the plan"),
+        (lambda: rows().map(lambda x, rng: x, "x", into="u", random=True), r"operator 1, map\(<lambda>\), has other"),
     ],
 )
 def test_a_plan_of_another_pipeline_says_where(other, match):
@@ -52,7 +52,7 @@ def test_a_plan_of_another_pipeline_says_where(other, match):
 
 def test_parameters_are_compared():
     saved = text_of(Plan.as_written(rows().shuffle(seed=1).node))
-    refuse(saved, rows().shuffle(seed=2), r"operator 1, shuffle\(seed=2.*'seed': 2.*in the plan.*'seed': 1")
+    refuse(saved, rows().shuffle(seed=2), r"operator 1, shuffle\(seed=2.*, parameters .*than shuffle\(seed=1")
 
 
 def test_connections_are_compared():
@@ -61,7 +61,7 @@ def test_connections_are_compared():
     saved = text_of(Plan.as_written(cedar.concat(a, b).node))
     refuse(saved, cedar.concat(a, a.select("x")), "the pipeline has select")
     zipped = text_of(Plan.as_written(cedar.concat(b, a, b).node))
-    refuse(zipped, cedar.concat(b, a, a), "draws from operators")
+    refuse(zipped, cedar.concat(b, a, a), "other inputs")
 
 
 def test_data_may_move_and_change(tmp_path):
@@ -116,10 +116,8 @@ def node(number, **changes):
         (lambda f: f.update(pipeline="0"), "digest differs"),
         (lambda f: f.update(workers=0), "workers 0"),
         (lambda f: f.update(executor=4), "'executor' is 4"),
-        (lambda f: f.update(prediction={"bottleneck": "cores"}), "prediction cannot be read"),
-        (lambda f: f.update(prediction=3), "prediction is 3"),
         (lambda f: f.update(decisions=[{"rule": 1}]), "'rule' is 1"),
-        (lambda f: f.update(cedar_plan=2), "version 2, this release reads 1"),
+        (lambda f: f.update(cedar_plan=1), "version 1, this release reads 2"),
         (lambda f: f.pop("cedar_plan"), "is no plan"),
     ],
 )
@@ -163,14 +161,6 @@ def test_expressions_that_cannot_fail_are_all_that_may_be_left_out():
         refuse(text_of(stacked(pipeline.node, 0, 2)), pipeline, r"leaves out operator 1, (map|with_columns)")
     dead = rows().with_columns(u=col("x") + 1).select("y")
     assert len(shape(plan_from(text_of(stacked(dead.node, 0, 2)), dead))) == 2
-
-
-def test_the_optimizer_has_the_last_word():
-    pipeline = written()
-    plan = stacked(pipeline.node, 0, 2, 1, 3, 4, 5)
-    assert plan_from(text_of(plan), pipeline, lambda _: None).method == "loaded"
-    with pytest.raises(cedar.PlanError, match="not a legal one: filter may not"):
-        plan_from(text_of(plan), pipeline, lambda _: "filter may not go there")
 
 
 @pytest.mark.parametrize(
