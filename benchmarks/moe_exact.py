@@ -17,13 +17,14 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.harness import Figure
 from cedar.errors import CedarError
-from cedar.trainers.moe.metrics import exchange_bytes
 from cedar.trainers.moe.options import DataOptions, ExpertOptions, ModelOptions, OptimizerOptions, Options, RunOptions
-from cedar.trainers.moe.placement import Placement, minmax, paper, place
-from cedar.trainers.moe.windows import plan_window, step_bytes
+from cedar.trainers.moe.placement import minmax, paper, place
+from cedar.trainers.moe.sparse import plan_window, step_bytes
 
-_TESTS = ("toy_crew", "moe.toy_text", "moe.test_oracle", "moe.test_sparse", "moe.test_loss_of_ranks")
-crews, texts, oracle, sparse, lost = (import_module(f"tests.trainers.{name}") for name in _TESTS)
+_TESTS = (
+    "toy_crew", "moe.toy_text", "moe.test_oracle", "moe.test_sparse", "moe.test_loss_of_ranks", "moe.toy_reference"
+)  # fmt: skip
+crews, texts, oracle, sparse, lost, reference = (import_module(f"tests.trainers.{name}") for name in _TESTS)
 
 
 @contextmanager
@@ -107,8 +108,12 @@ def byte_counts(quick: bool) -> list[Figure]:
     size, wrong, most = 2 * 64 * 128, 0, 0
     for now, then in pairwise(records):
         for layer, after in zip(now.layers, then.layers, strict=True):
-            wrong += layer.sent["gradients"] != exchange_bytes(_spread(layer.replicas, ranks, slots), size, 4, ranks)
-            wrong += layer.sent["weights"] != exchange_bytes(_spread(after.replicas, ranks, slots), size, 2, ranks)
+            wrong += layer.sent["gradients"] != reference.exchange_bytes(
+                reference.spread(layer.replicas, ranks, slots), size, 4, ranks
+            )
+            wrong += layer.sent["weights"] != reference.exchange_bytes(
+                reference.spread(after.replicas, ranks, slots), size, 2, ranks
+            )
             most = max(most, layer.sent["weights"])
     bound = ranks * slots * size * 2 * (ranks - 1) // ranks
     what = "bytes of gradients and weights that differ from sum of h X (N - 1) / N"
@@ -121,16 +126,12 @@ def byte_counts(quick: bool) -> list[Figure]:
     for phase, itemsize in (("gradients", 4), ("weights", 2)):
         measured = [layer.sent[phase] / 1000 for record in records for layer in record.layers]
         rows.append(harness.reported(f"{phase} of a layer, a step, symi", measured, "kB"))
-        for name, held in (("aligned", _spread(even, ranks, slots)), ("spread", spread)):
-            static = exchange_bytes(held, size, itemsize, ranks) / 1000
+        for name, held in (("aligned", reference.spread(even, ranks, slots)), ("spread", spread)):
+            static = reference.exchange_bytes(held, size, itemsize, ranks) / 1000
             rows.append(harness.reported(f"{phase} of a layer, a step, static {name}", [static], "kB", how="simulated"))
     tokens = [layer.sent["tokens"] / 1000 for record in records for layer in record.layers]
     rows.append(harness.reported("tokens of a layer, a step, there and back, forward and backward", tokens, "kB"))
     return rows
-
-
-def _spread(replicas: tuple[int, ...], ranks: int, slots: int) -> tuple[int, ...]:
-    return Placement(tuple(replicas), ranks, slots).spread
 
 
 def _model(text: str, slots: int, experts: int, dtype: Any = "bfloat16") -> Options:

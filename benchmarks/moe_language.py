@@ -35,7 +35,7 @@ def train(policy: str, seed: int, steps: int, text: str, target: float = TARGET)
 
     from cedar.trainers.common.group import Group
     from cedar.trainers.moe import options as settings
-    from cedar.trainers.moe.policies import Kind
+    from cedar.trainers.moe.placement import Kind
     from cedar.trainers.moe.trainer import Trainer
 
     torch.set_num_threads(1)

@@ -116,7 +116,7 @@ class Training:
         import torch
 
         from cedar.trainers.dlrm.embeddings import summed
-        from cedar.trainers.dlrm.fbgemm_tables import FbgemmTables
+        from cedar.trainers.dlrm.fbgemm import FbgemmTables
         from cedar.trainers.dlrm.model import Model
         from cedar.trainers.dlrm.options import FeatureOptions, ModelOptions
         from cedar.trainers.dlrm.tables import Table, TorchTables

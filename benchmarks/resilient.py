@@ -46,7 +46,6 @@ from cedar.trainers.resilient.options import (
 )
 from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.planner import Problem, plan
-from cedar.trainers.resilient.planning import EFFORT
 from cedar.trainers.resilient.schedule import Mode, Schedule, Worker, timeline
 from cedar.trainers.resilient.simulator import Durations, error, predict
 from cedar.trainers.resilient.text import text_pipeline
@@ -259,7 +258,7 @@ def _calibrated(slot: float, mode: Mode, dead: int, folder: str) -> dict[str, fl
     gone = frozenset(e.worker for e in record.events if e.what == "failure" and e.worker is not None)
     transfer = record.durations.pop("transfer")
     durations = Durations({(kind, int(stage)): s for (kind, stage), s in _split(record.durations)}, transfer)  # type: ignore[misc]
-    schedule = plan(Problem(2, 2, 2, gone, "1f1b", mode, tied=True), 0 if gone else EFFORT).schedule
+    schedule = plan(Problem(2, 2, 2, gone, "1f1b", mode, tied=True)).schedule
     return {
         "slots": slot * _period(schedule, lambda _, done: float(done.kind in {"F", "B_INPUT", "B_WEIGHT"})),
         "learnt": predict(schedule, durations, iterations=8).period,

@@ -33,7 +33,7 @@ import torch
 
 from cedar.errors import CedarError
 from cedar.trainers.common.checkpoint import INDEX, Checkpoints
-from cedar.trainers.common.sealed import read_sealed, write_sealed
+from cedar.trainers.common.files import read_sealed, write_sealed
 
 CASES, QUICK = 20_000, 600
 LIMIT = 5.0  # seconds that a case may take
@@ -114,16 +114,15 @@ def moe(folder: Path) -> Target:
 
 def resilient(folder: Path) -> Target:
     """Both stages of a small pipeline."""
-    from torch._C._distributed_c10d import HashStore
-
     from cedar.trainers.common.checkpoint import newest
     from cedar.trainers.resilient.checkpoint import Checkpoints as Parts
     from cedar.trainers.resilient.control.board import Board, Epoch
+    from cedar.trainers.resilient.control.store import Values
     from cedar.trainers.resilient.model import Engine, Stage, State, Transformer, token_loss
     from cedar.trainers.resilient.schedule import Worker
 
     folder.mkdir()
-    model, board = Transformer(vocabulary=17, length=5, layers=2, width=8, heads=2), Board(HashStore())
+    model, board = Transformer(vocabulary=17, length=5, layers=2, width=8, heads=2), Board(Values())
     workers = (Worker(0, 0), Worker(1, 0))
     engines = [
         Engine(Stage(model, worker.stage, 2), worker.stage, 2, token_loss, tied="tokens.weight") for worker in workers

@@ -13,10 +13,10 @@ from torch import nn
 from torch.nn import functional
 
 from cedar.nn import Router, SymiMoE, SymiOptimizer, SymiOptions, router_losses, whole_state_dict
-from cedar.trainers.common.attention import Attention
+from cedar.trainers.common.compute import Attention
+from cedar.trainers.common.data import token_rows
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.launch import connected
-from cedar.trainers.common.text import token_rows
 
 WIDTH, HIDDEN, LENGTH, BATCH, EXPERTS, SLOTS = 32, 64, 32, 16, 4, 8
 

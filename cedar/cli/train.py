@@ -1,10 +1,11 @@
-"""``cedar train``: hands over to the trainer of that name."""
+"""``cedar train``: hands over to the trainers."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
+from functools import partial
+
+from cedar.trainers import command
 
 TRAINERS = {
     "dlrm": "a recommendation model on deduplicated features",
@@ -14,17 +15,10 @@ TRAINERS = {
 
 
 def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command; a trainer brings ``configure(parser)`` and ``main(chosen)`` in its ``command`` module."""
+    """Register the command."""
     train = adder.add_parser("train", help="train a model: " + ", ".join(TRAINERS), description="Train a model.")
     kinds = train.add_subparsers(title="trainers", metavar="TRAINER", required=True)
     for name, what in TRAINERS.items():
-        module = f"cedar.trainers.{name}.command"
-        try:
-            there = importlib.util.find_spec(module) is not None
-        except ModuleNotFoundError:
-            there = False
-        if there:
-            kind = kinds.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
-            command = importlib.import_module(module)
-            command.configure(kind)
-            kind.set_defaults(call=command.main)
+        kind = kinds.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+        command.configure(kind, name)
+        kind.set_defaults(call=partial(command.main, name))

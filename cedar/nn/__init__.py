@@ -2,11 +2,11 @@
 
 from cedar.trainers.dlrm.embeddings import DedupEmbeddings
 from cedar.trainers.dlrm.options import FeatureOptions as Feature
+from cedar.trainers.moe.experts import Router, Routing
 from cedar.trainers.moe.layer import SymiMoE, router_losses, whole_state_dict
 from cedar.trainers.moe.optimizer import SymiOptimizer
 from cedar.trainers.moe.options import OptimizerOptions as SymiOptions
-from cedar.trainers.moe.policies import Policy
-from cedar.trainers.moe.routing import Router, Routing
+from cedar.trainers.moe.placement import Policy
 
 __all__ = [
     "DedupEmbeddings", "Feature", "Policy", "Router", "Routing", "SymiMoE", "SymiOptimizer", "SymiOptions",

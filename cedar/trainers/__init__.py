@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["AdamWOptions", "PipelineOptions", "ResilientPipeline", "RunOptions", "Workers"]
 
 _HOMES = {
-    "AdamWOptions": "common.options", "PipelineOptions": "resilient.options", "RunOptions": "resilient.options",
+    "AdamWOptions": "common.config", "PipelineOptions": "resilient.options", "RunOptions": "resilient.options",
     "ResilientPipeline": "resilient.pipeline", "Workers": "resilient.pipeline",
 }  # fmt: skip
 

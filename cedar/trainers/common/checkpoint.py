@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -20,10 +21,59 @@ from typing import Any, Protocol, Self
 import torch
 
 from cedar.errors import CedarError
-from cedar.trainers.common.beside import Beside
+from cedar.trainers.common.files import Damaged, read_sealed, sync_folder, write_sealed
 from cedar.trainers.common.group import Group
-from cedar.trainers.common.sealed import Damaged, read_sealed, sync_folder, write_sealed
 from cedar.trainers.common.tensors import Entry, Part, Reader, entries_of, write_parts
+
+
+class Beside:
+    """Writes checkpoints."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def begin(self, work: Callable[[], object], *, here: bool = False) -> None:
+        """Begin it, once what was begun before is done.
+
+        Args:
+            here: do it at once, in this thread.
+
+        Raises:
+            CedarError: that has failed.
+        """
+        self.wait()
+
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - told by wait()
+                self._error = error
+
+        if here:
+            guarded()
+            self.wait()
+            return
+        self._thread = threading.Thread(target=guarded, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until what was begun is done.
+
+        Raises:
+            CedarError: it has failed.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise CedarError(
+                f"a checkpoint could not be written into {self.folder}: {error}",
+                done="older checkpoints are as they were", fix="look for space and rights there",
+            ) from error  # fmt: skip
+
 
 INDEX, FORMAT = "index.json", "cedar checkpoint 1"
 NAME = re.compile(r"step-(\d{8,12})")
@@ -64,12 +114,7 @@ class Saved(Protocol):
 
 @dataclass(frozen=True)
 class Index:
-    """What ``index.json`` says.
-
-    Args:
-        state: of the trainer.
-        entries: the tensors by name.
-    """
+    """What ``index.json`` says."""
 
     state: dict[str, Any]
     entries: dict[str, Entry]
@@ -131,7 +176,6 @@ def newest(folder: str, *, thorough: bool = False) -> str:
     """The newest checkpoint whose index is whole; damaged ones are named on stderr; empty where there is none.
 
     Args:
-        folder: of checkpoints.
         thorough: read all tensors, too, and compare their hashes.
 
     Raises:
@@ -170,8 +214,6 @@ class Checkpoints:
     """The checkpoints in a folder that all ranks see, of a trainer whose ranks all do the same.
 
     Args:
-        folder: its parents must exist.
-        trainer: whose they are.
         keep: how many; older ones are removed.
         beside: write in a thread, on a copy of the tensors, while the training goes on.
     """

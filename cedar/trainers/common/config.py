@@ -4,14 +4,177 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 from cedar.errors import CedarError
+
+
+def cosine(step: int, *, peak: float, steps: int, warmup: int = 0, least: float = 0.0) -> float:
+    """Linear to ``peak`` over ``warmup`` steps, then half a cosine down to ``least`` at ``steps``, and flat from there.
+
+    The curve is that of SGDR (arXiv 1608.03983), without its restarts.
+
+    Example:
+        >>> [round(cosine(step, peak=1.0, steps=6, warmup=2, least=0.1), 3) for step in range(8)]
+        [0.5, 1.0, 1.0, 0.868, 0.55, 0.232, 0.1, 0.1]
+    """
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    if step >= steps:
+        return least
+    done = (step - warmup) / max(1, steps - warmup)
+    return least + (peak - least) * 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+def constant(step: int, *, peak: float, warmup: int = 0) -> float:
+    """Linear to ``peak`` over ``warmup`` steps, and flat from there.
+
+    Example:
+        >>> [constant(step, peak=1.0, warmup=2) for step in range(4)]
+        [0.5, 1.0, 1.0, 1.0]
+    """
+    return peak * min(1.0, (step + 1) / warmup) if warmup else peak
+
+
+@dataclass(frozen=True)
+class TransformerOptions:
+    """A GPT-style model.
+
+    Args:
+        layers: blocks.
+        width: of a token inside the model.
+        heads: of attention.
+        dropout: share of values that a block's outputs lose while training.
+    """
+
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive(self, "layers", "width", "heads")
+        if self.width % self.heads:
+            raise ValueError(f"a width of {self.width} cannot be cut into {self.heads} heads")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}: give 0 or more, and less than 1")
+
+
+@dataclass(frozen=True)
+class AdamWOptions:
+    """AdamW.
+
+    Args:
+        rate: the highest learning rate.
+        least: the last learning rate of the cosine.
+        warmup: steps of linear growth.
+        schedule: ``cosine`` or ``constant``.
+        betas: of the two moments.
+        eps: added to the root of the second moment.
+        decay: of weights with two or more dimensions.
+        clip: the largest norm of all gradients together; 0 for no limit.
+    """
+
+    rate: float = 1e-3
+    least: float = 1e-4
+    warmup: int = 0
+    schedule: Literal["cosine", "constant"] = "cosine"
+    betas: tuple[float, ...] = (0.9, 0.95)
+    eps: float = 1e-8
+    decay: float = 0.01
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        not_negative(self, "rate", "least", "warmup", "eps", "decay", "clip")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas are {self.betas}: give two numbers of 0 or more, less than 1")
+
+    def rate_at(self, step: int, steps: int) -> float:
+        """The learning rate of a step of so many."""
+        if self.schedule == "constant":
+            return constant(step, peak=self.rate, warmup=self.warmup)
+        return cosine(step, peak=self.rate, steps=steps, warmup=self.warmup, least=self.least)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """One run.
+
+    Args:
+        folder: checkpoints and metrics go here.
+        steps: how many.
+        seed: of weights, data and random numbers.
+        dtype: of the computation; master weights are float32 at least.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        save_every: steps between checkpoints; 0: only at the end.
+        keep: checkpoints to keep.
+        threads: of torch in each process; 0: the cores of the machine over its ranks. Runs are bitwise alike only with
+            as many threads.
+    """
+
+    folder: str
+    steps: int = 0
+    seed: int = 0
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    device: str = "auto"
+    save_every: int = 0
+    keep: int = 2
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        positive(self, "keep")
+        not_negative(self, "steps", "save_every", "threads")
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """Text, as bytes.
+
+    Args:
+        paths: text files: a path, a glob or a URL, or several.
+        length: tokens that a row trains on.
+        batch: rows of a step, over all ranks or pipelines.
+    """
+
+    paths: str | tuple[str, ...]
+    length: int = 128
+    batch: int = 32
+
+    def __post_init__(self) -> None:
+        positive(self, "length", "batch")
+        if not all((self.paths,) if isinstance(self.paths, str) else self.paths or ("",)):
+            raise ValueError(f"paths is {self.paths!r}: give a path, a glob or a URL, or a list of them")
+
+
+def positive(options: object, *names: str) -> None:
+    """Refuse numbers below 1.
+
+    Raises:
+        ValueError: it names the first.
+    """
+    for name in names:
+        if getattr(options, name) < 1:
+            raise ValueError(f"{name} is {getattr(options, name)}: give 1 or more")
+
+
+def not_negative(options: object, *names: str) -> None:
+    """Refuse numbers, or tuples of numbers, below 0 or not finite.
+
+    Raises:
+        ValueError: it names the first.
+    """
+    for name in names:
+        value = getattr(options, name)
+        if not all(0 <= each < math.inf for each in (value if isinstance(value, (tuple, list)) else (value,))):
+            raise ValueError(f"{name} is {value}: give 0 or more")
+
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import torch
 
 from cedar.errors import CedarError
 from cedar.trainers.common.checkpoint import read_index, write_index
-from cedar.trainers.common.sealed import sync_folder
+from cedar.trainers.common.files import sync_folder
 from cedar.trainers.common.tensors import Part, Reader, write_parts
 
 STATE = "state.json"

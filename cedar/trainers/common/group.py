@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from cedar.errors import CedarError
-from cedar.trainers.common.digest import digest
+from cedar.trainers.common.compute import digest
 
 
 @dataclass
@@ -159,3 +159,13 @@ def odd_ranks(values: Sequence[object]) -> list[int]:
         [2]
     """
     return [rank for rank, value in enumerate(values) if value != values[0]]
+
+
+def cut(size: int, count: int) -> list[range]:
+    """``count`` runs of ``size``, whose lengths differ by one at most.
+
+    Example:
+        >>> cut(5, 2)
+        [range(0, 2), range(2, 5)]
+    """
+    return [range(size * at // count, size * (at + 1) // count) for at in range(count)]

@@ -34,7 +34,6 @@ def run_ranks(command: Sequence[str], ranks: int, environment: Mapping[str, str]
 
     Args:
         command: program and arguments; it calls ``end_with_launcher`` early, and ``connected``.
-        ranks: how many.
         environment: of the processes; default: this one's.
 
     Raises:

@@ -3,47 +3,99 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from cedar.trainers.common.checkpoint import Checkpoints, Saved
-from cedar.trainers.common.folder import CHECKPOINTS, METRICS, check_folder, claim_folder
+import torch
+
+from cedar.trainers.common.checkpoint import Checkpoints
+from cedar.trainers.common.compute import device_of
+from cedar.trainers.common.files import CHECKPOINTS, METRICS, MetricsFile, OnMetrics, check_folder, claim_folder
 from cedar.trainers.common.group import Group
-from cedar.trainers.common.metrics import MetricsFile, OnMetrics
-from cedar.trainers.common.progress import progress, say_choices
+
+_LINES = 20  # of a whole run, where nobody watches a bar
 
 
-class Trains(Saved, Protocol):
-    """A trainer, as a run sees it."""
+@contextmanager
+def progress(what: str, steps: int, done: int = 0, *, quiet: bool = False) -> Iterator[Callable[[int, str], None]]:
+    """Gives a function to call after each step with the number of steps done and a few words."""
+    if quiet:
+        yield lambda _done, _text: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    notes: list[str]  # what was chosen, and why
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[said]}"),
+        )  # fmt: skip
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task(what, total=steps, completed=done, said="")
+            yield lambda now, text: bar.update(task, completed=now, said=text)
+    else:
+        every = max(1, steps // _LINES)
+
+        def say(now: int, text: str) -> None:
+            if now % every == 0 or now == steps:
+                sys.stderr.write(f"{what}: {now}/{steps} {text}\n")
+                sys.stderr.flush()
+
+        yield say
+
+
+def say_choices(lines: list[str]) -> None:
+    """What was chosen, before the first step; what happened, between steps."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+class Trainer:
+    """One rank of a run: a model, its optimizers, its data; trainers fill in what is theirs.
+
+    Args:
+        options: with a table ``run``.
+        group: the ranks that train together; None for all of torch.distributed, or this process alone.
+
+    ``step`` is the number of steps done, ``notes`` says what was chosen, and why.
+    """
+
+    batches: Any
+
+    def __init__(self, options: Any, group: Group | None = None) -> None:
+        self.options, self.group = options, group or Group()
+        self.device = device_of(options.run.device)
+        self.step, self.notes = 0, list[str]()
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """Those that checkpoints hold copies of."""
+        return {}
 
     def train_step(self) -> Any:
         """One step; a dataclass with ``step``, ``loss`` and ``held_out``."""
+        raise NotImplementedError
 
     def evaluate(self) -> Any:
         """Scores of what is held out, None where nothing is; all ranks call it."""
 
+    def loaded(self) -> None:
+        """A checkpoint's tensors have been read."""
+
     def close(self) -> None:
-        """Let go of what is open."""
+        """Let the data go."""
+        self.batches.close()
 
+    # ---- what a run does beside the loop -----------------------------------------------------------------------------
 
-class Hooks:
-    """What a run of one trainer does beside the loop.
-
-    Args:
-        trainer: whose it is.
-        stack: closed at the end of the run.
-    """
-
-    def __init__(self, trainer: Any, stack: ExitStack) -> None:
-        self.trainer = trainer
+    def begin(self, stack: ExitStack) -> None:
+        """Make what is closed at the end of the run."""
 
     def steps(self) -> int:
         """Of the run."""
-        return int(self.trainer.options.run.steps)
+        return int(self.options.run.steps)
 
     def resume(self, files: Checkpoints) -> None:
         """Go on from what the folder holds."""
@@ -58,8 +110,8 @@ class Hooks:
 
 
 def run(
-    name: str, make: Callable[[Group], Trains], options: Any, group: Group | None = None, *, resume: bool = False,
-    quiet: bool = False, hooks: type[Hooks] = Hooks, on_metrics: OnMetrics | None = None,
+    name: str, kind: type[Trainer], options: Any, group: Group | None = None, *, resume: bool = False,
+    quiet: bool = False, on_metrics: OnMetrics | None = None,
 ) -> str:  # fmt: skip
     """Train as the options say; every rank calls it.
 
@@ -67,12 +119,11 @@ def run(
 
     Args:
         name: of the trainer.
-        make: makes it.
+        kind: of the trainer.
         options: with a table ``run``.
         group: the ranks; None for all of torch.distributed, or this process alone.
         resume: go on from what the folder holds; from the start where that is nothing.
         quiet: show no progress, print no choices.
-        hooks: of this trainer.
         on_metrics: is given each line of the metrics on rank 0.
 
     Returns:
@@ -83,27 +134,26 @@ def run(
     """
     group, chosen = group or Group(), options.run
     folder, first = chosen.folder, group.rank == 0
+    path, metrics = os.path.join(folder, METRICS), None
     check_folder(folder, name, resume=resume)
     with ExitStack() as stack:
-        trainer = stack.enter_context(closing(make(group)))
+        trainer: Any = stack.enter_context(closing(kind(options, group)))
         beside = getattr(chosen, "save_async", False)
         files = Checkpoints(os.path.join(folder, CHECKPOINTS), trainer, keep=chosen.keep, beside=beside)
         files = stack.enter_context(files)
-        hook = hooks(trainer, stack)
+        trainer.begin(stack)
         if resume:
-            hook.resume(files)
-        steps = hook.steps()
-        path = os.path.join(folder, METRICS)
-        metrics = None
+            trainer.resume(files)
+        steps = trainer.steps()
         group.tell(None)  # all have looked at the folder
         if first:
             claim_folder(folder, name)
             metrics = MetricsFile(path, trainer.step, on_metrics)
             if not quiet:
-                say_choices([f"steps: {trainer.step} to {steps}", *choices(options, group, trainer), *trainer.notes])
+                say_choices([f"steps: {trainer.step} to {steps}", *choices(trainer), *trainer.notes])
         say = stack.enter_context(progress("training", steps, trainer.step, quiet=quiet or not first))
         while trainer.step < steps:
-            hook.before_step()
+            trainer.before_step()
             record = trainer.train_step()
             last = trainer.step == steps
             if last or _due(chosen.evaluate_every, trainer.step):
@@ -112,22 +162,20 @@ def run(
                 metrics.write(record)
             if last or _due(chosen.save_every, trainer.step):
                 files.save()
-            said = hook.told(record, last=last)
+            said = trainer.told(record, last=last)
             say(trainer.step, f"loss {record.loss:.4f}" + (f", {said}" if said else ""))
         files.wait()
     return path
 
 
-def choices(options: Any, group: Group, trainer: Trains) -> list[str]:
+def choices(trainer: Trainer) -> list[str]:
     """What all trainers choose, and why."""
-    import torch
-
-    run = options.run
+    run = trainer.options.run
     why = "as asked" if run.device != "auto" else f"auto: torch sees {torch.cuda.device_count()} GPUs"
     each = "as asked" if run.threads else "the machine's cores over its ranks"
     return [
         f"device: {trainer.device} ({why}), {run.dtype}",
-        f"ranks: {group.size}, threads of torch on each: {torch.get_num_threads()} ({each})",
+        f"ranks: {trainer.group.size}, threads of torch on each: {torch.get_num_threads()} ({each})",
         f"folder: {run.folder}",
     ]
 

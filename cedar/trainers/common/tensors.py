@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from cedar.trainers.common.sealed import Damaged, sync_folder
+from cedar.trainers.common.files import Damaged, sync_folder
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -143,12 +143,7 @@ def entries_of(told: Any, where: str) -> dict[str, Entry]:
 
 
 class Reader(ExitStack):
-    """Files of tensors, open; what they give is compared with the index's hashes.
-
-    Args:
-        folder: of the files.
-        entries: of the index.
-    """
+    """Files of tensors, open; what they give is compared with the index's hashes."""
 
     def __init__(self, folder: str, entries: Mapping[str, Entry]) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
-"""The batches of a run, from a cedar pipeline; where to go on after a stop, on as many ranks or on others."""
+"""The batches of a run, from a cedar pipeline and vocabularies; where to go on after a stop, on any number of ranks."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
 import os
-import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -16,18 +16,99 @@ import pyarrow as pa
 import cedar
 from cedar import col
 from cedar.errors import CedarError
+from cedar.recommendation import Vocabulary
+from cedar.trainers.common.data import Endless
 from cedar.trainers.common.group import Group
-from cedar.trainers.dlrm.limits import check_footers
+from cedar.trainers.dlrm.inputs import check_footers
 from cedar.trainers.dlrm.options import DataOptions, FeatureOptions, Options
-from cedar.trainers.dlrm.vocabularies import files_of, mapped
 
 
-class Batches:
+def files_of(data: DataOptions) -> list[str]:
+    """The files that ``data.vocabularies`` names: those, and the Parquet files of folders.
+
+    Raises:
+        CedarError: a folder without any.
+    """
+    found = []
+    for path in data.vocabularies:
+        if not os.path.isdir(path):
+            found.append(path)
+            continue
+        inside = sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(".parquet"))
+        if not inside:
+            raise CedarError(f"no vocabularies in {path}", fix="make some: cedar data vocab")
+        found += inside
+    return found
+
+
+def vocabularies_of(options: Options) -> dict[str, Vocabulary]:
+    """The vocabularies that features name, by the column that each was counted in; nothing is read where none does.
+
+    Raises:
+        CedarError: a feature names one that is not there, or two are of one column.
+    """
+    wanted = {feature.vocabulary for feature in options.features if feature.vocabulary}
+    if not wanted:
+        return {}
+    found: dict[str, Vocabulary] = {}
+    for path in files_of(options.data):
+        made = Vocabulary.load(path)
+        if made.column in found:
+            raise CedarError(f"data.vocabularies has two of the column {made.column!r}", fix="name one of them")
+        found[made.column] = made
+    if missing := sorted(wanted - set(found)):
+        raise CedarError(
+            f"no vocabulary of {', '.join(map(repr, missing))} is in data.vocabularies"
+            + (f"; there are {', '.join(sorted(found))}" if found else ""),
+            fix="make it: cedar data vocab ... --columns " + ",".join(missing),
+        )
+    return {name: found[name] for name in sorted(wanted)}
+
+
+def sized(options: Options) -> Options:
+    """The options with the rows of tables that vocabularies say.
+
+    Raises:
+        CedarError: a table has fewer rows than its vocabulary has numbers, see also ``vocabularies_of``.
+    """
+    words = vocabularies_of(options)
+    if not words:
+        return options
+    features = tuple(_sized(feature, words.get(feature.vocabulary)) for feature in options.features)
+    try:
+        return replace(options, features=features)
+    except ValueError as error:  # features that share a table, of vocabularies of different sizes
+        raise CedarError(str(error), fix="features of one table share one vocabulary") from error
+
+
+def _sized(feature: FeatureOptions, words: Vocabulary | None) -> FeatureOptions:
+    if words is None or feature.rows >= words.size:
+        return feature
+    if feature.rows:
+        raise CedarError(
+            f"the table {feature.home!r} has {feature.rows} rows, the vocabulary of {words.column!r} {words.size}",
+            fix="leave features.rows out, or give as many",
+        )
+    return replace(feature, rows=words.size)
+
+
+def mapped(rows: cedar.Pipeline, options: Options) -> cedar.Pipeline:
+    """Rows whose values are numbers of vocabularies, where features name one."""
+    words = vocabularies_of(options)
+    for feature in options.features:
+        if not feature.vocabulary:
+            continue
+        made = words[feature.vocabulary]
+        rows = rows.map(made.transform(), feature.column)
+        if feature.missing == "oov":
+            rows = rows.with_columns(**{feature.column: col(feature.column).fill_null(made.oov)})
+    return rows
+
+
+class Batches(Endless):
     """Training batches without end, epoch after epoch; each rank gets its slice of every batch.
 
     Args:
-        options: of the run.
-        group: the ranks.
         rows: a pipeline in place of ``data.paths``.
         held_out: a pipeline of the rows that only evaluation sees, in place of ``data.held_out``.
 
@@ -35,15 +116,11 @@ class Batches:
         CedarError: the batch cannot be cut among the ranks; footers tell of ids that no table holds; a vocabulary or
             the pipeline cannot be read.
 
-    ``pipeline`` gives the batches, ``waited`` is how many seconds the last batch was waited for.
+    ``pipeline`` gives the batches.
     """
 
     def __init__(
-        self,
-        options: Options,
-        group: Group,
-        rows: cedar.Pipeline | None = None,
-        held_out: cedar.Pipeline | None = None,
+        self, options: Options, group: Group, rows: cedar.Pipeline | None = None, held_out: cedar.Pipeline | None = None
     ) -> None:
         data = options.data
         if data.batch % group.size:
@@ -66,10 +143,9 @@ class Batches:
             rows, self.held_out = rows.take(total - data.held_out), rows.skip(total - data.held_out)
         self.rows = prepared(rows, options)
         self.pipeline = self._ordered(self.rows).batch(data.batch)
-        self.loader = self._loader(self.pipeline, group.rank, group.size)
+        none = CedarError(f"the data has no batch of {data.batch} rows", fix="set a smaller data.batch")
+        super().__init__(self._loader(self.pipeline, group.rank, group.size), none)
         self.vocabularies = {path: _digest(path) for path in files_of(data)}
-        self.waited = 0.0
-        self._batches: Iterator[Any] | None = None
 
     def _ordered(self, rows: cedar.Pipeline) -> cedar.Pipeline:
         data, seed = self.options.data, self.options.run.seed
@@ -90,22 +166,6 @@ class Batches:
             split_batches=True, subgroup=True, format="torch",
         )  # fmt: skip
 
-    def __next__(self) -> dict[str, Any]:
-        """The next batch of this rank.
-
-        Raises:
-            CedarError: there are not enough rows for one batch.
-        """
-        began = time.perf_counter()
-        for _ in range(2):
-            if self._batches is None:
-                self._batches = iter(self.loader)
-            for batch in self._batches:
-                self.waited = time.perf_counter() - began
-                return batch  # type: ignore[no-any-return]
-            self._batches = None  # the epoch is over; the loader has moved to the next
-        raise _too_few(self.options.data.batch)
-
     def epoch(self) -> int:
         """Steps of an epoch.
 
@@ -119,7 +179,7 @@ class Batches:
                 "how many steps an epoch has is not known before it is run", fix="set run.steps"
             ) from error
         if not found:
-            raise _too_few(self.options.data.batch)
+            raise self.none
         return found
 
     def sample(self, count: int) -> list[dict[str, Any]]:
@@ -131,7 +191,7 @@ class Batches:
         with self._loader(self.pipeline, 0, 1, plain=True) as loader:
             found = list(islice(loader, count))
         if not found:
-            raise _too_few(self.options.data.batch)
+            raise self.none
         return found
 
     def evaluation(self) -> Iterator[dict[str, Any]]:
@@ -144,20 +204,9 @@ class Batches:
         with self._loader(rows.batch(self.options.data.batch, last="keep"), 0, 1) as loader:
             yield from loader
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the next batch of this rank is: JSON, a few hundred bytes."""
-        return self.loader.state_dict()
-
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         """Go on from the states of all ranks that saved."""
-        self._batches = None
-        same = len(states) == self.group.size
-        self.loader.load_state_dict(states[self.group.rank] if same else states)
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._batches = None
-        self.loader.close()
+        super().load_state_dict(states[self.group.rank] if len(states) == self.group.size else states)
 
 
 def wanted(options: Options) -> list[str]:
@@ -218,10 +267,6 @@ def _rows(data: DataOptions) -> cedar.Pipeline:
     if not isinstance(found, cedar.Pipeline):
         raise CedarError(f"data.pipeline {data.pipeline!r} is a {type(found).__name__}", fix="give a cedar pipeline")
     return found
-
-
-def _too_few(batch: int) -> CedarError:
-    return CedarError(f"the data has no batch of {batch} rows", fix="set a smaller data.batch")
 
 
 def _paths(paths: str | tuple[str, ...]) -> str | list[str]:

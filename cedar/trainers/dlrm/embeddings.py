@@ -13,14 +13,12 @@ from cedar.errors import CedarError
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.tensors import Part
 from cedar.trainers.dlrm import fbgemm
-from cedar.trainers.dlrm.exchange import Place, ShardedTables
-from cedar.trainers.dlrm.expand import side_by_side
-from cedar.trainers.dlrm.fbgemm_tables import RULES, FbgemmTables
+from cedar.trainers.dlrm.fbgemm import RULES, FbgemmTables
 from cedar.trainers.dlrm.inputs import Feature, Inputs, read_batch
 from cedar.trainers.dlrm.options import FeatureOptions, Rule
-from cedar.trainers.dlrm.planner import Sharding, place, planned
+from cedar.trainers.dlrm.sharding import Place, ShardedTables, Sharding, place, planned
 from cedar.trainers.dlrm.tables import Bags, Table, Tables, TorchTables, initial
-from cedar.trainers.dlrm.windows import pool
+from cedar.trainers.dlrm.unique import pool, side_by_side
 
 
 class DedupEmbeddings(nn.Module):

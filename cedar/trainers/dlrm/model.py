@@ -1,18 +1,160 @@
-"""The model: bottom MLP, embedding bags and sequences, interaction, top MLP."""
+"""The model: bottom MLP, embedding bags and sequences, interaction, top MLP; its tables and optimizer, from options."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
-from cedar.trainers.dlrm.expand import side_by_side
+from cedar.trainers.common.compute import Attention
+from cedar.trainers.common.group import Group
+from cedar.trainers.dlrm.embeddings import DedupEmbeddings
 from cedar.trainers.dlrm.inputs import Feature, Inputs
-from cedar.trainers.dlrm.interaction import Cross, Dot, mlp
-from cedar.trainers.dlrm.options import FeatureOptions, ModelOptions
-from cedar.trainers.dlrm.sequence import SequencePooling
-from cedar.trainers.dlrm.unique import check_repeatable
+from cedar.trainers.dlrm.options import FeatureOptions, ModelOptions, OptimizerOptions, Options
+from cedar.trainers.dlrm.sharding import FeatureStatistics
+from cedar.trainers.dlrm.unique import check_repeatable, side_by_side
+
+
+class SequencePooling(nn.Module):
+    """Lists of vectors to one vector each; an empty list gives zeros.
+
+    Args:
+        heads: of the transformer layer's attention; 0 leaves that layer out.
+    """
+
+    def __init__(self, width: int, heads: int = 0, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layer = TransformerLayer(width, heads, dropout) if heads else None
+        self.query = nn.Linear(width, 1, bias=False)  # a bias would add the same to all scores of a list
+
+    def forward(self, values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """``[total, width]`` and the lists' offsets to ``[lists, width]``."""
+        lengths = offsets.diff()
+        longest = int(lengths.max()) if len(lengths) else 0
+        if longest == 0:
+            return values.new_zeros(len(lengths), values.shape[1]) + values.sum() * 0
+        there = torch.arange(longest, device=values.device) < lengths[:, None]
+        padded, full = _padded(values, lengths, longest, there)
+        if self.layer is not None:
+            padded = self.layer(padded, None if full else there)
+        scores = self.query(padded)[..., 0]
+        if not full:
+            scores = scores.masked_fill(~there, torch.finfo(scores.dtype).min)
+        shares = torch.softmax(scores, 1)
+        if not full:
+            shares = shares * there
+        found: torch.Tensor = torch.bmm(shares[:, None].to(padded.dtype), padded)[:, 0]
+        return found
+
+
+class TransformerLayer(nn.Module):
+    """Attention and an MLP of twice the width, each with a residual, norms before them."""
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, heads, bias=(False, True), causal=False)
+        self.inner, self.outer = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, rows: torch.Tensor, there: torch.Tensor | None) -> torch.Tensor:
+        """``[lists, length, width]``; places that are not ``there`` are not attended to."""
+        mask = None
+        if there is not None:  # an empty list attends to its padding, and is left out later
+            mask = (there | ~there.any(1, keepdim=True))[:, None, None, :]
+        rows = rows + self.drop(self.attention(self.before(rows), mask))
+        found: torch.Tensor = rows + self.drop(self.outer(functional.relu(self.inner(self.between(rows)))))
+        return found
+
+
+def _padded(
+    values: torch.Tensor, lengths: torch.Tensor, longest: int, there: torch.Tensor
+) -> tuple[torch.Tensor, bool]:
+    """(``[lists, longest, width]`` with zeros behind short lists, whether there are none)."""
+    if len(values) == len(lengths) * longest:
+        return values.view(len(lengths), longest, -1), True
+    places = there.flatten().nonzero()[:, 0]
+    flat = values.new_zeros(len(lengths) * longest, values.shape[1]).index_copy(0, places, values)
+    return flat.view(len(lengths), longest, -1), False
+
+
+class Dot(nn.Module):
+    """``[rows, n, width]`` to the products of all pairs, beside the first of the n where ``first`` is set.
+
+    Args:
+        first: keep the first vector: that of the dense features.
+    """
+
+    def __init__(self, n: int, width: int, *, first: bool) -> None:
+        super().__init__()
+        self.first = first
+        self.size = n * (n - 1) // 2 + (width if first else 0)
+        pairs = torch.tril_indices(n, n, -1)
+        places = torch.full((n, n), pairs.shape[1])  # of what stands behind the last pair: 0
+        places[pairs[0], pairs[1]] = places[pairs[1], pairs[0]] = torch.arange(pairs.shape[1])
+        self.register_buffer("pairs", pairs[0] * n + pairs[1], persistent=False)
+        self.register_buffer("places", places.flatten(), persistent=False)
+        self.pairs: torch.Tensor
+        self.places: torch.Tensor
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = _Products.apply(rows, self.pairs, self.places, self.first)  # type: ignore[no-untyped-call]
+        return found
+
+
+class _Products(torch.autograd.Function):
+    """Products are symmetric, so one multiplication gives their gradient, where autograd would take two."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, pairs: torch.Tensor, places: torch.Tensor, first: bool) -> torch.Tensor:
+        ctx.save_for_backward(rows, places)
+        ctx.start = start = rows.shape[2] if first else 0
+        products = torch.bmm(rows, rows.transpose(1, 2)).flatten(1)
+        found = products.new_empty(len(rows), start + len(pairs))
+        found[:, :start] = rows[:, 0, :start]
+        found[:, start:] = products.index_select(1, pairs)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        (rows, places), grad = ctx.saved_tensors, grads[0].to(ctx.saved_tensors[0].dtype)
+        n, start = rows.shape[1], ctx.start
+        both = functional.pad(grad[:, start:], (0, 1)).index_select(1, places).view(-1, n, n)
+        found = torch.bmm(both, rows)
+        found[:, 0, :start] += grad[:, :start]
+        return found, None, None, None
+
+
+class Cross(nn.Module):
+    """Layers x' = x0 * (U V x + b) + x over the vectors of a row side by side."""
+
+    def __init__(self, n: int, width: int, layers: int, rank: int) -> None:
+        super().__init__()
+        self.size = n * width
+        self.down = nn.ModuleList(nn.Linear(self.size, rank, bias=False) for _ in range(layers))
+        self.up = nn.ModuleList(nn.Linear(rank, self.size) for _ in range(layers))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        start = rows.flatten(1)
+        found = start
+        for down, up in zip(self.down, self.up, strict=True):
+            found = start * up(down(found)) + found
+        return found
+
+
+def mlp(sizes: list[int], *, end: bool) -> nn.Sequential:
+    """Linear layers with ReLU between them, and behind the last one where ``end`` is set."""
+    layers: list[nn.Module] = []
+    for at, (before, after) in enumerate(pairwise(sizes)):
+        layers.append(nn.Linear(before, after))
+        if end or at < len(sizes) - 2:
+            layers.append(nn.ReLU())
+    return nn.Sequential(*layers)
+
 
 Lookup = Callable[[Inputs], list[torch.Tensor]]
 
@@ -21,7 +163,6 @@ class Model(nn.Module):
     """A DLRM. What it computes does not depend on which features are deduplicated, up to rounding.
 
     Args:
-        options: of the model.
         features: in the order in which inputs hold them.
         dense: how many dense features there are.
         lookup: sums rows of tables, see ``DedupEmbeddings.rows``.
@@ -74,3 +215,47 @@ class Model(nn.Module):
             check_repeatable(module, anyway=self.options.repeat_dropout)
         pooled: torch.Tensor = module(rows, feature.bags.offsets)
         return pooled
+
+
+SAMPLE = 4  # batches that statistics are taken of
+
+
+def tables_of(
+    options: Options, group: Group, statistics: Sequence[FeatureStatistics], device: torch.device
+) -> tuple[DedupEmbeddings, list[str]]:
+    """The tables; what was chosen, and why. All ranks have the same statistics, and come to the same plan."""
+    chosen, costs = options.tables, {feature.home: 0.0 for feature in options.features}
+    for found in statistics:
+        costs[found.table] += found.cost(options.model.width)
+    made = DedupEmbeddings(
+        options.features, options.model.width, group, rule=chosen.rule, rate=chosen.rate, eps=chosen.eps,
+        dtype=torch.float64 if options.run.dtype == "float64" else getattr(torch, chosen.dtype),
+        backend=chosen.backend, sharding=chosen.sharding, costs=costs if statistics else None, memory=chosen.memory,
+        mean=False, seed=options.run.seed, device=device,
+    )  # fmt: skip
+    notes = list(made.notes)
+    for rank in range(group.size) if statistics else ():
+        held = [one.table for places in made.places.values() for one in places if one.rank == rank]
+        share = sum(costs[piece.of or piece.name] * piece.rows / (piece.whole[0] or piece.rows) for piece in held)
+        notes.append(
+            f"tables of rank {rank}: {', '.join(piece.name for piece in held) or 'none'}"
+            f" ({share / (sum(costs.values()) or 1.0):.0%} of the cost that {SAMPLE} batches show)"
+        )
+    return made, notes
+
+
+def dense_optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.Optimizer:
+    """The optimizer of all that is no table; its state is there from the start, so that it can be loaded."""
+    parameters = list(model.parameters())
+    if options.rule == "sgd":
+        return torch.optim.SGD(parameters, lr=options.rate)
+    if options.rule == "adagrad":
+        return torch.optim.Adagrad(parameters, lr=options.rate)
+    found = torch.optim.Adam(parameters, lr=options.rate)
+    for parameter in parameters:
+        found.state[parameter] = {
+            "step": torch.tensor(0.0),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+    return found

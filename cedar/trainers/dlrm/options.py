@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cedar.trainers.common.options import positive
+from cedar.trainers.common import config
+from cedar.trainers.common.config import not_negative, positive
 
 Rule = Literal["rowwise_adagrad", "sgd", "adam"]
 Pooling = Literal["sum", "mean", "attention", "transformer"]
@@ -200,36 +201,24 @@ class OptimizerOptions:
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """One run.
+class RunOptions(config.RunOptions):
+    """One run; weights are float32 beside bfloat16, and float64 holds tables in float64, too.
 
     Args:
-        folder: checkpoints and metrics go here.
         steps: how many; 0: one epoch.
-        seed: of weights, order and rounding.
-        dtype: of the computation; weights are float32 beside bfloat16. float64 holds tables in float64, too.
-        device: ``cpu``, ``cuda`` or ``auto``.
+        evaluate_every: steps; 0: only at the end.
         window: rows of which the AUC and the normalised entropy that progress shows are taken, as they were predicted
             before they were learned from.
-        evaluate_every: steps; 0: only at the end.
-        save_every: steps between checkpoints; 0: only at the end.
-        keep: checkpoints to keep.
-        threads: of torch on each rank; 0: the cores of the machine over its ranks.
     """
 
     folder: str = "runs/dlrm"
-    steps: int = 0
-    seed: int = 0
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    device: str = "auto"
-    window: int = 65536
     evaluate_every: int = 0
-    save_every: int = 0
-    keep: int = 2
-    threads: int = 0
+    window: int = 65536
 
     def __post_init__(self) -> None:
-        positive(self, "keep", "window")
+        super().__post_init__()
+        positive(self, "window")
+        not_negative(self, "evaluate_every")
 
 
 @dataclass(frozen=True)

@@ -6,31 +6,30 @@ from contextlib import ExitStack
 from typing import Any
 
 from cedar.trainers.common import run as common
+from cedar.trainers.common.files import OnMetrics
 from cedar.trainers.common.group import Group
-from cedar.trainers.common.metrics import OnMetrics
 from cedar.trainers.dlrm.options import Options
 from cedar.trainers.dlrm.trainer import Trainer
 
 _TOLD = 20  # times in a run that AUC and entropy are worked out for progress, at least
 
 
-class _Hooks(common.Hooks):
+class _Run(Trainer):
     """An epoch where no steps are given; AUC, entropy, speed and the share of waiting as progress."""
 
-    def __init__(self, trainer: Any, stack: ExitStack) -> None:
-        super().__init__(trainer, stack)
+    def begin(self, stack: ExitStack) -> None:
         self._said, self._rows, self._seconds, self._waited = "", 0, 0.0, 0.0
         self._steps = 0
 
     def steps(self) -> int:
-        self._steps = super().steps() or self.trainer.batches.epoch()
+        self._steps = super().steps() or self.batches.epoch()
         return self._steps
 
     def told(self, record: Any, *, last: bool) -> str:
         self._rows, self._seconds = self._rows + record.rows, self._seconds + record.seconds
         self._waited += record.waited
-        if last or self.trainer.step % max(1, self._steps // _TOLD) == 0:
-            recent = self.trainer.recent()
+        if last or self.step % max(1, self._steps // _TOLD) == 0:
+            recent = self.recent()
             self._said = f"AUC {recent.auc:.4f}, entropy {recent.entropy:.4f}"
             self._said += f", {self._rows / self._seconds:,.0f} rows/s, waited {self._waited / self._seconds:.0%}"
             self._rows, self._seconds, self._waited = 0, 0.0, 0.0
@@ -42,8 +41,4 @@ def run(
     on_metrics: OnMetrics | None = None,
 ) -> str:  # fmt: skip
     """Train as the options say; every rank calls it. See ``cedar.trainers.common.run.run``."""
-
-    def make(ranks: Group) -> Trainer:
-        return Trainer(options, ranks)
-
-    return common.run("dlrm", make, options, group, resume=resume, quiet=quiet, hooks=_Hooks, on_metrics=on_metrics)
+    return common.run("dlrm", _Run, options, group, resume=resume, quiet=quiet, on_metrics=on_metrics)

@@ -1,7 +1,9 @@
 """Embedding tables in torch: all of them in one block, looked up together, updated where a batch touched them.
 
 The gradient of a table is never made. A batch's ids are sorted; the gradient of a row is the sum of the gradients of
-the bags that hold it, which is an embedding bag over those gradients.
+the bags that hold it, which is an embedding bag over those gradients. Rounding to float16 is stochastic, yet the same
+wherever and whenever a row is updated: its bits follow from seed, step, table, row and column alone, by the finaliser
+of SplitMix64 (Steele et al., 2014).
 """
 
 from __future__ import annotations
@@ -19,7 +21,67 @@ import torch
 from torch.nn import functional
 
 from cedar.trainers.dlrm.options import Rule
-from cedar.trainers.dlrm.rounding import row_keys, table_key, to_half, uniform
+
+_GOLDEN = -7046029254386353131  # 2**64 / golden ratio, odd, as a signed number
+
+
+def table_key(seed: int, step: int, table: str) -> int:
+    """A number for a table at a step, -2**63 to 2**63 - 1.
+
+    Example:
+        >>> table_key(0, 1, "items") == table_key(0, 1, "items") != table_key(0, 2, "items")
+        True
+    """
+    digest = hashlib.blake2b(f"{seed} {step} {table}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def uniform(keys: torch.Tensor, width: int) -> torch.Tensor:
+    """float32 ``[rows, width]`` in [0, 1): 24 random bits each.
+
+    Args:
+        keys: int64 ``[rows]``: a number for each row of each table, see ``row_keys``.
+    """
+    columns = torch.arange(1, width + 1, device=keys.device) * _GOLDEN
+    bits = _mix(keys[:, None] + columns)
+    return ((bits >> 40) & 0xFFFFFF).to(torch.float32) * 2.0**-24
+
+
+def row_keys(table_keys: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """int64 ``[n]`` from the number of each row's table, and its place in it."""
+    return _mix(table_keys ^ _mix(rows * _GOLDEN))
+
+
+def to_half(values: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
+    """float16 nearest above or below, so that the mean over ``chance`` in [0, 1) is the value.
+
+    Args:
+        values: float32; what is beyond the largest float16 becomes an infinity, as by ``.half()``.
+        chance: float32 of the same shape.
+
+    Example:
+        >>> one = torch.tensor([1.0 + 2**-12])  # a quarter of the way from 1 to the next float16
+        >>> to_half(one, torch.tensor([0.2])).item() > 1, to_half(one, torch.tensor([0.3])).item() == 1
+        (True, True)
+    """
+    near = values.half()
+    back = near.float()
+    gap = values - back
+    bits = near.view(torch.int16)
+    # The next float16 in the direction of the value: a step of the bits, up where both point away from zero.
+    away = (gap > 0) == (back >= 0)
+    crossing = (back == 0) & (gap != 0)  # at zero the sign is that of the value, the magnitude the least there is
+    least = torch.where(gap > 0, 1, -32767).to(torch.int16)
+    other = torch.where(crossing, least, torch.where(away, bits + 1, bits - 1).to(torch.int16)).view(torch.float16)
+    share = (gap / (other.float() - back)).nan_to_num(0.0, 0.0, 0.0)
+    return torch.where(chance < share, other, near)
+
+
+def _mix(x: torch.Tensor) -> torch.Tensor:
+    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
+    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
+    return x ^ ((x >> 31) & 0x1FFFFFFFF)
+
 
 BETAS = (0.9, 0.999)
 _BLOCK = 4096  # rows that are updated together
@@ -31,8 +93,6 @@ class Table:
     """An embedding table, or a piece of one.
 
     Args:
-        name: of its own.
-        rows: how many it has.
         of: the whole table, where this is a piece; empty: it is whole.
         start: the piece's first row and column in the whole.
         whole: rows and columns of the whole.
@@ -50,7 +110,6 @@ class Bags:
     """Lists of ids that look up one table, each list summed.
 
     Args:
-        table: its name.
         ids: int64 ``[n]``, each less than the table's rows.
         offsets: int64 ``[bags + 1]``, from 0 to n.
         weights: ``[n]``, what each row is multiplied with; None for 1.
@@ -98,14 +157,11 @@ class TorchTables:
 
     Args:
         tables: with names of their own.
-        width: numbers in a row.
         rule: how rows are updated. ``rowwise_adagrad``: a sum of mean squares for each row, as in fbgemm;
             ``adam``: rows that a batch touches, as torch's SparseAdam.
-        eps: added to roots.
         dtype: of the weights: float64, float32, or float16 with stochastic rounding. Optimizer state is at least
             float32.
         seed: of the first weights, and of rounding.
-        device: where all is.
     """
 
     def __init__(
@@ -130,11 +186,7 @@ class TorchTables:
         for table in tables:
             self._of(self.weight, table).copy_(initial(table, width, seed))
         wide = torch.promote_types(dtype, torch.float32)
-        shapes: dict[str, tuple[int, ...]] = {
-            "rowwise_adagrad": (starts[-1],),
-            "sgd": (),
-            "adam": (starts[-1], width),
-        }
+        shapes: dict[str, tuple[int, ...]] = {"rowwise_adagrad": (starts[-1],), "sgd": (), "adam": (starts[-1], width)}
         names = {"rowwise_adagrad": ("sum",), "sgd": (), "adam": ("first", "second")}[rule]
         self.moments = {name: zeros(shapes[rule], wide, device) for name in names}
         self._anchor = torch.zeros((), dtype=wide, device=device, requires_grad=True)
@@ -240,7 +292,6 @@ def row_gradients(
         offsets: int64 ``[bags + 1]``.
         weights: ``[n]``, or None.
         gradient: ``[bags, width]``.
-        most: rows of a block.
 
     Example:
         >>> (found,) = row_gradients(

@@ -12,27 +12,24 @@ from torch.nn import functional
 
 import cedar
 from cedar.errors import CedarError
+from cedar.trainers.common import run as common
 from cedar.trainers.common.checkpoint import refuse_others, whole_number
-from cedar.trainers.common.devices import device_of
-from cedar.trainers.common.digest import keyed
-from cedar.trainers.common.group import Group
-from cedar.trainers.common.schedules import constant
+from cedar.trainers.common.compute import keyed
+from cedar.trainers.common.config import constant
+from cedar.trainers.common.group import Group, cut
 from cedar.trainers.common.tensors import Part
-from cedar.trainers.dlrm.build import SAMPLE, dense_optimizer, tables_of
-from cedar.trainers.dlrm.data import Batches
+from cedar.trainers.dlrm.data import Batches, sized
 from cedar.trainers.dlrm.inputs import Inputs, read_batch, rows_of
-from cedar.trainers.dlrm.metrics import StepRecord
-from cedar.trainers.dlrm.model import Model
+from cedar.trainers.dlrm.metrics import Scores, StepRecord, Window, score
+from cedar.trainers.dlrm.model import SAMPLE, Model, dense_optimizer, tables_of
 from cedar.trainers.dlrm.options import Options
-from cedar.trainers.dlrm.planner import look
-from cedar.trainers.dlrm.scores import Scores, Window, score
+from cedar.trainers.dlrm.sharding import look
 from cedar.trainers.dlrm.unique import check_repeatable
-from cedar.trainers.dlrm.vocabularies import sized
 
 DENSE, METRICS, VOCABULARIES = "dense gradients", "metrics", "vocabularies"
 
 
-class Trainer:
+class Trainer(common.Trainer):
     """A model, its tables, its optimizers and its data on one rank.
 
     Args:
@@ -48,18 +45,17 @@ class Trainer:
     tables were spread by.
     """
 
+    options: Options
+
     def __init__(
         self, options: Options, group: Group | None = None, rows: cedar.Pipeline | None = None,
         held_out: cedar.Pipeline | None = None,
     ) -> None:  # fmt: skip
         options = sized(options)
-        self.options, self.group = options, group or Group()
+        super().__init__(options, group)
         run = options.run
-        self.device = device_of(run.device)
         self.dtype = torch.float64 if run.dtype == "float64" else torch.float32
         self.batches = Batches(options, self.group, rows, held_out)
-        self.step = 0
-        self.notes: list[str] = []
         sample = [self._read(batch) for batch in self.batches.sample(SAMPLE)] if self.group.size > 1 else []
         self.statistics = look(sample, options.features) if sample else []
         self.tables, told = tables_of(options, self.group, self.statistics, self.device)
@@ -174,9 +170,8 @@ class Trainer:
         found: list[tuple[torch.Tensor, torch.Tensor]] = []
         for batch in batches:
             inputs = self._read(batch)
-            n, group = len(inputs), self.group
-            if group.size > 1:
-                inputs = rows_of(inputs, range(n * group.rank // group.size, n * (group.rank + 1) // group.size))
+            if self.group.size > 1:
+                inputs = rows_of(inputs, cut(len(inputs), self.group.size)[self.group.rank])
             assert inputs.labels is not None
             found.append((self._forward(inputs).float().cpu(), inputs.labels.float().cpu()))
         if not found:
@@ -214,9 +209,6 @@ class Trainer:
         self.batches.load_state_dict(state["loader"])
         self.step = step
 
-    def loaded(self) -> None:
-        """Nothing is left to do."""
-
     @property
     def files(self) -> dict[str, str]:
         """The vocabularies, by their names in a checkpoint."""
@@ -241,7 +233,3 @@ class Trainer:
             "optimizer": options.optimizer.rule,
             "vocabularies": {name: digests[path] for name, path in self._vocabularies().items()},
         }
-
-    def close(self) -> None:
-        """Let the data go."""
-        self.batches.close()

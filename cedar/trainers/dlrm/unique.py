@@ -1,12 +1,122 @@
-"""Work on unique rows that stands for work on all rows (RecD's O7): only where it gives the same."""
+"""Rows and values that repeat: expanded late (RecD's O6, arXiv 2211.05239), worked on once (O7); lists that slide."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
 from torch import nn
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from cedar.errors import CedarError
+from cedar.groups.slices import slide
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """Which unique row each row is.
+
+    Args:
+        index: int64 ``[rows]``.
+        unique: how many unique rows there are; each is used.
+        ends: int64 ``[unique + 1]``: where each unique row's rows begin in ``order``.
+        order: int64 ``[rows]``: rows by their unique row; None where the index ascends, as they stand so.
+    """
+
+    index: torch.Tensor
+    unique: int
+    ends: torch.Tensor
+    order: torch.Tensor | None = None
+
+    @classmethod
+    def of(cls, inverse: torch.Tensor, unique: int) -> Expansion:
+        """The index of a group of features, int32 or int64 ``[rows]``.
+
+        Example:
+            >>> Expansion.of(torch.tensor([0, 0, 1]), 2).ends.tolist(), Expansion.of(torch.tensor([1, 0]), 2).order
+            ([0, 2, 3], tensor([1, 0]))
+        """
+        index = held = inverse.long()
+        order = None
+        if len(index) > 1 and not bool((index[1:] >= index[:-1]).all()):
+            held, order = torch.sort(index, stable=True)
+        return cls(index, unique, torch.searchsorted(held, torch.arange(unique + 1, device=index.device)), order)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def summed(self, rows: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
+        """``[len(places), unique, width]``: of ``rows`` ``[rows, n, width]`` those at ``places`` of the n, added up."""
+        count, (n, width) = len(self), rows.shape[1:]
+        if not count:
+            return rows.new_zeros(len(places), self.unique, width)
+        every = torch.arange(count, device=rows.device) if self.order is None else self.order
+        index = every * n + torch.tensor(places, device=rows.device)[:, None]
+        shifts = torch.arange(len(places), device=rows.device)[:, None] * count
+        ends = functional.pad((self.ends[1:] + shifts).flatten(), (1, 0))
+        found = functional.embedding_bag(
+            index.flatten(), rows.reshape(-1, width), ends, mode="sum", include_last_offset=True
+        )
+        return found.view(len(places), self.unique, width)
+
+
+def expand(rows: torch.Tensor, by: Expansion) -> torch.Tensor:
+    """``rows[by.index]``: ``[unique, ...]`` to ``[rows, ...]``.
+
+    Example:
+        >>> unique = torch.tensor([[1.0], [2.0]], requires_grad=True)
+        >>> expand(unique, Expansion.of(torch.tensor([0, 0, 1]), 2)).sum().backward()
+        >>> unique.grad.flatten().tolist()
+        [2.0, 1.0]
+    """
+    return side_by_side([rows.flatten(1)], [by]).view(len(by), *rows.shape[1:])
+
+
+def side_by_side(parts: Sequence[torch.Tensor], by: Sequence[Expansion | None]) -> torch.Tensor:
+    """Features of all rows, ``[rows, features, width]``, written where they stay.
+
+    Args:
+        parts: of each feature ``[unique, width]`` where it has an expansion, else ``[rows, width]``; of one dtype.
+        by: the expansions: one object for all features of a group.
+
+    Example:
+        >>> plain, once = torch.tensor([[1.0], [2.0]]), torch.tensor([[9.0]])
+        >>> side_by_side([plain, once], [None, Expansion.of(torch.tensor([0, 0]), 1)]).squeeze(2).tolist()
+        [[1.0, 9.0], [2.0, 9.0]]
+    """
+    found: torch.Tensor = _SideBySide.apply(tuple(by), *parts)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _SideBySide(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, by: tuple[Expansion | None, ...], *parts: torch.Tensor) -> torch.Tensor:
+        ctx.by = by
+        rows = len(parts[0]) if by[0] is None else len(by[0])
+        found = parts[0].new_empty(rows, len(parts), parts[0].shape[1])
+        for at, (part, each) in enumerate(zip(parts, by, strict=True)):
+            if each is None:
+                found[:, at] = part
+            else:
+                torch.index_select(part, 0, each.index, out=found[:, at])
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        found = list(grads[0].unbind(1))
+        groups: dict[int, list[int]] = {}
+        for at, each in enumerate(ctx.by):
+            if each is not None:
+                groups.setdefault(id(each), []).append(at)
+        for places in groups.values():
+            for at, part in zip(places, ctx.by[places[0]].summed(grads[0], places), strict=True):
+                found[at] = part
+        return None, *found
 
 
 def check_repeatable(module: nn.Module, *, anyway: bool = False) -> None:
@@ -46,3 +156,106 @@ def _refused(what: str) -> CedarError:
         done="it was not run on unique rows",
         fix='take it out, ask for it (model.repeat_dropout = true), or train on all rows: data.dedup = "off"',
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """List i is what lies from ``starts[i]`` to ``ends[i]``; both ascend.
+
+    Args:
+        starts: int64 ``[lists]``.
+        ends: int64 ``[lists]``.
+        held: how many values there are.
+    """
+
+    starts: torch.Tensor
+    ends: torch.Tensor
+    held: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """int64 ``[lists]``."""
+        return self.ends - self.starts
+
+    def cut(self, start: int, stop: int) -> tuple[Windows, slice]:
+        """The lists from ``start`` to ``stop``, and which values they hold."""
+        if start == stop:
+            return Windows(self.starts[:0], self.ends[:0], 0), slice(0, 0)
+        first, last = int(self.starts[start]), int(self.ends[stop - 1])
+        return Windows(self.starts[start:stop] - first, self.ends[start:stop] - first, last - first), slice(first, last)
+
+    def to(self, device: torch.device | None) -> Windows:
+        return self if device is None else Windows(self.starts.to(device), self.ends.to(device), self.held)
+
+    @cached_property
+    def inside(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(values of each list, offsets of lists), as an embedding bag takes them."""
+        return _ranges(self.starts, self.lengths)
+
+    @cached_property
+    def around(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(lists that hold each value, offsets of values): they stand one after the other, as both ends ascend."""
+        values = torch.arange(self.held, device=self.starts.device)
+        first = torch.searchsorted(self.ends, values, right=True)
+        return _ranges(first, torch.searchsorted(self.starts, values, right=True) - first)
+
+
+def windows_of(ids: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, Windows]:
+    """(values that lists share, the lists as windows over them).
+
+    Args:
+        ids: integers ``[n]``.
+        offsets: int64 ``[lists + 1]``, from 0 to n.
+
+    Example:
+        >>> held, windows = windows_of(torch.tensor([1, 2, 3, 2, 3, 4, 9]), torch.tensor([0, 3, 6, 7]))
+        >>> held.tolist(), windows.starts.tolist(), windows.ends.tolist()
+        ([1, 2, 3, 4, 9], [0, 1, 4], [3, 4, 5])
+    """
+    found = slide(ids.cpu().numpy(), offsets.cpu().numpy())
+    starts = torch.from_numpy(found.starts)
+    values = torch.from_numpy(found.values).to(ids.device)
+    windows = Windows(starts, starts + torch.from_numpy(found.lengths), len(values))
+    return values, windows.to(ids.device)
+
+
+def pool(rows: torch.Tensor, windows: Windows) -> torch.Tensor:
+    """The sum over each window of ``rows`` ``[held, width]``: ``[lists, width]``.
+
+    Example:
+        >>> _, windows = windows_of(torch.tensor([1, 2, 2, 3]), torch.tensor([0, 2, 4]))
+        >>> rows = torch.tensor([[1.0], [10.0], [100.0]], requires_grad=True)
+        >>> found = pool(rows, windows)
+        >>> found.sum().backward()
+        >>> found.flatten().tolist(), rows.grad.flatten().tolist()
+        ([11.0, 110.0], [1.0, 2.0, 1.0])
+    """
+    found: torch.Tensor = _Pool.apply(rows, windows)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Pool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, windows: Windows) -> torch.Tensor:
+        ctx.windows = windows
+        return _sums(rows, *windows.inside)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _sums(grads[0], *ctx.windows.around), None
+
+
+def _sums(rows: torch.Tensor, index: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    if not len(index):
+        return rows.new_zeros(len(offsets) - 1, rows.shape[1])
+    return functional.embedding_bag(index, rows.contiguous(), offsets, mode="sum", include_last_offset=True)
+
+
+def _ranges(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    offsets = functional.pad(lengths.cumsum(0), (1, 0))
+    total = int(offsets[-1])
+    shifts = torch.repeat_interleave(starts - offsets[:-1], lengths, output_size=total)
+    return shifts + torch.arange(total, device=starts.device), offsets

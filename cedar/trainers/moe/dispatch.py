@@ -1,17 +1,60 @@
 """Which token goes to which replica, which is dropped, and how many rows every rank sends to every other.
 
 All of it follows from one table that every rank holds, the tokens of each expert on each rank: no sizes are exchanged.
+Rows are taken by index, with a gradient that takes rows by index too: no scatter, so sums have one order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from torch.nn import functional
 
 from cedar.trainers.moe.placement import Placement
+
+
+def take_rows(rows: torch.Tensor, index: torch.Tensor, back: torch.Tensor) -> torch.Tensor:
+    """``rows[index]``, where ``back`` says which results came from each row.
+
+    Args:
+        rows: ``[n, width]``.
+        index: int64 ``[m]``; ``n`` stands for a row of zeros.
+        back: int64 ``[n, k]``: the places in ``index`` that hold each row; ``m`` stands for none. Its gradient is the
+            sum over k, in that order.
+
+    Returns:
+        ``[m, width]``.
+
+    Example:
+        >>> rows = torch.tensor([[1.0], [2.0]], requires_grad=True)
+        >>> taken = take_rows(rows, torch.tensor([1, 0, 1]), torch.tensor([[1, 3], [0, 2]]))
+        >>> taken.sum().backward()
+        >>> taken.flatten().tolist(), rows.grad.flatten().tolist()
+        ([2.0, 1.0, 2.0], [1.0, 2.0])
+    """
+    taken: torch.Tensor = _Take.apply(rows, index, back)  # type: ignore[no-untyped-call]
+    return taken
+
+
+class _Take(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, index: torch.Tensor, back: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(back)
+        return functional.pad(rows, (0, 0, 0, 1)).index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (back,) = ctx.saved_tensors
+        (grad,) = grads
+        found = functional.pad(grad, (0, 0, 0, 1)).index_select(0, back.flatten()).view(*back.shape, grad.shape[1])
+        total = found[:, 0]
+        for at in range(1, found.shape[1]):
+            total = total + found[:, at]
+        return total, None, None
+
 
 Drop = Literal["position", "probability"]
 
@@ -23,8 +66,6 @@ class Dispatch:
     Args:
         copies: int64 ``[sent]``: the copies that are kept, in the order in which they are sent.
         places: int64 ``[tokens, k]``: where in that order each copy is; ``sent`` where it was dropped.
-        send: rows for each rank.
-        receive: rows from each rank.
         order: int64 ``[received]``: puts what was received, which comes rank by rank, expert by expert.
         undo: int64 ``[received]``: the inverse of ``order``.
         rows: of each expert of this rank, after ``order``.
@@ -46,7 +87,6 @@ def limits(counts: torch.Tensor, placement: Placement, capacity: float | None) -
 
     Args:
         counts: int64 ``[ranks, experts]``.
-        placement: where the replicas are.
         capacity: of a slot, 1.0 being an even share; None: no limit.
 
     Returns:
@@ -73,7 +113,6 @@ def kept_copies(counts: torch.Tensor, limit: torch.Tensor, drop: Drop) -> torch.
     Args:
         counts: int64 ``[ranks, experts]``.
         limit: int64 ``[experts]``.
-        drop: which rule.
 
     Returns:
         int64 ``[ranks, experts]``.
@@ -115,10 +154,7 @@ def plan_dispatch(
         experts: int64 ``[tokens, k]``: of this rank's tokens.
         gates: ``[tokens, k]``: what ``drop="probability"`` goes by.
         counts: int64 ``[ranks, experts]`` on the CPU: copies for each expert on each rank.
-        placement: where the replicas are.
-        rank: this one.
         capacity: of a slot, 1.0 being an even share; None: nothing is dropped.
-        drop: which copies go first.
     """
     kept = kept_copies(counts, limits(counts, placement, capacity), drop)
     before = kept.cumsum(0) - kept

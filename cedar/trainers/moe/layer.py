@@ -9,14 +9,11 @@ import torch
 from torch import nn
 
 from cedar.errors import CedarError
-from cedar.trainers.common.digest import keyed
+from cedar.trainers.common.compute import keyed
 from cedar.trainers.common.group import Group, odd_ranks
-from cedar.trainers.moe.dispatch import Dispatch, Drop, plan_dispatch
-from cedar.trainers.moe.experts import Experts
-from cedar.trainers.moe.gather import take_rows
-from cedar.trainers.moe.placement import Placement, place
-from cedar.trainers.moe.policies import Basis, Policy
-from cedar.trainers.moe.routing import Routing, auxiliary_loss, z_loss
+from cedar.trainers.moe.dispatch import Dispatch, Drop, plan_dispatch, take_rows
+from cedar.trainers.moe.experts import Experts, Routing, auxiliary_loss, z_loss
+from cedar.trainers.moe.placement import Basis, Placement, Policy, place
 
 
 class SymiMoE(nn.Module):
@@ -50,7 +47,7 @@ class SymiMoE(nn.Module):
         CedarError: there are fewer slots than experts; the policy ``oracle`` on several ranks.
 
     Example:
-        >>> from cedar.trainers.moe.routing import Router
+        >>> from cedar.trainers.moe.experts import Router
         >>> layer = SymiMoE(lambda number: nn.Linear(8, 8), Router(8, experts=4, top_k=2))
         >>> layer(torch.randn(3, 5, 8)).shape
         torch.Size([3, 5, 8])

@@ -1,13 +1,18 @@
-"""What a step tells of each layer: who was popular, what survived, what was sent, how long it took."""
+"""What a step tells of each layer: who was popular, what survived, what was sent, its time, as table and picture."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from cedar.errors import CedarError
+
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from cedar.trainers.moe.layer import SymiMoE
     from cedar.trainers.moe.placement import Placement
 
@@ -103,20 +108,82 @@ def by_phase(values: Mapping[str, Any], name: str, phases: Sequence[str]) -> dic
     return {phase: values[f"{phase} {name}"] for phase in phases if f"{phase} {name}" in values}
 
 
-def exchange_bytes(spread: Sequence[int], size: int, itemsize: int, ranks: int) -> int:
-    """Bytes that one exchange of gradients or of weights sends from rank to rank, over all ranks.
+_SENT = ("tokens", "gradients", "weights")
 
-    The sum over experts of h * X * (N - 1) / N, where h ranks hold the expert and X are its bytes: a rank that holds it
-    sends (or gets) the slices of all others. What was held before does not occur in it.
 
-    Args:
-        spread: how many ranks hold each expert.
-        size: values of an expert; they are cut into N slices of equal size, the last filled up.
-        itemsize: bytes of a value.
-        ranks: N.
+def layer_columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Means over the steps of a metrics file, by layer; ``dense`` is the part that all ranks hold.
 
-    Example:
-        >>> exchange_bytes([2, 1, 1], size=10, itemsize=4, ranks=2)
-        80
+    Survival, its lowest, entropy and peak of popularity, the fewest and the most replicas of an expert in the last
+    step, replicas that moved in a step, kilobytes over all ranks by phase, milliseconds of rank 0.
     """
-    return sum(spread) * -(-size // ranks) * itemsize * (ranks - 1)
+    columns = {}
+    for at, first in enumerate(lines[0]["layers"]):
+        layers = [line["layers"][at] for line in lines]
+        survival = [layer["survival"] for layer in layers]
+        columns[first["name"]] = [
+            f"{fmean(survival):.3f}",
+            f"{min(survival):.3f}",
+            f"{fmean(layer['entropy'] for layer in layers):.3f}",
+            f"{fmean(layer['peak'] for layer in layers):.2f}",
+            f"{min(layers[-1]['replicas'])} to {max(layers[-1]['replicas'])}",
+            f"{fmean(layer['moved'] for layer in layers):.2f}",
+            *(f"{fmean(layer['sent'].get(phase, 0) for layer in layers) / 1000:.1f}" for phase in _SENT),
+            f"{1000 * fmean(sum(layer['seconds'].values()) for layer in layers):.1f}",
+        ]
+    sent = [f"{fmean(line['dense'].get(phase, 0) for line in lines) / 1000:.1f}" for phase in _SENT]
+    return columns | {"dense": [""] * 6 + sent + [""]}
+
+
+def table(lines: Sequence[Mapping[str, Any]]) -> Table:
+    """The layers of a run side by side; below, how loss, clipping and skips went."""
+    from rich.table import Table
+
+    last = lines[-min(20, len(lines)) :]
+    clipped = sum(line["scale"] < 1 and not line["skipped"] for line in lines)
+    skipped = sum(line["skipped"] for line in lines)
+    held_out = [line["held_out"] for line in lines if line["held_out"] is not None]
+    told = f"{len(lines)} steps, {1000 * fmean(line['seconds'] for line in lines):.0f} ms each; "
+    told += f"{clipped} clipped, {skipped} skipped\n"
+    told += f"loss {fmean(line['loss'] for line in last):.4f} over the last {len(last)}"
+    told += f", {held_out[-1]:.4f} on what is held out" if held_out else ""
+    found = Table(caption=told, caption_justify="left")
+    columns = layer_columns(lines)
+    for heading in ("mean of a step", *columns):
+        found.add_column(heading, justify="right" if heading in columns else "left")
+    what = ["survival", "lowest survival", "entropy of popularity", "largest over mean", "replicas in the end", "moved"]
+    what += [f"{phase}, kB" for phase in _SENT] + ["layer, ms"]
+    for name, *values in zip(what, *columns.values(), strict=True):
+        found.add_row(name, *values)
+    return found
+
+
+def plot(lines: Sequence[Mapping[str, Any]], path: str) -> None:
+    """Draw the lines of a metrics file into a PNG: a row per layer, survival and popularity beside replicas.
+
+    Raises:
+        CedarError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise CedarError("a plot needs matplotlib", fix="pip install 'cedar-data[plots]'") from error
+    names = [layer["name"] for layer in lines[0]["layers"]]
+    steps = [line["step"] for line in lines]
+    figure = Figure(figsize=(11, 1 + 2.6 * len(names)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(names), 2, squeeze=False)
+    for at, name in enumerate(names):
+        layers = [line["layers"][at] for line in lines]
+        left, right = axes[at]
+        left.plot(steps, [layer["survival"] for layer in layers], color="tab:blue", label="survival")
+        left.set(title=name, ylim=(0, 1.02), xlabel="step", ylabel="share of copies kept")
+        peak = left.twinx()
+        peak.plot(steps, [layer["peak"] for layer in layers], color="tab:orange", linewidth=0.7)
+        peak.set_ylabel("largest over mean popularity", color="tab:orange")
+        replicas = list(zip(*(layer["replicas"] for layer in layers), strict=True))
+        right.stackplot(steps, *replicas, step="post", linewidth=0)
+        right.set(title=f"{name}: slots of each expert", xlabel="step", ylabel="slots", ylim=(0, None))
+        right.margins(0)
+    figure.savefig(path, dpi=110)

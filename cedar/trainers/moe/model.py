@@ -5,13 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from cedar.trainers.common.attention import Attention
-from cedar.trainers.common.digest import generator
+from cedar.trainers.common.compute import Attention, generator
 from cedar.trainers.common.group import Group
-from cedar.trainers.moe.experts import FeedForward
+from cedar.trainers.moe.experts import FeedForward, Router
 from cedar.trainers.moe.layer import SymiMoE
 from cedar.trainers.moe.options import ExpertOptions, ModelOptions
-from cedar.trainers.moe.routing import Router
 
 
 class Dropout(nn.Module):
@@ -82,10 +80,7 @@ class Model(nn.Module):
     """Tokens in, logits of the next token out.
 
     Args:
-        model: sizes.
-        experts: of every block.
         group: the ranks that share the experts.
-        length: the longest row.
         vocabulary: how many tokens there are.
         seed: of the experts' first weights.
     """

@@ -14,7 +14,7 @@ from cedar.errors import CedarError
 from cedar.trainers.common.tensors import Part as Saved
 from cedar.trainers.moe.layer import mixtures
 from cedar.trainers.moe.options import OptimizerOptions
-from cedar.trainers.moe.parts import DensePart, ExpertPart, Part
+from cedar.trainers.moe.shards import DensePart, ExpertPart, Part
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,7 @@ class Logged:
 
     Args:
         step: from 0.
-        counts: of each layer.
         outcome: the norm, the clip scale and the vote.
-        rate: the learning rate.
         bias: of each layer's router, before the step.
         key: what its random numbers follow from: seed and step.
     """

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from cedar.trainers.common.options import AdamWOptions, TransformerOptions, not_negative, positive
-from cedar.trainers.moe.policies import Kind, Policy
+from cedar.trainers.common import config
+from cedar.trainers.common.config import AdamWOptions, TransformerOptions, not_negative, positive
+from cedar.trainers.moe.placement import Kind, Policy
 
 
 @dataclass(frozen=True)
@@ -70,30 +71,23 @@ class ExpertOptions:
 
 
 @dataclass(frozen=True)
-class DataOptions:
-    """Where tokens come from: text, byte by byte, packed into rows.
+class DataOptions(config.TextOptions):
+    """Text, byte by byte, packed into rows.
 
     Args:
-        paths: text files: a path, a glob or a URL.
-        length: tokens that a row trains on.
-        batch: rows of a step, over all ranks.
         accumulate: micro-batches that a step is cut into.
         held_out: rows at the start of the text that only evaluation sees.
         shuffle: rows within windows of the text; False keeps the order of the text.
     """
 
-    paths: str | tuple[str, ...]
-    length: int = 128
-    batch: int = 32
     accumulate: int = 1
     held_out: int = 64
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        positive(self, "length", "batch", "accumulate")
+        super().__post_init__()
+        positive(self, "accumulate")
         not_negative(self, "held_out")
-        if not all((self.paths,) if isinstance(self.paths, str) else self.paths or ("",)):
-            raise ValueError(f"paths is {self.paths!r}: give a path, a glob or a URL, or a list of them")
         if self.batch < self.accumulate:
             raise ValueError(f"a batch of {self.batch} rows cannot be cut into {self.accumulate} micro-batches")
 
@@ -122,39 +116,27 @@ class OptimizerOptions(AdamWOptions):
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """One run.
+class RunOptions(config.RunOptions):
+    """One run; beside float64, master weights are that, too.
 
     Args:
-        folder: checkpoints, metrics and plots go here; empty: nowhere.
-        steps: how many.
-        seed: of weights, data and dropout.
-        dtype: of weights and activations; master weights are float32 (float64 beside float64).
-        device: ``cpu``, ``cuda`` or ``auto``.
         evaluate_every: steps; 0: only at the end.
-        save_every: steps between checkpoints; 0: only at the end.
-        keep: checkpoints to keep.
         save_async: write checkpoints beside the training.
         sparse_window: steps of a sparse checkpoint; 0 for none.
-        threads: of torch on each rank; 0: the cores of the machine over its ranks. Runs are bitwise alike only with as
-            many threads.
     """
 
     folder: str = "runs/moe"
     steps: int = 200
-    seed: int = 0
-    dtype: Literal["bfloat16", "float32", "float64"] = "bfloat16"
-    device: str = "auto"
-    evaluate_every: int = 100
+    dtype: Literal["float32", "bfloat16", "float64"] = "bfloat16"
     save_every: int = 100
-    keep: int = 2
+    evaluate_every: int = 100
     save_async: bool = True
     sparse_window: int = 0
-    threads: int = 0
 
     def __post_init__(self) -> None:
-        positive(self, "steps", "keep")
-        not_negative(self, "evaluate_every", "save_every", "sparse_window", "threads")
+        super().__post_init__()
+        positive(self, "steps")
+        not_negative(self, "evaluate_every", "sparse_window")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """How many replicas each expert gets, and where: exact integers, so that every rank finds the same answer by itself.
 
-The rule ``paper`` is Algorithm 1 of SYMI (arXiv 2504.19925). The rule ``minmax`` gives the next slot to the expert with
-the most tokens per replica (Adams' method of apportionment), which makes the largest load per replica as small as
-any placement can.
+A policy turns the counts of a step into the popularity that the next one is placed by, the *basis*: its whole state,
+of which a placement is a function, never saved. The rule ``paper`` is Algorithm 1 of SYMI (arXiv 2504.19925).
+``minmax`` gives the next slot to the expert with the most tokens per replica (Adams' method of apportionment), which
+makes the largest load per replica as small as any placement can.
 """
 
 from __future__ import annotations
@@ -12,9 +13,62 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import Literal, get_args
 
 from cedar.errors import CedarError
-from cedar.trainers.common.digest import digest
+from cedar.trainers.common.compute import digest
+
+Kind = Literal["symi", "static", "periodic", "ema", "oracle"]
+Basis = tuple[int, ...]
+
+_ONE = 1 << 16  # an average keeps 16 binary digits behind the point, in whole numbers
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a placement follows the counts.
+
+    Args:
+        kind: ``symi`` (the counts of the last step, arXiv 2504.19925), ``static`` (all experts alike, for good),
+            ``periodic`` (the counts of every ``every``-th step), ``ema`` (a moving average), ``oracle`` (the counts of
+            the step itself: a bound that only a single rank can reach, since there no weight has to travel).
+        every: steps between two changes of ``periodic``.
+        decay: of the past, at each step of ``ema``.
+
+    Example:
+        >>> Policy("periodic", every=2).follow((1, 1), (7, 3), step=0)
+        (1, 1)
+        >>> Policy("periodic", every=2).follow((1, 1), (7, 3), step=1)
+        (7, 3)
+    """
+
+    kind: Kind = "symi"
+    every: int = 10
+    decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"there is no policy {self.kind!r}; known: {', '.join(get_args(Kind))}")
+        if self.every < 1:
+            raise ValueError(f"every is {self.every}: give 1 or more")
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"decay is {self.decay}: give 0 or more, and less than 1")
+
+    def start(self, experts: int) -> Basis:
+        """The basis before the first step."""
+        return (0,) * experts
+
+    def follow(self, basis: Basis, counts: Sequence[int], step: int) -> Basis:
+        """The basis after a step that saw these counts; a step without tokens changes nothing."""
+        counts = tuple(int(count) for count in counts)
+        if not any(counts) or self.kind == "static":
+            return basis
+        if self.kind == "periodic":
+            return counts if (step + 1) % self.every == 0 else basis
+        if self.kind == "ema":
+            past = round(self.decay * _ONE) if any(basis) else 0
+            return tuple((b * past + c * _ONE * (_ONE - past)) // _ONE for b, c in zip(basis, counts, strict=True))
+        return counts
 
 
 def paper(popularity: Sequence[int], slots: int) -> tuple[int, ...]:
@@ -110,8 +164,6 @@ class Placement:
 
     Args:
         replicas: of each expert; they add up to ranks * slots.
-        ranks: how many.
-        slots: on each rank.
 
     Example:
         >>> Placement((3, 1, 2), ranks=2, slots=3).hosts
@@ -139,15 +191,6 @@ class Placement:
         """The experts that each rank holds, ascending, each once."""
         cut = (self.experts[rank * self.slots : (rank + 1) * self.slots] for rank in range(self.ranks))
         return tuple(tuple(sorted(set(slots))) for slots in cut)
-
-    @cached_property
-    def spread(self) -> tuple[int, ...]:
-        """How many ranks hold each expert."""
-        held = [0] * len(self.replicas)
-        for experts in self.hosts:
-            for expert in experts:
-                held[expert] += 1
-        return tuple(held)
 
     @cached_property
     def digest(self) -> int:

@@ -9,31 +9,31 @@ from typing import Any
 
 from cedar.trainers.common import run as common
 from cedar.trainers.common.checkpoint import Checkpoints, steps
+from cedar.trainers.common.files import PLOT, OnMetrics, read_lines
 from cedar.trainers.common.group import Group
-from cedar.trainers.common.metrics import OnMetrics, read_lines
-from cedar.trainers.moe.command import PLOT
+from cedar.trainers.moe.metrics import plot
 from cedar.trainers.moe.options import Options
-from cedar.trainers.moe.plot import plot
 from cedar.trainers.moe.sparse import SparseCheckpoints
 from cedar.trainers.moe.trainer import Trainer
 
 
-class _Hooks(common.Hooks):
+class _Run(Trainer):
     """Sparse checkpoints, and the share of tokens that survived as progress."""
 
-    def __init__(self, trainer: Any, stack: ExitStack) -> None:
-        super().__init__(trainer, stack)
-        chosen, self.sparse = trainer.options.run, None
+    sparse: SparseCheckpoints | None = None
+
+    def begin(self, stack: ExitStack) -> None:
+        chosen = self.options.run
         if chosen.sparse_window:
             folder = os.path.join(chosen.folder, "sparse")
-            self.sparse = stack.enter_context(SparseCheckpoints(folder, trainer, chosen.sparse_window))
+            self.sparse = stack.enter_context(SparseCheckpoints(folder, self, chosen.sparse_window))
 
     def resume(self, files: Checkpoints) -> None:
         """From the newest checkpoint, or the sparse one where that reaches further and as many ranks saved it."""
         dense = max(steps(files.folder), default=-1)
         reached = None if self.sparse is None else self.sparse.end()
         found = {"the newest checkpoint": dense, "the end of the sparse one": reached}
-        self.trainer.group.agree(found, "give all ranks a run.folder that they share", self.trainer.device)
+        self.group.agree(found, "give all ranks a run.folder that they share", self.device)
         if self.sparse is not None and reached is not None and reached > dense:
             self.sparse.recover()
         else:
@@ -56,11 +56,7 @@ def run(
     With matplotlib, ``run.folder`` holds replicas.png afterwards.
     """
     group = group or Group()
-
-    def make(ranks: Group) -> Trainer:
-        return Trainer(options, ranks)
-
-    path = common.run("moe", make, options, group, resume=resume, quiet=quiet, hooks=_Hooks, on_metrics=on_metrics)
+    path = common.run("moe", _Run, options, group, resume=resume, quiet=quiet, on_metrics=on_metrics)
     if group.rank == 0 and find_spec("matplotlib") is not None and (lines := read_lines(path)):
         plot(lines, os.path.join(options.run.folder, PLOT))
     return path

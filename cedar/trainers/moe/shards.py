@@ -7,13 +7,16 @@ weights leave from them, one exchange each; where a row's weights lived before i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 import torch
+from torch import nn
 from torch.nn import functional
 
-from cedar.trainers.common.adamw import adamw
+from cedar.trainers.common.compute import adamw
 from cedar.trainers.common.group import Group
-from cedar.trainers.common.tensors import Part
+from cedar.trainers.common.tensors import Part as Saved
+from cedar.trainers.moe.layer import SymiMoE
 
 Hosts = Sequence[Sequence[int]]
 
@@ -23,12 +26,9 @@ class Shards:
 
     Args:
         name: what bytes and seconds are counted under.
-        rows: how many.
         size: values of a row; cut into slices of ``width = ceil(size / ranks)``, the last one filled up with zeros.
-        group: the ranks.
         weights: dtype of the weights that are computed with.
         gradients: dtype in which gradients travel; None: that of the master weights.
-        device: where the state is.
 
     ``rate`` and ``decay`` are factors of the learning rate and the weight decay, ``[rows, 1]`` or ``[rows, width]``.
     ``frozen`` maps rows to weights, ``[width]``, that stand for the master's: such rows are not updated.
@@ -65,12 +65,12 @@ class Shards:
         for at in range(self.rows):
             self.master[at] = self.own(row(at).to(self.master))
 
-    def saved(self) -> dict[str, Part]:
+    def saved(self) -> dict[str, Saved]:
         """This rank's slices, without what they are filled up with, as parts of whole rows."""
         mine = max(0, min(self.width, self.size - self.group.rank * self.width))
         start = (0, min(self.group.rank * self.width, self.size))
         return {
-            f"{self.name}.{kind}": Part(getattr(self, kind)[:, :mine], (self.rows, self.size), start)
+            f"{self.name}.{kind}": Saved(getattr(self, kind)[:, :mine], (self.rows, self.size), start)
             for kind in ("master", "first", "second")
         }
 
@@ -125,3 +125,120 @@ class Shards:
         found = group.exchange(out, [len(held) for held in hosts], [mine] * group.size, f"weights {self.name}")
         whole = found.view(group.size, mine, self.width).transpose(0, 1).reshape(mine, -1)
         return whole[:, : self.size].contiguous()
+
+
+class Part(Protocol):
+    """Weights that gradients are summed for, and the shards that own them."""
+
+    shards: Shards
+    sums: torch.Tensor
+
+    @property
+    def hosts(self) -> Hosts: ...
+
+    def add(self) -> None:
+        """Add the gradients of a backward pass to ``sums``, ``[held, size]``."""
+
+    def idle(self) -> Sequence[int]:
+        """Rows that no token reached in this step."""
+
+    def take(self, weights: torch.Tensor) -> None:
+        """Compute with these weights from now on, ``[held, size]``, and start ``sums`` from zero."""
+
+
+class ExpertPart:
+    """The experts of one layer: their ranks change with its placement."""
+
+    def __init__(self, layer: SymiMoE, *, dtype: torch.dtype, gradients: torch.dtype | None = None) -> None:
+        self.layer = layer
+        self.shards = Shards(
+            layer.name, layer.count, layer.experts.size, layer.group, weights=dtype, gradients=gradients,
+            device=layer.weights.device,
+        )  # fmt: skip
+        if layer.rates:
+            self.shards.rate[:, 0] = torch.tensor(layer.rates)
+        if layer.decays:
+            self.shards.decay[:, 0] = torch.tensor(layer.decays)
+        self.shards.fill(layer.experts.first)
+        self.sums = torch.empty(0)
+
+    @property
+    def hosts(self) -> Hosts:
+        return self.layer.placement.hosts
+
+    def add(self) -> None:
+        weights = self.layer.weights
+        if weights.grad is not None:
+            self.sums += weights.grad
+            weights.grad = None
+
+    def idle(self) -> Sequence[int]:
+        return [row for row, count in enumerate(self.layer.counts.tolist()) if not count]
+
+    def take(self, weights: torch.Tensor) -> None:
+        self.layer.weights = nn.Parameter(weights)  # another number of rows: another leaf
+        held = self.hosts[self.shards.group.rank]
+        self.layer.still = frozenset(at for at, row in enumerate(held) if row in self.shards.frozen)
+        self.sums = torch.zeros_like(weights, dtype=self.shards.master.dtype, requires_grad=False)
+
+
+class DensePart:
+    """Parameters that all ranks hold, in one line, cut into rows of equal size.
+
+    They become views of one tensor in the dtype that is computed with.
+
+    Args:
+        parameters: on the device where they compute.
+        row: values of a row, at most.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        group: Group,
+        *,
+        row: int,
+        dtype: torch.dtype,
+        gradients: torch.dtype | None = None,
+        name: str = "dense",
+    ) -> None:
+        self.parameters = list(parameters)
+        total = sum(p.numel() for p in self.parameters)
+        rows = max(1, -(-total // row))
+        size = -(-total // rows)
+        device = self.parameters[0].device
+        self.shards = Shards(name, rows, size, group, weights=dtype, gradients=gradients, device=device)
+        kind = self.shards.master.dtype
+        first, decay = (torch.zeros(rows * size, dtype=kind, device=device) for _ in range(2))
+        self.weights = torch.zeros(rows * size, dtype=dtype, device=device)
+        self.sums = torch.zeros(rows, size, dtype=kind, device=device)
+        self.spans = []
+        at = 0
+        for p in self.parameters:
+            span = slice(at, at + p.numel())
+            at = span.stop
+            self.spans.append(span)
+            first[span] = p.detach().flatten().to(kind)
+            decay[span] = float(p.dim() > 1)
+            p.data = self.weights[span].view(p.shape)
+        self.shards.master.copy_(self.shards.own(first.view(rows, size)))
+        self.shards.decay = self.shards.own(decay.view(rows, size)).clone()
+        self._hosts = (tuple(range(rows)),) * group.size
+
+    @property
+    def hosts(self) -> Hosts:
+        return self._hosts
+
+    def add(self) -> None:
+        line = self.sums.view(-1)
+        for p, span in zip(self.parameters, self.spans, strict=True):
+            if p.grad is not None:
+                line[span] += p.grad.flatten()
+                p.grad = None
+
+    def idle(self) -> Sequence[int]:
+        return ()
+
+    def take(self, weights: torch.Tensor) -> None:
+        self.weights.copy_(weights.view(-1))
+        self.sums.zero_()

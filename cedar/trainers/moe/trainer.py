@@ -11,12 +11,12 @@ import torch
 from torch.nn import functional
 
 from cedar.errors import CedarError
+from cedar.trainers.common import run as common
 from cedar.trainers.common.checkpoint import refuse_others, whole_number
-from cedar.trainers.common.devices import device_of
-from cedar.trainers.common.group import Group
+from cedar.trainers.common.data import VOCABULARY
+from cedar.trainers.common.group import Group, cut
 from cedar.trainers.common.tensors import Part
-from cedar.trainers.common.text import VOCABULARY
-from cedar.trainers.moe.data import Batches, micro_batches, slice_of
+from cedar.trainers.moe.data import Batches
 from cedar.trainers.moe.layer import router_losses
 from cedar.trainers.moe.metrics import BYTES, StepRecord, by_phase, told
 from cedar.trainers.moe.model import Model
@@ -31,7 +31,7 @@ _SHAPE = (  # of weights, of the data, of random numbers
 _ALIKE = "start all ranks with one configuration, on the same files"
 
 
-class Trainer:
+class Trainer(common.Trainer):
     """A model, its optimizer and its data on one rank.
 
     Args:
@@ -44,13 +44,11 @@ class Trainer:
     ``step`` is the number of steps done.
     """
 
-    files: Mapping[str, str] = {}
+    options: Options
 
     def __init__(self, options: Options, group: Group | None = None) -> None:
-        self.options = options
-        self.group = group = group or Group()
-        run = options.run
-        self.device = device_of(run.device)
+        super().__init__(options, group)
+        group, run = self.group, options.run
         self.dtype: torch.dtype = getattr(torch, run.dtype)
         group.agree(settings(options), _ALIKE, self.device)
         with torch.random.fork_rng(devices=[]):
@@ -61,10 +59,9 @@ class Trainer:
         self.optimizer = SymiOptimizer(self.model, options.optimizer, mean=False, dtype=self.dtype)
         self.layers = self.optimizer.layers
         self.batches = Batches(options.data, run.seed)
-        self.step = 0
         experts = options.experts
         self.notes = [
-            f"placement: {experts.policy}, {experts.slots} slots on each rank for {experts.experts} experts a layer",
+            f"placement: {experts.policy}, {experts.slots} slots on each rank for {experts.experts} experts a layer"
         ]
         self.log: Callable[[Logged], None] | None = None
         if group.size > 1:  # the listing is read for it
@@ -114,8 +111,8 @@ class Trainer:
         self.model.train()
         tokens = batch[:, 1:].numel()
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for rows in micro_batches(len(batch), self.options.data.accumulate):
-            own = slice_of(len(rows), self.group)
+        for rows in cut(len(batch), self.options.data.accumulate):
+            own = cut(len(rows), self.group.size)[self.group.rank]
             mine = range(rows.start + own.start, rows.start + own.stop)
             self.model.at(self.options.run.seed, self.step, mine)
             loss = self._loss(batch[mine.start : mine.stop])
@@ -159,7 +156,7 @@ class Trainer:
         self.model.eval()
         total = torch.zeros(2, dtype=torch.float64)
         for batch in self.batches.evaluation():
-            own = slice_of(len(batch), self.group)
+            own = cut(len(batch), self.group.size)[self.group.rank]
             total[0] += float(self._loss(batch[own.start : own.stop]))
             total[1] += batch[own.start : own.stop, 1:].numel()
         loss, tokens = self.group.add(total.to(self.device), "metrics").tolist()
@@ -238,7 +235,3 @@ class Trainer:
     def loaded(self) -> None:
         """The shards are there: send every rank its weights."""
         self.optimizer.publish()
-
-    def close(self) -> None:
-        """Let the data go."""
-        self.batches.close()

@@ -25,7 +25,6 @@ class Mishap:
         what: ``kill``: SIGKILL; ``hang``: SIGSTOP; ``loop``: endless work; ``slow``: each instruction takes three times
             as long from there on; ``rejoin``: new workers take the places of the dead.
         worker: the number of its place, stage * replicas + replica; -1 for ``rejoin``.
-        step: of the run.
         at: the instruction of the worker's list.
     """
 
@@ -66,8 +65,6 @@ class Fate:
     """What happens to one worker.
 
     Args:
-        mishaps: of the run.
-        worker: its number.
         life: how often its place was started before: every life takes the next lethal mishap.
     """
 

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from cedar.errors import CedarError
-from cedar.trainers.common.beside import Beside
 from cedar.trainers.common.checkpoint import (
     NAME,
+    Beside,
     path_of,
     read_index,
     rename_whole,
@@ -38,12 +38,7 @@ class Checkpoints:
     name.
 
     Args:
-        folder: of the run's checkpoints.
-        me: this worker.
-        layout: of the stage.
-        board: shared by all.
         every: steps between two checkpoints; 0: only at the end.
-        keep: how many.
         about: JSON to keep with each: the model, the loader's state.
     """
 

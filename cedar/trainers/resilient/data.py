@@ -50,10 +50,7 @@ class Loaded:
     """Batches of a cedar pipeline, which goes round its rows without end.
 
     Args:
-        rows: the pipeline.
-        batch: rows of a step.
         split: of a batch, what the first stage takes and what the loss takes.
-        seed: of its order.
     """
 
     def __init__(self, rows: cedar.Pipeline, batch: int, split: Split, seed: int) -> None:
@@ -82,9 +79,7 @@ class MicroBatches:
     """A source, cut.
 
     Args:
-        source: of global batches.
         micro_batches: of each pipeline in a step.
-        rows: of a micro-batch.
     """
 
     def __init__(self, source: Source, micro_batches: int, rows: int) -> None:

@@ -1,24 +1,29 @@
 """Upstream logs: what crossed the boundaries of a stage since the last checkpoint.
 
-With them a neighbour that has lost all its workers does those steps again alone (the localized recovery of MoEvement,
-arXiv 2412.15411).
-
-A stage that goes back to a checkpoint needs the activations that the stage before it sent, the gradients that the stage
-after it sent, what gradients were scaled by, and, where it shares the table of tokens with the other end of the
-pipeline, the sums of that gradient. Nobody else computes anything again.
+With them a stage that has lost all its workers does those steps again alone (the localized recovery of MoEvement,
+arXiv 2412.15411). It needs the activations that the stage before it sent, the gradients that the stage after it sent,
+what gradients were scaled by, and, where it shares the table of tokens with the other end of the pipeline, the sums of
+that gradient. Nobody else computes anything again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cedar.trainers.resilient.executor import Kept
-from cedar.trainers.resilient.schedule import Worker
+from cedar.trainers.resilient.control import protocol as keys
+from cedar.trainers.resilient.executor import Executor, Kept, Result, Transport
+from cedar.trainers.resilient.model import Engine, Signature
+from cedar.trainers.resilient.schedule import Instruction, Kind, Schedule, Worker
+
+if TYPE_CHECKING:
+    from cedar.trainers.resilient.trainer import Trainer
 
 Key = tuple[int, int]
 Told = Mapping[str, Any]
@@ -89,8 +94,6 @@ class Sources:
     """Who sends what to a stage that does its steps again.
 
     Args:
-        stage: that one.
-        steps: to be done again.
         outputs: for each step and micro-batch who has the activations; empty at the first stage.
         gradients: the same of gradients; empty at the last stage.
         tied: for each step who has the sum of the shared gradient; empty where nothing is shared.
@@ -124,8 +127,6 @@ def find_sources(
         told: what the live workers have.
         stage: that has lost all its workers.
         steps: that it must do again.
-        stages: of the pipeline.
-        keys: micro-batches of a step.
         tied: the first and the last stage share a table.
         staggered: the scale of the last step may still be open.
     """
@@ -151,3 +152,142 @@ def find_sources(
     if outputs is None or gradients is None or (shares and not all(step in sums for step in steps)):
         return None
     return Sources(stage, steps, outputs, gradients, sums, scales) if all(step in scales for step in known) else None
+
+
+_KINDS: tuple[Kind, Kind, Kind] = ("F", "B_INPUT", "B_WEIGHT")
+
+
+def keys_of(schedule: Schedule, worker: Worker) -> list[Key]:
+    """The micro-batches that a worker works."""
+    return sorted((done.replica, done.micro_batch) for done in schedule.work[worker] if done.kind == "F")
+
+
+def send_logs(
+    transport: Transport, me: Worker, schedule: Schedule, sources: Iterable[Sources], history: History
+) -> None:
+    """Send what others need of this worker's logs. Does not wait."""
+    for lost in sources:
+        for to in schedule.peers(lost.stage):
+            mine = keys_of(schedule, to)
+            for step in lost.steps:
+                for sender, what, key in lost.messages(step, mine):
+                    if sender == me:
+                        past = history.steps[step]
+                        tensor = past.tied if what == "tied" else getattr(past, what)[key]
+                        assert tensor is not None, "it was told of"
+                        transport.send(to, tensor)
+
+
+def expect_logs(
+    transport: Transport, schedule: Schedule, me: Worker, sources: Sources, engine: Engine
+) -> None:  # fmt: skip
+    """Announce all that ``send_logs`` of others sends here."""
+    mine, layout = keys_of(schedule, me), engine.layout
+    signatures = {
+        "outputs": engine.inputs, "gradients": engine.outputs, "tied": Signature((layout.tied,), layout.dtype)
+    }  # fmt: skip
+    for step in sources.steps:
+        for sender, what, _ in sources.messages(step, mine):
+            signature = signatures[what]
+            assert signature is not None, "the engine has looked at an input"
+            transport.expect(sender, *signature)
+
+
+def replay_step(
+    executor: Executor, schedule: Schedule, step: int, sources: Sources, told: Callable[[int, Instruction, bool], None]
+) -> tuple[Kept, Result]:
+    """A step of this worker with logged messages: F, B_INPUT and B_WEIGHT of each of its micro-batches, and the sum.
+
+    Args:
+        executor: with the data, and a transport to which everything was announced.
+        told: called with a number, what is done, and whether somebody is waited for.
+    """
+    engine, transport, kept = executor.engine, executor.transport, Kept(step)
+    mine = keys_of(schedule, executor.me)
+    engine.reset()
+    got: dict[tuple[str, Key], torch.Tensor] = {}
+    waiting: Mapping[Key, Sequence[tuple[Worker, str]]] = {
+        key: [(w, what) for w, what, at in sources.messages(step, mine) if at == key and what != "tied"] for key in mine
+    }
+    for at, key in enumerate(mine):
+        told(3 * at, Instruction("RECV_F", *key, 0), True)
+        for sender, what in waiting[key]:
+            got[what, key] = transport.receive(sender)
+        for number, kind in enumerate(_KINDS):
+            done = Instruction(kind, *key)
+            told(3 * at + number, done, False)
+            executor.compute(
+                done, step, kept, {key: got.get(("outputs", key))}, {key: got.get(("gradients", key))}
+            )  # fmt: skip
+    told(3 * len(mine), Instruction("ALL_REDUCE"), True)
+    tied = transport.receive(sources.tied[step]) if step in sources.tied else None
+    gradient, norm = executor.sum(schedule, kept, tied)
+    return kept, Result(gradient, norm, dict(kept.losses))
+
+
+def recover(trainer: Trainer, versions: dict[Worker, int], transport: Transport) -> None:
+    """Every member of the generation calls it: some send what they have logged, some do steps again with that.
+
+    Where something was not logged, everybody waits here until the lead lets all of them restore.
+
+    Args:
+        trainer: one worker, whose state is restored where its stage is lost.
+        versions: how far everybody is; of lost stages, afterwards, too.
+
+    Raises:
+        Superseded: a newer generation has begun.
+    """
+    job, epoch, waiting, me = trainer.job, trainer.epoch, trainer.waiting, trainer.me
+    there = {worker: version for worker, version in versions.items() if worker.stage not in epoch.lost}
+    until = min(there.values(), default=0)
+    if me in there:
+        trainer.board.put(keys.LOGS(epoch.number, me), trainer.history.told())
+    names = sorted(there)
+    wanted = [keys.LOGS(epoch.number, worker) for worker in names]
+    logs = waiting.poll(partial(trainer.board.take_all, wanted), "the others' logs")
+    told = dict(zip(names, logs, strict=True))
+    every = [(replica, number) for replica in range(job.replicas) for number in range(job.micro_batches)]
+    begin = {stage: min(v for w, v in versions.items() if w.stage == stage) for stage in epoch.lost}
+    found = [
+        find_sources(
+            told, stage, range(begin[stage], until), stages=job.stages, keys=every, tied=job.tied,
+            staggered=job.mode == "staggered",
+        )
+        for stage in epoch.lost
+    ]  # fmt: skip
+    sources = [one for one in found if one is not None]
+    if len(sources) < len(found):
+        trainer.board.report("unlogged", generation=epoch.number, worker=me)
+        trainer.idle(waiting)
+    send_logs(transport, me, trainer.schedule, sources, trainer.history)
+    for one in sources:
+        if one.stage == me.stage:
+            _do_again(trainer, one, transport)
+            trainer.board.report("replayed", generation=epoch.number, worker=me)
+    versions |= {worker: until for worker in versions if worker.stage in epoch.lost}
+
+
+def _do_again(trainer: Trainer, sources: Sources, transport: Transport) -> None:
+    job, engine, me = trainer.job, trainer.engine, trainer.me
+    expect_logs(transport, trainer.schedule, me, sources, engine)
+    trainer.data = trainer.open()
+    executor = trainer.executor_of(transport)
+    for step in sources.steps:
+        trainer.step = step
+        engine.load(trainer.state)
+        tell = partial(trainer.tell_again, step)
+        kept, result = replay_step(executor, trainer.schedule, step, sources, tell)
+        assert result.gradient is not None
+        trainer.remember(step, kept, result.gradient)
+        if me.stage == job.stages - 1 and step + 2 >= sources.steps.stop:  # those who died may not have said so
+            trainer.tell_losses(result)
+            trainer.board.first(keys.DONE(trainer.epoch.line, step), time.time())
+        if step in sources.scales:
+            scale = sources.scales[step]
+            trainer.history.scaled(step, scale)
+            trainer.state = trainer.optimizer.step(trainer.state, result.gradient, engine.layout, scale)
+            trainer.pending = None
+            trainer.commit(step)
+        else:
+            trainer.step_eagerly(result)
+            trainer.commit(step - 1)

@@ -2,41 +2,162 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from cedar.errors import CedarError
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board, Epoch
-from cedar.trainers.resilient.durations import Told
-from cedar.trainers.resilient.executor import Executor, Kept, Transport, Waiting
-from cedar.trainers.resilient.executor.run import Progress
+from cedar.trainers.resilient.executor import Executor, Kept, Reduction, Transport, Waiting
+from cedar.trainers.resilient.executor.run import Data, Progress
 from cedar.trainers.resilient.history import History
-from cedar.trainers.resilient.job import Batches, Job, Saver
+from cedar.trainers.resilient.manager import Told
 from cedar.trainers.resilient.model import Engine, Optimizer, State
+from cedar.trainers.resilient.planner import Memory, Problem
 from cedar.trainers.resilient.planning import schedule_of
-from cedar.trainers.resilient.schedule import Instruction, Worker
-from cedar.trainers.resilient.states import Pending, receive_state, send_state
+from cedar.trainers.resilient.schedule import Costs, Instruction, Mode, Worker
+
+
+class Fenced(CedarError):
+    """The others go on without this worker: nothing that it does counts any more."""
+
+
+class Left(Exception):
+    """This worker has gone to another place, where a new process of its goes on."""
+
+
+class Batches(Data, Protocol):
+    """Data that can be read again until it is committed."""
+
+    def commit(self, step: int) -> None:
+        """Steps up to this one are never read again."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+class Saver(Protocol):
+    """Checkpoints."""
+
+    def due(self, step: int) -> bool:
+        """Whether the state after so many steps is to be saved."""
+
+    def save(self, state: State, epoch: Epoch) -> None:
+        """Begin to save; the work is done beside the training."""
+
+    def load(self, path: str) -> State:
+        """This stage's state."""
+
+    def wait(self) -> None:
+        """Until what was begun is done."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all workers of a run agree on.
+
+    Args:
+        micro_batches: of each pipeline in one step.
+        mode: ``sync``: a step counts by a vote of all; ``staggered``: stages step on their own.
+        reduction: ``exact`` or ``fast``.
+        memory: activations that a worker may keep.
+        tied: the first and last stage share the table of tokens.
+        logs: keep finished work of a step until it commits.
+        replay: keep what crossed boundaries until a checkpoint holds it, so that a lost stage restores alone.
+        patience: seconds after which a wait is given up.
+        pace: seconds that each F, B_INPUT and B_WEIGHT takes at least.
+    """
+
+    stages: int
+    replicas: int
+    micro_batches: int
+    steps: int
+    mode: Mode = "sync"
+    reduction: Reduction = "exact"
+    memory: Memory = "1f1b"
+    tied: bool = True
+    logs: bool = True
+    replay: bool = False
+    patience: float = 600.0
+    pace: float = 0.0
+
+    def problem(self, dead: frozenset[Worker], costs: Costs | None = None) -> Problem:
+        tied = self.tied and self.stages > 1
+        return Problem(
+            self.stages, self.replicas, self.micro_batches, dead, self.memory, self.mode, costs or Costs(), tied
+        )
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A step that was taken before the norms of all stages were known.
+
+    Args:
+        state: from before the step: W_k and the optimizer's state.
+        scale: that was taken for it; None: the step was skipped.
+        line: since when norms are told: the generation of the last restore of all.
+    """
+
+    state: State
+    gradient: torch.Tensor
+    scale: float | None
+    line: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.state.nbytes + self.gradient.nbytes
+
+
+def send_state(transport: Transport, to: Worker, state: State, pending: Pending | None) -> None:
+    """Everything that a worker of the same stage needs to take part."""
+    line = 0 if pending is None else pending.line
+    before = state if pending is None else pending.state
+    scale = torch.tensor([0.0 if pending is None or pending.scale is None else pending.scale], dtype=torch.float64)
+    skipped = pending is not None and pending.scale is None
+    numbers = [state.version, state.updates, before.version, before.updates, line, int(skipped)]
+    transport.send(to, torch.tensor(numbers, dtype=torch.int64))
+    vectors = [state.master, state.first, state.second]
+    if pending is not None:
+        vectors += [before.master, before.first, before.second, pending.gradient]
+    transport.send(to, torch.cat(vectors))
+    if pending is not None:
+        transport.send(to, scale)
+
+
+def receive_state(transport: Transport, source: Worker, like: torch.Tensor) -> tuple[State, Pending | None]:
+    """What ``send_state`` sent; ``like`` is a vector of the stage."""
+    transport.expect(source, (6,), torch.int64)
+    version, updates, before, before_updates, line, skipped = transport.receive(source).tolist()
+    transport.expect(source, (len(like) * (7 if line else 3),), like.dtype)
+    parts = [part.clone() for part in torch.split(transport.receive(source).to(like), len(like))]
+    state = State(version, updates, *parts[:3])
+    if not line:
+        return state, None
+    transport.expect(source, (1,), torch.float64)
+    scale = float(transport.receive(source))
+    old = State(before, before_updates, *parts[3:6])
+    return state, Pending(old, parts[6], None if skipped else scale, line)
+
+
+def digest(state: State) -> str:
+    """Of the weights' bits."""
+    return hashlib.blake2b(state.master.cpu().view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()
 
 
 class Member:
     """One worker, from generation to generation; ``Trainer`` takes the steps.
 
     Args:
-        me: its place.
-        job: the run.
-        engine: computes.
         optimizer: the same on all workers.
-        board: shared by all.
         newest: the newest generation, cheap to ask.
         connect: makes the transport of a generation; may wait.
         data: opens the data; called again after a restore.
-        saver: checkpoints.
-        progress: told what is done.
         since: the newest generation when this worker was not yet known to the lead: none up to there is meant for it.
     """
 

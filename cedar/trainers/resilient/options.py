@@ -5,21 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cedar.trainers.common.options import AdamWOptions, TransformerOptions, positive
+from cedar.trainers.common import config
+from cedar.trainers.common.config import AdamWOptions, TransformerOptions, not_negative, positive
 from cedar.trainers.resilient.planner import Memory
 
 
 @dataclass(frozen=True)
-class DataOptions:
-    """Text, as bytes.
+class DataOptions(config.TextOptions):
+    """Text, as bytes."""
 
-    Args:
-        paths: text files: a path, a glob or a URL.
-        length: tokens that a row trains on.
-        batch: rows of a step, over all pipelines.
-    """
-
-    paths: str | tuple[str, ...]
     length: int = 64
     batch: int = 24
 
@@ -81,39 +75,31 @@ class OptimizerOptions(AdamWOptions):
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """One run.
+class RunOptions(config.RunOptions):
+    """One run; the report and the plot go into its folder, too. On ``cuda`` messages take the way through the memory of
+    the host.
 
     Args:
-        folder: checkpoints, report and plot go here.
-        steps: how many.
-        seed: of weights, data and dropout.
-        dtype: of weights and activations; master weights are float32, beside float64 that, too.
-        device: ``cpu`` or ``cuda``, where messages take the way through the memory of the host.
-        save_every: steps between checkpoints; 0: only at the end.
-        keep: checkpoints to keep.
         heartbeat: seconds after which a worker without sign or progress counts as hung.
         silence: seconds after which a supervisor without a sign counts as gone.
         patience: seconds after which any wait is given up.
         pace: seconds that each F, B_INPUT and B_WEIGHT takes at least: a rehearsal of other hardware.
-        threads: of torch in each worker.
     """
 
     folder: str = "runs/resilient"
     steps: int = 100
-    seed: int = 0
-    dtype: Literal["bfloat16", "float32", "float64"] = "float32"
     device: str = "cpu"
     save_every: int = 50
-    keep: int = 2
+    threads: int = 1
     heartbeat: float = 5.0
     silence: float = 10.0
     patience: float = 600.0
     pace: float = 0.0
-    threads: int = 1
 
     def __post_init__(self) -> None:
-        positive(self, "steps", "keep", "threads")
+        super().__post_init__()
+        positive(self, "steps", "threads")
+        not_negative(self, "pace")
         for name in ("heartbeat", "silence", "patience"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: give seconds")

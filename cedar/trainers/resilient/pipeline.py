@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import cedar
 from cedar.errors import CedarError
-from cedar.trainers.common.options import AdamWOptions
+from cedar.trainers.common.config import AdamWOptions
 from cedar.trainers.resilient import data as sources
-from cedar.trainers.resilient.job import Job
+from cedar.trainers.resilient.member import Job
 from cedar.trainers.resilient.model import AdamW, Loss, Optimizer
 from cedar.trainers.resilient.options import PipelineOptions, RunOptions
 from cedar.trainers.resilient.planner import Problem
@@ -20,7 +20,7 @@ from cedar.trainers.resilient.planner import Problem
 if TYPE_CHECKING:
     from torch import nn
 
-    from cedar.trainers.common.metrics import OnMetrics
+    from cedar.trainers.common.files import OnMetrics
     from cedar.trainers.resilient.run import Record
 
 

@@ -1,6 +1,6 @@
 """Which plan a generation works by: after a failure that for those who died, at a boundary one that was made ahead.
 
-Plans made ahead are made for the best spread of so many failures, with more effort than a failure has time for. They
+Plans made ahead are made for the best spread of so many failures, with more time than a failure has. They
 lie in the store, where all workers find the same ones, and in the run's folder. Version 0 counts in slots; once
 instructions have been measured, a process of its own makes version 1, for what they really take. The plan after a
 failure is the one that anybody makes at once; between failures, that process makes it for each worker that may be next.
@@ -27,7 +27,6 @@ from cedar.trainers.resilient.planner import Change, Plan, Problem, ahead, fitte
 from cedar.trainers.resilient.schedule import Costs, Schedule, Worker, from_plain, grid, to_plain
 from cedar.trainers.resilient.simulator import Durations, predict
 
-EFFORT = 20
 _MOST = 4  # failures that are planned for
 _SMALL = 256  # micro-batches at all stages together
 _SETTLED = 3  # steps under one plan before moves are thought of
@@ -38,7 +37,6 @@ class Made:
     """A plan, as far as a run needs it.
 
     Args:
-        schedule: proven.
         period: of a step, in units of the costs.
     """
 
@@ -62,10 +60,6 @@ def schedule_of(
     cores; to pass on a large one would take longer than to make it.
 
     Args:
-        board: shared by all.
-        epoch: the generation.
-        problem_of: the run's problems.
-        me: one of its workers.
         waiting: for the one who plans; None: this worker plans for itself.
     """
     costs = costs_of(board, epoch.plans)
@@ -105,10 +99,7 @@ def prepare(board: Board, epoch: Epoch, version: int, problem: Problem) -> None:
     """Make the plan after a failure for each worker that may be the next to die.
 
     Args:
-        board: shared by all.
-        epoch: who is alive.
         version: of the plans, in the generation that the failure begins.
-        problem: of the run.
     """
     if not _small(problem):
         return
@@ -148,9 +139,6 @@ class Planning:
     """Plans ahead of a run, for the process that leads it.
 
     Args:
-        problem: nobody is dead.
-        folder: where plans are kept.
-        steps: of the run.
         calibrate: make them again for what instructions take.
     """
 
@@ -158,7 +146,7 @@ class Planning:
         self.problem, self.folder, self.steps, self.calibrate = problem, folder, steps, calibrate
         self.failures = min(problem.stages * (problem.replicas - 1), _MOST)
         began = time.perf_counter()
-        self.plans = ahead(problem, self.failures, effort=EFFORT)
+        self.plans = ahead(problem, self.failures)
         self.seconds = time.perf_counter() - began
         self.durations: Durations | None = None
         self._process: Any = None
@@ -170,27 +158,18 @@ class Planning:
         publish(board, 0, self.problem, self.plans, self.folder)
 
     def learn(self, durations: Durations, connect: Callable[[], Any]) -> None:
-        """Make the second version, in a process of its own: a look at workers must not wait for it.
-
-        Args:
-            durations: of instructions.
-            connect: to the store.
-        """
+        """Make the second version, in a process of its own: a look at workers must not wait for it."""
         self.durations = durations
         if not self.calibrate:
             return
         problem = replace(self.problem, costs=durations.costs(self.problem.stages))
-        self._aside(
-            lambda: publish(Board(connect()), 1, problem, ahead(problem, self.failures, effort=EFFORT), self.folder)
-        )
+        self._aside(lambda: publish(Board(connect()), 1, problem, ahead(problem, self.failures), self.folder))
 
     def prepare(self, generation: int, version: int, connect: Callable[[], Any]) -> None:
         """See ``prepare``; once for each generation and version, and only while no other planning goes on.
 
         Args:
-            generation: its number.
             version: of the plans that the next one will use.
-            connect: to the store.
         """
         if self._ready == (generation, version) or (self._process is not None and self._process.is_alive()):
             return
@@ -231,11 +210,8 @@ class Planning:
         """The moves that pay, and how many seconds a step then takes less; looked at once in a generation.
 
         Args:
-            board: shared by all.
-            epoch: who is alive.
             since: steps that this generation has done.
             intervals: seconds of the last steps.
-            seconds: that a move costs.
         """
         problem = replace(self.problem, dead=epoch.dead(grid(self.problem.stages, self.problem.replicas)))
         if not problem.dead or self._looked == epoch.number or since < _SETTLED:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cedar.errors import CedarError
 from cedar.trainers.common import launch
-from cedar.trainers.common.folder import CHECKPOINTS
+from cedar.trainers.common.files import CHECKPOINTS
 from cedar.trainers.resilient.chaos import Fate, Mishap, happen
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control import store
@@ -40,11 +40,7 @@ class Setup:
 
     Args:
         pipeline: what is trained, and how.
-        host: of the store.
-        port: of the store.
-        machine: the supervisor's name.
         key: of the run: who holds it may talk to the store and to workers.
-        mishaps: failures on purpose.
     """
 
     pipeline: ResilientPipeline
@@ -57,7 +53,7 @@ class Setup:
 
 def preload() -> None:
     """Import what workers need, so that they are there at once when they are forked."""
-    for name in ("checkpoint", "data", "executor.sockets", "model", "trainer"):
+    for name in ("checkpoint", "data", "executor.network", "model", "trainer"):
         importlib.import_module(f"cedar.trainers.resilient.{name}")
     for name in _LATER:
         with suppress(ImportError):  # pandas need not be there
@@ -106,13 +102,12 @@ def _beat(beats: Beats, row: int, parent: int) -> None:
 def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: Board) -> None:
     import torch
 
-    from cedar.trainers.common.devices import device_of
+    from cedar.trainers.common.compute import device_of
     from cedar.trainers.resilient.checkpoint import Checkpoints
     from cedar.trainers.resilient.executor import Waiting
-    from cedar.trainers.resilient.executor.sockets import SocketTransport
-    from cedar.trainers.resilient.job import Left
+    from cedar.trainers.resilient.executor.network import SocketTransport
+    from cedar.trainers.resilient.member import Left, digest
     from cedar.trainers.resilient.model import Engine
-    from cedar.trainers.resilient.states import digest
     from cedar.trainers.resilient.trainer import Trainer
 
     made, job, run = setup.pipeline, setup.pipeline.job, setup.pipeline.run

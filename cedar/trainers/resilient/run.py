@@ -13,11 +13,18 @@ from typing import Any
 from cedar.errors import CedarError
 from cedar.trainers.common import links
 from cedar.trainers.common.checkpoint import newest, step_of
-from cedar.trainers.common.devices import device_of
-from cedar.trainers.common.folder import CHECKPOINTS, METRICS, check_folder, claim_folder
-from cedar.trainers.common.metrics import MetricsFile, OnMetrics, finite
-from cedar.trainers.common.progress import progress, say_choices
-from cedar.trainers.common.sealed import replacing
+from cedar.trainers.common.compute import device_of
+from cedar.trainers.common.files import (
+    CHECKPOINTS,
+    METRICS,
+    MetricsFile,
+    OnMetrics,
+    check_folder,
+    claim_folder,
+    finite,
+    replacing,
+)
+from cedar.trainers.common.run import progress, say_choices
 from cedar.trainers.resilient.chaos import Mishap
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control import store
@@ -108,9 +115,7 @@ def lead(
 
     Args:
         pipeline: what is trained, and how.
-        mishaps: failures on purpose.
         resume: begin with the newest checkpoint of the folder.
-        quiet: say nothing.
         on_metrics: is given each line of the metrics.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 
 import cedar
 from cedar.errors import CedarError
-from cedar.trainers.common.text import VOCABULARY, token_rows
+from cedar.trainers.common.data import VOCABULARY, token_rows
 from cedar.trainers.resilient.model import Stage, Transformer, token_loss
 from cedar.trainers.resilient.options import DataOptions, Options
 from cedar.trainers.resilient.pipeline import ResilientPipeline, Workers

@@ -6,16 +6,14 @@ import time
 from functools import partial
 from typing import Any
 
-from cedar.trainers.resilient.again import recover
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Epoch
 from cedar.trainers.resilient.control.protocol import Name
 from cedar.trainers.resilient.executor import Kept, Lost, Result, Superseded, Waiting
-from cedar.trainers.resilient.job import Fenced, Left
-from cedar.trainers.resilient.member import Member
+from cedar.trainers.resilient.history import recover
+from cedar.trainers.resilient.member import Fenced, Left, Member, Pending
 from cedar.trainers.resilient.model import State
 from cedar.trainers.resilient.schedule import Schedule, serve
-from cedar.trainers.resilient.states import Pending
 
 _SPAN = 4  # steps between two looks at what need not be kept any more
 

@@ -14,8 +14,8 @@ from benchmarks import tampered_checkpoints as tampered
 from cedar.errors import CedarError
 from cedar.trainers.common.checkpoint import INDEX, Checkpoints, newest, read_index
 from cedar.trainers.common.dcp import export_dcp, import_dcp
+from cedar.trainers.common.files import Damaged, read_sealed, write_sealed
 from cedar.trainers.common.group import Group
-from cedar.trainers.common.sealed import Damaged, read_sealed, write_sealed
 from cedar.trainers.common.tensors import Part
 
 WHOLE = torch.arange(60.0).view(10, 6)

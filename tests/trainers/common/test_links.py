@@ -15,7 +15,7 @@ from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.executor import Waiting
-from cedar.trainers.resilient.executor.sockets import SocketTransport
+from cedar.trainers.resilient.executor.network import SocketTransport
 from cedar.trainers.resilient.schedule import Worker
 
 KEY, OTHER = b"k" * links.KEY, b"o" * links.KEY
@@ -78,7 +78,7 @@ def test_a_connection_without_the_key_is_refused(served):
         store.connect("127.0.0.1", served, OTHER)
     with socket.create_connection(("127.0.0.1", served), timeout=10) as stranger:  # says what it wants at once
         links.receive_exactly(stranger, links.KEY)
-        links.send_frame(stranger, b'["set", "a", "1"]' + b" " * 60)
+        links.send_frame(stranger, b'["put", "a", "1"]' + b" " * 60)
         assert shut(stranger)
     with socket.create_connection(("127.0.0.1", served), timeout=10) as replayed:  # what another connection proved
         links.receive_exactly(replayed, links.KEY)

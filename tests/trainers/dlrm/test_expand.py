@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedar.trainers.dlrm.expand import Expansion, expand, side_by_side
+from cedar.trainers.dlrm.unique import Expansion, expand, side_by_side
 
 
 @given(

@@ -8,8 +8,7 @@ from torch import nn
 
 from cedar.errors import CedarError
 from cedar.trainers.common.group import Group
-from cedar.trainers.dlrm.interaction import Cross, Dot
-from cedar.trainers.dlrm.sequence import SequencePooling
+from cedar.trainers.dlrm.model import Cross, Dot, SequencePooling
 from cedar.trainers.dlrm.trainer import Trainer
 from cedar.trainers.dlrm.unique import check_repeatable
 from tests.trainers.dlrm.toy_clicks import options

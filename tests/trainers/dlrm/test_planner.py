@@ -12,7 +12,7 @@ import cedar
 from cedar.errors import CedarError
 from cedar.trainers.dlrm.inputs import read_batch
 from cedar.trainers.dlrm.options import FeatureOptions
-from cedar.trainers.dlrm.planner import look, place
+from cedar.trainers.dlrm.sharding import look, place
 
 tables = st.dictionaries(st.sampled_from("abcdefg"), st.tuples(st.integers(0, 20), st.integers(1, 9)), min_size=1)
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedar.trainers.dlrm.rounding import row_keys, to_half, uniform
+from cedar.trainers.dlrm.tables import row_keys, to_half, uniform
 
 
 @given(

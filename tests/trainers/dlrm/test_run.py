@@ -10,8 +10,8 @@ import pytest
 
 from cedar.cli import main
 from cedar.errors import CedarError
+from cedar.trainers.common.files import read_lines
 from cedar.trainers.common.group import Group
-from cedar.trainers.common.metrics import read_lines
 from cedar.trainers.dlrm import fbgemm
 from cedar.trainers.dlrm.run import run
 from cedar.trainers.dlrm.trainer import Trainer

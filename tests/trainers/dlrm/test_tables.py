@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cedar.errors import CedarError
 from cedar.trainers.dlrm import fbgemm
-from cedar.trainers.dlrm.fbgemm_tables import FbgemmTables
+from cedar.trainers.dlrm.fbgemm import FbgemmTables
 from cedar.trainers.dlrm.tables import Bags, Table, TorchTables, zeros
 
 TABLES = (Table("users", 5), Table("items", 9))

@@ -10,9 +10,9 @@ from torch.nn import functional
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.inputs import read_batch
 from cedar.trainers.dlrm.options import FeatureOptions
-from cedar.trainers.dlrm.planner import look
+from cedar.trainers.dlrm.sharding import look
 from cedar.trainers.dlrm.trainer import Trainer
-from cedar.trainers.dlrm.windows import Windows, pool, windows_of
+from cedar.trainers.dlrm.unique import Windows, pool, windows_of
 from tests.trainers.dlrm.test_inputs import jagged
 from tests.trainers.dlrm.toy_clicks import ITEMS, options
 

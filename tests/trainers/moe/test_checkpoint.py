@@ -10,8 +10,8 @@ import torch
 
 from cedar.errors import CedarError, ResumeError
 from cedar.trainers.common.checkpoint import INDEX, Checkpoints, newest
+from cedar.trainers.common.files import read_sealed, write_sealed
 from cedar.trainers.common.group import Group
-from cedar.trainers.common.sealed import read_sealed, write_sealed
 from cedar.trainers.moe.trainer import Trainer
 from tests.trainers.moe.toy_text import options, write_text
 

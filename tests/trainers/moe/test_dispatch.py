@@ -12,13 +12,11 @@ from torch.nn import functional
 
 from cedar.errors import CedarError
 from cedar.trainers.common.group import Group
-from cedar.trainers.moe.dispatch import kept_copies, limits, plan_dispatch
-from cedar.trainers.moe.experts import Experts, FeedForward, grouped_products
-from cedar.trainers.moe.gather import take_rows
+from cedar.trainers.moe.dispatch import kept_copies, limits, plan_dispatch, take_rows
+from cedar.trainers.moe.experts import Experts, FeedForward, Router, auxiliary_loss, grouped_products, z_loss
 from cedar.trainers.moe.model import mixture
 from cedar.trainers.moe.options import ExpertOptions
 from cedar.trainers.moe.placement import place
-from cedar.trainers.moe.routing import Router, auxiliary_loss, z_loss
 
 
 @st.composite

@@ -11,9 +11,9 @@ import pytest
 from cedar.cli import main
 from cedar.errors import CedarError
 from cedar.trainers.common import config
-from cedar.trainers.common.metrics import MetricsFile, read_lines
+from cedar.trainers.common.files import MetricsFile, read_lines
+from cedar.trainers.moe.metrics import table
 from cedar.trainers.moe.options import Options
-from cedar.trainers.moe.report import table
 from cedar.trainers.moe.run import run
 from tests.trainers.moe.toy_text import options, write_text
 

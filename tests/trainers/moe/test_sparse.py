@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.errors import CedarError
-from cedar.trainers.common.sealed import seal, unseal
+from cedar.trainers.common.files import seal, unseal
 from cedar.trainers.moe import sparse as sparse_module
-from cedar.trainers.moe.sparse import SparseCheckpoints
+from cedar.trainers.moe.sparse import SparseCheckpoints, plan_window, step_bytes
 from cedar.trainers.moe.trainer import Trainer
-from cedar.trainers.moe.windows import plan_window, step_bytes
 from tests.trainers.moe.test_checkpoint import digest, same
 from tests.trainers.moe.test_trainer import spoil
 from tests.trainers.moe.toy_text import options, write_text

@@ -9,11 +9,10 @@ import torch
 
 from cedar.errors import CedarError
 from cedar.trainers.common.group import Group
-from cedar.trainers.moe.metrics import exchange_bytes
+from cedar.trainers.moe.experts import Router
 from cedar.trainers.moe.model import mixture
-from cedar.trainers.moe.placement import Placement
-from cedar.trainers.moe.routing import Router
 from cedar.trainers.moe.trainer import Trainer
+from tests.trainers.moe.toy_reference import exchange_bytes, spread
 from tests.trainers.moe.toy_text import options, write_text
 
 
@@ -81,17 +80,17 @@ def test_bytes_are_those_of_the_formula_under_any_placement_before(crew, text):
     size = 2 * 8 * 10
     for now, then in itertools.pairwise(records):
         for layer, after in zip(now.layers, then.layers, strict=True):
-            spread = Placement(layer.replicas, 4, 2).spread
-            assert layer.sent["gradients"] == exchange_bytes(spread, size, 4, 4)
-            assert layer.sent["weights"] == exchange_bytes(Placement(after.replicas, 4, 2).spread, size, 2, 4)
+            held = spread(layer.replicas, 4, 2)
+            assert layer.sent["gradients"] == exchange_bytes(held, size, 4, 4)
+            assert layer.sent["weights"] == exchange_bytes(spread(after.replicas, 4, 2), size, 2, 4)
             assert layer.sent["weights"] <= 4 * 2 * size * 2 * 3 // 4
             assert layer.sent["tokens"] % (8 * 2) == 0
     assert len({layer.replicas for record in records for layer in record.layers}) > 2
 
 
 def test_the_formula_is_the_sum_over_experts():
-    for spread, size, ranks in (([1, 3, 2], 12, 4), ([4, 4], 40, 4), ([2, 1, 1, 2], 6, 3)):
-        assert exchange_bytes(spread, size, 4, ranks) == sum(h * size * 4 * (ranks - 1) // ranks for h in spread)
+    for held, size, ranks in (([1, 3, 2], 12, 4), ([4, 4], 40, 4), ([2, 1, 1, 2], 6, 3)):
+        assert exchange_bytes(held, size, 4, ranks) == sum(h * size * 4 * (ranks - 1) // ranks for h in held)
 
 
 def test_a_nan_on_one_rank_skips_the_step_on_all(crew, text):

@@ -6,6 +6,7 @@ from fractions import Fraction
 import torch
 from torch.nn import functional
 
+from cedar.trainers.moe.placement import Placement
 from tests.trainers.moe.test_placement import published
 from tests.trainers.moe.toy_net import DTYPES, HIDDEN, WIDTH, expert_options, inputs, optimizer_options
 
@@ -156,3 +157,18 @@ class Reference:
             x = torch.stack([hs[rank][token] for _, rank, token, _ in own])
             for (_, rank, token, gate), y in zip(own, functional.gelu(x @ up) @ down, strict=True):
                 answers[rank][token] = answers[rank][token] + gate.to(self.dtype) * y
+
+
+def spread(replicas, ranks, slots):
+    """How many ranks hold each expert."""
+    hosts = Placement(tuple(replicas), ranks, slots).hosts
+    return [sum(expert in held for held in hosts) for expert in range(len(replicas))]
+
+
+def exchange_bytes(spread, size, itemsize, ranks):
+    """Bytes that one exchange of gradients or of weights sends from rank to rank, over all ranks.
+
+    The sum over experts of h * X * (N - 1) / N, where h ranks hold the expert and X are its bytes: a rank that holds it
+    sends (or gets) the slices of all others, of equal size. What was held before does not occur in it.
+    """
+    return sum(spread) * -(-size // ranks) * itemsize * (ranks - 1)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch._C._distributed_c10d import HashStore
 
 from cedar.errors import CedarError
 from cedar.trainers.common.checkpoint import newest, read_index, step_of
 from cedar.trainers.resilient.checkpoint import Checkpoints
 from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.control.store import Values
 from cedar.trainers.resilient.model import Engine, Stage, State, token_loss
 from cedar.trainers.resilient.schedule import Worker, grid
 from tests.trainers.resilient.toy_grid import MODEL, engine
@@ -21,7 +21,7 @@ ALL = tuple(grid(2, 2))
 
 def saved(folder: Path, version: int = 10, members: tuple[Worker, ...] = ALL) -> dict[int, State]:
     """A checkpoint by a grid of 2 x 2, every worker with a part in it."""
-    board = Board(HashStore())
+    board = Board(Values())
     states = {}
     for worker in members:
         mine = engine(worker.stage)
@@ -37,7 +37,7 @@ def saved(folder: Path, version: int = 10, members: tuple[Worker, ...] = ALL) ->
 
 def loaded(folder: Path, stage: int, stages: int, seed: int = 1) -> State:
     mine = Engine(Stage(MODEL, stage, stages), stage, stages, token_loss, tied="tokens.weight")
-    board = Board(HashStore())
+    board = Board(Values())
     part = Checkpoints(str(folder), Worker(stage, 0), mine.layout, board, about={"loader": {"seed": seed}})
     return part.load(newest(str(folder)))
 
@@ -67,7 +67,7 @@ def test_peers_share_out_a_stage_and_old_checkpoints_go(tmp_path: Path) -> None:
 
 
 def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
-    board = Board(HashStore())
+    board = Board(Values())
     mine = engine(0)
     part = Checkpoints(str(tmp_path), Worker(0, 0), mine.layout, board)
     part.save(mine.begin, Epoch(3, ALL))

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch._C._distributed_c10d import HashStore
 
 from cedar.errors import CedarError
 from cedar.trainers.common import links
 from cedar.trainers.resilient.chaos import Fate, Mishap, parse
 from cedar.trainers.resilient.control import store
+from cedar.trainers.resilient.control.beats import Clock
 from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
-from cedar.trainers.resilient.control.clock import Clock
 from cedar.trainers.resilient.control.lead import Lead
 from cedar.trainers.resilient.control.protocol import REPORT
+from cedar.trainers.resilient.control.store import Values
 from cedar.trainers.resilient.executor import Lost, Superseded, Waiting
-from cedar.trainers.resilient.executor.sockets import SocketTransport
+from cedar.trainers.resilient.executor.network import SocketTransport
 from cedar.trainers.resilient.options import DataOptions, Options, RunOptions
 from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.run import KEY, join, see_off
@@ -32,7 +32,7 @@ class Run:
     """A lead with a clock, and supervisors that obey at once."""
 
     def __init__(self, machines: int = 1) -> None:
-        self.board = Board(HashStore())
+        self.board = Board(Values())
         self.lead = Lead(self.board, 2, 2, machines=machines, latest=lambda: "step-00000010", silence=5.0)
         self.now, self.step = 0.0, 0
         self.alive = [f"m{at}" for at in range(machines)]
@@ -207,7 +207,7 @@ def test_a_death_after_all_steps_does_not_leave_the_lead_waiting() -> None:
 
 
 def test_a_report_that_was_never_written_holds_up_no_other() -> None:
-    board = Board(HashStore())
+    board = Board(Values())
     mailbox = Mailbox(board, patience=5.0)
     board.count("reports")  # its sender was killed here
     board.report("machine", machine="a")
@@ -289,7 +289,7 @@ def test_nobody_leaves_a_stage_that_would_be_empty() -> None:
 
 
 def test_of_commit_and_abort_the_first_counts() -> None:
-    board = Board(HashStore())
+    board = Board(Values())
     assert board.first("decision/1/0", "commit") == "commit"
     assert board.first("decision/1/0", "abort") == "commit"
 
@@ -353,7 +353,7 @@ def test_every_life_takes_the_next_mishap() -> None:
 
 
 def test_messages_come_in_order_and_a_newer_generation_ends_a_wait() -> None:
-    board, key = Board(HashStore()), b"k" * links.KEY
+    board, key = Board(Values()), b"k" * links.KEY
     newest = 1
     members = ALL[:2]
     ends: dict[Worker, SocketTransport] = {}

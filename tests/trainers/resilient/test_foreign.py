@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from cedar.errors import CedarError
 from cedar.trainers import ResilientPipeline, RunOptions, Workers
-from cedar.trainers.common.digest import keyed
+from cedar.trainers.common.compute import keyed
 from cedar.trainers.resilient.data import Computed, MicroBatches
 from cedar.trainers.resilient.model import Engine
 from cedar.trainers.resilient.schedule import Worker

@@ -46,9 +46,9 @@ def problems(draw):
 
 
 @settings(max_examples=60)
-@given(problems(), st.sampled_from([0, 15]))
-def test_any_plan_is_proven_within_its_memory_and_takes_as_long_as_it_says(problem, effort):
-    made = plan(problem, effort)
+@given(problems(), st.booleans())
+def test_any_plan_is_proven_within_its_memory_and_takes_as_long_as_it_says(problem, thorough):
+    made = plan(problem, thorough=thorough)
     facts = validate(made.schedule)
     for worker, live in facts.live.items():
         assert problem.caps[worker.stage] is None or live <= problem.caps[worker.stage]
@@ -57,7 +57,7 @@ def test_any_plan_is_proven_within_its_memory_and_takes_as_long_as_it_says(probl
     later = [b - a for a, b in pairwise(times.ends)][5:]
     assert min(later) - 1e-6 <= made.period <= max(later) + 1e-6
     assert made.period >= made.bound - 1e-6
-    assert plan(problem, effort) == made
+    assert plan(problem, thorough=thorough) == made
 
 
 @settings(max_examples=40)
@@ -103,11 +103,6 @@ def test_steps_of_stages_that_share_weights_wait_for_each_other():
     assert free < tied <= plan(Problem(3, 2, 4, mode="sync")).period
 
 
-def test_local_search_finds_what_list_scheduling_does_not():
-    problem = Problem(4, 2, 6, frozenset({Worker(1, 1)}), "1f1b")
-    assert plan(problem, 800).period < plan(problem).period
-
-
 def test_a_problem_that_cannot_be_planned_is_refused():
     for numbers in ((0, 1, 1), (1, 0, 1), (1, 1, 0), (True, 1, 1), (1.0, 1, 1)):
         with pytest.raises(ScheduleError, match="whole number"):
@@ -146,7 +141,7 @@ def test_the_heuristic_is_never_below_the_bound_of_the_exact_planner():
             draw.choice(["1f1b", "stage 1f1b", 2]), draw.choice(["sync", "staggered"]),
         )  # fmt: skip
         best = exact(problem, seconds=3, workers=2)
-        assert best.bound - 1e-6 <= best.period <= plan(problem, 100).period + 1e-6
+        assert best.bound - 1e-6 <= best.period <= plan(problem).period + 1e-6
         assert validate(best.schedule) == best.facts
 
 

@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._C._distributed_c10d import FileStore, HashStore
 
+from cedar.trainers.common import links
+from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board, Epoch
 from cedar.trainers.resilient.control.protocol import PREPARED_KEYS
-from cedar.trainers.resilient.durations import LOOK, WARM, Told, measured
+from cedar.trainers.resilient.control.store import Values
 from cedar.trainers.resilient.executor import Superseded, Waiting
 from cedar.trainers.resilient.executor.run import Done
+from cedar.trainers.resilient.manager import LOOK, WARM, Told, measured
 from cedar.trainers.resilient.planner import Problem, fitted, plan
 from cedar.trainers.resilient.planning import Planning, costs_of, prepare, publish, schedule_of
 from cedar.trainers.resilient.schedule import Costs, Instruction, Worker, grid, timeline, validate
@@ -60,7 +62,7 @@ def test_a_plan_fits_any_dead_of_the_same_stages(data) -> None:
 
 
 def test_a_failure_is_planned_for_at_once_and_a_boundary_takes_the_plan_made_ahead(planning) -> None:
-    board = Board(HashStore())
+    board = Board(Values())
     planning.publish(board)
     dead = Worker(0, 1)
     there = members(dead)
@@ -74,7 +76,7 @@ def test_a_failure_is_planned_for_at_once_and_a_boundary_takes_the_plan_made_ahe
 
 
 def test_one_worker_plans_for_all(planning) -> None:
-    board = Board(HashStore())
+    board = Board(Values())
     epoch = Epoch(2, members(Worker(0, 1)), detected=1.0)
     first, *others = epoch.members
     made = schedule_of(board, epoch, problem_of, first, Waiting(2, lambda: 2, 5))
@@ -85,7 +87,7 @@ def test_one_worker_plans_for_all(planning) -> None:
 
 
 def test_a_plan_that_was_prepared_is_the_one_that_would_be_made() -> None:
-    board = Board(HashStore())
+    board = Board(Values())
     prepare(board, Epoch(1, ALL), 0, BASE)
     dead = frozenset({Worker(0, 1)})
     epoch = Epoch(2, members(*dead), detected=1.0)
@@ -99,7 +101,7 @@ def test_a_plan_that_was_prepared_is_the_one_that_would_be_made() -> None:
 
 
 def test_what_was_prepared_is_forgotten_when_others_may_be_next() -> None:
-    board = Board(HashStore())
+    board = Board(Values())
     prepare(board, Epoch(1, ALL), 0, BASE)
     before = set(board.take(PREPARED_KEYS()) or ())
     assert len(before) == len(ALL)
@@ -113,20 +115,25 @@ def test_what_was_prepared_is_forgotten_when_others_may_be_next() -> None:
     assert set(board.take(PREPARED_KEYS()) or ()) == now  # what takes long is not prepared
 
 
-def test_plans_are_prepared_in_a_process_of_their_own(planning, tmp_path) -> None:
-    path = str(tmp_path / "store")
-    board = Board(FileStore(path, -1))
-    board.begin(Epoch(1, ALL))
-    planning.prepare(1, 0, lambda: FileStore(path, -1))
-    planning.prepare(1, 0, lambda: pytest.fail("once is enough"))
-    planning._process.join(60)
-    planning.stop()
-    assert len(board.take(PREPARED_KEYS()) or ()) == len(ALL)
-    planning.stop()
+def test_plans_are_prepared_in_a_process_of_their_own(planning) -> None:
+    key = b"k" * links.KEY
+    process, port = store.start("127.0.0.1", 0, key)
+    try:
+        board = Board(store.connect("127.0.0.1", port, key))
+        board.begin(Epoch(1, ALL))
+        planning.prepare(1, 0, lambda: store.connect("127.0.0.1", port, key))
+        planning.prepare(1, 0, lambda: pytest.fail("once is enough"))
+        planning._process.join(60)
+        planning.stop()
+        assert len(board.take(PREPARED_KEYS()) or ()) == len(ALL)
+        planning.stop()
+    finally:
+        process.kill()
+        process.join()
 
 
 def test_plans_of_a_later_version_are_made_for_what_was_measured(tmp_path) -> None:
-    board = Board(HashStore())
+    board = Board(Values())
     costs = Costs((1.0, 2.0), (1.0, 2.0), (0.5, 1.0), 0, 0.1, 0.2)
     problem = replace(BASE, costs=costs)
     publish(board, 1, problem, {0: plan(problem)}, str(tmp_path))
@@ -152,7 +159,7 @@ def told(board: Board, worker: Worker, step: list[tuple[Instruction, float, floa
 
 
 def test_what_instructions_take_is_told_once_and_who_waited_for_nobody_counts() -> None:
-    board, schedule = Board(HashStore()), plan(Problem(2, 1, 1)).schedule
+    board, schedule = Board(Values()), plan(Problem(2, 1, 1)).schedule
     there, back = Instruction("SEND_F", 0, 0, 0), Instruction("SEND_B", 0, 0, 0)
     one, two, meets = Worker(0, 0), Worker(1, 0), Instruction("ALL_REDUCE")
     told(board, one, [
@@ -178,7 +185,7 @@ def test_what_instructions_take_is_told_once_and_who_waited_for_nobody_counts() 
 
 
 def test_a_message_that_lay_there_tells_nothing_of_its_way() -> None:
-    board, send = Board(HashStore()), Instruction("SEND_F", 0, 0, 0)
+    board, send = Board(Values()), Instruction("SEND_F", 0, 0, 0)
     told(board, Worker(0, 0), [(send, 0.0, 0.1)])
     told(board, Worker(1, 0), [(send._replace(kind="RECV_F"), 0.5, 0.51)])
     found = measured(board, list(grid(2, 1)), plan(Problem(2, 1, 1)).schedule)
@@ -187,7 +194,7 @@ def test_a_message_that_lay_there_tells_nothing_of_its_way() -> None:
 
 
 def test_moves_are_thought_of_once_a_generation_and_made_where_they_pay(planning) -> None:
-    board = Board(HashStore())
+    board = Board(Values())
     planning.publish(board)
     epoch = Epoch(2, members(Worker(0, 0), Worker(0, 1)))
     before = plan(problem_of(frozenset({Worker(0, 0), Worker(0, 1)}))).period

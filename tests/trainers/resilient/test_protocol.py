@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from torch._C._distributed_c10d import HashStore
 
 from cedar.trainers.resilient.control import protocol
 from cedar.trainers.resilient.control.board import Board
+from cedar.trainers.resilient.control.store import Values
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,7 +30,7 @@ def test_nobody_writes_a_key_of_their_own() -> None:
 
 
 def test_names_have_the_places_that_they_say() -> None:
-    board = Board(HashStore())
+    board = Board(Values())
     board.put(protocol.LOSS(1, 2, 0), [[0, 0, 1.5]])
     assert board.take(protocol.LOSS(1, 2, 0)) == [[0, 0, 1.5]]
     assert board.take(protocol.LOSS(1, 2, 1)) is None

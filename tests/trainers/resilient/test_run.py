@@ -18,9 +18,10 @@ import torch
 
 from cedar.cli import main
 from cedar.errors import CedarError
+from cedar.trainers import command
 from cedar.trainers.common import config, links
-from cedar.trainers.common.metrics import read_lines
-from cedar.trainers.resilient import command, report
+from cedar.trainers.common.files import read_lines
+from cedar.trainers.resilient import report
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.options import Options
@@ -68,8 +69,8 @@ def file(tmp_path: Path) -> Path:
 
 def reference(path: Path, changes: list[str]) -> dict[int, str]:
     """The digest of each stage's weights after a run in one process, without schedules, groups and failures."""
+    from cedar.trainers.resilient.member import digest
     from cedar.trainers.resilient.model import AdamW, Engine
-    from cedar.trainers.resilient.states import digest
 
     options = config.load(str(path), Options, changes)
     pipeline = text_pipeline(options, 2, Workers(2))
@@ -140,7 +141,7 @@ def test_a_kill_changes_no_bit(file: Path, tmp_path: Path) -> None:
 def test_the_example_runs_with_the_defaults_of_the_command() -> None:
     """Its batch could not be cut into 2 x 4 micro-batches."""
     parser = argparse.ArgumentParser()
-    command.configure(parser)
+    command.configure(parser, "resilient")
     example = str(Path(__file__).parents[3] / "examples" / "resilient.toml")
     chosen = parser.parse_args([example])
     options = config.load(chosen.config, Options, chosen.changes)

@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 from cedar.errors import CedarError
-from cedar.trainers.common.digest import keyed
+from cedar.trainers.common.compute import keyed
 from cedar.trainers.resilient.model import AdamW, Engine, Layout, Stage, State
-from cedar.trainers.resilient.model.split import backward_input
+from cedar.trainers.resilient.model.engine import backward_input
 from tests.trainers.resilient.toy_grid import MODEL, Tokens, engine
 
 

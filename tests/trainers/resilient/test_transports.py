@@ -11,10 +11,10 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from cedar.trainers.resilient.control.board import Board
+from cedar.trainers.resilient.control.store import Values
 from cedar.trainers.resilient.executor import Lost, StrictNetwork, StrictTransport, Superseded, Transport, Waiting
-from cedar.trainers.resilient.executor.group import GroupTransport
-from cedar.trainers.resilient.executor.sockets import SocketTransport
-from cedar.trainers.resilient.executor.strict import AHEAD
+from cedar.trainers.resilient.executor.network import GroupTransport, SocketTransport
+from cedar.trainers.resilient.executor.transport import AHEAD
 from cedar.trainers.resilient.schedule import Worker
 
 ONE, TWO = Worker(0, 0), Worker(1, 0)
@@ -23,13 +23,13 @@ Make = Callable[[Worker, Waiting], Transport]
 
 @pytest.fixture(params=["strict", "sockets", "gloo"])
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    network, store = StrictNetwork(), HashStore()
+    network, store, values = StrictNetwork(), HashStore(), Values()
     made: list[Any] = []
 
     def one(me: Worker, waiting: Waiting) -> Any:
         kinds: dict[str, Callable[[], Any]] = {
             "strict": lambda: StrictTransport(network, me, waiting),
-            "sockets": lambda: SocketTransport(Board(store), "127.0.0.1", b"k" * 32, (ONE, TWO), me, waiting, 1),
+            "sockets": lambda: SocketTransport(Board(values), "127.0.0.1", b"k" * 32, (ONE, TWO), me, waiting, 1),
             "gloo": lambda: GroupTransport(store, me, waiting),
         }
         made.append(kinds[request.param]())

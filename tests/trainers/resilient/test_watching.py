@@ -10,9 +10,7 @@ import time
 import pytest
 
 from cedar.trainers.resilient.control.beats import _FIELDS as FIELDS
-from cedar.trainers.resilient.control.beats import Beats
-from cedar.trainers.resilient.control.clock import Clock
-from cedar.trainers.resilient.control.usage import Usage, usage
+from cedar.trainers.resilient.control.beats import Beats, Clock, Usage, usage
 from cedar.trainers.resilient.schedule import Instruction, Worker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are watched by /proc")

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import HashStore
 
 from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
+from cedar.trainers.resilient.control.store import Values
 from cedar.trainers.resilient.executor import Executor, Kept, Result, StrictNetwork, StrictTransport, Waiting
-from cedar.trainers.resilient.job import Job
+from cedar.trainers.resilient.member import Job, digest
 from cedar.trainers.resilient.model import AdamW, Engine, Stage, State, Transformer, token_loss
 from cedar.trainers.resilient.schedule import Instruction, Schedule, Worker, grid
-from cedar.trainers.resilient.states import digest
 from cedar.trainers.resilient.trainer import Trainer
 
 MODEL = Transformer(vocabulary=17, length=5, layers=2, width=8, heads=2, dropout=0.1)
@@ -152,7 +151,7 @@ class Crew:
 
     def run(self) -> dict[Worker, str]:
         """Until all who are alive have ended; the digests of their weights."""
-        self.board, self.fifos, self.lock = Board(HashStore()), {}, threading.Lock()  # type: ignore[var-annotated]
+        self.board, self.fifos, self.lock = Board(Values()), {}, threading.Lock()  # type: ignore[var-annotated]
         self.dead: list[Worker] = []
         self.saved = Saved(self.every, self.job.stages)
         mailbox, lost, replayed = Mailbox(self.board, 60), set(), set()  # type: ignore[var-annotated]

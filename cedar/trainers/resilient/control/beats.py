@@ -1,4 +1,4 @@
-"""What a supervisor sees of its workers without asking: numbers in memory that they share.
+"""What a supervisor sees of its workers without asking: numbers in memory that they share, and what the kernel knows.
 
 A worker writes what it does as it does it; a thread beside it writes the time. So a stopped process shows by the time,
 and an endless loop by the progress, while the time still goes on.
@@ -7,12 +7,78 @@ and an endless loop by the progress, while the time still goes on.
 from __future__ import annotations
 
 import mmap
+import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from cedar.trainers.resilient.control.usage import Usage
 from cedar.trainers.resilient.schedule import Instruction, Worker
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_USER, _SYSTEM = 11, 12  # fields of stat after the name; the first is the state
+
+
+class Usage(NamedTuple):
+    """Of a process, all its threads together.
+
+    Args:
+        runnable: a thread runs, or waits for a core.
+        seconds: of cores, since it began.
+    """
+
+    runnable: bool
+    seconds: float
+
+
+def usage(process: int) -> Usage:
+    """Of a process of this machine; one that is gone wants no core. Needs Linux."""
+    runnable, seconds = False, 0.0
+    with suppress(OSError):  # it has ended
+        fields = _stat(f"/proc/{process}/stat")
+        seconds = (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICK
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with suppress(OSError):  # that thread has ended
+                runnable = runnable or _stat(f"/proc/{process}/task/{thread}/stat")[0] == "R"
+    return Usage(runnable, seconds)
+
+
+def _stat(path: str) -> list[str]:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
+
+
+_LONGEST = 0.1
+
+
+class Clock:
+    """Seconds that were watched.
+
+    A machine that stood still, or had no core to spare for its supervisor, had none for its workers either: what the
+    watcher slept through is nobody's silence. So limits adapt to the pace of the machine.
+
+    Args:
+        longest: seconds that count of the time between two looks, at most.
+
+    Example:
+        >>> clock = Clock(0.1, iter([5.0, 5.05, 9.0]).__next__)
+        >>> round(clock.look(), 2), round(clock.look(), 2)
+        (0.05, 0.15)
+    """
+
+    def __init__(self, longest: float = _LONGEST, source: Callable[[], float] = time.monotonic) -> None:
+        self._longest, self._source = longest, source
+        self._last = source()
+        self.now = 0.0
+
+    def look(self) -> float:
+        """The time by this clock, from now on ``now``; call often."""
+        now = self._source()
+        self.now += min(now - self._last, self._longest)
+        self._last = now
+        return self.now
+
 
 _FIELDS = 10
 _BEAT, _MOVES, _STEP, _AT, _STATE, _PEER, _SLOWEST, _SINCE, _BEAT_CPU, _MOVE_CPU = range(_FIELDS)
@@ -25,9 +91,7 @@ class Seen:
     """What a worker last said.
 
     Args:
-        step: of the run.
         at: the number of the instruction in its list; -1 between lists.
-        waiting: it waits for somebody.
         peer: for whom: the replica of that worker; -1: for all.
     """
 
@@ -38,11 +102,7 @@ class Seen:
 
 
 class Beats:
-    """Shared memory: a row per worker of this machine, and the newest generation.
-
-    Args:
-        rows: how many workers.
-    """
+    """Shared memory: a row per worker of this machine, and the newest generation."""
 
     def __init__(self, rows: int) -> None:
         self._memory = mmap.mmap(-1, 8 * (1 + rows * _FIELDS))
@@ -105,10 +165,7 @@ class Beats:
         the slowest one that it has done. Nor does one that gets no core.
 
         Args:
-            row: of the worker.
-            heartbeat: seconds.
             now: by the watcher's ``Clock``.
-            using: what its process uses.
             starting: seconds that a new worker has until its first sign, and for its first step.
         """
         base, numbers = 1 + row * _FIELDS, self.numbers

@@ -1,4 +1,4 @@
-"""What workers and supervisors tell each other: a few keys in a store that lives in a process of its own."""
+"""What workers and supervisors tell each other: a few keys in the run's store."""
 
 from __future__ import annotations
 
@@ -15,15 +15,10 @@ T = TypeVar("T")
 
 
 class Store(Protocol):
-    """The part of torch's stores that is used."""
+    """Where values are: those of ``control.store``, here or behind a connection."""
 
-    def set(self, key: str, value: str, /) -> None: ...
-    def get(self, key: str, /) -> bytes: ...
-    def add(self, key: str, amount: int, /) -> int: ...
-    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
-    def check(self, keys: list[str], /) -> bool: ...
-    def compare_set(self, key: str, expected: str, wanted: str, /) -> bytes: ...
-    def delete_key(self, key: str, /) -> bool: ...
+    def ask(self, what: str, *arguments: Any) -> Any:
+        """Do what the method ``what`` of ``Values`` does."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +27,6 @@ class Epoch:
 
     Args:
         number: counts from 1.
-        members: who is alive.
         joins: those of them that get their state from a peer.
         restore: None: go on; a checkpoint's path: everybody loads it; empty: everybody begins anew.
         lost: stages that have lost all their workers: only they restore, and do the steps since then again with what
@@ -59,60 +53,50 @@ class Epoch:
 
 
 class Board:
-    """Keys in a store.
-
-    Args:
-        store: any of torch's.
-    """
+    """Keys in a store."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    # ---- generations -------------------------------------------------------------------------------------------------
-
     def generation(self) -> int:
         """The newest; 0 before the first."""
-        return int(self.store.add(keys.GENERATION(), 0))
+        return self.count(keys.GENERATION(), 0)
 
     def begin(self, epoch: Epoch) -> None:
         """Begin a generation; only the lead does."""
-        self.store.set(keys.EPOCH(epoch.number), json.dumps(asdict(epoch)))
-        self.store.add(keys.GENERATION(), 1)
+        self.put(keys.EPOCH(epoch.number), asdict(epoch))
+        self.count(keys.GENERATION())
 
     def epoch(self, number: int) -> Epoch:
-        plain = json.loads(self.store.get(keys.EPOCH(number)))
-        plain["members"] = tuple(Worker(*worker) for worker in plain["members"])
-        plain["joins"] = tuple(Worker(*worker) for worker in plain["joins"])
-        plain["leaves"] = tuple(Worker(*worker) for worker in plain["leaves"])
-        plain["lost"] = tuple(plain["lost"])
-        return Epoch(**plain)
-
-    # ---- values by name ----------------------------------------------------------------------------------------------
+        plain = self.take(keys.EPOCH(number))
+        assert plain is not None, "a generation is told of before it begins"
+        workers = {name: tuple(Worker(*worker) for worker in plain[name]) for name in ("members", "joins", "leaves")}
+        return Epoch(**plain | workers | {"lost": tuple(plain["lost"])})
 
     def put(self, key: Key[T], value: T) -> None:
-        self.store.set(key, json.dumps(value))
+        self.store.ask("put", key, json.dumps(value))
 
     def take(self, key: Key[T]) -> T | None:
         """None while it is not there."""
-        return json.loads(self.store.get(key)) if self.store.check([key]) else None
+        found = self.take_all([key])
+        return None if found is None else found[0]
 
     def take_all(self, wanted: Sequence[Key[T]]) -> list[T] | None:
-        """All of these, in two questions however many they are; None while one is not there."""
-        names: list[str] = list(wanted)
-        return [json.loads(value) for value in self.store.multi_get(names)] if self.store.check(names) else None
+        """All of these, in one question; None while one is not there."""
+        found = self.store.ask("take", list(wanted))
+        return None if found is None else [json.loads(text) for text in found]
 
     def first(self, key: Key[T], value: T) -> T:
         """Write unless there is something: the first writer wins; what is there then."""
-        found: T = json.loads(self.store.compare_set(key, "", json.dumps(value)))
+        found: T = json.loads(self.store.ask("first", key, json.dumps(value)))
         return found
 
     def count(self, key: Key[int], more: int = 1) -> int:
-        return int(self.store.add(key, more))
+        return int(self.store.ask("count", key, more))
 
     def forget(self, *gone: str) -> None:
         """Nobody asks for these any more: a store keeps what it is told for as long as a run takes."""
-        for key in gone:
-            self.store.delete_key(key)
+        self.store.ask("forget", list(gone))
 
     # ---- a mailbox of the lead ---------------------------------------------------------------------------------------
 
@@ -128,7 +112,6 @@ class Mailbox:
     A worker that is killed right before it writes leaves a number without a report. Those after it do not wait for it.
 
     Args:
-        board: shared by all.
         patience: seconds after which nothing comes any more under such a number.
     """
 

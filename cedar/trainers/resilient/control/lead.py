@@ -40,9 +40,6 @@ class Lead:
     """Decides.
 
     Args:
-        board: shared by all.
-        stages: of the grid.
-        replicas: of each stage.
         machines: supervisors to wait for at the start.
         latest: the newest checkpoint's path; empty where there is none.
         begin_at: what everybody loads at the start; empty: nothing.

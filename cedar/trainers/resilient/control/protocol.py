@@ -1,7 +1,7 @@
 """The wire protocol: every name under which workers, supervisors and the lead tell each other something.
 
 Values are JSON in the run's store. A name has places, which are filled in where it is used: ``DONE(line, step)``.
-*Counters* only grow, by the store's ``add``; *decisions* are written once, and the first writer is right.
+*Counters* only grow, by the store's ``count``; *decisions* are written once, and the first writer is right.
 docs/protocol.md tells who writes what, and when.
 """
 
@@ -22,10 +22,6 @@ class Key(str, Generic[T]):
 @dataclass(frozen=True)
 class Name(Generic[T]):
     """A kind of value.
-
-    Args:
-        pattern: of its keys.
-        about: what the value is.
 
     Example:
         >>> DONE(1, 40)

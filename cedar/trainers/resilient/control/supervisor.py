@@ -12,10 +12,8 @@ from multiprocessing import connection
 from typing import Any
 
 from cedar.trainers.resilient.control import protocol as keys
-from cedar.trainers.resilient.control.beats import Beats
+from cedar.trainers.resilient.control.beats import Beats, Clock, usage
 from cedar.trainers.resilient.control.board import Board
-from cedar.trainers.resilient.control.clock import Clock
-from cedar.trainers.resilient.control.usage import usage
 from cedar.trainers.resilient.schedule import Worker
 
 LOOK = 0.01  # seconds between two looks
@@ -27,8 +25,6 @@ class Supervisor:
 
     Args:
         name: of the machine; another at each start.
-        board: shared by all.
-        rows: places in the grid.
         heartbeat: seconds after which a worker without sign or progress counts as hung.
         work: what a worker's process does, given its place, how often this place was started here before, its row of
             the beats, and the beats.

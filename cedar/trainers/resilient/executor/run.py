@@ -1,20 +1,116 @@
-"""One worker's lists, carried out instruction by instruction."""
+"""One worker's lists, carried out instruction by instruction; what it has done of a step, and sums of gradients."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 
-from cedar.trainers.resilient.executor.kept import Kept, Key
-from cedar.trainers.resilient.executor.reduction import Reduction, Row, reduce
+from cedar.trainers.common.group import cut
 from cedar.trainers.resilient.executor.transport import Lost, Transport
 from cedar.trainers.resilient.model import Engine, Signature
 from cedar.trainers.resilient.schedule import COMPUTING, RECEIVING, Instruction, Schedule, Worker
+
+Key = tuple[int, int]
+
+
+@dataclass
+class Kept:
+    """The micro-batches of one step that this worker has finished.
+
+    Args:
+        outputs: what F gave, by micro-batch.
+        gradients: what B_INPUT gave; None at the first stage.
+        rows: what B_WEIGHT gave; with ``fast`` reduction a row is in ``total`` instead.
+    """
+
+    step: int
+    outputs: dict[Key, torch.Tensor] = field(default_factory=dict)
+    gradients: dict[Key, torch.Tensor | None] = field(default_factory=dict)
+    rows: dict[Key, torch.Tensor] = field(default_factory=dict)
+    losses: dict[Key, float] = field(default_factory=dict)
+    summed: set[Key] = field(default_factory=set)
+    total: torch.Tensor | None = None
+
+    @property
+    def done(self) -> set[Key]:
+        """Micro-batches of which nothing is left to compute."""
+        return set(self.rows) | self.summed
+
+    @property
+    def nbytes(self) -> int:
+        """Of boundary messages that are kept."""
+        return sum(t.nbytes for t in (*self.outputs.values(), *self.gradients.values()) if t is not None)
+
+    def narrow(self, mine: set[Key], *, logs: bool) -> None:
+        """Forget what is not finished, and what others work now.
+
+        Args:
+            mine: the micro-batches that the new plan gives to this worker.
+            logs: finished work is kept; else everything is forgotten.
+        """
+        if not logs or not self.summed <= mine:
+            self.summed, self.total = set(), None
+        if not logs:
+            self.rows.clear()
+        self.rows = {key: row for key, row in self.rows.items() if key in mine}
+        done = self.done
+        self.outputs = {key: found for key, found in self.outputs.items() if key in done}
+        self.gradients = {key: found for key, found in self.gradients.items() if key in done}
+        self.losses = {key: found for key, found in self.losses.items() if key in done}
+
+
+Reduction: TypeAlias = Literal["exact", "fast"]
+Row: TypeAlias = tuple[int, int, int]  # replica, micro-batch, stage
+
+
+def reduce(
+    transport: Transport, me: Worker, group: Sequence[Worker], rows: Mapping[Row, torch.Tensor],
+    owners: Mapping[Row, Worker], like: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    """The sum of the rows of all workers in the order of their keys, the same bits whoever has which row.
+
+    Args:
+        group: all who meet, in the same order everywhere.
+        rows: this worker's, ``[size]`` each.
+        like: of the size, the dtype and the device of a row.
+
+    Returns:
+        ``[size]``.
+    """
+    keys, size = sorted(owners), len(like)
+    parts = cut(size, len(group))
+    held = {worker: [key for key in keys if owners[key] == worker] for worker in group}
+    here = parts[group.index(me)]
+    for other in group:
+        if other != me and held[other]:
+            transport.expect(other, (len(held[other]), here.stop - here.start), like.dtype)
+    mine = torch.stack([rows[key] for key in held[me]]) if held[me] else like.new_empty(0, size)
+    for other, part in zip(group, parts, strict=True):
+        if other != me and held[me]:
+            transport.send(other, mine[:, part.start : part.stop].contiguous())
+    slices: dict[Row, torch.Tensor] = dict(zip(held[me], mine[:, here.start : here.stop], strict=True))
+    for other in group:
+        if other != me and held[other]:
+            slices.update(zip(held[other], transport.receive(other), strict=True))
+    total = like.new_zeros(here.stop - here.start)
+    for key in keys:
+        total += slices[key]
+    return _exchange(transport, me, group, total, parts)
+
+
+def _exchange(
+    transport: Transport, me: Worker, group: Sequence[Worker], mine: torch.Tensor, parts: Sequence[range]
+) -> torch.Tensor:
+    for other, part in zip(group, parts, strict=True):
+        if other != me:
+            transport.expect(other, (len(part),), mine.dtype)
+            transport.send(other, mine)
+    return torch.cat([mine if other == me else transport.receive(other) for other in group])
 
 
 class Data(Protocol):
@@ -61,8 +157,6 @@ class Executor:
     """Carries out lists on an engine and a transport.
 
     Args:
-        me: this worker.
-        engine: computes.
         transport: to the others of this generation.
         data: for the first and the last stage.
         reduction: ``exact``: gradients are added in the order (replica, micro-batch), the same bits whoever worked
@@ -187,7 +281,6 @@ class Executor:
 
         Args:
             schedule: says who has which rows.
-            kept: this worker's.
             logged: the sum of the part that another stage shares, where it is known.
         """
         stage, last = self.me.stage, schedule.stages - 1

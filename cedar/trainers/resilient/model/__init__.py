@@ -1,9 +1,8 @@
 """Stages whose backward comes in two parts, their weights and optimizer."""
 
 from cedar.trainers.resilient.model.engine import Engine, Key, Loss, Signature
-from cedar.trainers.resilient.model.layout import Layout
 from cedar.trainers.resilient.model.stage import Stage, Transformer, token_loss
-from cedar.trainers.resilient.model.state import AdamW, Optimizer, State
+from cedar.trainers.resilient.model.state import AdamW, Layout, Optimizer, State
 
 __all__ = [
     "AdamW", "Engine", "Key", "Layout", "Loss", "Optimizer", "Signature", "Stage", "State", "Transformer", "token_loss",

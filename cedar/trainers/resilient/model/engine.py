@@ -2,18 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from cedar.errors import CedarError
-from cedar.trainers.common.digest import keyed
-from cedar.trainers.resilient.model.layout import Layout
-from cedar.trainers.resilient.model.split import Found, backward_input
-from cedar.trainers.resilient.model.state import State
+from cedar.trainers.common.compute import keyed
+from cedar.trainers.resilient.model.state import Layout, State
+
+Found = list[tuple[int, torch.Tensor]]  # a weight's number, its gradient
+
+
+@dataclass(eq=False)
+class _Cut:
+    """Weights whose paths leave at the same nodes."""
+
+    weights: dict[int, Any]
+    nodes: set[Any]
+    arrived: dict[Any, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
+
+    def keep(self, node: Any) -> Callable[[Any], None]:
+        def hook(gradients: tuple[torch.Tensor | None, ...]) -> None:
+            self.arrived[node] = gradients
+
+        return hook
+
+
+def backward_input(
+    output: torch.Tensor, gradient: torch.Tensor | None, x: torch.Tensor, weights: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Callable[[], Found]]:
+    """The gradient of ``x``, and what works out the gradients of the weights that ``output`` depends on.
+
+    Args:
+        gradient: of it; None where it is a loss.
+        x: the module's input, a leaf that wants a gradient.
+
+    Example:
+        >>> layer, x = torch.nn.Linear(2, 1, bias=False), torch.ones(1, 2, requires_grad=True)
+        >>> _, later = backward_input(layer(x).sum(), None, x, [layer.weight])
+        >>> later()
+        [(0, tensor([[1., 1.]]))]
+    """
+    cuts = _cuts(output.grad_fn, get_gradient_edge(x).node, [get_gradient_edge(weight).node for weight in weights])
+    hooks = [node.register_prehook(cut.keep(node)) for cut in cuts for node in cut.nodes]
+    try:
+        (found,) = torch.autograd.grad(output, x, gradient, retain_graph=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found, lambda: [one for cut in cuts for one in _of_weights(cut)]
+
+
+def _of_weights(cut: _Cut) -> Found:
+    there = [
+        (GradientEdge(node, at), gradient)
+        for node, gradients in cut.arrived.items()
+        for at, gradient in enumerate(gradients)
+        if gradient is not None
+    ]
+    hooks = []
+    if len(cut.nodes) > 1:  # one may lie behind another: what arrived there before is all that arrives
+        hooks = [node.register_prehook(lambda _, known=known: known) for node, known in cut.arrived.items()]
+    try:
+        found = torch.autograd.grad(
+            [edge for edge, _ in there], [GradientEdge(node, 0) for node in cut.weights.values()],
+            [gradient for _, gradient in there],
+        )  # fmt: skip
+    finally:
+        for hook in hooks:
+            hook.remove()
+        cut.arrived.clear()
+    return list(zip(cut.weights, found, strict=True))
+
+
+def _cuts(output: Any, x: Any, weights: Sequence[Any]) -> list[_Cut]:
+    above: dict[Any, list[Any]] = defaultdict(list)
+    waiting, seen = [output], {output}
+    while waiting:
+        node = waiting.pop()
+        for below, _ in node.next_functions:
+            if below is not None:
+                above[below].append(node)
+                if below not in seen:
+                    seen.add(below)
+                    waiting.append(below)
+    of_input = _reached(x, above, set())[0]
+    found: list[_Cut] = []
+    for number, weight in enumerate(weights):
+        if weight not in seen:
+            continue  # the output does not depend on it
+        cut = _Cut({number: weight}, _reached(weight, above, of_input)[1])
+        for other in [other for other in found if other.nodes & cut.nodes]:
+            found.remove(other)
+            cut = _Cut(other.weights | cut.weights, other.nodes | cut.nodes)
+        found.append(cut)
+    return found
+
+
+def _reached(start: Any, above: dict[Any, list[Any]], until: set[Any]) -> tuple[set[Any], set[Any]]:
+    """The nodes that are reached upwards, and those of ``until`` at which the way ends."""
+    inside, ends, waiting = {start}, set(), [start]
+    while waiting:
+        for node in above.get(waiting.pop(), ()):
+            if node in until:
+                ends.add(node)
+            elif node not in inside:
+                inside.add(node)
+                waiting.append(node)
+    return inside, ends
+
 
 Key = tuple[int, int]
 Loss = Callable[[torch.Tensor, Any], torch.Tensor]
@@ -40,15 +143,11 @@ class Engine:
 
     Args:
         module: from a tensor to a tensor; its weights are replaced by those of a state.
-        stage: its number.
-        stages: how many there are.
         loss: of the last stage's output and the targets: a mean over the rows of a micro-batch.
         tied: a parameter that the first and the last stage share, by its name in both.
         prefix: of the names of its parameters, so that no two stages have one name.
-        seed: of what it draws.
         share: what a micro-batch's loss is multiplied with: 1 / (replicas * micro-batches).
         dtype: of weights and activations; None: as they are.
-        device: of both.
 
     Raises:
         CedarError: ``tied`` names no parameter.
@@ -109,10 +208,8 @@ class Engine:
         """F: activations for the next stage, or the scaled loss, ``[]``, at the last.
 
         Args:
-            step: of the run.
             key: replica and number of the micro-batch.
             x: what the data give at the first stage, else activations.
-            targets: at the last stage.
 
         Raises:
             CedarError: the stage gives no tensor of floats, or changes a buffer: then it matters who works what.

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cedar.trainers.common.attention import Attention
-from cedar.trainers.common.digest import generator, keyed
+from cedar.trainers.common.compute import Attention, generator, keyed
 
 
 @dataclass(frozen=True)
@@ -17,11 +16,7 @@ class Transformer:
     """The whole model.
 
     Args:
-        vocabulary: tokens there are.
-        length: tokens of a row.
-        layers: blocks.
         width: of a token inside the model.
-        heads: of attention.
         dropout: share of values that a block's two outputs lose while training.
         tied: the last stage uses the embeddings of the first.
     """
@@ -40,12 +35,6 @@ class Stage(nn.Module):
 
     Parameters are named as in the whole model, and begin as their names and the seed tell: a model is the same however
     it is cut.
-
-    Args:
-        model: the whole.
-        stage: which.
-        stages: of how many.
-        seed: of the weights.
     """
 
     def __init__(self, model: Transformer, stage: int, stages: int, seed: int = 0) -> None:

@@ -1,8 +1,8 @@
 """Plans for 0, 1, .. failures, made before they happen; and how to get to them by moving a stage's state.
 
 Workers of a stage hold the same weights, so only the number of the dead of each stage matters, and of all ways to
-spread so many over the stages one is best: the *normal* one. Its plan is made ahead, with more effort than a failure
-has time for. When workers die in another way, the step goes on under ``plan`` for those who are dead; at a later
+spread so many over the stages one is best: the *normal* one. Its plan is made ahead, with more time than a failure
+has. When workers die in another way, the step goes on under ``plan`` for those who are dead; at a later
 boundary, live workers may take roles of other stages, by copying a peer's state, until the spread is the normal one.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from cedar.trainers.resilient.planner.heuristic import Plan, plan
 from cedar.trainers.resilient.planner.problem import Problem
+from cedar.trainers.resilient.planner.search import Plan, plan
 from cedar.trainers.resilient.schedule import Schedule, ScheduleError, Worker, from_plain, timeline, to_plain, validate
 
 
@@ -73,18 +73,17 @@ def _cost(problem: Problem, stage: int, dead: int) -> float:
     return sum(problem.costs.stage(stage)) * (problem.micro_batches + extra)
 
 
-def ahead(problem: Problem, failures: int, effort: int = 200) -> dict[int, Plan]:
+def ahead(problem: Problem, failures: int) -> dict[int, Plan]:
     """The plans for 0 to ``failures`` dead workers in their normal spread.
 
     Args:
         problem: its ``dead`` are left out of account.
         failures: the most that is planned for.
-        effort: of the local search, for each plan.
 
     Raises:
         ScheduleError: see ``normal``.
     """
-    return {count: plan(replace(problem, dead=normal(problem, count)), effort) for count in range(failures + 1)}
+    return {count: plan(replace(problem, dead=normal(problem, count)), thorough=True) for count in range(failures + 1)}
 
 
 def keep(plans: Mapping[int, Plan], problem: Problem, folder: str) -> None:

@@ -11,20 +11,18 @@ from itertools import pairwise
 from typing import Any
 
 from cedar.trainers.resilient.planner.graph import Graph, Order, measure
-from cedar.trainers.resilient.planner.heuristic import Plan, proven, search
-from cedar.trainers.resilient.planner.improve import improve
 from cedar.trainers.resilient.planner.problem import Problem
+from cedar.trainers.resilient.planner.search import Plan, proven, search
 from cedar.trainers.resilient.schedule import ScheduleError
 
 
-def exact(problem: Problem, seconds: float = 60, workers: int | None = None, effort: int = 200) -> Plan:
+def exact(problem: Problem, seconds: float = 60, workers: int | None = None) -> Plan:
     """The schedule of the shortest period for the routes of the problem, or the best one that was found in time.
 
     Args:
         problem: its costs must be whole numbers.
         seconds: when to stop; the plan then says what was found, and the bound that was proven.
         workers: threads of the solver; by default one for each core.
-        effort: of the heuristic, whose order the solver begins with.
 
     Raises:
         ScheduleError: OR-tools is not installed, or a cost is no whole number.
@@ -34,7 +32,7 @@ def exact(problem: Problem, seconds: float = 60, workers: int | None = None, eff
     except ImportError as error:
         raise ScheduleError("exact plans need OR-tools", fix="pip install 'cedar-data[schedules]'") from error
     graph = Graph.of(problem)
-    order = improve(graph, search(graph)[0], effort, problem.bound)
+    order = search(graph)[0]
     model, starts = _model(cp_model, graph, order)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds

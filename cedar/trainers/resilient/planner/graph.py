@@ -1,4 +1,4 @@
-"""A problem as arrays of whole numbers, for searches that try many orders; and how long a step takes in an order.
+"""A problem as arrays of whole numbers, for searches; how long a step takes in an order; lists.
 
 A *cell* is a micro-batch at a stage, ``stage * size + replica * micro_batches + number``; a *node* is one of its three
 tasks, ``3 * cell + 0, 1, 2`` for F, B_INPUT and B_WEIGHT. A fused backward is node 1, and there is no node 2.
@@ -6,12 +6,73 @@ tasks, ``3 * cell + 0, 1, 2`` for F, B_INPUT and B_WEIGHT. A fused backward is n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from cedar.trainers.resilient.planner.emit import Orders, Task
 from cedar.trainers.resilient.planner.problem import Problem
-from cedar.trainers.resilient.schedule import Kind, Worker
+from cedar.trainers.resilient.schedule import Instruction, Kind, Schedule, Worker
+
+Task: TypeAlias = tuple[Kind, int]  # what, and of which micro-batch: replica * micro_batches + number
+Orders: TypeAlias = Mapping[Worker, Sequence[Task]]
+
+
+def emit(problem: Problem, orders: Orders, caps: tuple[int | None, ...] | None = None) -> Schedule:
+    """A schedule that computes in these orders.
+
+    A message is sent as soon as it is computed. It is received right before it is needed, and so is, before it, what
+    the same worker has sent earlier: receives are in the order of sends.
+
+    Args:
+        problem: whose routes the orders follow.
+        orders: of each live worker, every task of its micro-batches once.
+        caps: what the schedule promises of memory; by default the problem's.
+    """
+    stages, per = problem.stages, problem.micro_batches
+    routes = problem.routes
+    sent: dict[tuple[Worker, Worker], list[int]] = {}
+    for worker, tasks in orders.items():
+        stage = worker.stage
+        for kind, index in tasks:
+            if kind == "F" and stage + 1 < stages:
+                sent.setdefault((worker, Worker(stage + 1, routes[stage + 1][index])), []).append(index)
+            elif kind in {"B", "B_INPUT"} and stage:
+                sent.setdefault((worker, Worker(stage - 1, routes[stage - 1][index])), []).append(index)
+    taken = dict.fromkeys(sent, 0)
+    work = {}
+    for worker, tasks in orders.items():
+        stage, replica = worker
+        steps: list[Instruction] = []
+        received: set[int] = set()  # micro-batch, or -1 - micro-batch for gradients
+        for kind, index in tasks:
+            home, number = divmod(index, per)
+            forward = kind == "F"
+            source = -1 if kind == "B_WEIGHT" else stage - 1 if forward else stage + 1
+            if 0 <= source < stages and (index if forward else -1 - index) not in received:
+                peer = routes[source][index]
+                channel = (Worker(source, peer), worker)
+                messages, at = sent[channel], taken[channel]
+                what: Kind = "RECV_F" if forward else "RECV_B"
+                while True:
+                    got = messages[at]
+                    at += 1
+                    steps.append(Instruction(what, *divmod(got, per), peer))
+                    received.add(got if forward else -1 - got)
+                    if got == index:
+                        break
+                taken[channel] = at
+            steps.append(Instruction(kind, home, number))
+            if forward and stage + 1 < stages:
+                steps.append(Instruction("SEND_F", home, number, routes[stage + 1][index]))
+            elif kind != "B_WEIGHT" and not forward and stage:
+                steps.append(Instruction("SEND_B", home, number, routes[stage - 1][index]))
+        steps += (Instruction("ALL_REDUCE"), Instruction("STEP"))
+        work[Worker(stage, replica)] = tuple(steps)
+    return Schedule(
+        problem.stages, problem.replicas, per, work, problem.dead, problem.mode,
+        problem.caps if caps is None else caps, tied=problem.tied,
+    )  # fmt: skip
+
 
 Order = list[list[int]]  # for each live worker, its nodes
 _ROUNDS = 12
@@ -22,11 +83,9 @@ class Graph:
     """The arrays of a problem.
 
     Args:
-        problem: what is planned.
         fused: B_INPUT and B_WEIGHT are one task.
         size: how many micro-batches all pipelines have.
         workers: the live ones; elsewhere they go by their number here.
-        stage: of each worker.
         caps: of each worker, how many activations it may keep.
         costs: of each stage, of F, B_INPUT and B_WEIGHT.
         owner: of each cell, its worker.
@@ -87,20 +146,6 @@ class Graph:
 
         return {worker: [told(node) for node in nodes] for worker, nodes in zip(self.workers, order, strict=True)}
 
-    def fits(self, order: Order) -> bool:
-        """Whether no worker keeps more than its cap."""
-        ends = 1 if self.fused else 2
-        for nodes, cap in zip(order, self.caps, strict=True):
-            live = 0
-            for node in nodes:
-                if node % 3 == 0:
-                    live += 1
-                    if live > cap:
-                        return False
-                elif node % 3 == ends:
-                    live -= 1
-        return True
-
 
 def _groups(problem: Problem) -> list[list[int]]:
     """Stages whose optimizers wait for each other."""
@@ -118,18 +163,14 @@ class Times:
 
     Args:
         period: of a step, when many follow each other.
-        makespan: of the first step.
         spread: the stages' times from the first F to the last B_WEIGHT, summed: less is better where periods are equal.
-        starts, ends: of each node, in the last step that was looked at.
-        opens: when each stage could begin that step.
+        starts: of each node, in the last step that was looked at.
     """
 
     period: float
     makespan: float
     spread: float
     starts: dict[int, float]
-    ends: dict[int, float]
-    opens: list[float]
 
 
 def sorted_nodes(graph: Graph, order: Order) -> list[tuple[int, int, int]] | None:
@@ -207,7 +248,7 @@ def measure(graph: Graph, order: Order, rounds: int = _ROUNDS) -> Times | None:
         stage = stage_of[worker]
         firsts[stage] = min(firsts[stage], starts[node])
     spread = sum(end - first for end, first in zip(opens, firsts, strict=True))
-    return Times(period, max(history[0]), spread, starts, ends, before)
+    return Times(period, max(history[0]), spread, starts)
 
 
 def _mean(history: list[list[float]]) -> float:

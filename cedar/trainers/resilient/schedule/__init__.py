@@ -48,7 +48,6 @@ Example:
     True
 """
 
-from cedar.trainers.resilient.schedule.files import from_plain, load, save, to_plain
 from cedar.trainers.resilient.schedule.language import (
     CLOSING,
     COMPUTING,
@@ -62,40 +61,20 @@ from cedar.trainers.resilient.schedule.language import (
     Schedule,
     ScheduleError,
     Worker,
+    from_plain,
     grid,
+    load,
     pairs,
+    save,
     serve,
+    to_plain,
 )
 from cedar.trainers.resilient.schedule.pictures import chart, gantt
 from cedar.trainers.resilient.schedule.timeline import Costs, Span, Timeline, timeline
 from cedar.trainers.resilient.schedule.validator import Facts, validate
 
 __all__ = [
-    "CLOSING",
-    "COMPUTING",
-    "KINDS",
-    "MODES",
-    "RECEIVING",
-    "SENDING",
-    "Costs",
-    "Facts",
-    "Instruction",
-    "Kind",
-    "Mode",
-    "Schedule",
-    "ScheduleError",
-    "Span",
-    "Timeline",
-    "Worker",
-    "chart",
-    "from_plain",
-    "gantt",
-    "grid",
-    "load",
-    "pairs",
-    "save",
-    "serve",
-    "timeline",
-    "to_plain",
-    "validate",
-]
+    "CLOSING", "COMPUTING", "KINDS", "MODES", "RECEIVING", "SENDING", "Costs", "Facts", "Instruction", "Kind", "Mode",
+    "Schedule", "ScheduleError", "Span", "Timeline", "Worker", "chart", "from_plain", "gantt", "grid", "load", "pairs",
+    "save", "serve", "timeline", "to_plain", "validate",
+]  # fmt: skip

@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from cedar.trainers.resilient.schedule.flow import group_of, group_sizes
 from cedar.trainers.resilient.schedule.language import Instruction, Schedule, ScheduleError, Worker
 
 Cost: TypeAlias = float | tuple[float, ...]
@@ -76,6 +75,13 @@ class Costs:
             "F": forward, "B_INPUT": backward_input, "B_WEIGHT": backward_weight,
             "B": backward_input + backward_weight, "ALL_REDUCE": self.reduce, "STEP": self.step,
         }.get(step.kind, 0)  # fmt: skip
+
+
+def group_of(schedule: Schedule, stage: int, kind: str) -> tuple[str, int]:
+    """Who waits for whom: at ALL_REDUCE the stage, tied stages as one; at STEP of a sync schedule everybody."""
+    if kind == "STEP":
+        return ("STEP", -1)
+    return (kind, 0 if schedule.tied and stage == schedule.stages - 1 else stage)
 
 
 class Span(NamedTuple):
@@ -177,17 +183,23 @@ class _Run:
         self.met: dict[Hashable, list[tuple[Worker, float]]] = defaultdict(list)
         self.start: dict[Worker, float] = {}
         self.runnable = deque(schedule.work)
-        self.sizes = group_sizes(schedule)
+        self.sizes: dict[tuple[str, int], int] = defaultdict(int)  # how many workers meet
+        for worker in schedule.work:
+            if worker.stage not in schedule.serving:
+                self.sizes[group_of(schedule, worker.stage, "ALL_REDUCE")] += 1
+                self.sizes[group_of(schedule, worker.stage, "STEP")] += 1
 
     def all(self) -> None:
         at = dict.fromkeys(self.schedule.work, 0)
         while self.runnable:
             worker = self.runnable.popleft()
             at[worker] = self.go_on(worker, at[worker])
-        for worker, closed in self.closed.items():
-            if len(closed) < self.iterations:
-                step = self.schedule.work[worker][at[worker] % len(self.schedule.work[worker])]
-                raise ScheduleError(f"{worker} waits for ever at {step}", fix="validate() says more")
+        stuck = [worker for worker, closed in self.closed.items() if len(closed) < self.iterations]
+        if stuck:
+            work = self.schedule.work
+            told = ", ".join(f"{w} at {work[w][at[w]]} (instruction {at[w]})" for w in stuck[:4])
+            more = f" and {len(stuck) - 4} more" if len(stuck) > 4 else ""
+            raise ScheduleError(f"the schedule is wrong: {told}{more} wait for ever", fix="make it with the planner")
 
     def go_on(self, worker: Worker, at: int) -> int:
         """Carry out what can be; the position where the worker waits, or its end."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from cedar.trainers.resilient.schedule.flow import Channels, channels_of, check_progress
 from cedar.trainers.resilient.schedule.language import (
     KINDS,
     MODES,
@@ -15,6 +16,42 @@ from cedar.trainers.resilient.schedule.language import (
     Worker,
     grid,
 )
+from cedar.trainers.resilient.schedule.timeline import timeline
+
+Channels: TypeAlias = dict[tuple[Worker, Worker], tuple[tuple[int, int], ...]]
+
+
+def channels_of(schedule: Schedule) -> Channels:
+    """For each ordered pair of workers the (replica, micro-batch) of its messages, in order.
+
+    An ordered pair of workers carries activations or gradients, never both: the one goes up a stage, the other down.
+
+    Raises:
+        ScheduleError: the receiver's order is not the sender's.
+    """
+    sent: dict[tuple[Worker, Worker], list[tuple[int, int]]] = defaultdict(list)
+    received: dict[tuple[Worker, Worker], list[tuple[int, int]]] = defaultdict(list)
+    for worker, instructions in schedule.work.items():
+        for step in instructions:
+            start = step.kind[:4]
+            if start == "SEND":
+                sent[worker, step.other(worker)].append(step[1:3])
+            elif start == "RECV":
+                received[step.other(worker), worker].append(step[1:3])
+    for pair in sent.keys() | received.keys():
+        gone, come = sent.get(pair, []), received.get(pair, [])
+        if gone != come:
+            at = next(
+                (i for i, (a, b) in enumerate(zip(gone, come, strict=False)) if a != b), min(len(gone), len(come))
+            )
+            names = [f"{m[at][0]}.{m[at][1]}" if at < len(m) else "nothing" for m in (gone, come)]
+            raise ScheduleError(
+                f"the schedule is wrong: message {at} from {pair[0]} to {pair[1]} is sent as {names[0]}"
+                f" and received as {names[1]}",
+                fix="make it with the planner",
+            )
+    return {pair: tuple(messages) for pair, messages in sorted(sent.items())}
+
 
 _BIT: dict[Kind, int] = {
     "RECV_F": 1, "F": 2, "SEND_F": 4, "RECV_B": 8, "B_INPUT": 16, "SEND_B": 32, "B_WEIGHT": 64, "B": 16 | 64,
@@ -65,7 +102,7 @@ def validate(schedule: Schedule) -> Facts:
             replica, micro_batch = divmod(missing, schedule.micro_batches)
             raise _wrong(f"micro-batch {replica}.{micro_batch} is not worked at stage {stage}")
     channels = channels_of(schedule)
-    check_progress(schedule)
+    timeline(schedule)
     return Facts(live, held, channels)
 
 

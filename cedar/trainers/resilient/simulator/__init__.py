@@ -6,42 +6,30 @@ Everything that comes out of here is *simulated*: say so beside every figure.
 """
 
 from cedar.trainers.resilient.simulator.calibration import Durations, error, predict
-from cedar.trainers.resilient.simulator.replay import Outcome, Phase, phases, replay
-from cedar.trainers.resilient.simulator.systems import (
+from cedar.trainers.resilient.simulator.replay import (
     REDUNDANCY,
     SYSTEMS,
+    Event,
+    Outcome,
+    Phase,
+    Trace,
     bamboo_time,
     drop_replica_time,
     fault_free_time,
     one_f_one_b_time,
     oobleck_time,
+    phases,
+    random_dead,
+    random_trace,
+    read_trace,
+    replay,
     resilient_time,
     throughput_bound,
     zero_bubble_time,
 )
-from cedar.trainers.resilient.simulator.traces import Event, Trace, random_dead, random_trace, read_trace
 
 __all__ = [
-    "REDUNDANCY",
-    "SYSTEMS",
-    "Durations",
-    "Event",
-    "Outcome",
-    "Phase",
-    "Trace",
-    "bamboo_time",
-    "drop_replica_time",
-    "error",
-    "fault_free_time",
-    "one_f_one_b_time",
-    "oobleck_time",
-    "phases",
-    "predict",
-    "random_dead",
-    "random_trace",
-    "read_trace",
-    "replay",
-    "resilient_time",
-    "throughput_bound",
-    "zero_bubble_time",
-]
+    "REDUNDANCY", "SYSTEMS", "Durations", "Event", "Outcome", "Phase", "Trace", "bamboo_time", "drop_replica_time",
+    "error", "fault_free_time", "one_f_one_b_time", "oobleck_time", "phases", "predict", "random_dead", "random_trace",
+    "read_trace", "replay", "resilient_time", "throughput_bound", "zero_bubble_time",
+]  # fmt: skip

@@ -1,17 +1,252 @@
-"""Replay a trace: who is dead when, how long a step takes then, how much work is done in the end."""
+"""How long a step takes under failures, and what that makes of hours in which machines come and go.
+
+Every system works the same global batch, ``replicas`` x ``micro_batches``. The others are idealised: the batch is split
+among their pipelines as suits them best, and they pay nothing for reconfiguration. Their times are those of 1F1B,
+(micro_batches + stages - 1) slots for each pipeline, as published; so is their activation memory, that of 1F1B.
+"""
 
 from __future__ import annotations
 
+import csv
 import math
+import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
-from cedar.trainers.resilient.planner import Problem
-from cedar.trainers.resilient.schedule import Worker, grid
-from cedar.trainers.resilient.simulator.systems import SYSTEMS
-from cedar.trainers.resilient.simulator.traces import Trace
+from cedar.trainers.resilient.planner import Problem, plan, zero_bubble
+from cedar.trainers.resilient.schedule import ScheduleError, Worker, grid, timeline
+
+
+class Event(NamedTuple):
+    """A machine comes or goes, so many seconds after the trace's beginning."""
+
+    seconds: float
+    what: Literal["add", "remove"]
+    node: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Events in the order of time.
+
+    Raises:
+        ScheduleError: time goes back, a machine comes that is there, or goes that is not.
+    """
+
+    events: tuple[Event, ...]
+    name: str = "the trace"
+
+    def __post_init__(self) -> None:
+        there: set[str] = set()
+        before = 0.0
+        for number, event in enumerate(self.events, 1):
+            if event.seconds < before:
+                raise _bad(self.name, number, f"{event.seconds:g} s is before {before:g} s")
+            if (event.what == "add") is (event.node in there):
+                raise _bad(
+                    self.name,
+                    number,
+                    f"{event.what} {event.node}, which is {'' if event.node in there else 'not '}there",
+                )
+            before = event.seconds
+            there ^= {event.node}
+
+    @property
+    def seconds(self) -> float:
+        """When the last event happens."""
+        return self.events[-1].seconds if self.events else 0.0
+
+
+def read_trace(path: str) -> Trace:
+    """A trace in the format of Bamboo's published spot traces: lines of ``milliseconds,add|remove,node``, no heading.
+
+    Raises:
+        ScheduleError: the file cannot be read, or a line is no event.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ScheduleError(f"the trace {path} cannot be read: {error}", fix="give a CSV file") from error
+    return Trace(tuple(_event(path, number, row) for number, row in enumerate(rows, 1)), path)
+
+
+def _event(path: str, number: int, row: Sequence[str]) -> Event:
+    try:
+        when, what, node = (cell.strip() for cell in row)
+        milliseconds = int(when)
+    except ValueError as error:
+        raise _bad(path, number, f"{','.join(row)!r} is not milliseconds,add|remove,node") from error
+    if what not in {"add", "remove"} or milliseconds < 0 or not node:
+        raise _bad(path, number, f"{','.join(row)!r} is not milliseconds,add|remove,node")
+    return Event(milliseconds / 1000, "add" if what == "add" else "remove", node)
+
+
+def _bad(name: str, number: int, what: str) -> ScheduleError:
+    return ScheduleError(f"{name}, event {number}: {what}", fix="correct or remove that line")
+
+
+def random_trace(machines: int, failure: float, repair: float, seconds: float, seed: int = 0) -> Trace:
+    """Machines that fail and are repaired, each on its own, with exponentially distributed times.
+
+    Args:
+        machines: all there at second 0.
+        failure: mean seconds from start or repair to failure.
+        repair: mean seconds from failure to repair.
+        seconds: the trace's length.
+        seed: of the draws.
+
+    Example:
+        >>> random_trace(2, failure=100, repair=10, seconds=0).events
+        (Event(seconds=0.0, what='add', node='node0'), Event(seconds=0.0, what='add', node='node1'))
+    """
+    draw = random.Random(seed)
+    events = []
+    for number in range(machines):
+        now, up = 0.0, False
+        while now <= seconds:
+            events.append(Event(now, "remove" if up else "add", f"node{number}"))
+            up = not up
+            now += draw.expovariate(1 / (failure if up else repair))
+    return Trace(tuple(sorted(events, key=lambda event: event.seconds)))
+
+
+def random_dead(problem: Problem, rate: float, seed: int = 0) -> frozenset[Worker]:
+    """So many dead workers, at random, at least one where the rate is more than 0; each stage keeps one.
+
+    Example:
+        >>> len(random_dead(Problem(4, 8, 8), 0.1))
+        3
+    """
+    places = list(grid(problem.stages, problem.replicas))
+    count = max(1 if rate > 0 else 0, round(rate * len(places)))
+    if not 0 <= rate <= 1 or count > len(places) - problem.stages:
+        raise ScheduleError(
+            f"a rate of {rate:g} kills {count} of {len(places)} workers, and every stage needs one",
+            fix="give a lower rate, or more replicas",
+        )
+    draw = random.Random(seed)
+    draw.shuffle(places)
+    return frozenset(_spared(places, problem)[:count])
+
+
+def _spared(places: Iterable[Worker], problem: Problem) -> list[Worker]:
+    """The places without the last of each stage."""
+    left = dict.fromkeys(range(problem.stages), problem.replicas)
+    found = []
+    for place in places:
+        left[place.stage] -= 1
+        if left[place.stage]:
+            found.append(place)
+    return found
+
+
+REDUNDANCY = 0.15  # what Bamboo's redundant forwards cost a healthy pipeline: an assumption, not a figure of the paper
+
+
+def one_f_one_b_time(problem: Problem) -> float:
+    """A step of 1F1B without failures: what the others are measured by."""
+    return _batch([problem.stages], problem.micro_batches, [problem.costs.slot(problem.stages)]) + _after(problem)
+
+
+def zero_bubble_time(problem: Problem) -> float:
+    """A step of zero-bubble without failures, within the problem's memory."""
+    schedule = zero_bubble(replace(problem, dead=frozenset(), replicas=1))
+    return timeline(schedule, problem.costs, iterations=6).period
+
+
+def fault_free_time(problem: Problem) -> float:
+    """A step of our own plan without failures."""
+    return plan(replace(problem, dead=frozenset(), replicas=1), thorough=True).period
+
+
+def resilient_time(problem: Problem) -> float:
+    """A step of our plan for those who are alive."""
+    return plan(problem, thorough=True).period
+
+
+def drop_replica_time(problem: Problem) -> float:
+    """A dead worker takes its whole pipeline out; the others share its micro-batches (torchft's unit of failure).
+
+    Example:
+        >>> from cedar.trainers.resilient.schedule import Worker
+        >>> drop_replica_time(Problem(4, 3, 6, frozenset({Worker(2, 1)})))
+        36.0
+    """
+    healthy = problem.replicas - len({worker.replica for worker in problem.dead})
+    slot = problem.costs.slot(problem.stages)
+    return _shared([problem.stages] * healthy, problem, [slot] * healthy)
+
+
+def oobleck_time(problem: Problem) -> float:
+    """A damaged pipeline spreads its layers over the workers it has left (Oobleck's templates, idealised).
+
+    Layers can be split at will, pipelines of half the workers or more go on, and micro-batches go where they suit.
+    """
+    dead = Counter(worker.replica for worker in problem.dead)
+    lengths = [problem.stages - dead[replica] for replica in range(problem.replicas)]
+    lengths = [length for length in lengths if length >= max(1, problem.stages // 2)]
+    slot = sum(sum(problem.costs.stage(stage)) for stage in range(problem.stages))
+    return _shared(lengths, problem, [slot / length for length in lengths])
+
+
+def bamboo_time(problem: Problem) -> float:
+    """The worker before a dead one does both stages, with the redundant copy it keeps (Bamboo, idealised).
+
+    Redundant forwards cost a healthy pipeline ``REDUNDANCY``; a pipeline with two neighbours dead is lost. The memory
+    of the copies is not counted.
+    """
+    slots = []
+    for replica in range(problem.replicas):
+        dead = {worker.stage for worker in problem.dead if worker.replica == replica}
+        if any((stage - 1) % problem.stages in dead for stage in dead):
+            continue
+        slots.append(problem.costs.slot(problem.stages) * (1 + REDUNDANCY) * (2 if dead else 1))
+    return _shared([problem.stages] * len(slots), problem, slots)
+
+
+def throughput_bound(problem: Problem) -> float:
+    """What re-routing can keep of the throughput of 1F1B: min(1, (DP - f) / DP * (M + PP - 1) / M), f being the most
+    dead of one stage.
+
+    The work of the stage with f dead takes at least that long. The 1 leaves out what a split backward wins without
+    failures, too: a plan may be above it, and stands beside its own fault-free plan for that reason.
+
+    Example:
+        >>> from cedar.trainers.resilient.schedule import Worker
+        >>> throughput_bound(Problem(4, 8, 8, frozenset({Worker(0, i) for i in range(4)})))
+        0.6875
+    """
+    alive = min(len(problem.alive(stage)) for stage in range(problem.stages))
+    batches = problem.micro_batches
+    return min(1.0, alive / problem.replicas * (batches + problem.stages - 1) / batches)
+
+
+SYSTEMS: Mapping[str, Callable[[Problem], float]] = MappingProxyType(
+    {"resilient": resilient_time, "oobleck": oobleck_time, "bamboo": bamboo_time, "drop a replica": drop_replica_time}
+)
+
+
+def _after(problem: Problem) -> float:
+    return problem.costs.reduce + problem.costs.step
+
+
+def _shared(lengths: Sequence[int], problem: Problem, slots: Sequence[float]) -> float:
+    if not lengths:
+        return math.inf
+    return _batch(lengths, problem.replicas * problem.micro_batches, slots) + _after(problem)
+
+
+def _batch(lengths: Sequence[int], micro_batches: int, slots: Sequence[float]) -> float:
+    """The time of the slowest of some pipelines, which share the micro-batches as well as whole ones can be shared."""
+    taken = [0] * len(lengths)
+    for _ in range(micro_batches):
+        next_one = min(range(len(lengths)), key=lambda i: (taken[i] + lengths[i]) * slots[i])
+        taken[next_one] += 1
+    return float(max((t + length - 1) * slot for t, length, slot in zip(taken, lengths, slots, strict=True) if t))
 
 
 class Phase(NamedTuple):
@@ -29,8 +264,6 @@ def phases(problem: Problem, trace: Trace, seconds: float | None = None) -> Iter
     one that goes is taken by a spare, if there is one. Before machines come, all places are free.
 
     Args:
-        problem: the grid.
-        trace: who comes and goes.
         seconds: when to end; by default with the last event.
     """
     end = trace.seconds if seconds is None else seconds

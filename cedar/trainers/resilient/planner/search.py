@@ -1,14 +1,16 @@
-"""List scheduling: whenever a worker is free, it takes what is ready and most urgent. One policy, one order."""
+"""The fast planner: list scheduling under many policies, the best order of all that they lead to."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import islice, product
 from typing import Literal
 
-from cedar.trainers.resilient.planner.graph import Graph, Order
+from cedar.trainers.resilient.planner.graph import Graph, Order, Times, emit, measure
+from cedar.trainers.resilient.planner.problem import Problem
+from cedar.trainers.resilient.schedule import Facts, Schedule, validate
 
 
 @dataclass(frozen=True)
@@ -182,3 +184,118 @@ class _Run:
         self.busy[worker] = 1
         self.found[self.step_of[stage]][worker].append(node)
         heapq.heappush(self.events, (now + self.graph.costs[stage][node % 3], 0, node))
+
+
+# How many tasks may be placed, over all policies: bounds what a plan of a large grid takes.
+_ONLINE, _AHEAD = 120_000, 600_000
+_SMALL = 20_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule that was proven, and what is known of it.
+
+    Args:
+        schedule: the lists.
+        period: of a step, when many follow each other; in slots, or in the units of the problem's costs.
+        makespan: of the first step.
+        bound: no schedule has a shorter period than this.
+        facts: what the validator found.
+        method: ``heuristic`` or ``exact``.
+        optimal: the period was proven to be the shortest.
+    """
+
+    schedule: Schedule
+    period: float
+    makespan: float
+    bound: float
+    facts: Facts
+    method: str = "heuristic"
+    optimal: bool = False
+
+    @property
+    def peak(self) -> int:
+        """The most activations that a worker keeps."""
+        return max(self.facts.live.values())
+
+
+def plan(problem: Problem, *, thorough: bool = False) -> Plan:
+    """A schedule for the workers that are alive, fast enough to be made when one has just died.
+
+    Micro-batches of dead workers go to live workers of their stage, the backward is split, and stages step on their own
+    where the problem's mode is ``staggered``. The same problem gives the same plan everywhere.
+
+    Args:
+        problem: the grid, who is dead, memory, costs.
+        thorough: try all policies on large grids, too, for which a failure has no time.
+
+    Raises:
+        ScheduleError: the problem cannot be planned.
+
+    Example:
+        >>> from cedar.trainers.resilient.schedule import Worker
+        >>> plan(Problem(4, 3, 6, frozenset({Worker(2, 1)}))).period
+        27.0
+    """
+    graph = Graph.of(problem)
+    return proven(problem, graph, search(graph, _AHEAD if thorough else _ONLINE)[0])
+
+
+def search(graph: Graph, tasks: int = _AHEAD) -> tuple[Order, Times]:
+    """The best order of list scheduling; ends early at the bound, which nothing beats."""
+    small = graph.nodes <= _SMALL
+    steps = 3 if small else 1
+    best: tuple[tuple[float, float], Order, Times] | None = None
+    for policy in islice(policies(), max(1, tasks // (graph.nodes * steps))):
+        for order in orders_of(graph, policy, steps):
+            times = measure(graph, order, 12 if small else 4)
+            if times is not None and (best is None or (times.period, times.spread) < best[0]):
+                best = (times.period, times.spread), order, times
+        if best is not None and best[2].period <= graph.problem.bound + 1e-9:
+            break
+    assert best is not None, "list scheduling always ends with an order that can be carried out"
+    return best[1], best[2]
+
+
+def orders_of(graph: Graph, policy: Policy, steps: int) -> list[Order]:
+    """The different orders that a policy takes in a row of steps."""
+    found: list[Order] = []
+    for order in schedule(graph, policy, steps):
+        if order not in found:
+            found.append(order)
+    return found
+
+
+def proven(problem: Problem, graph: Graph, order: Order, method: str = "heuristic", bound: float | None = None) -> Plan:
+    """The plan of an order: written down, proven, and timed as it stands."""
+    made = emit(problem, graph.tasks(order))
+    facts = validate(made)
+    times = measure(graph, order, 12 if graph.nodes <= _SMALL else 4)
+    assert times is not None, "a schedule that was proven can be carried out"
+    least = max(problem.bound, bound or 0)
+    return Plan(made, times.period, times.makespan, least, facts, method, times.period <= least + 1e-9)
+
+
+def one_f_one_b(problem: Problem) -> Schedule:
+    """1F1B (Narayanan et al., PipeDream-Flush): a stage is ``stages - stage`` micro-batches ahead, then does a fused B
+    and an F in turn; everybody steps together.
+
+    With dead workers their micro-batches go to live ones, and nothing else changes: what re-routing costs by itself.
+    With less memory than 1F1B needs, a stage gets less far ahead.
+    """
+    return _strict(replace(problem, mode="sync"), fused=True)
+
+
+def zero_bubble(problem: Problem) -> Schedule:
+    """Zero-bubble with the memory of 1F1B (Qi et al., ZB-H1): B_INPUT first, and B_WEIGHT where a stage would wait.
+
+    Stages step on their own if the problem's mode is ``staggered``, together if it is ``sync``. A problem without a
+    limit of memory gets that of 1F1B.
+    """
+    return _strict(replace(problem, memory="1f1b") if problem.memory is None else problem, fused=False)
+
+
+def _strict(problem: Problem, *, fused: bool) -> Schedule:
+    graph = Graph.of(problem, fused=fused)
+    policy = Policy(lead=1.0, eager=False)
+    return emit(problem, graph.tasks(schedule(graph, policy, 1)[0]))

@@ -1,0 +1,127 @@
+"""Where and how trainers compute: the device, random numbers by key, AdamW, self-attention."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from cedar.errors import CedarError
+
+
+def device_of(name: str) -> torch.device:
+    """The device that ``run.device`` names: ``auto`` is a GPU where torch sees one, else the CPU.
+
+    Raises:
+        CedarError: there is no such device here.
+
+    Example:
+        >>> device_of("cpu")
+        device(type='cpu')
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise CedarError(f"run.device is {name!r}: {error}", fix="give cpu, cuda or auto") from error
+    if device.type not in ("cpu", "cuda"):
+        raise CedarError(f"run.device is {name!r}, on which nothing here was tried", fix="give cpu, cuda or auto")
+    if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
+        raise CedarError(
+            f"run.device is {name!r}, and torch sees {torch.cuda.device_count()} GPUs",
+            fix="give run.device=cpu, or install a torch that is built for the GPUs of this machine",
+        )
+    return device
+
+
+_DRAWING = threading.Lock()  # torch has one generator for all threads
+
+
+def digest(value: object) -> int:
+    """63 bits that two values share only if their ``repr`` is the same.
+
+    Example:
+        >>> digest((1, "a")) == digest((1, "a")) != digest((1, "b"))
+        True
+    """
+    return int.from_bytes(hashlib.blake2b(repr(value).encode(), digest_size=8).digest()) >> 1
+
+
+def generator(device: torch.device | str, *key: object) -> torch.Generator:
+    """Random numbers that depend on the key alone.
+
+    Example:
+        >>> torch.equal(*(torch.rand(3, generator=generator("cpu", 0, "a")) for _ in range(2)))
+        True
+    """
+    return torch.Generator(device).manual_seed(digest(key))
+
+
+@contextmanager
+def keyed(device: torch.device | str, *key: object) -> Iterator[None]:
+    """What torch draws inside, in dropout for instance, depends on the key alone; what it draws later does not.
+
+    Example:
+        >>> for _ in range(2):
+        ...     with keyed("cpu", 0, "a"):
+        ...         torch.rand(1).item() == torch.rand(1).item()
+        False
+        False
+    """
+    device = torch.device(device)
+    with _DRAWING, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(digest(key))
+        yield
+
+
+Factor: TypeAlias = float | torch.Tensor
+
+
+@torch.no_grad()
+def adamw(
+    weights: torch.Tensor, first: torch.Tensor, second: torch.Tensor, gradient: torch.Tensor, *, rate: Factor,
+    decay: Factor, betas: Sequence[float], eps: float, step: int,
+) -> None:  # fmt: skip
+    """The ``step``-th step from 1, in place; rate and decay may be tensors that fit the weights."""
+    one, two = betas
+    first.mul_(one).add_(gradient, alpha=1 - one)
+    second.mul_(two).addcmul_(gradient, gradient, value=1 - two)
+    size = (second / (1 - two**step)).sqrt_().add_(eps)
+    weights.mul_(1 - rate * decay)
+    weights.sub_((first / (1 - one**step)).div_(size).mul_(rate))
+
+
+class Attention(nn.Module):
+    """Every place of a row looks at the others.
+
+    Args:
+        heads: that see it apart; they divide the width.
+        bias: of the map to queries, keys and values, and of the map of what was seen.
+        causal: a place looks at itself and at those before it.
+    """
+
+    def __init__(
+        self, width: int, heads: int, *, bias: tuple[bool, bool] = (False, False), causal: bool = True
+    ) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.mixed = nn.Linear(width, 3 * width, bias=bias[0])
+        self.out = nn.Linear(width, width, bias=bias[1])
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """``[rows, length, width]`` to the same; ``mask``: which places may be looked at."""
+        rows, length, width = x.shape
+        queries, keys, values = (
+            part.view(rows, length, self.heads, width // self.heads).transpose(1, 2)
+            for part in self.mixed(x).split(width, dim=-1)
+        )
+        seen = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=self.causal)
+        found: torch.Tensor = self.out(seen.transpose(1, 2).reshape(rows, length, width))
+        return found

@@ -1,0 +1,281 @@
+"""Messages between processes, by threads that wait in the network: by sockets, or by torch.distributed.
+
+One thread for each worker that messages come from, one for each that they go to. When a generation ends, its
+connections are shut, which ends them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import PrefixStore, ProcessGroup, Store
+
+from cedar.trainers.common import links
+from cedar.trainers.resilient.control import protocol as keys
+from cedar.trainers.resilient.control.board import Board
+from cedar.trainers.resilient.executor.transport import Lost, Waiting
+from cedar.trainers.resilient.schedule import Worker
+
+AHEAD = 2  # messages received before they are asked for, from each worker
+
+
+class LaneTransport:
+    """One worker's end of a generation's connections; see ``transport`` for the rules."""
+
+    def __init__(self, me: Worker, waiting: Waiting) -> None:
+        self.me, self.waiting = me, waiting
+        self._out: dict[Worker, _Lane] = {}
+        self._in: dict[Worker, _Lane] = {}
+        self._closed = False
+
+    def _sending(self, to: Worker) -> Callable[[Any], Any]:
+        """What sends a message there; it is called by one thread."""
+        raise NotImplementedError
+
+    def _receiving(self, source: Worker) -> Callable[[Any], Any]:
+        """What receives a message of an announced shape and dtype from there; it is called by one thread."""
+        raise NotImplementedError
+
+    def send(self, to: Worker, message: torch.Tensor) -> None:
+        if to not in self._out:
+            self._out[to] = _Lane(self._sending(to), f"to {to}")
+        self._out[to].orders.put(message.detach())
+
+    def expect(self, source: Worker, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        if source not in self._in:
+            self._in[source] = _Lane(self._receiving(source), f"from {source}")
+        self._in[source].orders.put((shape, dtype))
+
+    def receive(self, source: Worker) -> torch.Tensor:
+        lane = self._in[source]
+        found: list[Any] = []
+
+        def ready(seconds: float) -> bool:
+            try:
+                found.append(lane.results.get(timeout=seconds))
+            except queue.Empty:
+                return self._closed
+            return True
+
+        self.waiting.until(ready, f"a message from {source}")
+        if not found:
+            raise Lost(f"{self.me} has closed its connections")
+        if isinstance(found[0], BaseException):
+            self.waiting.check()
+            raise Lost(f"{self.me} lost the connection to {source}: {found[0]}") from found[0]
+        message: torch.Tensor = found[0]
+        return message
+
+    def warm_up(self, others: Sequence[Worker]) -> None:
+        """Send a first message to each of them, and wait for theirs: connections are made by their first use."""
+        for other in others:
+            self.expect(other, (1,), torch.float32)
+            self.send(other, torch.zeros(1))
+        for other in others:
+            self.receive(other)
+
+    def close(self) -> None:
+        """Let go of everything, which ends the threads."""
+        self._closed = True
+        for lane in (*self._out.values(), *self._in.values()):
+            lane.close()
+
+
+class _Lane:
+    """A thread that does its orders one after the other."""
+
+    def __init__(self, work: Callable[[Any], Any], name: str) -> None:
+        self.orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.results: queue.Queue[Any] = queue.Queue(AHEAD)
+        self._work, self._keeps = work, name.startswith("from")
+        self._closed = False
+        threading.Thread(target=self._run, name=f"messages {name}", daemon=True).start()
+
+    def close(self) -> None:
+        """Let the thread end: at once where it waits for an order, or to be rid of a result."""
+        self._closed = True
+        self.orders.put(None)
+        with suppress(queue.Empty):
+            while True:
+                self.results.get_nowait()
+
+    def _run(self) -> None:
+        while (order := self.orders.get()) is not None and not self._closed:
+            try:
+                result = self._work(order)
+            except Exception as error:  # noqa: BLE001 - told to the one who receives; a sender's peer is seen to be gone
+                result = error
+            if self._keeps and not self._closed:
+                self.results.put(result)
+            if isinstance(result, BaseException):
+                return
+
+
+_LOOK = 0.002  # seconds between two looks for where another worker listens
+
+
+class SocketTransport(LaneTransport):
+    """One worker's end of a generation's connections.
+
+    Args:
+        board: where workers tell each other where they listen; safe to be asked by threads.
+        host: the address to listen at.
+    """
+
+    def __init__(
+        self, board: Board, host: str, key: bytes, members: Sequence[Worker], me: Worker, waiting: Waiting,
+        generation: int,
+    ) -> None:  # fmt: skip
+        super().__init__(me, waiting)
+        self.board, self.key, self.generation = board, key, generation
+        self._links: list[socket.socket] = []
+        self._arrived: dict[Worker, queue.SimpleQueue[socket.socket | None]] = {
+            worker: queue.SimpleQueue() for worker in members
+        }
+        self._listener = links.listen(host)
+        threading.Thread(target=self._accept, name="connections", daemon=True).start()
+        board.put(keys.LISTENS(generation, me), list(self._listener.getsockname()[:2]))
+
+    def close(self) -> None:
+        """Shut all connections, which ends the threads that wait in them."""
+        super().close()
+        links.shut(self._listener)
+        for arrived in self._arrived.values():
+            arrived.put(None)
+        for link in list(self._links):
+            links.shut(link)
+
+    def _accept(self) -> None:
+        while not self._closed:
+            with suppress(OSError):  # one that goes away, or the end
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._admit, args=(connection,), daemon=True).start()
+
+    def _admit(self, connection: socket.socket) -> None:
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            links.admit(connection, self.key)
+            self._keep(connection)
+            self._arrived[Worker(*json.loads(links.receive_frame(connection)))].put(connection)
+
+    def _keep(self, connection: socket.socket) -> socket.socket:
+        self._links.append(connection)
+        if self._closed:
+            links.shut(connection)
+        return connection
+
+    def _dial(self, to: Worker) -> socket.socket:
+        while (found := self.board.take(keys.LISTENS(self.generation, to))) is None:
+            if self._closed:
+                raise ConnectionError("the generation has ended")
+            time.sleep(_LOOK)
+        host, port = found
+        connection = self._keep(links.dial(host, port, self.key))
+        links.send_frame(connection, json.dumps(self.me).encode())
+        return connection
+
+    def _sending(self, to: Worker) -> Callable[[Any], Any]:
+        link: list[socket.socket] = []
+
+        def send(message: torch.Tensor) -> None:
+            if not link:
+                link.append(self._dial(to))
+            link[0].sendall(_bytes(message.cpu().contiguous()))
+
+        return send
+
+    def _receiving(self, source: Worker) -> Callable[[Any], Any]:
+        link: list[socket.socket | None] = []
+
+        def receive(announced: tuple[tuple[int, ...], torch.dtype]) -> torch.Tensor:
+            if not link:
+                link.append(self._arrived[source].get())
+            if link[0] is None:
+                raise ConnectionError("the generation has ended")
+            message = torch.empty(announced[0], dtype=announced[1])
+            links.receive_into(link[0], _bytes(message))
+            return message
+
+        return receive
+
+
+def _bytes(message: torch.Tensor) -> memoryview:
+    """The memory of a tensor that lies in one piece, on the CPU."""
+    plain: Any = message.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(plain)
+
+
+class GroupTransport(LaneTransport):
+    """One worker's end of a generation's groups.
+
+    Args:
+        store: where pairs meet; another one, or another prefix, for each generation.
+        device: of messages: NCCL on a GPU, gloo on the CPU.
+    """
+
+    def __init__(self, store: Store, me: Worker, waiting: Waiting, device: torch.device | str = "cpu") -> None:
+        super().__init__(me, waiting)
+        self.store, self.device = store, torch.device(device)
+        self._groups: list[ProcessGroup] = []
+
+    def _group(self, source: Worker, to: Worker) -> tuple[Any, Any]:
+        """The group of a pair, made by its first use, and what its calls run in."""
+        store, rank = PrefixStore(f"{source}>{to}", self.store), int(self.me == to)
+        limit = dt.timedelta(seconds=self.waiting.patience)
+        if self.device.type == "cuda":
+            from torch._C._distributed_c10d import ProcessGroupNCCL
+
+            options = ProcessGroupNCCL.Options()
+            options._timeout = limit
+            group: Any = ProcessGroupNCCL(store, rank, 2, options)
+            stream: Any = torch.cuda.stream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
+        else:
+            from torch._C._distributed_c10d import ProcessGroupGloo
+
+            group, stream = ProcessGroupGloo(store, rank, 2, limit), nullcontext()
+        self._groups.append(group)
+        return group, stream
+
+    def _sending(self, to: Worker) -> Callable[[Any], Any]:
+        made: list[Any] = []
+
+        def send(message: torch.Tensor) -> None:
+            made[:] = made or self._group(self.me, to)
+            self._do(made, "send", message.to(self.device).contiguous(), 1)
+
+        return send
+
+    def _receiving(self, source: Worker) -> Callable[[Any], Any]:
+        made: list[Any] = []
+
+        def receive(announced: tuple[tuple[int, ...], torch.dtype]) -> torch.Tensor:
+            made[:] = made or self._group(source, self.me)
+            message = torch.empty(announced[0], dtype=announced[1], device=self.device)
+            self._do(made, "recv", message, 0)
+            return message
+
+        return receive
+
+    def _do(self, made: list[Any], what: str, message: torch.Tensor, other: int) -> None:
+        group, stream = made
+        if self._closed:
+            raise ConnectionError("the generation has ended")
+        with stream:
+            getattr(group, what)([message], other, 0).wait()
+            if self.device.type == "cuda":
+                torch.cuda.current_stream(self.device).synchronize()
+
+    def close(self) -> None:
+        """Abort what is under way where the backend can; threads that still wait are left behind, and touch nothing."""
+        super().close()
+        for group in self._groups:
+            with suppress(RuntimeError, AttributeError):
+                group.abort()
