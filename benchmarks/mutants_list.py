@@ -33,7 +33,7 @@ _LIMIT, _LATE, _COMMON = f"{_RULES}.limit", f"{_RULES}.late", f"{_RULES}.common"
 _RESULTS, _COLUMNS, _GROUP = f"{_RULES}.dead_results", f"{_RULES}.dead_columns", f"{_RULES}.group_expressions"
 _CACHE = f"{_RULES}.cache_place"
 _LIVE, _COMMUTE, _ORDER, _EDIT = (f"cedar.optimizer.{name}" for name in ("live", "commute", "order", "edit"))
-_CHAINS, _ORDERING, _FIELDS = (f"cedar.optimizer.{name}" for name in ("chains", "ordering", "fields"))
+_ARRANGE, _ORDERING, _FIELDS = (f"cedar.optimizer.{name}" for name in ("arrange", "ordering", "fields"))
 _SCANNING = "cedar.execution.scanning"
 _SCAN, _LOWER, _TRUTH = "cedar.plan.scan", "cedar.plan.lower", "cedar.datasets.truth"
 _SHUFFLE, _MERGING = "cedar.operators.shuffle", "cedar.operators.merging"
@@ -170,10 +170,10 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("nothing skips", _COMMUTE, "may_skip", "return node.operator.may_fail",
          "return False and node.operator.may_fail"),
         ("any order", _ORDERING, "find_precedence", "if refused is not None:", "if False:"),
-        ("an operator lost", _CHAINS, "_rebuilt",
+        ("an operator lost", _ARRANGE, "_rebuilt",
          "for index, place in zip(chosen.order, chosen.places, strict=True):",
          "for index, place in list(zip(chosen.order, chosen.places, strict=True))[: max(1, len(chosen.order) - 1)]:"),
-        ("an order swapped", _CHAINS, "_rebuilt",
+        ("an order swapped", _ARRANGE, "_rebuilt",
          "for index, place in zip(chosen.order, chosen.places, strict=True):",
          "for index, place in zip(sorted(chosen.order, reverse=True), chosen.places, strict=True):"),
         # ---- lowering

@@ -18,14 +18,15 @@ from cedar.execution.binding import Binding
 from cedar.execution.checking import Unclear, check_effects
 from cedar.execution.planning import Plans
 from cedar.graph import Node
+from cedar.optimizer.arrange import Arranged, find_chains, rebuild
 from cedar.optimizer.budget import Budget
-from cedar.optimizer.chains import Arranged, find_chains, rebuild
 from cedar.optimizer.commute import may_swap
 from cedar.optimizer.ordering import find_precedence
 from cedar.optimizer.planner import AutoPlanner
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.pipeline.planning import planner_for
 from cedar.plan.data import Decision, Plan
+from cedar.plan.lower import Choice, lower
 from cedar.plan.planner import Difference
 from cedar.profile import Machine, OperatorProfile, Profile
 
@@ -73,7 +74,7 @@ def by_lot(made: AutoPlanner, draw: random.Random) -> Plan:
     moved, decisions = made._rewritten(made.root, MOVES, figures)
     facts = made._facts(moved, figures)
     arranged = []
-    for chain in find_chains(moved, facts):
+    for chain in find_chains(lower(moved, Choice(), made.root), facts):
         precedence = find_precedence(chain, facts, may_swap)
         order: list[int] = []
         done = 0

@@ -16,6 +16,7 @@ from cedar.block import Block
 from cedar.cursor import no_keys
 from cedar.execution.chain import Program, Result
 from cedar.execution.tasks import Tasks
+from cedar.plan.physical import TASK_SECONDS
 from cedar.stream import (
     PENDING,
     At,
@@ -32,7 +33,6 @@ from cedar.stream import (
     is_list,
 )
 
-_TARGET_SECONDS = 0.05  # of work in a task whose kernels run Python once per row
 _RAMP = 0.05  # of the time since the start: tasks begin small, so that the first batch does not wait for later ones
 _TARGET_BYTES = 4 << 20  # of such a task's result, so that it stays in caches, and little waits to be taken
 _AHEAD_BYTES = 128 << 20  # of results on their way, beside two for each core
@@ -165,7 +165,7 @@ class _StageFlow(Flow):
         return done
 
     def _adapt(self, units: int, seconds: float, size: int) -> None:
-        target = min(_TARGET_SECONDS, _RAMP * (time.perf_counter() - self._opened))
+        target = min(TASK_SECONDS, _RAMP * (time.perf_counter() - self._opened))
         ideal = units * min(target / max(seconds, 1e-6), _TARGET_BYTES / max(size, 1))
         self._rows = int(min(max(ideal, self._rows / 4, 1), self._rows * 4, _MOST_ROWS))
 

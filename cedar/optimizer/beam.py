@@ -6,6 +6,7 @@ they drop for what they cost, where the state's rows are.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 from cedar.optimizer.cost import ChainCost, Use, add
@@ -20,7 +21,7 @@ class _State:
     score: float
     use: Use
     done: int
-    place: int
+    at: int
     order: tuple[int, ...]
     places: tuple[int, ...]
     start: int
@@ -30,10 +31,10 @@ def beam_paths(cost: ChainCost, precedence: Precedence, others: Use) -> list[Pat
     """Good orders and placings of a chain, given what everything else takes."""
     static = _static_order(cost, precedence)
     width = max(_LEAST_WIDTH, _WIDTH // max(1, cost.size))
-    states = [_State(0.0, use, 0, at, (), (), at) for at, use in cost.starts()]
+    states = [_State(0.0, use, 0, cost.begin(at), (), (), at) for at, use in cost.starts()]
     for _ in range(cost.size):
-        states = _best(_children(states, cost, precedence, static, others), width, len(cost.places))
-    paths = [Path(cost.finish(s.use, s.place), s.order, s.places, s.start) for s in states]
+        states = _best(_children(states, cost, precedence, static, others), width)
+    paths = [Path(cost.finish(s.use, s.at), s.order, s.places, s.start) for s in states]
     best = _placed_anew(min(paths, key=lambda path: max(add(path.use, others))), cost, others)
     paths.append(_placed_anew(_moved(best, cost, precedence, others), cost, others))
     return keep_best(paths)
@@ -47,29 +48,25 @@ def _children(
         rests = [_Rest(cost, static, state.done, place) for place in range(len(cost.places))]
         for i in precedence.ready(state.done):
             for place, rest in enumerate(rests):
-                use = cost.step(state.use, state.done, state.place, i, place)
+                use, at = cost.step(state.use, state.done, state.at, i, place), cost.land(state.at, i, place)
                 behind = add(use, rest.without(i))
                 if cost.remote[place]:
                     behind = cost.finish(behind, place)
-                score = max(add(behind, others)) + sum(behind) * 1e-6
-                found.append(
-                    _State(
-                        score, use, state.done | 1 << i, place, (*state.order, i), (*state.places, place), state.start
-                    )
-                )
+                score, order, places = max(add(behind, others)) + sum(behind) * 1e-6, state.order, state.places
+                found.append(_State(score, use, state.done | 1 << i, at, (*order, i), (*places, place), state.start))
     return found
 
 
-def _best(states: list[_State], width: int, places: int) -> list[_State]:
+def _best(states: list[_State], width: int) -> list[_State]:
     """The best of each set and place once, so many of each place."""
     kept: list[_State] = []
     seen: set[tuple[int, int]] = set()
-    left = [width] * places
+    left: defaultdict[int, int] = defaultdict(lambda: width)
     for state in sorted(states, key=lambda s: (s.score, s.order)):
-        key = (state.done, state.place)
-        if left[state.place] and key not in seen:
+        key = (state.done, state.at)
+        if left[state.at] and key not in seen:
             seen.add(key)
-            left[state.place] -= 1
+            left[state.at] -= 1
             kept.append(state)
     return kept
 

@@ -8,15 +8,18 @@ they leave, and on the size of the columns that they change.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from cedar.graph import Node
 from cedar.operators.base import Effects
-from cedar.optimizer.chains import Chain
+from cedar.optimizer.arrange import Chain
 from cedar.optimizer.flow import Flow
 from cedar.optimizer.live import Names
 from cedar.optimizer.loads import Load
+from cedar.plan.lower import Choice
+from cedar.plan.physical import TASK_SECONDS
 from cedar.plan.scan import Scan, chosen_fields
 
 Use: TypeAlias = "tuple[float, float, float, float, float]"
@@ -24,7 +27,6 @@ RESOURCES = ("cores", "GIL", "process shipping", "workers", "one task at a time"
 NOTHING: Use = (0.0, 0.0, 0.0, 0.0, 0.0)
 REMOTE = "processes"  # the place whose rows are copied there and back
 INLINE = "inline"
-_TASK_SECONDS = 0.05  # of work in a task of a stage that runs Python per row, as stages cut them
 _HERE = -1  # the rows are in the coordinator's memory
 
 
@@ -62,16 +64,25 @@ def total(uses: Iterable[Use]) -> Use:
 
 
 class ChainCost:
-    """The cost of a chain as a function of order and places.
+    """The cost of a chain as a function of order and places: that of the stages which ``lower`` makes of them.
 
-    Sets of operators are bit masks over ``chain.nodes``; places are indices into ``places``.
+    Sets of operators are bit masks over ``chain.nodes``; places are indices into ``places``. Where rows are is a place,
+    too, or that and the number of places: there, in the task that reads them.
 
     Args:
         places: the executors allowed.
+        written: of an operator, its number in the pipeline as written; None for what an optimizer put in.
     """
 
     def __init__(
-        self, chain: Chain, loads: dict[int, Load], flow: Flow, capacity: Capacity, places: Sequence[str]
+        self,
+        chain: Chain,
+        loads: dict[int, Load],
+        flow: Flow,
+        capacity: Capacity,
+        places: Sequence[str],
+        choice: Choice,
+        written: Callable[[Node], int | None],
     ) -> None:
         self.chain = chain
         self.places = tuple(places)
@@ -81,12 +92,20 @@ class ChainCost:
         self.size = len(self.loads)
         self.full = (1 << self.size) - 1
         self.far = [place == capacity.cluster for place in self.places]
-        self.remote = [place == REMOTE or far for place, far in zip(self.places, self.far, strict=True)]
-        self.units = [[self._unit(load, p, i) for p in range(len(self.places))] for i, load in enumerate(self.loads)]
+        self.remote = [place == REMOTE or far for place, far in zip(self.places, self.far, strict=True)] * 2
+        self.units = [[self._work(load, p, 0.0) for p in range(len(self.places))] for load in self.loads]
+        self._tasks = [self._shipped_tasks(load, e) for load, e in zip(self.loads, self.effects, strict=True)]
         self._rates = {0: flow.rate[id(chain.base)]}
-        self._per_row = sum(1 << i for i, effects in enumerate(self.effects) if effects.per_row)
-        self._columns = Columns(self.loads, self.effects, flow.sizes[id(chain.base)], flow.needs[id(chain.top)])
-        self._sources = self._source_uses(loads, flow) if chain.reads else None
+        choice = dataclasses.replace(choice, workers=lambda _: capacity.workers)
+        whole = [choice.reads_all(place, chain.sources) for place in self.places]
+        self._cuts = [
+            [e.per_row and not all_of_it and not chain.tied >> i & 1 for all_of_it in whole]
+            for i, e in enumerate(self.effects)
+        ]
+        order = sorted(range(self.size), key=lambda i: (written(chain.nodes[i]) or 0, i))
+        sizes, needs = flow.sizes[id(chain.base)], flow.needs[id(chain.top)]
+        self._columns = Columns(self.loads, self.effects, order, sizes, needs)
+        self._sources = self._source_uses(loads, flow) if chain.sources else None
         self._source_rows = loads[id(chain.base)].rows
 
     # ---- sets --------------------------------------------------------------------------------------------------------
@@ -109,24 +128,34 @@ class ChainCost:
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def starts(self) -> list[tuple[int, Use]]:
-        """Where the rows of the base may be, and what it took to have them there."""
+        """The places where the rows of the base may be read, and what that takes; -1 for the coordinator."""
         return [(_HERE, NOTHING)] if self._sources is None else self._sources
+
+    def begin(self, start: int) -> int:
+        """Where the rows are once they are read in a place."""
+        return start if start == _HERE else start + len(self.places)
+
+    def land(self, at: int, i: int, place: int) -> int:
+        """Where rows are once operator ``i`` has run in ``place``: as they were where it is done in the same task."""
+        reading = at - len(self.places)
+        if reading < 0:
+            return place
+        joins = self.chain.tied >> i & 1 or (reading == place and not self._cuts[i][place])
+        return at if joins else place
 
     def step(self, use: Use, done: int, at: int, i: int, place: int) -> Use:
         """The use once operator ``i`` has run in ``place`` on rows that are ``at``, behind those in ``done``."""
-        weight = self.weight(done, i)
-        unit = self.units[i][place]
+        weight, to = self.weight(done, i), self.land(at, i, place)
+        unit = self.units[i][to % len(self.places)]
         cores, gil, ship, workers, here = use
         here += weight * unit[4]
         cores += weight * unit[0]
         gil += weight * unit[1]
-        ship += weight * unit[2]
         workers += weight * unit[3]
-        moved = self._moved(done, at, i, place)
-        if moved:
-            ship += moved
-            cores += moved / self.capacity.cores
-        return cores, gil, ship, workers, here
+        moved = self._moved(done, at, to, i) if to != at else 0.0
+        if to < len(self.places) and self.remote[to]:
+            moved += weight * self._tasks[i]
+        return cores + moved / self.capacity.cores, gil, ship + moved, workers, here
 
     def finish(self, use: Use, at: int) -> Use:
         """The use once the chain's rows are back with the coordinator."""
@@ -137,11 +166,11 @@ class ChainCost:
 
     def evaluate(self, order: Sequence[int], places: Sequence[int], start: int = _HERE) -> Use:
         """The use of a whole chain."""
-        at, use = next(found for found in self.starts() if found[0] == start)
-        done = 0
+        use = next(use for at, use in self.starts() if at == start)
+        at, done = self.begin(start), 0
         for i, place in zip(order, places, strict=True):
             use = self.step(use, done, at, i, place)
-            done, at = done | 1 << i, place
+            done, at = done | 1 << i, self.land(at, i, place)
         return self.finish(use, at)
 
     def seconds(self, order: Sequence[int]) -> dict[int, float]:
@@ -155,9 +184,9 @@ class ChainCost:
     def task_bytes(self, order: Sequence[int]) -> float:
         """Bytes of the rows of one task where they are largest."""
         entering = self.rate(0)
-        if not entering or not (self.size or self.chain.reads):
+        if not entering or not (self.size or self.chain.sources):
             return 0.0
-        rows = self._source_rows if self.chain.reads else self.loads[order[0]].rows
+        rows = self._source_rows if self.chain.sources else self.loads[order[0]].rows
         done, most = 0, self.bytes(0)
         for i in order:
             done |= 1 << i
@@ -179,32 +208,24 @@ class ChainCost:
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
-    def _moved(self, done: int, at: int, i: int, place: int) -> float:
-        """Seconds of shipping before operator ``i``: where rows enter or leave a process, and between two stages."""
-        was, will = at != _HERE and self.remote[at], self.remote[place]
+    def _moved(self, done: int, at: int, to: int, i: int) -> float:
+        """Seconds of shipping between two stages, the second of which begins with operator ``i``."""
+        was, will = at != _HERE and self.remote[at], self.remote[to]
         if not was and not will:
             return 0.0
-        if was and will and not self._cut(done, i):
-            return 0.0
-        ways = was + will
         entered = 0.0
         if will and (self.chain.batched or not self.effects[i].per_row):
             entered = self.rate(done) * self.capacity.ship_seconds / self.loads[i].rows
-        return ways * self.bytes(done) / self.capacity.ship_bytes + entered
+        return (was + will) * self.bytes(done) / self.capacity.ship_bytes + entered
 
-    def _cut(self, done: int, i: int) -> bool:
-        """Reading ends where Python first runs per row: the tasks from there on are smaller."""
-        return self.chain.reads and self.effects[i].per_row and not done & self._per_row
+    def _shipped_tasks(self, load: Load, effects: Effects) -> float:
+        """Seconds of shipping the small tasks of a stage, their rows left out, per row that reaches the operator."""
+        small = effects.per_row and not self.chain.batched
+        return min(1.0, load.busy / TASK_SECONDS) * self.capacity.ship_seconds if small else 0.0
 
-    def _unit(self, load: Load, place: int, i: int) -> Use:
-        """What a row that reaches the operator takes, its way there left out."""
-        tasks = 0.0
-        if self.remote[place] and self.effects[i].per_row and not self.chain.batched:
-            tasks = min(1.0, load.busy / _TASK_SECONDS) * self.capacity.ship_seconds
-        return self._work(load, load.busy, place, tasks)
-
-    def _work(self, load: Load, busy: float, place: int, shipping: float) -> Use:
-        """Work of so many seconds of a worker, and its shipping, which takes somebody's core too."""
+    def _work(self, load: Load, place: int, shipping: float) -> Use:
+        """What a row that reaches an operator takes; its shipping takes somebody's core, too."""
+        busy = load.busy
         inline = place == _HERE or self.places[place] == INLINE
         remote = not inline and self.remote[place]
         far = remote and self.far[place]
@@ -226,14 +247,14 @@ class ChainCost:
         rate = flow.rate[id(node)] / kept if kept else 0.0
         share = _share_read(node.operator, load)
         found = []
-        for place, remote in enumerate(self.remote):
+        for place, remote in enumerate(self.remote[: len(self.places)]):
             if remote and load.serial:
                 continue
             shipping = self.capacity.ship_seconds / load.rows if remote else 0.0
             use = _times(self._read(load, share, place, shipping), rate)
             reaching = rate
             for each in filters:
-                use = add(use, _times(self._work(each, each.busy, place, 0.0), reaching))
+                use = add(use, _times(self._work(each, place, 0.0), reaching))
                 reaching *= each.keep
             found.append((place, use))
         return found or [(_HERE, _times(self._read(load, share, _HERE, 0.0), rate))]
@@ -241,7 +262,7 @@ class ChainCost:
     def _read(self, load: Load, share: float, place: int, shipping: float) -> Use:
         """Reading a row in part."""
         read = dataclasses.replace(load, cpu=load.cpu * share, wait=load.wait * share / self.capacity.storage)
-        use = self._work(read, read.busy, place, shipping)
+        use = self._work(read, place, shipping)
         return add(use, (0.0, 0.0, 0.0, 0.0, read.busy)) if load.serial and not use[4] else use
 
 
@@ -268,9 +289,19 @@ class Columns:
 
     An operator that reads and writes a column changes its size by a factor, the same in every legal order; one that
     only writes it gives it a size. Columns that no operator writes, and that the same ones read, are one bundle.
+
+    Args:
+        written: the order of the pipeline as written, by which factors go.
     """
 
-    def __init__(self, loads: Sequence[Load], effects: Sequence[Effects], base: dict[str, float], needs: Names) -> None:
+    def __init__(
+        self,
+        loads: Sequence[Load],
+        effects: Sequence[Effects],
+        written: Sequence[int],
+        base: dict[str, float],
+        needs: Names,
+    ) -> None:
         names = set(base)
         for load, effect in zip(loads, effects, strict=True):
             names |= (effect.writes if effect.writes is not None else frozenset(load.columns)) | (
@@ -279,20 +310,20 @@ class Columns:
         bundles: dict[tuple[int, int], float] = {}
         self._written: dict[str, _Column] = {}
         for name in sorted(names):
-            column = _Column.of(name, loads, effects, base.get(name, 0.0), needs)
+            column = _Column.of(name, loads, effects, written, base.get(name, 0.0), needs)
             if column.changes:
                 self._written[name] = column
             else:
                 key = (column.readers, column.ends)
                 bundles[key] = bundles.get(key, 0.0) + column.base
         self._bundles = [(readers, ends, size) for (readers, ends), size in bundles.items() if size]
-        self._scaled = [self._varying(i, effect) for i, effect in enumerate(effects)]
+        before = {i: sum(1 << j for j in written[:k]) for k, i in enumerate(written)}
+        self._scaled = [self._varying(i, effect, before[i]) for i, effect in enumerate(effects)]
         self._live: dict[int, float] = {}
 
-    def _varying(self, i: int, effects: Effects) -> tuple[list[_Column], int, float]:
+    def _varying(self, i: int, effects: Effects, before: int) -> tuple[list[_Column], int, float]:
         """The written columns that an operator reads, the operators before it as written, and its bytes there."""
         read = [c for name, c in self._written.items() if effects.reads is not None and name in effects.reads]
-        before = (1 << i) - 1
         others = [c for c in read if any(change[0] != 1 << i for change in c.changes)]
         size = sum(c.size(before) for c in read) + sum(s for readers, _, s in self._bundles if readers >> i & 1)
         return (read, before, size) if others and size > 0 else ([], before, 0.0)
@@ -312,14 +343,14 @@ class Columns:
     def change(self, i: int) -> tuple[float, float]:
         """Bytes of what operator ``i`` both reads and writes, before and behind it as written."""
         both = [c for c in self._written.values() if c.readers >> i & 1 and any(bit == 1 << i for bit, *_ in c.changes)]
-        before = (1 << i) - 1
+        before = self._scaled[i][1]
         return sum(c.size(before) for c in both), sum(c.size(before | 1 << i) for c in both)
 
     def live(self, done: int) -> float:
         """Bytes per row behind ``done`` that somebody still needs."""
         if done not in self._live:
-            size = sum(s for readers, ends, s in self._bundles if readers & ~done or not ends & ~done)
-            size += sum(c.size(done) for c in self._written.values() if c.live(done))
+            size = sum(s for readers, ends, s in self._bundles if _live(done, readers, ends))
+            size += sum(c.size(done) for c in self._written.values() if _live(done, c.readers, c.ends))
             self._live[done] = size
         return self._live[done]
 
@@ -342,11 +373,19 @@ class _Column:
     changes: tuple[tuple[int, float, float | None], ...]
 
     @staticmethod
-    def of(name: str, loads: Sequence[Load], effects: Sequence[Effects], base: float, needs: Names) -> _Column:
+    def of(
+        name: str,
+        loads: Sequence[Load],
+        effects: Sequence[Effects],
+        written: Sequence[int],
+        base: float,
+        needs: Names,
+    ) -> _Column:
         size, readers = base, 0
         ends = 0 if needs is None or name in needs else 1 << len(loads)
         changes: list[tuple[int, float, float | None]] = []
-        for i, (load, effect) in enumerate(zip(loads, effects, strict=True)):
+        for i in written:
+            load, effect = loads[i], effects[i]
             reads = effect.reads is None or name in effect.reads
             readers |= reads << i
             writes = effect.writes is None or name in effect.writes
@@ -367,9 +406,11 @@ class _Column:
                 size = given if factor is None else size * factor
         return size
 
-    def live(self, done: int) -> bool:
-        """Somebody still reads it, or it leaves the chain."""
-        return bool(self.readers & ~done) or not self.ends & ~done
+
+def _live(done: int, readers: int, ends: int) -> bool:
+    """What a column holds behind some operators is still read, or leaves the chain: what ends it keeps its place."""
+    left = (readers | ends) & ~done
+    return not left or bool(readers & left & -left)
 
 
 def _passed_on(name: str, load: Load, effects: Effects) -> bool:

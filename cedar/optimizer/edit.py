@@ -30,7 +30,7 @@ def fitted(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
 
     The facts of it are known then.
     """
-    node = _with_inputs(node, inputs, facts)
+    node = with_inputs(node, inputs, facts)
     below = facts.schemas[id(inputs[0])] if len(inputs) == 1 else None
     if below is not None:
         operator = node.operator.fitted(below)
@@ -46,7 +46,7 @@ def tidy(root: Node, facts: Facts) -> Node:
     """Without selections of the optimizer that select what is there, or what one right above them selects again."""
     done: dict[int, Node] = {}
     for current in graph.walk(root):
-        node = _with_inputs(current, tuple(done[id(child)] for child in current.inputs), facts)
+        node = with_inputs(current, tuple(done[id(child)] for child in current.inputs), facts)
         if is_inserted(node, facts):
             below, held = node.inputs[0], facts.schemas[id(current.inputs[0])]
             if held is not None and tuple(held) == node.operator.projection:
@@ -57,6 +57,7 @@ def tidy(root: Node, facts: Facts) -> Node:
     return done[id(root)]
 
 
-def _with_inputs(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
+def with_inputs(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
+    """``node`` on these inputs; itself where they are its own."""
     same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
     return node if same else rebuilt(node, inputs, facts)

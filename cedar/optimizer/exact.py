@@ -47,7 +47,7 @@ def exact_paths(
     layers = _layers(precedence)
     room = _room(cost, precedence, layers, others, bound * (1.0 + NEAR))
     states: dict[tuple[int, int], list[_State]] = {
-        (0, at): [_State(use, None, -1, at)] for at, use in cost.starts() if _fits(use, room[0])
+        (0, cost.begin(at)): [_State(use, None, -1, at)] for at, use in cost.starts() if _fits(use, room[0])
     }
     for layer in layers[:-1]:
         following: dict[tuple[int, int], list[_State]] = {}
@@ -57,7 +57,7 @@ def exact_paths(
             if effort.left < 0:
                 return None
         states = following
-    paths = [_path(cost, state) for found in states.values() for state in found]
+    paths = [_path(cost, state, at) for (_, at), found in states.items() for state in found]
     return keep_best([p for p in paths if _fits(p.use, room[cost.full])])
 
 
@@ -73,13 +73,13 @@ def _extend(
     tried = 0
     after = done | 1 << i
     free = room[after]
-    for at in range(-1, len(cost.places)):
+    for at in range(-1, 2 * len(cost.places)):
         found = states.get((done, at))
         if not found:
             continue
         for place in range(len(cost.places)):
             step = cost.step(NOTHING, done, at, i, place)
-            front = following.setdefault((after, place), [])
+            front = following.setdefault((after, cost.land(at, i, place)), [])
             tried += len(found)
             for state in found:
                 was = state.use
@@ -124,7 +124,7 @@ def _room(
     }
 
 
-def _path(cost: ChainCost, state: _State) -> Path:
+def _path(cost: ChainCost, state: _State, at: int) -> Path:
     order: list[int] = []
     places: list[int] = []
     current = state
@@ -132,4 +132,4 @@ def _path(cost: ChainCost, state: _State) -> Path:
         order.append(current.operator)
         places.append(current.place)
         current = current.parent
-    return Path(cost.finish(state.use, state.place), tuple(order[::-1]), tuple(places[::-1]), current.place)
+    return Path(cost.finish(state.use, at), tuple(order[::-1]), tuple(places[::-1]), current.place)

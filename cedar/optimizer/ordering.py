@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from cedar.graph import Node
-from cedar.optimizer.chains import Chain
+from cedar.optimizer.arrange import Chain
 from cedar.optimizer.cost import ChainCost, Use, add
 from cedar.optimizer.facts import Facts, Refusal
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cedar import graph
+from cedar.datasets.base import Split
 from cedar.graph import Node
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.commute import may_swap
@@ -19,7 +20,7 @@ from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.optimizer.search import Found, foresee, search
 from cedar.plan.data import Decision, Plan, Prediction
-from cedar.plan.lower import does
+from cedar.plan.lower import Choice, does, splits_of
 from cedar.plan.physical import Work
 from cedar.plan.planner import Check
 from cedar.profile import Profile
@@ -38,7 +39,7 @@ class AutoPlanner:
     Args:
         root: the pipeline as written.
         skips: whether a node has a policy for rows that fail.
-        streams: whether a source can only be read from its beginning.
+        splits: of a source, from its metadata.
         budget: what a plan may take.
         executors: places that a plan may use.
         workers: tasks at once.
@@ -53,7 +54,7 @@ class AutoPlanner:
 
     root: Node
     skips: Callable[[Node], bool]
-    streams: Callable[[Node], bool]
+    splits: Callable[[Node], Sequence[Split]] = splits_of
     budget: Budget = field(default_factory=Budget)
     executors: Sequence[str] = ("threads",)
     workers: int = 1
@@ -131,8 +132,9 @@ class AutoPlanner:
         """What a plan should do, by a new profile."""
         places = {node.place for node in graph.walk(current.root) if node.place}
         executors = (*(place for place in self.executors if place not in places), *sorted(places))
+        cluster = self.cluster if self.cluster is not None and self.cluster.address in places else None
         facts, workers = self._facts(current.root, profile), current.workers or self.workers
-        return foresee(current.root, facts, self.budget, executors, workers)
+        return foresee(current.root, facts, self.budget, executors, workers, self._lowering, cluster)
 
     def foretell(self, plan: Plan, profile: Profile) -> Plan:
         """The same plan with what a new profile says of it."""
@@ -148,17 +150,18 @@ class AutoPlanner:
         moved, moves = asks._rewritten(self.root, (*MOVES, *self.rules), profile)
         found = asks._search(moved, profile, turns)
         root, trims = asks._rewritten(found.root, TRIMS, profile)
-        return Plan(
+        plan = Plan(
             self.root,
             root,
             (*moves, *found.decisions, *trims, *self._refusals),
-            found.prediction,
+            None,
             found.method,
             found.executor,
             found.workers,
             profile,
             self.budget.cache_bytes,
         )
+        return replace(plan, prediction=asks._predicted(plan, profile))
 
     def refuse(self, current: Plan, what: str) -> Plan:
         """As written: an audit cannot tell which of the rules did it."""
@@ -210,7 +213,12 @@ class AutoPlanner:
             turns=turns,
             swap=_never if ORDER in self.refused else may_swap,
             cluster=None if PLACE in self.refused else self.cluster,
+            lowering=self._lowering,
         )
+
+    @property
+    def _lowering(self) -> Choice:
+        return Choice(self.executors[0], splits=self.splits)
 
     def _rewritten(self, root: Node, rules: Sequence[Rule], profile: Profile | None) -> tuple[Node, list[Decision]]:
         return rewrite(self._facts(root, profile), rules)
@@ -223,7 +231,7 @@ class AutoPlanner:
             profile,
             exact=self.exact,
             refused=self.refused,
-            streams=self.streams,
+            streams=lambda node: any(split.streaming for split in self.splits(node)),
             keeping=self.keeping,
             factors=self.factors,
         )

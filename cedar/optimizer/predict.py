@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from cedar.graph import Node
 from cedar.optimizer.cost import RESOURCES, Capacity, ChainCost, Use, add, total
 from cedar.optimizer.flow import Flow
 from cedar.optimizer.loads import Load
 from cedar.optimizer.ordering import Path
 from cedar.plan.data import Prediction
+from cedar.plan.lower import Choice
 from cedar.profile.queueing import cores_kept
 
 _LEAST_GAIN = 0.005  # what more hardware buys at least to be worth a word
@@ -22,7 +24,8 @@ class Model:
 
     Args:
         fixed: seconds that operators outside the chains take, per row read: of a core, of the GIL, of the coordinator.
-        ordinals: of the nodes, by id.
+        choice: how its graphs are lowered.
+        ordinal: of a node, in the pipeline as written.
     """
 
     capacity: Capacity
@@ -30,7 +33,8 @@ class Model:
     loads: dict[int, Load]
     flow: Flow
     fixed: tuple[float, float, float]
-    ordinals: Callable[[int], int | None]
+    choice: Choice
+    ordinal: Callable[[Node], int | None]
 
     @property
     def base(self) -> Use:
@@ -45,9 +49,12 @@ class Model:
     def on(self, capacity: Capacity, places: Sequence[str] | None = None) -> Model:
         """The same graph on another machine, or with other places allowed."""
         costs = tuple(
-            ChainCost(c.chain, self.loads, self.flow, capacity, c.places if places is None else places)
+            ChainCost(
+                c.chain, self.loads, self.flow, capacity, c.places if places is None else places, self.choice,
+                self.ordinal,
+            )
             for c in self.costs
-        )
+        )  # fmt: skip
         return dataclasses.replace(self, capacity=capacity, costs=costs)
 
     def again(self, paths: Sequence[Path]) -> list[Path]:
@@ -56,6 +63,17 @@ class Model:
             dataclasses.replace(path, use=cost.evaluate(path.order, path.places, path.start))
             for cost, path in zip(self.costs, paths, strict=True)
         ]
+
+
+def as_lowered(model: Model) -> list[Path]:
+    """The paths of the graph as it stands, in the places of its stages."""
+    paths = []
+    for cost in model.costs:
+        start, *places = (cost.places.index(place) if place in cost.places else 0 for place in cost.chain.places)
+        starts = [at for at, _ in cost.starts()]
+        start, order = start if start in starts else starts[0], tuple(range(cost.size))
+        paths.append(Path(cost.evaluate(order, places, start), order, tuple(places), start))
+    return paths
 
 
 def predict(model: Model, paths: Sequence[Path]) -> Prediction:
@@ -88,7 +106,7 @@ def _name(model: Model, k: int) -> str:
     """Workers that wait are kept by what they wait for."""
     if RESOURCES[k] not in {"workers", "one task at a time"}:
         return RESOURCES[k]
-    reads = [(model.loads[id(c.chain.base)], c.rate(0)) for c in model.costs if c.chain.reads]
+    reads = [(model.loads[id(c.chain.base)], c.rate(0)) for c in model.costs if c.chain.sources]
     storage = sum(load.wait * rate for load, rate in reads)
     waits = sum(load.wait * cost.rate(0) for cost in model.costs for load in cost.loads)
     work = sum(load.cpu * rate for load, rate in reads)
@@ -103,12 +121,12 @@ def _operators(model: Model, paths: Sequence[Path]) -> dict[int, float]:
     found: dict[int, float] = {}
     for cost, path in zip(model.costs, paths, strict=True):
         nodes = cost.chain.nodes
-        seconds = {id(nodes[i]): each for i, each in cost.seconds(path.order).items()}
-        if cost.chain.reads:
+        seconds = [(nodes[i], each) for i, each in cost.seconds(path.order).items()]
+        if cost.chain.sources:
             base = cost.chain.base
-            seconds[id(base)] = model.loads[id(base)].cpu * model.flow.rate[id(base)]
-        for key, each in seconds.items():
-            ordinal = model.ordinals(key)
+            seconds.append((base, model.loads[id(base)].cpu * model.flow.rate[id(base)]))
+        for node, each in seconds:
+            ordinal = model.ordinal(node)
             if ordinal is not None:
                 found[ordinal] = found.get(ordinal, 0.0) + each
     return dict(sorted(found.items()))

@@ -115,7 +115,10 @@ def _places(choice: Choice, facts: Facts) -> Iterator[Decision]:
 def _worked(cost: ChainCost, loads: dict[int, Load]) -> list[tuple[Node, Load]]:
     """The source of a chain that reads, and its operators."""
     base = cost.chain.base
-    return [*([(base, loads[id(base)])] if cost.chain.reads else []), *zip(cost.chain.nodes, cost.loads, strict=True)]
+    return [
+        *([(base, loads[id(base)])] if cost.chain.sources else []),
+        *zip(cost.chain.nodes, cost.loads, strict=True),
+    ]
 
 
 def _runs(cost: ChainCost, path: Path, loads: dict[int, Load], facts: Facts, gain: float) -> Iterator[Decision]:

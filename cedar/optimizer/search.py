@@ -11,24 +11,27 @@ from cedar import graph
 from cedar.graph import Node
 from cedar.operators.base import StreamOperator
 from cedar.optimizer import joint
+from cedar.optimizer.arrange import Arranged, find_chains, rebuild
 from cedar.optimizer.budget import Budget, Cluster
-from cedar.optimizer.chains import Arranged, find_chains, rebuild
 from cedar.optimizer.commute import may_swap
 from cedar.optimizer.cost import INLINE, REMOTE, RESOURCES, Capacity, ChainCost
 from cedar.optimizer.facts import Facts
 from cedar.optimizer.flow import Flow, find_flow
 from cedar.optimizer.joint import Candidate, Method
 from cedar.optimizer.loads import Load, find_loads
-from cedar.optimizer.ordering import Path, Precedence, Swap, find_precedence
-from cedar.optimizer.predict import Model, expected_seconds, predict
+from cedar.optimizer.ordering import Precedence, Swap, find_precedence
+from cedar.optimizer.predict import Model, as_lowered, expected_seconds, predict
 from cedar.optimizer.reasons import Choice, tell
 from cedar.plan.data import Decision, Prediction
+from cedar.plan.lower import Choice as Lowering
+from cedar.plan.lower import lower
 from cedar.profile import Profile
 
 LEAST_GAIN = 0.03  # the order as written is left for more than this
 LEAST_AWAY = 0.2  # the process is left, in a run, for more than this: figures of the GIL are no better
 _SETTLED = 0.03  # moves that gain less than this, all together, are undone: two measurements choose the same plan
 _ALONE = 0.9  # of the time, the GIL is held: one thread does as well as two
+_PLAIN = Lowering()
 _AHEAD = 2  # tasks in flight for each worker
 _GATHERING = 0.5  # the share of gathering and converting that holds the GIL: large copies do not
 
@@ -68,6 +71,7 @@ def search(
     turns: bool = True,
     swap: Swap = may_swap,
     cluster: Cluster | None = None,
+    lowering: Lowering = _PLAIN,
 ) -> Found:
     """The best order and places for a graph that rules have rewritten.
 
@@ -79,8 +83,9 @@ def search(
         turns: one thread will do where several would take turns with the GIL; False where that is a guess.
         swap: whether two operators may change places.
         cluster: another place allowed, and what it costs to work there.
+        lowering: how the graph becomes stages.
     """
-    model = _model(root, facts, budget, executors, workers)
+    model = _model(root, facts, budget, executors, workers, lowering)
     precedences = [find_precedence(cost.chain, facts, swap) for cost in model.costs]
     choice = _choose(model, precedences, facts, horizon, cluster)
     wanted = _wanted_workers(choice.plan, most_workers)
@@ -102,24 +107,28 @@ def search(
     )
 
 
-def foresee(root: Node, facts: Facts, budget: Budget, executors: Sequence[str], workers: int) -> Prediction:
-    """What is expected of a graph as it is: its orders, and the places of its nodes."""
-    model = _model(root, facts, budget, executors, workers)
-    paths = []
-    for cost in model.costs:
-        nodes = (cost.chain.base, *cost.chain.nodes)
-        places = [cost.places.index(node.place) if node.place in cost.places else 0 for node in nodes]
-        starts = [at for at, _ in cost.starts()]
-        start = places[0] if places[0] in starts else starts[0]
-        order = tuple(range(cost.size))
-        paths.append(Path(cost.evaluate(order, places[1:], start), order, tuple(places[1:]), start))
-    return predict(model, paths)
+def foresee(
+    root: Node,
+    facts: Facts,
+    budget: Budget,
+    executors: Sequence[str],
+    workers: int,
+    lowering: Lowering = _PLAIN,
+    cluster: Cluster | None = None,
+) -> Prediction:
+    """What is expected of a graph as it is lowered: of the stages that would run."""
+    model = _model(root, facts, budget, executors, workers, lowering)
+    if cluster is not None:
+        model = _with_cluster(model, tuple(place for place in _places(executors) if place != REMOTE), cluster)
+    return predict(model, as_lowered(model))
 
 
 # ---- the model -------------------------------------------------------------------------------------------------------
 
 
-def _model(root: Node, facts: Facts, budget: Budget, executors: Sequence[str], workers: int) -> Model:
+def _model(
+    root: Node, facts: Facts, budget: Budget, executors: Sequence[str], workers: int, lowering: Lowering
+) -> Model:
     assert facts.profile is not None, "a search follows a measurement"
     machine = facts.profile.machine
     loads = find_loads(root, facts)
@@ -131,9 +140,9 @@ def _model(root: Node, facts: Facts, budget: Budget, executors: Sequence[str], w
         ship_bytes=machine.ship_bytes,
         ship_seconds=machine.ship_seconds,
     )
-    ordinals = {id(node): facts.ordinal(node) for node in graph.walk(root)}
-    costs = tuple(ChainCost(chain, loads, flow, capacity, places) for chain in find_chains(root, facts))
-    return Model(capacity, costs, loads, flow, _fixed(root, facts.profile, loads, flow), ordinals.get)
+    chains = find_chains(lower(root, lowering, facts.logical), facts)
+    costs = tuple(ChainCost(chain, loads, flow, capacity, places, lowering, facts.ordinal) for chain in chains)
+    return Model(capacity, costs, loads, flow, _fixed(root, facts.profile, loads, flow), lowering, facts.ordinal)
 
 
 def _places(executors: Sequence[str]) -> tuple[str, ...]:

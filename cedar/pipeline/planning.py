@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cedar import graph
+from cedar.datasets.base import Split
 from cedar.errors import CedarError, PlanError, nearest, user_site
 from cedar.execution.binding import Binding
 from cedar.execution.checking import check
@@ -25,6 +26,7 @@ from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.facts import Factors, Keeping, Rule
 from cedar.optimizer.planner import NAMES, AutoPlanner
 from cedar.plan.data import Decision, Plan
+from cedar.plan.lower import splits_of
 from cedar.plan.planner import Planner
 from cedar.profile import Profile
 from cedar.report.explain import explain
@@ -123,7 +125,7 @@ def planner_for(
     return AutoPlanner(
         node,
         skips=_skips(on_error),
-        streams=_streams({}),
+        splits=_splits({}),
         budget=budget,
         executors=_places(executor),
         workers=workers or available_cpus(),
@@ -217,14 +219,15 @@ def _skips(on_error: Skip | None) -> Callable[[Node], bool]:
     return skips
 
 
-def _streams(known: dict[int, bool]) -> Callable[[Node], bool]:
-    def streams(node: Node) -> bool:
-        source = node.logical.operator.source  # type: ignore[attr-defined]
-        if id(source) not in known:
-            try:
-                known[id(source)] = any(getattr(split, "streaming", False) for split in source.splits())
-            except Exception:  # noqa: BLE001 - the run lists them again, and says what is wrong
-                known[id(source)] = True
-        return known[id(source)]
+def _splits(known: dict[int, Sequence[Split]]) -> Callable[[Node], Sequence[Split]]:
+    """Of sources, listed once; one that cannot be listed counts as one that is read from its beginning."""
 
-    return streams
+    def splits(node: Node) -> Sequence[Split]:
+        if id(node.logical) not in known:
+            try:
+                known[id(node.logical)] = splits_of(node.logical)
+            except Exception:  # noqa: BLE001 - the run lists them again, and says what is wrong
+                known[id(node.logical)] = (Split(streaming=True),)
+        return known[id(node.logical)]
+
+    return splits

@@ -44,6 +44,15 @@ class Choice:
     splits: Callable[[Node], Sequence[Split]] = splits_of
     caches: bool = True
 
+    def reads_all(self, place: str, sources: Sequence[Node]) -> bool:
+        """Whether tasks that read in a place run Python per row, too: in another process, to which rows would be sent
+        once more, and with splits enough to keep all workers busy to the end.
+        """
+        run = self.executor if place in HERE else place
+        if place != "processes" and run != "dask" and "://" not in run:
+            return False
+        return sum(len(self.splits(each)) for each in sources) >= _SPLITS_PER_WORKER * self.workers(place)
+
 
 def lower(root: Node, choice: Choice, logical: Node | None = None) -> Physical:
     """The physical plan of a graph.
@@ -120,6 +129,11 @@ def changes(node: Node, ordinals: dict[int, int]) -> tuple[object, ...]:
 def _elsewhere(nodes: Sequence[Node]) -> str:
     """The place that some of the nodes ask for; "" where the run's own executor will do."""
     return next((node.place for node in nodes if node.place not in HERE), "")
+
+
+def _moves(below: str, place: str) -> bool:
+    """An operator runs elsewhere than what is below it; what has no place of its own goes along."""
+    return place not in ("", below) and (place not in HERE or below not in HERE)
 
 
 def policy_of(node: Node, on_error: Skip | None) -> Skip | None:
@@ -239,7 +253,7 @@ class _Lowering:
         runs: list[list[int]] = []
         here = next((self.nodes[i].place for i in chain if self.nodes[i].place), "")
         for i in chain:
-            if not runs or self.nodes[i].place not in ("", here):
+            if not runs or _moves(here, self.nodes[i].place):
                 here = self.nodes[i].place or here
                 runs.append([])
             runs[-1].append(i)
@@ -326,16 +340,13 @@ class _Lowering:
     def read_with(self, segments: Sequence[Segment], above: Sequence[int]) -> int:
         """How many of the operators above are done by the tasks that read.
 
-        Those of another place are not, nor what runs Python per row, which smaller tasks spread better over workers;
-        in another process it is, where there are splits enough: rows are shipped once.
+        Those of another place are not, nor what runs Python per row, which smaller tasks spread better over workers.
         """
-        place = self.nodes[segments[0].source].place
-        here = next((k for k, i in enumerate(above) if self.nodes[i].place not in ("", place)), len(above))
-        run = place or self.choice.executor
-        if place == "processes" or run == "dask" or "://" in run:
-            splits = sum(len(self.choice.splits(self.nodes[each.source])) for each in segments)
-            if splits >= _SPLITS_PER_WORKER * self.choice.workers(place):
-                return here
+        sources = [self.nodes[each.source] for each in segments]
+        place = _elsewhere(sources)
+        here = next((k for k, i in enumerate(above) if _moves(place, self.nodes[i].place)), len(above))
+        if self.choice.reads_all(place, sources):
+            return here
         return next((k for k, i in enumerate(above[:here]) if self.per_row([i])), here)
 
     def kept(self, links: Sequence[Link]) -> int:

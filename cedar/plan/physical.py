@@ -13,6 +13,8 @@ from typing import Literal, TypeAlias
 from cedar.graph import Node
 from cedar.operators.base import Schema
 
+TASK_SECONDS = 0.05  # of work in a task whose kernels run Python once per row
+
 Kind: TypeAlias = Literal["read", "task", "group", "window", "stream", "deal"]
 
 

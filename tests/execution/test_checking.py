@@ -264,7 +264,7 @@ def test_sample_rows_are_read_as_the_source_is() -> None:
 
 def test_the_planner_takes_no_plan_of_which_nothing_can_be_said(path: str) -> None:
     p = pipeline(path)
-    made = AutoPlanner(p.node, skips=lambda _: False, streams=lambda _: False)
+    made = AutoPlanner(p.node, skips=lambda _: False)
     plan = made.admit(made.begin(), lambda plan: cedar.plan.planner.Difference("whatever"))
     assert plan.root is p.node
 

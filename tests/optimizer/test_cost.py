@@ -200,7 +200,7 @@ def test_rows_of_several_sources_add_up():
     assert costs["map"].rate(0) == 0.75
     assert costs["read"].rate(0) == 0.25
     assert costs["filter"].rate(0) == 1.0
-    assert not costs["filter"].chain.reads
+    assert not costs["filter"].chain.sources
     assert max(model.use([as_written(cost, 0) for cost in model.costs])) == pytest.approx((1 + 3 + 2) * 1e-6 / 4)
 
 

@@ -5,18 +5,28 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import cedar
 from cedar import graph
+from cedar.datasets.base import Split
 from cedar.execution.cached import Store
 from cedar.execution.loader import Loader
 from cedar.execution.options import Options
+from cedar.optimizer.arrange import Arranged, rebuild
 from cedar.optimizer.budget import Budget
+from cedar.optimizer.commute import may_swap
+from cedar.optimizer.cost import RESOURCES, total
+from cedar.optimizer.flow import find_flow
+from cedar.optimizer.loads import find_loads
+from cedar.optimizer.ordering import find_precedence
+from cedar.optimizer.predict import as_lowered
 from cedar.optimizer.search import foresee, search
 from cedar.pipeline.planning import planner_for
+from cedar.plan.lower import Choice, lower
 from cedar.plan.saved import plan_from, text_of
-from tests.optimizer.test_search import BOTH, pipelines, work
-from tests.optimizer.toy_profiles import facts_of, figures
+from tests.optimizer.test_search import BOTH, late, pipelines, work
+from tests.optimizer.toy_profiles import MACHINE, facts_of, figures, model_of
 from tests.toy_plans_random import profile
 
 ROWS = [{"a": 1.0, "b": 2.0}]
@@ -31,6 +41,52 @@ def test_the_plan_that_was_found_is_foreseen_as_it_was_predicted(made):
     again = foresee(plan.root, replace(facts, root=plan.root), Budget(), BOTH, plan.workers)
     assert again.rows_per_second == pytest.approx(plan.prediction.rows_per_second)
     assert again.use == pytest.approx(plan.prediction.use)
+
+
+def shipped(root, facts, choice):
+    """Bytes per row read that stages in other processes are sent and send back, stage by stage."""
+    physical = lower(root, choice, facts.logical)
+    flow = find_flow(root, facts, find_loads(root, facts))
+
+    def size(number):
+        node, needs = physical.nodes[number], flow.needs[id(physical.nodes[number])]
+        sizes = flow.sizes[id(node)]
+        return flow.rate[id(node)] * sum(sizes[name] for name in sizes if needs is None or name in needs)
+
+    total = 0.0
+    for stage in physical.stages:
+        if stage.place == "processes":
+            total += size(stage.out) + sum(size(physical.stages[i].out) for i in stage.inputs)
+    return total
+
+
+@settings(max_examples=60, deadline=None)
+@given(pipelines(), st.sampled_from([1, 64]), st.booleans(), st.randoms(use_true_random=False))
+def test_what_a_search_prices_are_the_stages_that_would_run(made, splits, cached, draw):
+    root, found = made
+    if cached:
+        root = cedar.Pipeline(root).cache().filter(late, "a").map(work, "d").node
+        found = found | {len(found) + 1: figures(1e-6, keep=0.5), len(found) + 2: figures(1e-5)}
+    machine = replace(MACHINE, ship_seconds=0.0)
+    facts = facts_of(root, found, machine=machine)
+    choice = Choice(splits=lambda _: [Split(part=i) for i in range(splits)])
+    model = model_of(root, facts, BOTH, choice=choice)
+    arranged, uses = [], []
+    for cost in model.costs:
+        precedence, order, done = find_precedence(cost.chain, facts, may_swap), [], 0
+        while len(order) < cost.size:
+            order.append(draw.choice(list(precedence.ready(done))))
+            done |= 1 << order[-1]
+        start, places = draw.randrange(2), [draw.randrange(2) for _ in order]
+        uses.append(cost.evaluate(order, places, start))
+        names = tuple(BOTH[place] for place in places)
+        arranged.append(Arranged(cost.chain, tuple(order), names, BOTH[start]))
+    there = rebuild(root, facts, arranged)
+    moved = model_of(there, replace(facts, root=there), BOTH, choice=choice)
+    assert total(path.use for path in as_lowered(moved)) == pytest.approx(total(uses))
+    assert total(uses)[RESOURCES.index("process shipping")] * machine.ship_bytes == pytest.approx(
+        shipped(there, replace(facts, root=there), choice)
+    )
 
 
 def test_a_graph_is_foreseen_in_the_places_of_its_nodes():

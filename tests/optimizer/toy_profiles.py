@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from cedar import graph
 from cedar.optimizer import rewrite
-from cedar.optimizer.chains import find_chains
+from cedar.optimizer.arrange import find_chains
 from cedar.optimizer.cost import Capacity, ChainCost
 from cedar.optimizer.flow import find_flow
 from cedar.optimizer.loads import find_loads
 from cedar.optimizer.predict import Model
+from cedar.plan.lower import Choice, lower
 from cedar.profile import Machine, OperatorProfile, Profile
 
 MACHINE = Machine(cores=4, memory=1 << 34, ship_seconds=5e-4, ship_bytes=1e9, start_seconds=1.0)
+
+
+PLAIN = Choice()
 
 
 def figures(cpu, wall=None, keep=1.0, gil=0.0, rows=1000, calls=10, columns=None):
@@ -27,12 +32,13 @@ def facts_of(root, measured, machine=MACHINE, workers=1, executor="threads", row
     return rewrite.facts_of(root, root, lambda node: False, profile, streams=lambda node: streams)
 
 
-def model_of(root, facts, places=("threads",), cores=4, workers=4):
+def model_of(root, facts, places=("threads",), cores=4, workers=4, choice=PLAIN):
     loads = find_loads(root, facts)
     flow = find_flow(root, facts, loads)
     capacity = Capacity(cores, workers, facts.profile.machine.ship_bytes, facts.profile.machine.ship_seconds)
-    costs = tuple(ChainCost(chain, loads, flow, capacity, places) for chain in find_chains(root, facts))
-    return Model(capacity, costs, loads, flow, (0.0, 0.0, 0.0), {id(n): facts.ordinal(n) for n in graph.walk(root)}.get)
+    chains = find_chains(lower(root, replace(choice, workers=lambda _: workers), facts.logical), facts)
+    costs = tuple(ChainCost(chain, loads, flow, capacity, places, choice, facts.ordinal) for chain in chains)
+    return Model(capacity, costs, loads, flow, (0.0, 0.0, 0.0), choice, facts.ordinal)
 
 
 def cost_of(root, facts, **options):

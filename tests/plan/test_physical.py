@@ -99,6 +99,17 @@ def test_another_process_that_reads_enough_splits_does_all_of_it(workers, stages
     assert sum(stage.kind == "task" and bool(stage.operators) for stage in physical.stages) == stages - 1
 
 
+@pytest.mark.parametrize("place", ["", "threads"])
+def test_places_of_the_runs_own_executor_are_those_of_the_run(place):
+    p = cedar.from_source(Many()).map(plus, "x", dtype=int)
+    source = dataclasses.replace(p.node.inputs[0], place=place, origin=p.node.inputs[0])
+    root = dataclasses.replace(p.node, inputs=(source,), origin=p.node)
+    for executor, stages in (("threads", 2), ("dask", 1)):
+        physical = lower(root, Choice(executor, workers=lambda place: 2), p.node)
+        assert physical == lower(p.node, Choice(executor, workers=lambda place: 2))
+        assert sum(bool(stage.operators or stage.segments) for stage in physical.stages) == stages
+
+
 def test_the_same_graph_gives_the_same_value():
     p = numbers().filter(col("x") > 3).shuffle().batch(4)
     assert lower(p.node, Choice()) == lower(p.node, Choice())

@@ -1,0 +1,143 @@
+"""Arrange: the row operators of a plan that a search may reorder, and the graph in the order that it chose."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from cedar import graph
+from cedar.graph import Node
+from cedar.operators.base import RowOperator
+from cedar.optimizer.commute import is_row_operator
+from cedar.optimizer.edit import is_inserted, rebuilt, with_inputs
+from cedar.optimizer.facts import Facts
+from cedar.plan.physical import Physical, Stage
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Row operators above a node that holds still, lowest first.
+
+    Args:
+        base: what they draw from.
+        nodes: the operators in the order of the graph.
+        last: a selection that fixes the output's columns, which stays on top.
+        places: where the stages of the plan run the base, and each of the operators.
+        sources: all that the tasks read which read the base; none where the chain draws from another stage.
+        tied: the operators (as a mask) that such tasks do whatever they are.
+        batched: the unit is the batch.
+    """
+
+    base: Node
+    nodes: tuple[Node, ...]
+    last: Node | None
+    places: tuple[str, ...]
+    sources: tuple[Node, ...]
+    tied: int
+    batched: bool
+
+    @property
+    def top(self) -> Node:
+        """The node that others draw from."""
+        return self.last or (self.nodes[-1] if self.nodes else self.base)
+
+
+def find_chains(physical: Physical, facts: Facts) -> list[Chain]:
+    """Every chain of a plan, lower ones first; sources that are read on their own are chains without operators."""
+    works, nodes = physical.works, physical.nodes
+    consumers = Counter(i for work in works for i in work.inputs)
+    reads = {segment.source: stage for stage in physical.stages for segment in stage.segments}
+    places = _places(physical)
+    runs: dict[int, tuple[list[int], Stage | None]] = {}  # by their top: what holds still and the operators above it
+    for i, (work, node) in enumerate(zip(works, nodes, strict=True)):
+        if not work.inputs:
+            runs[i] = [i], reads[i]
+        elif isinstance(node.operator, RowOperator):
+            below = work.inputs[0]
+            joins = is_row_operator(node) and consumers[below] == 1 and below in runs
+            joins = joins and (is_row_operator(nodes[below]) or not works[below].inputs)
+            run, stage = runs.pop(below) if joins else ([below], None)
+            run.append(i)
+            runs[i] = run, stage
+    return [_chain(physical, run, stage, places, facts) for run, stage in runs.values()]
+
+
+def _places(physical: Physical) -> list[str]:
+    """Where each operator runs."""
+    found = [""] * len(physical.works)
+    for stage in physical.stages:
+        links = (i for each in stage.segments for i in (each.source, *each.links))
+        for i in (*stage.operators, *links):
+            if isinstance(i, int):
+                found[i] = stage.place
+    return found
+
+
+def _chain(physical: Physical, run: Sequence[int], stage: Stage | None, places: Sequence[str], facts: Facts) -> Chain:
+    nodes, (base, *inner) = physical.nodes, run
+    last = nodes[inner.pop()] if inner and is_inserted(nodes[inner[-1]], facts) else None
+    inner = [i for i in inner if not is_inserted(nodes[i], facts)]
+    segments = () if stage is None else stage.segments
+    tied: set[object] = set()
+    for segment in segments:
+        if segment.source == base:
+            own = takewhile(lambda link: isinstance(link, int), segment.links)
+            tied.update(own if len(segments) > 1 else segment.links[: segment.kept])
+    return Chain(
+        nodes[base],
+        tuple(nodes[i] for i in inner),
+        last,
+        tuple(places[i] for i in (base, *inner)),
+        tuple(nodes[each.source] for each in segments),
+        sum(1 << k for k, i in enumerate(inner) if i in tied),
+        nodes[base].batched,
+    )
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """A chain in a chosen order.
+
+    Args:
+        order: places in ``chain.nodes``, lowest first.
+        places: the executor of each operator, in that order.
+        start: the executor of the source, where the chain reads.
+    """
+
+    chain: Chain
+    order: tuple[int, ...]
+    places: tuple[str, ...]
+    start: str = ""
+
+
+def rebuild(root: Node, facts: Facts, arranged: Sequence[Arranged]) -> Node:
+    """The graph with its chains in the chosen orders and every place set; sharing is kept."""
+    by_top = {id(each.chain.top): each for each in arranged}
+    inner = {id(n) for a in arranged for n in (*a.chain.nodes, a.chain.last) if n} - set(by_top)
+    done: dict[int, Node] = {}
+    for node in graph.walk(root):
+        chosen = by_top.get(id(node))
+        if chosen is not None:
+            done[id(node)] = _rebuilt(chosen, done, facts)
+        elif id(node) in inner or is_inserted(node, facts):
+            done[id(node)] = node  # whoever asks for it is inside a chain too
+        else:
+            done[id(node)] = with_inputs(node, tuple(done[id(child)] for child in node.inputs), facts)
+    return done[id(root)]
+
+
+def _rebuilt(chosen: Arranged, done: dict[int, Node], facts: Facts) -> Node:
+    chain = chosen.chain
+    current = _placed(chain.base, (), chosen.start, facts) if chain.sources else done[id(chain.base)]
+    for index, place in zip(chosen.order, chosen.places, strict=True):
+        current = _placed(chain.nodes[index], (current,), place, facts)
+    if chain.last is not None:
+        current = _placed(chain.last, (current,), current.place, facts)
+    return current
+
+
+def _placed(node: Node, inputs: tuple[Node, ...], place: str, facts: Facts) -> Node:
+    return dataclasses.replace(rebuilt(node, inputs, facts), place=place)
