@@ -34,6 +34,7 @@ class Case:
         self.toy: Toy = toy_pipelines.build(self.draw)
         self.loaders = seed  # so that not every pipeline has its processes at the same place
         self.options: dict[str, Any] = {"seed": self.draw.randint(0, 3), "epoch": self.draw.randint(0, 2)}
+        self.options["deal"] = "global"  # lanes, where ranks see other batches than one alone, have their own test
         self.full, _ = run(self.loader(executor="inline"))
 
     def loader(self, **options: Any) -> cedar.Loader:

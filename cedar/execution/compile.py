@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from cedar.execution.chain import Program, Reader, Step
 from cedar.execution.dealt import DealtStream, Share
 from cedar.execution.dedup import as_read
 from cedar.execution.groups import GroupStage
+from cedar.execution.lanes import Lane
 from cedar.execution.nodes import rows_per_unit
 from cedar.execution.programs import Programs
 from cedar.execution.shared import SharedStream
@@ -51,7 +52,7 @@ class Compiler:
         tasks: runner, seed and epoch, counters.
         store: where ``cache()`` keeps blocks.
         slices: (rank, world) when every rank takes its slice of every batch.
-        lane: (number, of) for pipelines with an operator that is local to a rank.
+        lane: the part of the epoch that is compiled; None is all of it.
     """
 
     def __init__(
@@ -61,28 +62,32 @@ class Compiler:
         tasks: Tasks,
         store: Store,
         slices: tuple[int, int] | None = None,
-        lane: tuple[int, int] | None = None,
+        lane: Lane | None = None,
     ) -> None:
         self.physical = physical
         self.binding = binding
         self.tasks = tasks
         self._store = store
         self._slices = slices
-        self._lane = lane
         self._programs = Programs(binding, physical)
         self._consumers = Counter(i for stage in physical.stages for i in stage.inputs)
+        self._parted = self._parts(*physical.stages[physical.deal].inputs)
         self.streams: list[Stream] = []  # by the number of their stage
-        for stage in physical.stages[: physical.deal]:
-            stream = self._stream(stage)
-            several = self._consumers[len(self.streams)] > 1
-            self.streams.append(SharedStream(stream) if several else stream)
+        for number, stage in enumerate(physical.stages[: physical.deal]):
+            stream = self._stream(stage, lane if number in self._parted else None)
+            self.streams.append(SharedStream(stream) if self._consumers[number] > 1 else stream)
+
+    @property
+    def dealt(self) -> Stream:
+        """What ranks share."""
+        return self.streams[self.physical.stages[self.physical.deal].inputs[0]]
 
     # ---- the top -----------------------------------------------------------------------------------------------------
 
     def top(self, share: Share, finish: Sequence[Step] = ()) -> tuple[Stream, DealtStream]:
         """The stream that a rank's loader pulls, and the dealt stream below it; their units correspond."""
         stages, deal = self.physical.stages, self.physical.deal
-        dealt = DealtStream(self.streams[stages[deal].inputs[0]], share)
+        dealt = DealtStream(self.dealt, share)
         top: Stream = dealt
         for number in range(deal + 1, len(stages)):
             last = partial(self._last, stages[number], share, finish) if number == len(stages) - 1 else tuple
@@ -99,17 +104,19 @@ class Compiler:
 
     # ---- streams -----------------------------------------------------------------------------------------------------
 
-    def _stream(self, stage: Stage) -> Stream:
+    def _stream(self, stage: Stage, lane: Lane | None) -> Stream:
         inputs = tuple(self.streams[i] for i in stage.inputs)
         if stage.kind == "read":
-            return self._read(stage)
+            return self._read(stage, lane)
         if stage.kind == "task":
             return self._tasks(stage, inputs[0])
         if stage.kind == "group":
             return self._group(stage, inputs[0])
         if stage.kind == "window":
             return WindowStream(inputs[0], self._window_rows(stage))
-        return self._operator(stage, inputs)
+        if lane is None:
+            return self._operator(stage, inputs)
+        return DealtStream(self._operator(stage, inputs), Share(*lane, least_rows(self.binding)), alone=True)
 
     def _tasks(self, stage: Stage, below: Stream, last: Callable[[], Sequence[Step]] = tuple) -> StageStream:
         def program() -> Program:
@@ -160,11 +167,11 @@ class Compiler:
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    def _read(self, stage: Stage) -> SplitStream:
+    def _read(self, stage: Stage, lane: Lane | None) -> SplitStream:
         window, permute = self._window(stage)
         made = tuple(self._segment(segment) for segment in stage.segments)
         tasks = self._tasks_on(stage)
-        return SplitStream(made, window, permute, stage.keeps, tasks, self._lane, windowed=stage.windows >= 0)
+        return SplitStream(made, window, permute, stage.keeps, tasks, lane, windowed=stage.windows >= 0)
 
     def _segment(self, segment: plans.Segment) -> Segment:
         node = self._node(segment.source)
@@ -208,6 +215,39 @@ class Compiler:
             getattr(cache, "version", None),
         )  # fmt: skip
 
+    # ---- lanes -------------------------------------------------------------------------------------------------------
+
+    def _parts(self, number: int) -> set[int]:
+        """The stages where lanes part: those that read, and the units of what counts rows, above all that it needs."""
+        stage = self.physical.stages[number]
+        operator = self._node(stage.out).operator if stage.kind == "stream" else None
+        if stage.kind == "read" or (isinstance(operator, StreamOperator) and not (operator.shares or operator.local)):
+            return {number}
+        return set().union(*map(self._parts, stage.inputs))
+
+    def unshared(self, world: int) -> str:
+        """Why so many ranks cannot have lanes of their own; "" where they can. Asked of a pipeline as written."""
+        works = self.physical.works
+        for number in sorted(self._parted):
+            stage, stream = self.physical.stages[number], self.streams[number]
+            splits = stream.source if isinstance(stream, SharedStream) else stream
+            if isinstance(splits, SplitStream):
+                if (there := len(splits.entries)) < world:
+                    what = " and ".join(works[segment.source].label for segment in stage.segments)
+                    return f"{what} has {there} piece(s) that can be read alone; write more, smaller files"
+            elif stream.count is None:
+                return f"{works[stage.out].label} counts rows whose number is unknown; local=True lets each rank count"
+            elif stream.count < world:
+                return f"{works[stage.out].label} gives {stream.count} row(s)"
+        if self._parted & self._under(self._parted):
+            return "a part of the pipeline is drawn from twice, once by what counts rows"
+        return ""
+
+    def _under(self, numbers: Collection[int]) -> set[int]:
+        """The stages below these."""
+        found = {i for number in numbers for i in self.physical.stages[number].inputs}
+        return found | self._under(found) if found else found
+
     # ---- what is asked of operators ----------------------------------------------------------------------------------
 
     def _node(self, i: int) -> Node:
@@ -239,8 +279,8 @@ class Compiler:
         return self.binding.row_bytes * (rows_per_unit(node) if node.batched else 1)
 
 
-def least_run(binding: Binding) -> int:
-    """Least units of a rank's run: several of the largest windows (or row groups) of the sources below."""
+def least_rows(binding: Binding) -> int:
+    """Least rows of a rank's run: several of the largest windows (or row groups) of the sources below."""
     most = 1.0
     windows = [n.operator for n in binding.nodes if isinstance(n.operator, Shuffle)]
     for source in binding.sources:
@@ -257,5 +297,9 @@ def least_run(binding: Binding) -> int:
                 limit = Window(shuffle.window_bytes).limit(size, total)
                 rows = max(rows, min(total, math.ceil(total * limit / size)))
         most = max(most, rows)
-    per_unit = rows_per_unit(binding.root) if binding.root.batched else 1
-    return max(1, math.ceil(_CHUNK_WINDOWS * most / per_unit))
+    return math.ceil(_CHUNK_WINDOWS * most)
+
+
+def least_run(binding: Binding) -> int:
+    """The same in units of the pipeline."""
+    return -(-least_rows(binding) // (rows_per_unit(binding.root) if binding.root.batched else 1))

@@ -36,15 +36,18 @@ class DealtStream(Stream):
 
     ``at`` is [units taken, a position below, the number of the unit there]; the latter two are None where counts are
     known, because any unit can be found there.
+
+    Args:
+        alone: it is a lane, of which nobody asks how long it is.
     """
 
-    def __init__(self, source: Stream, share: Share) -> None:
+    def __init__(self, source: Stream, share: Share, alone: bool = False) -> None:
         self.source = source
         self.share = share
         self._world, self._rank = share.world, share.rank
         self._numbers = Numbers(remaining(source.count, list(share.history), share.last))
         self._known = source.count is not None
-        if self._known:
+        if self._known and not alone:
             total = self._numbers.total
             self.count = math.inf if total == math.inf else self._units(int(total))
 

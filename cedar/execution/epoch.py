@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from cedar.errors import ResumeError
@@ -16,6 +17,7 @@ from cedar.execution.chain import Step
 from cedar.execution.checking import as_tolerated, compared, tolerated
 from cedar.execution.compile import Compiler, least_run
 from cedar.execution.dealt import DealtStream, Share
+from cedar.execution.lanes import UNTOLD, Lane, Sharing, first_lane
 from cedar.execution.metrics import Metrics
 from cedar.execution.nodes import last_mode
 from cedar.execution.planning import Plans
@@ -24,17 +26,12 @@ from cedar.execution.runner import Runner
 from cedar.execution.tasks import Tasks
 from cedar.execution.watcher import Watcher
 from cedar.limits import Limits
-from cedar.operators.base import Env, Instances, StreamOperator
+from cedar.operators.base import Env, Instances
 from cedar.plan.data import Plan
 from cedar.stream import PENDING, Count, Fenced, Flow, Piece, Position, Stream
 
 _log = logging.getLogger("cedar")
 _PAUSE = 0.001  # seconds between two looks whether an audit is ready
-
-
-def is_local(binding: Binding) -> bool:
-    """Some operator works on each rank's share alone."""
-    return any(isinstance(n.operator, StreamOperator) and n.operator.local for n in binding.nodes)
 
 
 @dataclass(frozen=True)
@@ -50,15 +47,36 @@ class Job:
     store: Store
     metrics: Metrics
     plans: Plans
+    deal: str = "auto"
+    steps: int | None = None
     limits: Limits = field(default_factory=Limits.of_environment)  # of what a task holds
     counts: dict[str, Count] = field(default_factory=dict)  # units of an epoch, of which several ask
+
+    @cached_property
+    def sharing(self) -> Sharing:
+        """How ranks share an epoch, by the metadata of the sources."""
+        world = self.rank.world
+        if world == 1 or self.split_batches:
+            return Sharing()
+        compiler = self._compiler(Runner("inline", 1), 0, None, dry=True, written=None)
+        if compiler.dealt.count is not None:
+            return Sharing()
+        last = last_mode(self.binding.root)
+        if self.deal == "global":
+            return Sharing(why='deal="global" asks for it')
+        if why := compiler.unshared(world):
+            return Sharing(why=why)
+        local = any(getattr(node.operator, "local", False) for node in self.binding.nodes)
+        if last != "keep" and self.steps is None and not local:
+            return Sharing(why=UNTOLD.format(last=last))
+        return Sharing(lanes=True)
 
     def streams(
         self,
         runner: Runner,
         epoch: int,
         history: list[Any],
-        lane: tuple[int, int] | None = None,
+        lane: Lane | None = None,
         dry: bool = False,
         written: Plan | None = None,
     ) -> tuple[Stream, DealtStream]:
@@ -68,6 +86,18 @@ class Job:
             dry: they are only counted, as written.
             written: a plan to compare with: the streams are those of the pipeline as the user wrote it.
         """
+        compiler = self._compiler(runner, epoch, lane, dry, written)
+        alone = self.split_batches or lane is not None
+        share = Share(
+            rank=0 if alone else self.rank.rank,
+            world=1 if alone else self.rank.world,
+            chunk=least_run(self.binding),
+            last=last_mode(self.binding.root),
+            history=tuple(history),
+        )
+        return compiler.top(share, self.finish if runner.local else ())
+
+    def _compiler(self, runner: Runner, epoch: int, lane: Lane | None, dry: bool, written: Plan | None) -> Compiler:
         plain = dry or written is not None
         watcher = Watcher() if plain else self.plans.watcher(runner)
         metrics = self.metrics if written is None else Metrics()
@@ -75,23 +105,13 @@ class Job:
         numeric, limits = self.binding.numeric, self.limits
         env = Env(self.seed, epoch, self.instances, watch=watch, numeric=numeric, limits=limits)
         tasks = Tasks(runner, env, metrics, watcher, getattr(runner, "others", None))
-        number = self.rank.rank
-        slices = (number, self.rank.world) if self.split_batches else None
+        slices = (self.rank.rank, self.rank.world) if self.split_batches else None
         root = self.binding.root if plain else self.plans.current.root
         store = self.store if written is None else Store()  # of which a plan made some
         if written is not None and (inexact := tolerated(written)):
             root = as_tolerated(self.binding.root, inexact)
         physical = self.binding.lowered(root, runner.name, lambda place: tasks.on(place).runner.workers)
-        compiler = Compiler(physical, self.binding, tasks, store, slices, lane)
-        alone = self.split_batches or lane is not None
-        share = Share(
-            rank=0 if alone else number,
-            world=1 if alone else self.rank.world,
-            chunk=least_run(self.binding),
-            last=last_mode(self.binding.root),
-            history=tuple(history),
-        )
-        return compiler.top(share, self.finish if runner.local else ())
+        return Compiler(physical, self.binding, tasks, store, slices, lane)
 
 
 class DataEpoch:
@@ -104,13 +124,12 @@ class DataEpoch:
         self.epoch = epoch
         self._job = job
         self._runner = runner
-        local = is_local(job.binding) and job.rank.world > 1 and not job.split_batches
-        entry = entry or {"history": [], "deal": None, "lanes": None}
+        if entry is None:
+            lanes = [[*first_lane(job.rank.rank, job.rank.world, epoch), None]] if job.sharing.lanes else None
+            entry = {"history": [], "deal": None, "lanes": lanes}
         self._history = entry["history"]
         self._deal: Position | None = entry["deal"]
         self._lanes: list[list[Any]] | None = entry["lanes"]
-        if self._lanes is None and local:
-            self._lanes = [[job.rank.rank, job.rank.world, None]]
         self._lane = 0
         self._last: tuple[Piece, int] | None = None
         self.moved = False  # something was handed over
@@ -152,7 +171,7 @@ class DataEpoch:
             self._last = None
             self._lanes[number][2] = "done"
 
-    def _drain(self, lane: tuple[int, int] | None) -> Iterator[Piece]:
+    def _drain(self, lane: Lane | None) -> Iterator[Piece]:
         """Plan after plan, each from where the one before it stopped."""
         plans = self._job.plans
         while True:
@@ -180,7 +199,7 @@ class DataEpoch:
                 if flow is not None:
                     flow.close()
 
-    def _audited(self, piece: Piece, lane: tuple[int, int] | None) -> list[Piece]:
+    def _audited(self, piece: Piece, lane: Lane | None) -> list[Piece]:
         """The units of a piece as the pipeline as written has them, where those are others; nothing else of the plan's
         is taken for this: sources are read whole, and kernels bound, placed and fused as without a plan.
         """
@@ -213,7 +232,7 @@ class DataEpoch:
         plans.audit(time.perf_counter() - began, why)
         return [] if why is None else found
 
-    def _open(self, lane: tuple[int, int] | None) -> Flow:
+    def _open(self, lane: Lane | None) -> Flow:
         self._settle()
         if lane is not None:
             assert self._lanes is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -43,6 +44,7 @@ from cedar.operators.base import Env, Instances
 from cedar.operators.take import whole
 from cedar.plan.data import Plan
 
+_log = logging.getLogger("cedar")
 _CLOSED = 8  # epochs of the data that a rank may be ahead of another when their states are merged
 
 
@@ -86,12 +88,12 @@ class Loader(DataLoaderLike):
         self._plans = Plans(options.planner, plan, binding, self._metrics, self.rank.world)
         self._job = Job(
             binding, self.rank, options.seed, options.split_batches, finish, instances, Store.within(plan.cache_bytes),
-            self._metrics, self._plans,
+            self._metrics, self._plans, options.deal, options.steps,
         )  # fmt: skip
         self._identity_of: Identity | None = None
         self._account = Account(binding, self._metrics, self.rank.rank, options.observe, site)
         self._units = Units(self._account, options, self._batched, finish, rows_per_unit(root) if self._batched else 1)
-        self._generation, self._ran_on, self._workers = 0, "none yet", 0
+        self._generation, self._ran_on, self._workers, self._warned = 0, "none yet", 0, False
         self._replays = Replays(self._job, options, site)
         self._runner: Runner | None = None
         self._deliverer: DataEpoch | AheadEpoch | None = None
@@ -134,6 +136,9 @@ class Loader(DataLoaderLike):
         refuse_workers(self.rank, self._site)
         if os.getpid() != self._pid:
             self._begin_in_fork()
+        if self._job.sharing.why and not self._warned:
+            self._warned = True
+            _log.warning("%s", self._job.sharing.warning(self.rank.world))
         again, self._started = self._started, True
         return self._iterate(again)
 
@@ -277,11 +282,11 @@ class Loader(DataLoaderLike):
                 self._close(data)
                 return
             idle += 1
-            if idle > 1:
+            if idle > self.rank.world:  # by then it has had every lane
                 raise PipelineError(
                     f"steps={steps}: an epoch of the data has no batch for rank {self.rank.rank}",
                     site=self._site,
-                    fix='use smaller batches, last="keep", more splits than ranks, or leave local=True out',
+                    fix='use smaller batches, last="keep", or more splits than ranks',
                 )
             self._close(data)
             self._data += 1
@@ -465,8 +470,9 @@ class Loader(DataLoaderLike):
 
     def explain(self) -> str:
         """The plan that runs and why, with what was measured so far."""
-        explainer = self._options.explainer
-        return "" if explainer is None else explainer(self._binding.root, self._plans)
+        explainer, sharing = self._options.explainer, self._job.sharing
+        top = f"RANKS  {sharing.warning(self.rank.world)}\n" if sharing.why else ""
+        return top if explainer is None else top + explainer(self._binding.root, self._plans)
 
     def close(self) -> None:
         """End what runs; the loader can still be asked for its state and report."""

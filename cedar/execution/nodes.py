@@ -11,11 +11,11 @@ from cedar.stream import Stream
 
 def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
     """What a stream operator costs several ranks."""
-    if all(stream.count is not None for stream in inputs) or operator.counts_anyway:
+    if all(stream.count is not None for stream in inputs) or operator.shares:
         return ""
     if operator.local:
         return "local to each rank"
-    return "global: row counts are unknown, so every rank computes its input and keeps its share; local=True opts out"
+    return "global: it counts rows whose number is unknown, so every rank computes its input; local=True opts out"
 
 
 def rows_per_unit(node: Node) -> int:

@@ -33,6 +33,7 @@ class Options:
     subgroup: bool = False
     split_batches: bool = False
     steps: int | None = None
+    deal: str = "auto"
     timeout: float | None = None
     format: str = "numpy"
     device: Any = None
@@ -62,6 +63,12 @@ def checked(options: Options, site: Site | None) -> Options:
         value = getattr(options, name)
         if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
             raise PipelineError(f"{name}={value!r}: a whole number{', at least 0' if least == 0 else ''}", site=site)
+    if options.deal not in ("auto", "global"):
+        raise PipelineError(
+            f"deal={options.deal!r} is not known",
+            site=site,
+            fix='"auto" lets ranks share the work, "global" lets each rank compute the epoch and keep its turns',
+        )
     if options.on_error is not None and not isinstance(options.on_error, Skip):
         raise PipelineError(f"on_error={options.on_error!r}: None or cedar.Skip(...)", site=site)
     return options

@@ -88,9 +88,9 @@ class Replay:
             )
         if rank != self._job.rank.rank and any(entry["lanes"] is not None for entry in self.begun["open"].values()):
             raise PipelineError(
-                f"read({step}, rank={rank}): with local operators and steps=, only rank {rank} knows where it is",
+                f"read({step}, rank={rank}): counts are unknown, and only rank {rank} knows where it is",
                 site=self.site,
-                fix="read it on that rank, or leave local=True or steps= out",
+                fix="read it on that rank",
             )
         drifted = last_mode(self._job.binding.root) == "keep" and self.begun["open"]
         if rank != self._job.rank.rank and self._steps is not None and drifted:

@@ -21,6 +21,7 @@ from cedar.block import Block
 from cedar.cursor import hash_array, hash_ints, no_keys
 from cedar.datasets.base import Split
 from cedar.execution.chain import Program, Result
+from cedar.execution.lanes import Lane, lanes_of
 from cedar.execution.tasks import Tasks
 from cedar.stream import PENDING, At, Fenced, Flow, Piece, Position, Pulled, Rows, Stream
 
@@ -28,7 +29,6 @@ _DEFAULT_ROW_BYTES = 1024
 _LEAST_WINDOW = 8 << 20
 _LEAST_ROWS = 1 << 16
 _WINDOWS = 64
-_LANE_ROWS = 1024
 _LARGE = 16 << 20
 
 
@@ -93,8 +93,7 @@ class SplitStream(Stream):
         window: how windows are cut.
         permute: seed of the permutation of splits; None keeps their order.
         keeps_rows: the steps neither add nor remove rows.
-        lane: (number, of) reads only every of-th split (runs of rows in a streaming one), for operators local to
-            a rank.
+        lane: reads the splits of one lane only.
         windowed: somebody above works window by window.
     """
 
@@ -105,7 +104,7 @@ class SplitStream(Stream):
         permute: int | None,
         keeps_rows: bool,
         tasks: Tasks,
-        lane: tuple[int, int] | None = None,
+        lane: Lane | None = None,
         windowed: bool = True,
     ) -> None:
         self.windowed = windowed
@@ -157,8 +156,9 @@ class SplitStream(Stream):
         if self._permute is not None and n:
             hashes = hash_array(hash_ints(self._permute, lap), order)
             order = np.argsort(np.asarray(hashes, dtype=np.uint64), kind="stable").astype(np.int64)
-        if self.lane is not None and not any(split.streaming for _, split in self.entries):
-            order = order[self.lane[0] :: self.lane[1]]
+        if self.lane is not None:
+            number, of = self.lane
+            order = order[lanes_of(self._bytes()[order], of) == number]
         ends = np.zeros(len(order), dtype=bool)
         held = 0.0
         sizes, limit = self._sizes_and_limit()
@@ -335,7 +335,6 @@ class _Chunks:
         self._tasks = stream.tasks
         self._segment = segment
         self._place = place
-        self._lane = stream.lane
         self._window_rows = stream.window_rows(segment)
         self._reader = _ChunkReader(segment, split, row, lap)
         self._row = row
@@ -366,22 +365,12 @@ class _Chunks:
         rows = Rows.of(block)
         start = 0
         while start < block.slots:
-            at, mine = [self._place, self._row], self._is_mine()
-            room = self._window_rows - self._row % self._window_rows
-            if self._lane is not None:
-                room = min(room, _LANE_ROWS - self._row % _LANE_ROWS)
-            stop = min(block.slots, start + room)
+            at = [self._place, self._row]
+            stop = min(block.slots, start + self._window_rows - self._row % self._window_rows)
             self._row += stop - start
-            ends = self._row % self._window_rows == 0
-            if mine or ends:
-                yield Piece(rows.slice(start, stop if mine else start), at, 0, ends_window=ends)
+            yield Piece(rows.slice(start, stop), at, 0, ends_window=self._row % self._window_rows == 0)
             start = stop
         self.advance()
-
-    def _is_mine(self) -> bool:
-        """Whether the lane reads the run of rows that begins here."""
-        lane = self._lane
-        return lane is None or (self._place + self._row // _LANE_ROWS) % lane[1] == lane[0]
 
     def cancel(self) -> None:
         for future in self._futures:

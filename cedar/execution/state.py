@@ -19,6 +19,7 @@ from cedar.datasets.files_io import marks_of
 from cedar.datasets.stamps import BUCKETS, changed_runs, run_of
 from cedar.errors import ResumeError, Site
 from cedar.execution.deal import EVERYTHING
+from cedar.execution.lanes import first_lane
 from cedar.execution.state_fields import fault_of
 from cedar.graph import Node
 from cedar.stream import is_count
@@ -205,7 +206,9 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
         entries = [s["open"].get(str(number)) for s in states]
         ahead = [s["data"] > number for s in states]
         if any(e is not None for e in entries) and not all(ahead):
-            merged["open"][str(number)] = _merge_entries(entries, ahead, world, chunk, states[0]["split_batches"])
+            merged["open"][str(number)] = _merge_entries(
+                number, entries, ahead, world, chunk, states[0]["split_batches"]
+            )
     merged["step"] = min(s["step"] for s in states if s["epoch"] == epoch)
     merged["begun"] = None
     merged["seen"] = sum(s["seen"] for s in states) // world
@@ -215,7 +218,7 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
 
 
 def _merge_entries(
-    entries: list[dict[str, Any] | None], ahead: list[bool], world: int, chunk: int, sliced: bool
+    number: int, entries: list[dict[str, Any] | None], ahead: list[bool], world: int, chunk: int, sliced: bool
 ) -> dict[str, Any]:
     """One data epoch as several ranks left it; ``ahead`` ranks have finished it."""
     some = next(e for e in entries if e is not None)
@@ -225,7 +228,7 @@ def _merge_entries(
             if entry is not None:
                 lanes += entry["lanes"]
             elif not done:
-                lanes.append([rank, world, None])
+                lanes.append([*first_lane(rank, world, number), None])
         return {"history": [], "deal": None, "lanes": [lane for lane in lanes if lane[2] != "done"]}
     taken = []
     hint = None
@@ -235,15 +238,15 @@ def _merge_entries(
             if not done:
                 hint = [None, 0]  # somebody has not begun, so units are left from the first on
             continue
-        (units, below, number), skip = entry["deal"]
+        (units, below, at), skip = entry["deal"]
         taken.append(units + skip)
-        if number is not None and (hint is None or number < hint[1]):
-            hint = [below, number]
-        elif number is None and units + skip == 0 and not done:
+        if at is not None and (hint is None or at < hint[1]):
+            hint = [below, at]
+        elif at is None and units + skip == 0 and not done:
             hint = [None, 0]
     history = [*some["history"], [1, chunk, [max(taken)]] if sliced else [world, chunk, taken]]
-    below, number = hint if hint is not None else (None, None)
-    return {"history": history, "deal": [[0, below, number], 0], "lanes": None}
+    below, at = hint if hint is not None else (None, None)
+    return {"history": history, "deal": [[0, below, at], 0], "lanes": None}
 
 
 def copied(value: Any) -> Any:

@@ -367,7 +367,7 @@ class StreamOperator(Operator):
     """Needs order or state across blocks: runs in the coordinator and is never retried."""
 
     windowed: ClassVar[bool] = False  # True: wants ``ends_window`` marks on its input
-    local: bool = False  # True: works on this rank's share alone
+    local: bool = False  # True: works on each lane alone, though it counts rows
 
     # ---- capabilities, as those of ``Operator`` ----
     alike: ClassVar[bool] = False  # its inputs must have the same columns
@@ -375,7 +375,7 @@ class StreamOperator(Operator):
     recounts: ClassVar[bool] = False  # rows out have no fixed ratio to rows in
     moves_rows: ClassVar[bool] = False  # rows are held and moved about one by one: better before they grow
     keeps_windows: ClassVar[bool] = False  # one input after the other: windows below it are windows above it
-    counts_anyway: ClassVar[bool] = False  # ranks share its input also where row counts are unknown
+    shares: ClassVar[bool] = False  # of the lanes of an epoch it makes, together, what it makes of the epoch
     batch_rows: int | None = None  # the rows of the batches that it makes
     last: str = "keep"  # what becomes of the short one at the end: "drop", "keep" or "pad"
     most_rows: int | None = None  # of a unit that it makes

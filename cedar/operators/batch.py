@@ -34,6 +34,7 @@ class Batch(StreamOperator):
     last: Last = "drop"
     local: bool = False
     name = "batch"
+    shares = True
     group_aware = True
     moves_rows = True
 

@@ -31,7 +31,7 @@ class Concat(StreamOperator):
     """
 
     name: ClassVar[str] = "concat"
-    counts_anyway = True
+    shares = True
     inputs: ClassVar[int | None] = None
     alike = True
     keeps_windows = True

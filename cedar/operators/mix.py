@@ -53,6 +53,7 @@ class Mix(StreamOperator):
     stop: Stop = "first"
     local: bool = False
     name: ClassVar[str] = "mix"
+    shares = True
     inputs: ClassVar[int | None] = None
     alike = True
     counts_rows = "counts rows: how many came before decides which input is next"

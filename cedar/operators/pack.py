@@ -57,6 +57,7 @@ class Pack(StreamOperator):
     fit: Fit = "concat"
     local: bool = False
     name: ClassVar[str] = "pack"
+    shares = True
     recounts = True
 
     def __post_init__(self) -> None:

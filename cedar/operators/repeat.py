@@ -43,7 +43,10 @@ class Repeat(StreamOperator):
 
     n: int | None = None
     name: ClassVar[str] = "repeat"
-    counts_anyway = True
+
+    @property
+    def shares(self) -> bool:  # type: ignore[override]
+        return self.n is not None
 
     def __post_init__(self) -> None:
         if self.n is not None:

@@ -36,7 +36,7 @@ class Shuffle(StreamOperator):
     by: str | None = None
     interleave: int = 1
     name = "shuffle"
-    counts_anyway = True
+    shares = True
     windowed = True
     group_aware = True
     moves_rows = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from cedar.block import Block
 from cedar.errors import CedarError, PipelineError, user_site
@@ -43,6 +43,7 @@ class RunMethods:
         subgroup: bool = False,
         split_batches: bool = False,
         steps: int | None = None,
+        deal: Literal["auto", "global"] = "auto",
         format: str | None = None,
         device: Any = None,
         exact: bool = True,
@@ -69,6 +70,8 @@ class RunMethods:
             subgroup: rank and world number a group inside the job, so they may differ from what the environment says.
             split_batches: batch sizes are global, and every rank gets its slice of every batch.
             steps: end every epoch after exactly so many batches on all ranks; rows left over open the next epoch.
+            deal: what ranks do where row counts are unknown: with "auto" each reads splits of its own; with "global"
+                each computes the epoch and keeps its turns, so that batch i is the same at any number of ranks.
             format: "numpy", "torch" or "arrow"; by default "numpy", or "torch" where ``device`` is given.
             device: where tensors go, ``"cuda"`` or any other torch device: batches are copied two ahead.
             exact: False allows rewrites whose results differ within an operator's tolerance.
@@ -99,9 +102,9 @@ class RunMethods:
         options = Options(
             planner=planner, plan=chosen, explainer=explain_run,
             executor=executor, workers=workers, seed=seed, epoch=epoch, rank=rank, world=world, subgroup=subgroup,
-            split_batches=split_batches, steps=steps, format=format or ("numpy" if device is None else "torch"),
-            device=device, on_error=on_error, timeout=timeout,
-            observe=None if line is None else line.update,
+            split_batches=split_batches, steps=steps, deal=deal,
+            format=format or ("numpy" if device is None else "torch"), device=device, on_error=on_error,
+            timeout=timeout, observe=None if line is None else line.update,
         )  # fmt: skip
         loader = Loader(cast("Pipeline", self).node, options)
         if line is not None:

@@ -67,7 +67,7 @@ def explain(
     lines += headed("DEDUP", _groups(binding, achieved or {}))
     lines += headed("CACHE", cache, _CACHES)
     lines += headed("UNITS", [f"{_units(dealt.count)} {unit} in an epoch"])
-    lines += headed("RANKS", [_ranks(dealt.source.count, binding)])
+    lines += headed("RANKS", [_ranks(compiler)])
     lines += headed("NOTE", notes(compiler))
     return "\n".join(lines)
 
@@ -129,7 +129,10 @@ def _units(count: Count) -> str:
     return "endless" if count == math.inf else f"{int(count):,}"
 
 
-def _ranks(count: Count, binding: Binding) -> str:
-    if count is None:
-        return "every rank computes the stream and keeps its turns (row counts are unknown before a run)"
-    return f"contiguous runs of at least {least_run(binding):,} units, the same units at any number of ranks"
+def _ranks(compiler: Compiler) -> str:
+    if compiler.dealt.count is not None:
+        least = least_run(compiler.binding)
+        return f"contiguous runs of at least {least:,} units, the same units at any number of ranks"
+    if why := compiler.unshared(2):
+        return f"every rank computes the stream and keeps its turns: {why}"
+    return "row counts are unknown before a run: each rank reads splits of its own"

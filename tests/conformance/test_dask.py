@@ -51,6 +51,7 @@ def test_resumes_from_the_middle_with_another_executor(name: str, folder: Path, 
 @CASES
 def test_two_ranks_share_the_epoch(name: str, folder: Path, conformance: Any) -> None:
     expected = counted(reference(name, folder))
-    got = counted([value for rank in range(2) for value in run(loader(name, folder, world=2, rank=rank))])
+    ranks = [loader(name, folder, world=2, rank=rank, deal="global") for rank in range(2)]
+    got = counted([value for each in ranks for value in run(each)])
     assert not got - expected
     assert (expected - got).total() == (expected.total() % 2 if name == "batches_drop" else 0)

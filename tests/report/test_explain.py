@@ -56,10 +56,13 @@ def test_a_plan_of_known_counts_reads_like_this():
 
 
 def test_a_plan_says_what_unknown_counts_cost():
-    text = plan(rows().filter(col("x") > 3).batch(8))
-    assert "global: row counts are unknown" in text
-    assert "every rank computes the stream and keeps its turns" in text
-    assert "local to each rank" in plan(rows().filter(col("x") > 3).batch(8, local=True))
+    even = rows().filter(col("x") > 3)
+    assert "keeps its turns: from_items(list of 100) has 1 piece(s)" in plan(even.batch(8)).replace("\n       ", " ")
+    both = rows(8000).filter(col("x") > 3)
+    assert "each rank reads splits of its own" in plan(both.batch(8))
+    assert "keeps its turns: take(9) counts rows" in plan(both.take(9).batch(8)).replace("\n       ", " ")
+    assert "global: it counts rows" in plan(both.take(9).batch(8))
+    assert "local to each rank" in plan(both.take(9, local=True).batch(8))
 
 
 def test_a_shared_pipeline_is_printed_once():
@@ -151,11 +154,10 @@ def test_the_common_pipeline_before_anything_was_measured(log):
         "  2. task    map(decode)   [small tasks, by measured time]",
         "  3. stream  shuffle(seed=1, window='256MiB')",
         "  4. stream  batch(32, last='drop')",
-        "             [global: row counts are unknown, so every rank computes its input and keeps its share;",
-        "              local=True opts out]",
         "  5. task    gather   [a batch a task]",
         "UNITS  an unknown number of batches in an epoch",
-        "RANKS  every rank computes the stream and keeps its turns (row counts are unknown before a run)",
+        "RANKS  every rank computes the stream and keeps its turns: read_parquet(log) has 1 piece(s) that can",
+        "       be read alone; write more, smaller files",
     ]
 
 
@@ -186,7 +188,8 @@ def test_the_common_pipeline_planned_and_measured(log):
         "PREDICTION  12,300 rows/s; bottleneck: cores; measured: 11,000 rows/s (-11%); one more core: +38%",
         "CACHE  cache('auto'): miss, the first run",
         "UNITS  an unknown number of batches in an epoch",
-        "RANKS  every rank computes the stream and keeps its turns (row counts are unknown before a run)",
+        "RANKS  every rank computes the stream and keeps its turns: read_parquet(log) has 1 piece(s) that can",
+        "       be read alone; write more, smaller files",
     ]
 
 
