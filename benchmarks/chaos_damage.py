@@ -71,12 +71,13 @@ def convictions(quick: bool) -> list[Figure]:
         got = [x for batch in loader for x in batch["x"].tolist()]
         report, deaths = loader.report(), loader._metrics.deaths
     dropped = set(range(rows)) - set(got)
+    innocent = len(dropped - set(later)) + (got != sorted(got))
     name = f"{count} of {rows:,} rows damage the heap, and their process ends up to {_LATER} rows later"
     note = (
         f"{deaths.acquitted} acquitted; {count - len(guilty)} whose damage shows in a later block end none in their own"
     )
     return [
-        at_most(f"{name}: innocent rows dropped or moved", 0, [len(dropped - guilty) + (got != sorted(got))], "rows"),
+        at_most(f"{name}: innocent rows dropped or moved", 0, [innocent], "rows"),
         at_most(f"{name}: guilty rows kept", 0, [len(guilty - dropped)], "rows", note=note),
         at_most(f"{name}: deaths for each", 4, [report.restarts / count], "deaths", note=f"{report.restarts} in all"),
     ]

@@ -210,10 +210,13 @@ def run_block(program: Program, block: Block, env: Env) -> Result:
         with Account("a task", env.limits).open():
             return Result([run_program(program, plain_copy(block) if first else block, env, timing)], timing)
 
+    if env.numeric is None or not program.steps:  # to gather rows takes no arithmetic, and less time than to set it up
+        first = False
+        return work()
     # The first time, functions may bring libraries, and are then called once more, on the block as it was.
-    first = env.numeric is not None and _first_runs.get(id(program)) is not program
+    first = _first_runs.get(id(program)) is not program
     _first_runs[id(program)] = program
-    return work() if env.numeric is None else env.numeric.run(work, again=first)
+    return env.numeric.run(work, again=first)
 
 
 _first_runs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()  # that this process has run

@@ -33,7 +33,9 @@ from cedar.operators.marks import READING, BadRow, Mark, Marks, each_key
 Key: TypeAlias = "tuple[int, ...]"
 Child: TypeAlias = "Callable[[Callable[[Env], Any]], Any]"
 _OVER = b"the child came to its end"
-_AFTERMATH = 32  # rows behind the suspect
+_AFTERMATH = 32  # rows behind a suspect in which the damage that it does shows
+_CONTROLS = 4  # groups of rows that are tried until one is innocent
+_STAND_INS = 6  # rows that are tried in the place of another, one after the other
 _PAUSES = (0.001, 0.02)  # seconds between two looks at a child, the first and the last
 
 
@@ -197,7 +199,7 @@ class _Trial:
         if suspect.rows > 1:
             if suspect.divisible:
                 self._apiece = suspect.operator
-            fell = self._fall(None)
+            fell = self._fall()
             if fell is None or fell.mark is None:
                 return Verdict(divide=suspect if suspect.divisible and fell is None else None)
             if not suspect.divisible:
@@ -209,51 +211,70 @@ class _Trial:
         found = self._search(order, after) if order else None
         return found or Verdict(divide=self._suspect if self._suspect.divisible else None)
 
-    def _search(self, order: list[Key], after: list[Key]) -> Verdict | None:
+    def _search(self, order: list[Key], after: list[Key], innocent: Sequence[Key] = ()) -> Verdict | None:
         """The latest row of ``order``, from the suspect backwards, that ends a child alone or with those after it.
 
-        Rows behind the suspect run at the end of whatever is tried, so that damage shows there without the row that it
-        showed at first: that one may have been no more than in its way. Where these end a child themselves, the row
-        among them that does is the first to be found.
+        Rows behind the suspect run at the end of whatever is tried, and innocent ones behind these, so that damage
+        shows there without the row that it showed at first: that one may have been no more than in its way. Where these
+        end a child themselves, the row among them that does is the first to be found.
         """
         if (fell := self._fall({order[0]})) is not None:
             return Verdict(_bad(fell, self._mark_of(order[0], fell), 0))
         tail = after[:_AFTERMATH]
-        if tail and (fell := self._fall(set(tail))) is not None:
+        innocent = innocent or self._innocent(order[_AFTERMATH:], after[_AFTERMATH:])
+        more = set(innocent)
+        if tail and (fell := self._fall(set(tail), more)) is not None:
             key = (0, 0, -1) if fell.mark is None else fell.mark.key[:3]
             at = next((i for i, each in enumerate(tail) if each[:3] == key), len(tail) - 1)
-            return self._search(tail[at::-1], after[at + 1 :])
+            return self._search(tail[at::-1], after[at + 1 :], innocent)
         order = [key for key in order if key not in tail]
-        run = shortest(lambda m: self._fall({*order[:m], *tail}) is not None, len(order))
+        run = shortest(lambda m: self._fall({*order[:m], *tail}, more) is not None, len(order))
         if run is None:
             return None
         fell, together = self.deaths[-1], [*order[run - 1 :: -1], *tail]  # as they were worked on
-        guilty = self._irreplaceable(together, order[run:])
+        guilty = self._irreplaceable(together, more, [key for key in innocent if key not in order[:run]])
         if guilty is None:
             return None
         shown = together.index(fell.mark.key) if fell.mark is not None and fell.mark.key in together else run - 1
         behind = max(shown - together.index(guilty), 0)
-        return Verdict(self._blamed(set(together), guilty, fell, behind), behind)
+        return Verdict(self._blamed([set(together), more], guilty, fell, behind), behind)
 
-    def _irreplaceable(self, together: list[Key], earlier: list[Key]) -> Key | None:
-        """The row that others cannot stand in for, of rows that end a child together.
+    def _innocent(self, earlier: list[Key], later: list[Key]) -> list[Key]:
+        """Rows that do no damage: with as many behind them, where it would show, they live.
 
-        Where damage shows may hang on how many rows come before it, as the places of a heap do. Then the first of the
-        fewest rows that end a child is no more than one of them, and any row from before these does as well.
+        Args:
+            earlier, later: rows away from where a child died, on both sides.
+        """
+        span, tries = 2 * _AFTERMATH, _CONTROLS
+        for rows in (earlier, later[::-1]):
+            for start in range(0, min(len(rows), tries * span), span):
+                group, tries = sorted(rows[start : start + span]), tries - 1
+                if self._fall(set(group)) is None:
+                    return group[: len(group) // 2]
+        return []
+
+    def _irreplaceable(self, together: list[Key], more: set[Key], innocent: list[Key]) -> Key | None:
+        """The row that innocent ones cannot stand in for, of rows that end a child together.
+
+        Where damage shows may hang on which rows come before it, and how many, as the places of a heap do. Then the
+        first of the fewest rows that end a child is no more than one of them, and some other row does as well.
 
         Args:
             together: the rows, in order; without the first they end no child.
-            earlier: rows from before these, the latest first.
+            more: rows that run behind them.
+            innocent: rows that do no damage.
         """
 
         def dies(without: list[Key]) -> bool:
-            return self._fall({*together} - {*without} | {*earlier[: len(without)]}) is not None
+            left, count = {*together} - {*without}, len(without)
+            choices = range(min(len(innocent) - count + 1, _STAND_INS))
+            return any(self._fall({*innocent[at : at + count]}, left, more) is not None for at in choices)
 
         first, *rest = together
-        if not earlier or not dies([first]):
+        if not innocent or not dies([first]):
             return first
         while len(rest) > 1:
-            half = rest[: min(len(rest) // 2, len(earlier))]
+            half = rest[: min(len(rest) // 2, len(innocent))]
             rest = rest[len(half) :] if dies(half) else half
         return rest[0] if rest and not dies(rest) else None
 
@@ -283,7 +304,7 @@ class _Trial:
             order += earlier[::-1]
         return order, blocks[block][row + 1 :]
 
-    def _blamed(self, run: set[Key], key: Key, fell: Fell, behind: int) -> BadRow | None:
+    def _blamed(self, runs: list[set[Key]], key: Key, fell: Fell, behind: int) -> BadRow | None:
         """The row at the last operator where leaving it out lets the others live."""
         operators = [step.operators[0] for step in reversed(self._steps) if step.operators]
         marks = [Mark(operator, 1, key) for operator in operators]
@@ -291,24 +312,25 @@ class _Trial:
             marks.append(Mark(READING, 1, (*key[:3], -1, 0, 0)))
         for mark in marks:
             bad = _bad(fell, mark, behind)
-            if len(marks) == 1 or self._fall(run, bad) is None:
+            if len(marks) == 1 or self._fall(*runs, bad=bad) is None:
                 return bad
         return None
 
-    def _fall(self, wanted: set[Key] | None, *bad: BadRow) -> Fell | None:
-        """How a child ends that runs the wanted rows, or all; None where it comes to its end."""
+    def _fall(self, *runs: set[Key], bad: BadRow | None = None) -> Fell | None:
+        """How a child ends that works on these rows, one run after the other, or on all; None where it lives."""
         steps, rows = self._steps, self._rows
 
         def work(env: Env) -> None:
-            blocks = list(rows.blocks(wanted, env))
+            blocks = list(rows.blocks({key for run in runs for key in run} if runs else None, env))
             if env.marks is not None and steps:  # what reading did to the process is no row's fault
                 env.marks.reading(0, 0, 0)
                 gc.collect()
-            for block in blocks:
-                with suppress(Exception):  # an error is no death
-                    run_steps(steps, block, env, Timing())
+            for run in runs or (None,):
+                for part in [part for block in blocks for part in _some(block, run)]:
+                    with suppress(Exception):  # an error is no death
+                        run_steps(steps, part, env, Timing())
 
-        return self._child(work, *bad)[1]
+        return self._child(work, *([bad] if bad is not None else []))[1]
 
     def _child(self, work: Callable[[Env], Any], *bad: BadRow) -> tuple[Any, Fell | None]:
         """What ``work`` returns in a child, or how the child died.
