@@ -112,11 +112,6 @@ class RunFigures:
 
     # ---- what is left ------------------------------------------------------------------------------------------------
 
-    def horizon(self) -> float | None:
-        """Rows that this rank should read yet, where metadata tells: as many as the epochs begun so far have."""
-        total = self._rows
-        return None if total is None else self._earlier[0] + total * self.share if total else math.inf
-
     def remaining(self) -> float | None:
         """Rows of this epoch that this rank is still to read and work on, where metadata tells."""
         total = self._rows

@@ -208,7 +208,6 @@ class AutoPlanner:
             self.budget,
             here or self.executors if PLACE in self.refused else self.executors,
             self.workers,
-            None,
             most_workers=self.most_workers,
             turns=turns,
             swap=_never if ORDER in self.refused else may_swap,

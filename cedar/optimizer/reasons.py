@@ -108,7 +108,7 @@ def _places(choice: Choice, facts: Facts) -> Iterator[Decision]:
         loads = [(node, load) for cost in plan.model.costs for node, load in _worked(cost, plan.model.loads)]
         node, load = max(loads, key=lambda item: item[1].cpu * item[1].gil)
         label, share = facts.label(node), load.gil
-        why = f"it holds the GIL {share:.0%} of its time, but processes would not pay for their start and shipping"
+        why = f"it holds the GIL {share:.0%} of its time, but processes would not pay for shipping"
         yield Decision("place", f"{label} in processes", False, why)
 
 

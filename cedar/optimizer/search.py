@@ -28,7 +28,6 @@ from cedar.plan.lower import lower
 from cedar.profile import Profile
 
 LEAST_GAIN = 0.03  # the order as written is left for more than this
-LEAST_AWAY = 0.2  # the process is left, in a run, for more than this: figures of the GIL are no better
 _SETTLED = 0.03  # moves that gain less than this, all together, are undone: two measurements choose the same plan
 _ALONE = 0.9  # of the time, the GIL is held: one thread does as well as two
 _PLAIN = Lowering()
@@ -65,7 +64,6 @@ def search(
     budget: Budget,
     executors: Sequence[str],
     workers: int,
-    horizon: float | None,
     *,
     most_workers: int | None = None,
     turns: bool = True,
@@ -79,7 +77,6 @@ def search(
         facts: with a profile.
         executors: the places allowed, out of "inline", "threads" and "processes".
         workers: tasks at once; up to ``most_workers`` where waiting limits the run.
-        horizon: rows expected yet, which must pay for the start of processes; None where unknown.
         turns: one thread will do where several would take turns with the GIL; False where that is a guess.
         swap: whether two operators may change places.
         cluster: another place allowed, and what it costs to work there.
@@ -87,14 +84,14 @@ def search(
     """
     model = _model(root, facts, budget, executors, workers, lowering)
     precedences = [find_precedence(cost.chain, facts, swap) for cost in model.costs]
-    choice = _choose(model, precedences, facts, horizon, cluster)
+    choice = _choose(model, precedences, cluster)
     wanted = _wanted_workers(choice.plan, most_workers)
     if wanted > choice.plan.model.capacity.workers:
         model = model.on(dataclasses.replace(model.capacity, workers=wanted))
-        choice = _choose(model, precedences, facts, horizon, cluster)
+        choice = _choose(model, precedences, cluster)
     if turns and most_workers is not None and _take_turns(choice.plan):
         model = model.on(dataclasses.replace(model.capacity, workers=1))
-        choice = _choose(model, precedences, facts, horizon, cluster)
+        choice = _choose(model, precedences, cluster)
     choice = _within_memory(choice, facts, budget)
     return Found(
         root=rebuild(root, facts, _arranged(choice.plan)),
@@ -166,44 +163,22 @@ def _fixed(root: Node, profile: Profile, loads: dict[int, Load], flow: Flow) -> 
 # ---- choosing --------------------------------------------------------------------------------------------------------
 
 
-def _choose(
-    model: Model,
-    precedences: Sequence[Precedence],
-    facts: Facts,
-    horizon: float | None,
-    cluster: Cluster | None = None,
-) -> Choice:
+def _choose(model: Model, precedences: Sequence[Precedence], cluster: Cluster | None) -> Choice:
     """The best plan with processes, with a cluster or with neither, unless the order as written is as good."""
-    assert facts.profile is not None
-    machine = facts.profile.machine
     places = model.costs[0].places if model.costs else ("threads",)
     local = tuple(place for place in places if place != REMOTE)
-    as_written = {place: joint.written(model.on(model.capacity, (place,))) for place in places}
-    here = min((_each(as_written[place]) for place in local), default=0.0)
-
-    def seconds(plan: Candidate) -> float:
-        """For the rows that are left, the start of processes included; for one row where nobody knows how many."""
-        if horizon is None:
-            return _each(plan)
-        if plan.remote and not plan.model.capacity.cluster:
-            return machine.seconds_with_start(horizon, here, _each(plan))
-        return horizon * _each(plan)
-
-    away = LEAST_GAIN if horizon is None else LEAST_AWAY
-    written = min(as_written.values(), key=lambda plan: seconds(plan) * (1 + away * plan.remote))
+    as_written = [joint.written(model.on(model.capacity, (place,))) for place in places]
+    written = min(as_written, key=lambda plan: _each(plan) * (1 + LEAST_GAIN * plan.remote))
     found = [joint.best(model.on(model.capacity, allowed), precedences) for allowed in {local: 0, places: 0} if allowed]
     if cluster is not None:
         found.append(joint.best(_with_cluster(model, local, cluster), precedences))
     method: Method = "beam" if any(by == "beam" for _, by in found) else "exact"
-    plan = min((plan for plan, _ in found), key=seconds)
-    near = found[0][0]
-    if plan.remote and not near.remote and not plan.model.capacity.cluster and horizon is not None:
-        plan = plan if seconds(plan) < seconds(near) * (1 - LEAST_AWAY) else near
-    if seconds(plan) > seconds(written) * (1 - LEAST_GAIN):
+    plan = min((plan for plan, _ in found), key=_each)
+    if _each(plan) > _each(written) * (1 - LEAST_GAIN):
         plan = written
     else:
         settled = plan.settled(_SETTLED)
-        plan = settled if seconds(settled) < seconds(written) else plan
+        plan = settled if _each(settled) < _each(written) else plan
     return Choice(plan, written, found[0][0], method, processes=REMOTE in places)
 
 

@@ -110,21 +110,6 @@ class Machine:
     start_seconds: float = 1.0
     speed: float = 0.0
 
-    def seconds_with_start(self, rows: float, here: float, there: float) -> float:
-        """For rows that threads work on until processes have started, and those from then on.
-
-        Args:
-            rows: that are to come.
-            here, there: seconds per row on threads and in processes; ``here`` is 0 where nothing runs on threads.
-
-        Example:
-            >>> machine = Machine(2, 1 << 30, start_seconds=1.0)
-            >>> machine.seconds_with_start(500, 1e-3, 5e-4), machine.seconds_with_start(3000, 1e-3, 5e-4)
-            (0.5, 2.0)
-        """
-        meanwhile = min(rows, self.start_seconds / here) if here else 0.0
-        return (meanwhile * here if here else self.start_seconds) + (rows - meanwhile) * there
-
 
 @dataclass(frozen=True)
 class Subject:

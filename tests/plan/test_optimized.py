@@ -66,7 +66,7 @@ def check_rules(pipeline):
     skips = lambda node: isinstance(node.operator, RowOperator) and node.operator.policy() is not None
     facts = facts_of(pipeline.node, pipeline.node, skips, profile)
     root, moved = rewrite(facts, MOVES)
-    found = search(root, facts.at(root), Budget(), ("threads", "processes"), 4, None)
+    found = search(root, facts.at(root), Budget(), ("threads", "processes"), 4)
     root, trimmed = rewrite(facts.at(found.root), TRIMS)
     decisions = (*moved, *found.decisions, *trimmed)
     plan = Plan(pipeline.node, root, decisions, found.prediction, found.method, found.executor, found.workers, profile)
