@@ -47,12 +47,12 @@ def profile_table(profile: Profile) -> Table:
 
 
 def report_table(report: Report) -> Table:
-    """One operator a row, the costliest first; the rest of the report below."""
-    total = sum(report.operators.values()) or 1.0
-    rows = [(label, f"{seconds:.3f}", f"{seconds / total:.0%}") for label, seconds in report.operators.items()]
+    """What workers did, a part a row, most first; the rest of the report below."""
+    total = sum(line.seconds for line in report.workers_time) or 1.0
+    rows = [(str(line), f"{line.seconds:.3f}", f"{line.seconds / total:.0%}") for line in report.workers_time]
     told = [line for line in str(report).splitlines() if not line.startswith("  ")]
     told += [f"skipped {count:,} row(s) in {label}" for label, count in report.skipped.items()]
-    return _table(("operator", "seconds", "share"), rows, [i == 0 for i in range(len(rows))], told, "lrr")
+    return _table(("workers", "seconds", "share"), rows, [i == 0 for i in range(len(rows))], told, "lrr")
 
 
 def _table(header: Any, rows: Any, bold: list[bool], told: list[str], sides: str) -> Table:

@@ -41,7 +41,7 @@ class OwnTime:
     def leave(self) -> None:
         """It is there."""
         if self._since is not None:
-            self._metrics.own += (time.thread_time() - self._since) * self._every
+            self._metrics.time.own += (time.thread_time() - self._since) * self._every
             self._since = None
 
 

@@ -7,9 +7,10 @@ the split; not by how a plan orders or places the work. It carries the keys of i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -24,6 +25,7 @@ from cedar.execution.keeping.prints import Fingerprint, Record, fingerprint
 from cedar.execution.keeping.store import Key, Store
 from cedar.operators.base import Env
 
+T = TypeVar("T")
 __all__ = ["Fingerprint", "KeptReader", "Store", "fingerprint", "load_seconds_per_byte"]
 
 
@@ -72,11 +74,12 @@ class KeptReader:
             contents = _contents(given)
             where = "memory" if contents is None else where
         key = self._key(split, identity, contents)
-        blocks = self.store.get(key, where)
         timing = Timing() if timing is None else timing
+        blocks = _timed(timing, self.store.get, key, where)
         if blocks is None:
             blocks = self._made(split, env, given, timing)
-            self.store.put(key, where, blocks, self._as_json(identity))
+            _timed(timing, self.store.put, key, where, blocks, self._as_json(identity))
+            timing.rows_cached += sum(block.slots for block in blocks)
         elif given is None:
             timing.rows_kept += split.rows if split.rows is not None else sum(block.slots for block in blocks)
         yield from relabelled(blocks, self._plain.ordinal, lap)
@@ -87,11 +90,7 @@ class KeptReader:
             timing.rows_read += sum(block.slots for block in given)
             return [run_program(self.program, block, env, timing) for block in given]
         made = read_split(self.program, self.reader, split, 0, env)
-        timing.rows_read += made.timing.rows_read
-        timing.rows_kept += made.timing.rows_kept
-        timing.fell_back += made.timing.fell_back
-        timing.seen.update(made.timing.seen)
-        timing.read_columns.update(made.timing.read_columns)
+        timing.take(made.timing)
         return made.blocks
 
     @property
@@ -147,6 +146,14 @@ class KeptReader:
 
     def _as_json(self, identity: str | None) -> dict[str, Any]:
         return as_json(self.record, self._group(identity), identity or "", self._policy())
+
+
+def _timed(timing: Timing, call: Callable[..., T], *args: Any) -> T:
+    """What the store returns."""
+    start = time.perf_counter(), time.thread_time()
+    found = call(*args)
+    timing.spend(("cache", ()), time.perf_counter() - start[0], time.thread_time() - start[1])
+    return found
 
 
 def _contents(blocks: Sequence[Block]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 from cedar.block import Block, Skipped, concat_blocks
 from cedar.boundary import as_column
 from cedar.columns import nbytes
+from cedar.control.timeline import Part, Spent, spend
 from cedar.cursor import Keys
 from cedar.datasets.base import Chunk, Split, offsets_of
 from cedar.datasets.requests import Use, counting
@@ -65,28 +67,51 @@ class Timing:
     """What a task took, added up over its blocks; plain data that travels back with a result.
 
     Args:
-        seconds: wall time per step.
-        cpu: CPU seconds of the steps that do an operator's work.
-        read, read_cpu: seconds of reading, wall and CPU.
+        parts: what was done, and the seconds of it.
+        began, process: when by the clock of which process; ``took`` are the seconds of it all, ``crowded`` those in
+            which others had the core.
         rows_read, rows_left: rows decoded, and what the filters of a scan left of them.
-        rows_kept: rows of splits that a cache gave.
+        rows_kept, rows_cached: rows of splits that a cache gave, and rows that one was given.
         read_columns: decoded bytes of the rows left.
         seen: figures per operator, of tasks that look closely.
         fell_back: blocks that were run again in the order as written.
         storage: requests to storage other than local files.
     """
 
-    seconds: list[float] = field(default_factory=list)
-    cpu: float = 0.0
-    read: float = 0.0
-    read_cpu: float = 0.0
+    parts: dict[Part, Spent] = field(default_factory=dict)
+    began: float = field(default_factory=time.perf_counter)
+    process: int = field(default_factory=os.getpid)
+    took: float = 0.0
+    crowded: float = 0.0
     rows_read: int = 0
     rows_kept: int = 0
+    rows_cached: int = 0
     rows_left: int = 0
     read_columns: dict[str, int] = field(default_factory=dict)
     seen: dict[int, Observation] = field(default_factory=dict)
     fell_back: int = 0
     storage: Use = field(default_factory=Use)
+
+    def spend(self, part: Part, wall: float, cpu: float = 0.0) -> None:
+        """Add seconds to a part of the task."""
+        spend(self.parts, part, wall, cpu)
+
+    def since(self, began: tuple[float, float, float]) -> None:
+        """The task has ended that began then: what no part has is what is around them."""
+        now, worked, crowded = clocks.begin()
+        self.began, self.took, self.crowded = began[0], now - began[0], crowded - began[2]
+        cpu = worked - began[1] - sum(spent.cpu for spent in self.parts.values())
+        wall = self.took - sum(spent.wall for spent in self.parts.values())
+        self.spend(("around", ()), max(wall, 0.0), max(cpu, 0.0))
+
+    def take(self, other: Timing) -> None:
+        """Of a part of the task that was timed by itself."""
+        for part, spent in other.parts.items():
+            self.spend(part, *spent)
+        for name in ("rows_read", "rows_left", "rows_kept", "rows_cached", "fell_back"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.seen.update(other.seen)
+        self.read_columns.update(other.read_columns)
 
 
 @dataclass
@@ -99,10 +124,8 @@ class Result:
 
 def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> Block:
     """The block after every step; blocks without slots pass untouched."""
-    if not timing.seconds:
-        timing.seconds = [0.0] * len(steps)
     sizes: Sizes = {}
-    for i, step in enumerate(steps):
+    for step in steps:
         if not block.slots and block.aligned and not block.columns:
             return block
         start, worked = time.perf_counter(), time.thread_time()
@@ -110,7 +133,7 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
             if env.marks is not None and env.marks.enter(_ordinal(step), block, _row_wise(step)):
                 block = _row_by_row(step, block, env, env.marks)
             else:
-                looks = env.watch == "detail"
+                looks = env.watch in ("detail", "whole")
                 with passing():
                     block = _run_parts(step, block, env, timing, sizes) if looks else step.kernel(block, env)
         except CedarError as error:
@@ -119,8 +142,8 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
             raise
         except raised() as error:
             raise _failed(step, block, error) from error
-        timing.seconds[i] += time.perf_counter() - start
-        timing.cpu += time.thread_time() - worked if step.operators else 0.0
+        part: Part = ("operator", step.operators) if step.operators else ("convert", ())
+        timing.spend(part, time.perf_counter() - start, time.thread_time() - worked)
     return block
 
 
@@ -150,7 +173,7 @@ def _run_parts(step: Step, block: Block, env: Env, timing: Timing, sizes: Sizes)
     that of all together, on all rows.
     """
     together = len(step.parts) > 1 and hasattr(step.kernel, "inexact") and block.aligned
-    rows = max(_LOOKED_AT, block.slots // 16) if together else block.slots
+    rows = max(_LOOKED_AT, block.slots // 16) if together and env.watch == "detail" else block.slots
     looked = block if rows >= block.slots else block.slice(0, rows)
     apart, seconds = Timing(), 0.0
     for part in step.parts or (step,):
@@ -204,19 +227,21 @@ def _first_of(block: Block) -> RowRef | None:
 
 def run_block(program: Program, block: Block, env: Env) -> Result:
     """One task of a stage above another."""
+    began = clocks.begin()
 
     def work() -> Result:
         timing = Timing()
         with Account("a task", env.limits).open():
             return Result([run_program(program, plain_copy(block) if first else block, env, timing)], timing)
 
-    if env.numeric is None or not program.steps:  # to gather rows takes no arithmetic, and less time than to set it up
-        first = False
-        return work()
-    # The first time, functions may bring libraries, and are then called once more, on the block as it was.
-    first = _first_runs.get(id(program)) is not program
+    # To gather rows takes no arithmetic, and less time than to set it up. The first time, functions may bring libraries,
+    # and are then called once more, on the block as it was.
+    numeric = env.numeric if program.steps else None
+    first = numeric is not None and _first_runs.get(id(program)) is not program
     _first_runs[id(program)] = program
-    return env.numeric.run(work, again=first)
+    result = work() if numeric is None else numeric.run(work, again=first)
+    result.timing.since(began)
+    return result
 
 
 _first_runs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()  # that this process has run
@@ -280,9 +305,11 @@ def read_split(program: Program, reader: Any, split: Split, lap: int, env: Env, 
         with counting(timing.storage), Account("a task", env.limits).open():
             return _read_split(program, reader, split, lap, env, first, timing)
 
-    if env.numeric is None:
-        return work()
-    return env.numeric.run(work, again=not getattr(getattr(_plain(reader), "source", None), "one_pass", False))
+    began = clocks.begin()
+    again = not getattr(getattr(_plain(reader), "source", None), "one_pass", False)
+    result = work() if env.numeric is None else env.numeric.run(work, again=again)
+    result.timing.since(began)
+    return result
 
 
 def _read_split(program: Program, reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing) -> Result:
@@ -306,12 +333,12 @@ def _read(
 ) -> list[Block]:
     start = clocks.now()
     scanning = Timing()
-    scans = not isinstance(reader, Reader)
+    scans, reads = not isinstance(reader, Reader), not hasattr(reader, "reader")  # one that keeps asks another
     blocks = []
     inside = clocks.Reading(0.0, 0.0)  # of the steps
     for block in marked(_blocks_of(reader, split, lap, env, scanning), reader, split, first, env):
-        timing.rows_left += block.slots
-        if env.watch == "detail":
+        timing.rows_left += block.slots if reads else 0
+        if env.watch in ("detail", "whole") and reads:
             for name, column in block.columns.items():
                 timing.read_columns[name] = timing.read_columns.get(name, 0) + nbytes(column)
         if env.watch == "audit":  # the objects of a list are the same when it is read again
@@ -322,14 +349,13 @@ def _read(
             sum(nbytes(column) for column in blocks[-1].columns.values() if isinstance(column, np.ndarray)), "its rows"
         )
         inside = inside.plus(clocks.now().since(entered))
-    timing.rows_read += scanning.rows_read if scans else timing.rows_left
-    timing.rows_kept += scanning.rows_kept
-    timing.fell_back += scanning.fell_back
-    for operator, seen in scanning.seen.items():
-        timing.seen[operator] = seen
-        inside = inside.plus(clocks.Reading(seen.wall, seen.cpu))
+    scanning.rows_read = scanning.rows_read if scans else timing.rows_left
+    for spent in scanning.parts.values():
+        inside = inside.plus(clocks.Reading(*spent))
+    timing.take(scanning)
     took = clocks.now().since(start)
-    timing.read, timing.read_cpu = max(took.wall - inside.wall, 0.0), max(took.cpu - inside.cpu, 0.0)
+    read: Part = ("read", (_plain(reader).operator,))
+    timing.spend(read, max(took.wall - inside.wall, 0.0), max(took.cpu - inside.cpu, 0.0))
     return blocks
 
 

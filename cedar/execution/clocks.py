@@ -33,9 +33,26 @@ class Reading:
         return Reading(self.wall + other.wall, self.cpu + other.cpu)
 
 
+def ship(since: float) -> None:
+    """What began then was all for sending rows to this worker, or from it; ``shipped`` tells of it."""
+    _own.ship = getattr(_own, "ship", 0.0) + time.perf_counter() - since
+
+
+def shipped() -> float:
+    """Seconds that this thread has taken for sending since it was asked last."""
+    seconds: float = getattr(_own, "ship", 0.0)
+    _own.ship = 0.0
+    return seconds
+
+
+def begin() -> tuple[float, float, float]:
+    """Of the calling thread, for ``Timing.since``: by the clock, of work, and seconds that it waited for a core."""
+    return time.perf_counter(), time.thread_time(), crowded()
+
+
 def now() -> Reading:
     """Of the calling thread."""
-    return Reading(time.perf_counter() - _crowded(), time.thread_time())
+    return Reading(time.perf_counter() - crowded(), time.thread_time())
 
 
 def spent_by(threads: Iterable[threading.Thread]) -> tuple[float, float]:
@@ -48,7 +65,7 @@ def spent_by(threads: Iterable[threading.Thread]) -> tuple[float, float]:
     return cpu, crowded
 
 
-def _crowded() -> float:
+def crowded() -> float:
     """Seconds that the calling thread waited for a core."""
     try:
         counters: _Counters = _own.counters

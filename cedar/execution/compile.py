@@ -144,7 +144,7 @@ class Compiler:
             epoch=self.tasks.env.epoch,
             index=self.binding.ordinal(node),
             site=node.site,
-            submit=self.tasks.runner.submit,
+            submit=partial(self.tasks.submit, self.binding.ordinal(node)),
             row_bytes=self._unit_bytes(node.inputs[0]) if node.inputs else 0.0,
             types=lambda: self.binding.types(node.inputs[0]),
             refills=self.physical.works[i].refills,

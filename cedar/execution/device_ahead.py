@@ -100,7 +100,7 @@ class AheadEpoch:
         try:
             while (batch := self._next()) is not None:
                 self._units.count(batch.block, total)
-                self._metrics.own += batch.cpu
+                self._metrics.time.own += batch.cpu
                 columns = None
                 if batch.columns is not None:
                     self._units.account.grouped(batch.columns)

@@ -99,6 +99,7 @@ class Job:
 
     def _compiler(self, runner: Runner, epoch: int, lane: Lane | None, dry: bool, written: Plan | None) -> Compiler:
         plain = dry or written is not None
+        began = time.perf_counter()
         watcher = Watcher() if plain else self.plans.watcher(runner)
         metrics = self.metrics if written is None else Metrics()
         watch: Literal["", "audit"] = "" if written is None else "audit"
@@ -111,7 +112,9 @@ class Job:
         if written is not None and (inexact := tolerated(written)):
             root = as_tolerated(self.binding.root, inexact)
         physical = self.binding.lowered(root, runner.name, lambda place: tasks.on(place).runner.workers)
-        return Compiler(physical, self.binding, tasks, store, slices, lane)
+        compiler = Compiler(physical, self.binding, tasks, store, slices, lane)
+        metrics.time.compiling += 0.0 if dry else time.perf_counter() - began
+        return compiler
 
 
 class DataEpoch:

@@ -162,9 +162,9 @@ class Loader(DataLoaderLike):
         numeric = self._binding.begin(self._environment())
         instances = self._job.instances
         self._plans.start(runner)
-        metrics, began = self._metrics, time.perf_counter()
-        own = OwnTime(metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_LOOK)
-        before, entered = metrics.elapsed, began
+        clock = self._metrics.time
+        clock.begin(time.perf_counter())
+        own = OwnTime(self._metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_LOOK)
         deliveries = self._deliveries(runner)
         # A thread of the run may be at work whenever the caller is: what it holds, it holds until the run ends.
         holding = held(numeric if runner.local and not runner.inline else None)
@@ -175,9 +175,7 @@ class Loader(DataLoaderLike):
             self._place(runner)
             for value in deliveries:
                 own.leave()
-                left = time.perf_counter()
-                metrics.waited += left - entered
-                metrics.elapsed = before + left - began
+                clock.give(time.perf_counter(), others.lanes)
                 if numeric is not None:
                     instances.leave()
                 yield value
@@ -195,14 +193,12 @@ class Loader(DataLoaderLike):
                         site=self._site,
                         fix="one loader is one iteration at a time; make another loader",
                     )
-                entered = time.perf_counter()
+                clock.ask(time.perf_counter())
                 if numeric is not None:
                     instances.enter()
                 own.enter()
             own.leave()
-            left = time.perf_counter()
-            metrics.waited += left - entered
-            metrics.elapsed = before + left - began
+            clock.give(time.perf_counter(), others.lanes)
         except Exception as error:  # nothing is looked up for what closes the generator, maybe as Python ends
             if isinstance(error, CedarError):
                 self._account.locate(error)
@@ -455,9 +451,9 @@ class Loader(DataLoaderLike):
         """What was done so far: rows/s, stall share, per-operator time, bottleneck, skipped rows."""
         tables = (n.operator.source for n in sources(self._binding.root) if isinstance(n.operator, Read))
         return make_report(
-            self._metrics, asked_outside_tasks(tables), rank=self.rank.rank, world=self.rank.world,
-            rank_from=self.rank.origin, executor=self._ran_on, workers=self._workers, epoch=self.epoch,
-            plan=self._plans.current.method,
+            self._metrics, asked_outside_tasks(tables), inline=self._ran_on == "inline", rank=self.rank.rank,
+            world=self.rank.world, rank_from=self.rank.origin, executor=self._ran_on, workers=self._workers,
+            epoch=self.epoch, plan=self._plans.current.method,
             numeric="" if self._binding.numeric is None else str(self._binding.numeric),
             notes=(*self._plans.notes(), *self._job.store.told(), *self._account.left_behind()),
             deaths=tuple(map(self._account.told, list(self._metrics.deaths.latest))),

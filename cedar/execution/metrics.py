@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import threading
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cedar.control.timeline import Line, TaskSpan, Timeline
 from cedar.datasets.requests import Use
-from cedar.execution.chain import Step, Timing
+from cedar.execution.chain import Timing
 from cedar.execution.recovery.deaths import Deaths
 from cedar.profile import Machine, Observation, OperatorProfile, Profile, Subject
+from cedar.profile.quota import cores
 
 _RECENT = 32  # calls of an operator that its figures come from: they follow a run whose rows change
 _DEATHS = 20  # lines of a report, one for a worker that died
@@ -30,6 +33,13 @@ class Seen:
         self.first: Observation | None = None
         self.recent: deque[Observation] = deque(maxlen=_RECENT)
         self.calls = self.rows_in = self.rows_out = 0
+
+    @property
+    def wall(self) -> float:
+        """Seconds of all calls, about."""
+        seen = [*([self.first] if self.first else []), *self.recent]
+        rows = sum(o.rows_in for o in seen)
+        return sum(o.wall for o in seen) * self.rows_in / rows if rows else 0.0
 
     def add(self, observation: Observation) -> None:
         """One more call; one on no rows tells nothing."""
@@ -56,16 +66,13 @@ class Seen:
 class Metrics:
     """Live counters of one loader."""
 
-    seconds: dict[int, float] = field(default_factory=dict)  # operator ordinal to seconds in its kernel
+    time: Timeline = field(default_factory=Timeline)
     tasks: int = 0
     rows_read: int = 0
     rows_kept: int = 0  # of splits that a cache gave
+    rows_cached: int = 0  # that one was given
     rows: int = 0
     batches: int = 0
-    waited: float = 0.0
-    elapsed: float = 0.0
-    own: float = 0.0  # CPU seconds of the loader's thread, while somebody waits for a delivery
-    work: float = 0.0  # CPU seconds of operators and of reading, in tasks that have ended
     skipped: dict[str, int] = field(default_factory=dict)
     labels: dict[int, str] = field(default_factory=dict)  # operator ordinal to label
     seen: dict[int, Seen] = field(default_factory=dict, repr=False)  # by ordinal; from tasks asked for details
@@ -89,29 +96,48 @@ class Metrics:
         return {names: rows / max(held, 1) for names, (rows, held) in self.groups.items()}
 
     @property
+    def weights(self) -> dict[int, float]:
+        """What each operator took where they were measured one by one."""
+        return {i: seen.wall for i, seen in self.seen.items()}
+
+    @property
+    def bottleneck(self) -> tuple[str, str]:
+        """What limits the run, and why."""
+        filling = self.rows_cached > self.rows_kept
+        return self.time.bottleneck(self.labels, cores(), filling)
+
+    def __str__(self) -> str:
+        """How fast the run is, and what limits it."""
+        name, why = self.bottleneck
+        rate, limit = f"{self.time.rate(self.rows):,.0f} rows/s", f"{name} ({why})" if why else name
+        return f"{rate}; waited for data {self.time.stall:.0%} of the time; bottleneck: {limit}"
+
+    @property
     def rows_entered(self) -> int:
         """Rows that were read, or given by a cache."""
         return self.rows_read + self.rows_kept
 
-    def add(self, steps: tuple[Step, ...], timing: Timing, source: int | None = None) -> None:
-        """The seconds of one finished task."""
+    def add(self, timing: Timing, source: int | None = None) -> None:
+        """What one finished task did, which read the source where one is given."""
         with self._lock:
             self.tasks += 1
-            self.work += timing.cpu + timing.read_cpu
-            for step, seconds in zip(steps, timing.seconds, strict=False):
-                share = seconds / max(1, len(step.operators))
-                for operator in step.operators:
-                    self.seconds[operator] = self.seconds.get(operator, 0.0) + share
             for operator, observation in timing.seen.items():
                 self.observe(operator, observation)
             self.storage.add(timing.storage)
             self.fell_back += timing.fell_back
             if source is not None:
-                self.seconds[source] = self.seconds.get(source, 0.0) + timing.read
                 self.rows_read += timing.rows_read
                 self.rows_kept += timing.rows_kept
+                self.rows_cached += timing.rows_cached
                 if timing.read_columns:
-                    self.observe(source, _reading(timing))
+                    self.observe(source, _reading(timing, source))
+
+    def timed(self, timing: Timing, extra: bool) -> None:
+        """Count the time of a task; ``extra``: where it ran in this process, no worker did."""
+        with self._lock:
+            self.time.add(TaskSpan(timing.began, timing.took, timing.crowded, timing.process, timing.parts))
+            if extra and timing.process == os.getpid():
+                self.time.capacity += timing.took
 
     def observe(self, operator: int, observation: Observation) -> None:
         """One call of an operator."""
@@ -142,30 +168,34 @@ class Metrics:
                 operators={i: seen.figures(subject.labels[i]) for i, seen in ran},
                 machine=machine,
                 rows=self.rows_read,
-                seconds=self.elapsed if seconds is None else seconds,
+                seconds=self.time.elapsed if seconds is None else seconds,
                 workers=workers,
                 executor=executor,
             )
 
 
-def _reading(timing: Timing) -> Observation:
+def _reading(timing: Timing, source: int) -> Observation:
     """What a task's reading took; bytes as if the filters of a scan had left all rows."""
     rows = timing.rows_read
     scale = rows / max(timing.rows_left, 1)
     columns = {name: int(size * scale) for name, size in timing.read_columns.items()}
     size = sum(columns.values())
-    return Observation(rows, rows, size, size, timing.read, timing.read_cpu, columns)
+    return Observation(rows, rows, size, size, *timing.parts["read", (source,)], columns)
 
 
 @dataclass(frozen=True)
 class Report:
     """What a loader did so far.
 
-    ``stall`` is the share of the wall time between the first and the last ``next()`` in which the caller waited for
-    data, 0 to 1. ``operators`` maps labels to seconds of work, summed over workers. ``rows_read`` counts rows decoded
-    from the sources by this rank. ``plan`` says how the last plan was found, ``notes`` what became of others, of audits
-    and of the cache. ``restarts`` counts workers that died, ``deaths`` says of each how, at which operator and row, and
-    ``recovery`` is the median of the seconds from the loss of a task until it was done.
+    ``seconds`` is the wall time between the first and the last ``next()``, ``stall`` the share of it in which the
+    caller waited for data, 0 to 1, and ``rows_per_second`` what was handed over. ``operators`` maps labels to seconds
+    of work, summed over workers. ``workers_time`` is all that workers did, with what was measured of operators that run
+    as one: its lines sum to ``seconds`` times the workers. ``loader_time`` is what the caller's thread did, which sums
+    to ``seconds``. ``bottleneck`` is what takes most, and ``summary`` says why, as ``explain()`` does.
+    ``rows_read`` counts rows decoded from the sources by this rank. ``plan`` says how the last plan was found,
+    ``notes`` what became of others, of audits and of the cache. ``restarts`` counts workers that died, ``deaths`` says
+    of each how, at which operator and row, and ``recovery`` is the median of the seconds from the loss of a task until
+    it was done.
     ``requests`` counts what was asked of storage other than local files, ``retries`` what was asked again after a
     fault, ``retry_wait`` the seconds waited before that: listings and footers of the sources, whenever they were read,
     and all that this loader's tasks asked, in any process.
@@ -179,7 +209,10 @@ class Report:
     rows_per_second: float
     stall: float
     operators: dict[str, float]
+    workers_time: tuple[Line, ...]
+    loader_time: dict[str, float]
     bottleneck: str
+    summary: str
     skipped: dict[str, int]
     restarts: int
     rank: int
@@ -201,18 +234,16 @@ class Report:
 
     def __str__(self) -> str:
         lines = [
-            (
-                f"{self.rows:,} rows in {self.batches:,} deliveries, {self.seconds:.2f} s: "
-                f"{self.rows_per_second:,.0f} rows/s"
-            ),
-            f"waited for data {self.stall:.0%} of the time; bottleneck: {self.bottleneck}",
+            f"{self.rows:,} rows in {self.batches:,} deliveries, {self.seconds:.2f} s",
+            self.summary,
             (
                 f"rank {self.rank} of {self.world} (from {self.rank_from}); "
                 f"executor {self.executor}, {self.workers} worker(s)"
             ),
         ]
-        total = sum(self.operators.values()) or 1.0
-        lines += [f"  {s:8.3f} s {s / total:5.0%}  {label}" for label, s in self.operators.items()]
+        lines.append("loader: " + ", ".join(f"{what} {s:.3f} s" for what, s in self.loader_time.items()))
+        total = sum(line.seconds for line in self.workers_time) or 1.0
+        lines += [f"  {line.seconds:8.3f} s {line.seconds / total:5.0%}  {line}" for line in self.workers_time]
         lines += [f"  dedup {names}: each row held once for {factor:.3g}" for names, factor in self.dedup.items()]
         if self.skipped:
             lines += [f"  skipped {count:,} row(s) in {label}" for label, count in self.skipped.items()]
@@ -235,21 +266,21 @@ class Report:
         return f"<pre>{escape(str(self))}</pre>"
 
 
-def make_report(metrics: Metrics, metadata: Use, **facts: Any) -> Report:
+def make_report(metrics: Metrics, metadata: Use, inline: bool, **facts: Any) -> Report:
     """The counters as a report; ``metadata`` are the requests that no task made."""
-    operators = {
-        f"{metrics.labels.get(i, i)}": seconds for i, seconds in sorted(metrics.seconds.items(), key=lambda kv: -kv[1])
-    }
-    stall = min(1.0, metrics.waited / metrics.elapsed) if metrics.elapsed else 0.0
-    busiest = next(iter(operators), "none measured")
+    time, labels = metrics.time, metrics.labels
+    lines = time.workers(labels, metrics.weights, inline)
     return Report(
         rows=metrics.rows,
         batches=metrics.batches,
-        seconds=metrics.elapsed,
-        rows_per_second=metrics.rows / metrics.elapsed if metrics.elapsed else 0.0,
-        stall=stall,
-        operators=operators,
-        bottleneck=busiest if stall > 0.1 else "the consumer",
+        seconds=time.elapsed,
+        rows_per_second=time.rate(metrics.rows),
+        stall=time.stall,
+        operators=time.operators(lines, labels),
+        workers_time=tuple(lines),
+        loader_time=time.loader(),
+        bottleneck=metrics.bottleneck[0],
+        summary=str(metrics),
         skipped=dict(metrics.skipped),
         dedup={"+".join(names): factor for names, factor in metrics.factors.items()},
         restarts=metrics.deaths.count,

@@ -170,7 +170,7 @@ class Plans:
 
     def _takes_over(self, again: bool) -> None:
         self._key = self._key_of(self.current)
-        self._since, self._rows_before = self._metrics.elapsed, self._metrics.rows
+        self._since, self._rows_before = self._metrics.time.elapsed, self._metrics.rows
         self._figures.renew(again)
 
     def _resize(self) -> None:
@@ -208,7 +208,7 @@ class Plans:
         if self._calls is not None:
             self._calls.serve()
         self._figures.delivers()
-        now = self._metrics.elapsed
+        now = self._metrics.time.elapsed
         if self.planner is None or self._settled or self._broken or now - self._polled < self.settings.slot / 4:
             return
         self._polled = now
@@ -455,6 +455,10 @@ class Plans:
         counted = [(m.fell_back, "run again in the order as written"), (m.audited, "audited")]
         told = [f"{number} task(s) {what}" for number, what in counted if number]
         return [*(f"plan changed: {why}" for why in self.history), *told, *(f"audit: {d}" for d in m.differences[:3])]
+
+    def run(self) -> str:
+        """What the run did so far, in a line."""
+        return str(self._metrics) if self._metrics.batches else ""
 
     def measured(self) -> float | None:
         """Rows read per second under the current plan, where that says something of it."""

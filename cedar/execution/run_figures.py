@@ -95,9 +95,9 @@ class RunFigures:
         return self._kept if self._begun is None else self._now().minus(self._begun).plus(self._kept)
 
     def _now(self, of_threads: bool = False) -> Counters:
-        m = self._metrics
+        m, time = self._metrics, self._metrics.time
         pool = self._pool() if of_threads else (0.0, 0.0)
-        return Counters(m.rows_entered, m.rows, m.batches, m.elapsed, m.waited, m.own, m.work, *pool)
+        return Counters(m.rows_entered, m.rows, m.batches, time.elapsed, time.waited, time.own, time.work, *pool)
 
     def _pool(self) -> tuple[float, float]:
         runner = self._runner
@@ -174,7 +174,7 @@ class RunFigures:
         """
         cores, most = profile.machine.cores, max(2, min(self.workers, profile.machine.cores))
         busy = (seen.own + seen.pool + seen.crowded) / seen.elapsed if seen.elapsed > 0 else 0.0
-        work = {i: self._metrics.seconds.get(i, 0.0) for i in profile.operators}
+        work = {i: self._metrics.time.seconds(i) for i in profile.operators}
         nodes = self._binding.nodes
         taken = {i: float(nodes[i].operator.effects().per_row) for i in work}
         held = sum(taken[i] * work[i] for i in work) / (sum(work.values()) or 1.0)

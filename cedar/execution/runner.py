@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -10,9 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from cedar.block import Block
+from cedar.control.timeline import Spent
 from cedar.datasets.base import Split
 from cedar.datasets.requests import Stop, until
 from cedar.errors import WorkerError
+from cedar.execution import clocks
 from cedar.execution.chain import Program, Result, read_split, run_block
 from cedar.execution.code import Code
 from cedar.execution.dask import names_cluster
@@ -228,6 +231,11 @@ class Runners:
         """Of the other runners, wherever the number is not the place's own."""
         return self._workers or available_cpus()
 
+    @property
+    def lanes(self) -> int:
+        """How many tasks can run at once in all of them."""
+        return sum(runner.workers for runner in self)
+
     def of(self, place: str) -> Runner:
         """The runner of an executor's name, made when first asked for; the default one for ``""`` and its own name.
 
@@ -293,18 +301,34 @@ def _named(args: tuple[Any, ...]) -> str:
 
 
 def _gather_and_run(program: Program, rows: Rows, env: Env) -> Result:
-    return run_block(program, rows.gather(), env)
+    began = clocks.begin()
+    block = rows.gather()
+    gathered = Spent(time.perf_counter() - began[0], time.thread_time() - began[1])
+    result = run_block(program, block, env)
+    result.timing.spend(("gather", ()), *gathered)
+    result.timing.since(began)
+    return result
 
 
 def _run_shipped(code: Code, env: Env, block: Any) -> Result | Verdict:
+    began = time.perf_counter()
     (program,) = code.load()
     if env.marks is not None and env.marks.suspect is not None:
         return try_block(program, block, code.env(env))
-    return run_block(program, block, code.env(env))
+    return _with_shipping(run_block, began, program, block, code.env(env))
 
 
 def _read_shipped(code: Code, env: Env, split: Split, lap: int, first: int) -> Result | Verdict:
+    began = time.perf_counter()
     program, reader = code.load()
     if env.marks is not None and env.marks.suspect is not None:
         return try_split(program, reader, split, lap, code.env(env), first)
-    return read_split(program, reader, split, lap, code.env(env), first)
+    return _with_shipping(read_split, began, program, reader, split, lap, code.env(env), first)
+
+
+def _with_shipping(run: Callable[..., Result], began: float, *args: Any) -> Result:
+    """A task's result, with what it took to get the task and to send the one before."""
+    loaded = time.perf_counter() - began
+    result = run(*args)
+    result.timing.spend(("ship", ()), loaded + clocks.shipped())
+    return result

@@ -6,6 +6,7 @@ whose decoded size reaches the limit; a streaming split (which may be large) is 
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,9 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.block import Block
+from cedar.columns import nbytes
 from cedar.cursor import hash_array, hash_ints, no_keys
 from cedar.datasets.base import Split
-from cedar.execution.chain import Program, Result
+from cedar.execution import clocks
+from cedar.execution.chain import Program, Result, Timing
 from cedar.execution.lanes import Lane, lanes_of
 from cedar.execution.tasks import Tasks
 from cedar.stream import PENDING, At, Fenced, Flow, Piece, Position, Pulled, Rows, Stream
@@ -294,7 +297,7 @@ class _Whole:
     def __init__(self, stream: SplitStream, segment: Segment, split: Split, at: At, lap: int, ends: bool) -> None:
         tasks = stream.tasks
         self._runner = tasks.runner
-        self._metrics = tasks.metrics
+        self._tasks = tasks
         self._segment = segment
         self._at = at
         self._ends = ends
@@ -309,7 +312,7 @@ class _Whole:
 
     def take(self) -> Iterator[Piece]:
         result = self._runner.result(self._future, "reading a split")
-        self._metrics.add(self._segment.program.steps, result.timing, self._segment.operator)
+        self._tasks.done(result.timing, self._segment.operator)
         blocks = [b for b in result.blocks if b.slots] or result.blocks[:1] or [Block({}, no_keys())]
         skip = 0
         for i, block in enumerate(blocks):
@@ -338,7 +341,7 @@ class _Chunks:
         self._window_rows = stream.window_rows(segment)
         self._reader = _ChunkReader(segment, split, row, lap)
         self._row = row
-        self._futures: deque[Future[Block | None]] = deque()
+        self._futures: deque[Future[Result | None]] = deque()
         self.exhausted = False
 
     def done(self) -> bool:
@@ -353,15 +356,17 @@ class _Chunks:
                 return
         elif self._futures:
             return
-        self._futures.append(self._tasks.runner.submit(self._reader.next))
+        looks = bool(self._tasks.task_env(self._segment.program).watch)
+        self._futures.append(self._tasks.runner.submit(self._reader.next, looks))
 
     def take(self) -> Iterator[Piece]:
-        block = self._tasks.runner.result(self._futures.popleft(), "reading a split")
-        if block is None:
+        result = self._tasks.runner.result(self._futures.popleft(), "reading a split")
+        if result is None:
             self.exhausted = True
             yield Piece(Rows.of(Block({}, no_keys())), [self._place, self._row], 0, ends_window=True)
             return
-        self._tasks.metrics.rows_read += block.slots
+        self._tasks.done(result.timing, self._segment.operator)
+        (block,) = result.blocks
         rows = Rows.of(block)
         start = 0
         while start < block.slots:
@@ -383,11 +388,20 @@ class _ChunkReader:
     def __init__(self, segment: Segment, split: Split, row: int, lap: int) -> None:
         self._blocks: Iterator[Block] = segment.reader.blocks(split, lap)
         self._drop = row
+        self._operator = segment.operator
 
-    def next(self) -> Block | None:
+    def next(self, looks: bool) -> Result | None:
+        """The next block; ``looks`` also tells the bytes of its columns. None at the end."""
+        timing, began = Timing(), clocks.begin()
         for block in self._blocks:
             dropped = min(self._drop, block.slots)
             self._drop -= dropped
             if dropped < block.slots:
-                return block.slice(dropped, block.slots)
+                block = block.slice(dropped, block.slots)
+                timing.rows_read = timing.rows_left = block.slots
+                if looks:
+                    timing.read_columns = {name: nbytes(column) for name, column in block.columns.items()}
+                timing.spend(("read", (self._operator,)), time.perf_counter() - began[0], time.thread_time() - began[1])
+                timing.since(began)
+                return Result([block], timing)
         return None

@@ -153,11 +153,12 @@ class _StageFlow(Flow):
         if task.future is None:
             return Piece(Rows.of(_EMPTY), at, skip, False, task.ends)
         result = self._runner.result(task.future, stream.program.label or "a batch")
-        stream.tasks.metrics.add(stream.program.steps, result.timing)
+        stream.tasks.done(result.timing)
         block = result.blocks[0]
         stream.tasks.metrics.results[stream.program.label] = _size(block)
         if stream.per_row and not task.batch:
-            self._adapt(task.units, sum(result.timing.seconds), block.nbytes)
+            worked = sum(spent.wall for (kind, _), spent in result.timing.parts.items() if kind == "operator")
+            self._adapt(task.units, worked, block.nbytes)
         # A filter of whole batches leaves none, or the batch.
         batch = task.batch and (block.slots > 0 or not block.aligned)
         done = Piece(Rows.of(block), at, skip, batch, task.ends, task.key)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from cedar.execution.chain import Program
+from cedar.execution.chain import Program, Timing
 from cedar.execution.dask import names_cluster
 from cedar.execution.metrics import Metrics
 from cedar.execution.runner import Runner, Runners
 from cedar.execution.watcher import Watcher
 from cedar.operators.base import Env
+
+T = TypeVar("T")
 
 
 def is_remote(place: str) -> bool:
@@ -33,7 +39,25 @@ class Tasks:
             return self
         return replace(self, runner=self.others.of(place))
 
+    def submit(self, operator: int, fn: Callable[..., T], *args: Any) -> Future[T]:
+        """Work on rows that are here, for an operator with a stream of its own."""
+        return self.runner.submit(self._timed, operator, fn, *args)
+
+    def _timed(self, operator: int, fn: Callable[..., T], *args: Any) -> T:
+        timing, worked = Timing(), time.thread_time()
+        try:
+            return fn(*args)
+        finally:
+            timing.took = time.perf_counter() - timing.began
+            timing.spend(("stream", (operator,)), timing.took, time.thread_time() - worked)
+            self.metrics.timed(timing, not self.runner.local)
+
+    def done(self, timing: Timing, source: int | None = None) -> None:
+        """A task has ended, which read the source where one is given."""
+        self.metrics.timed(timing, not self.runner.local)
+        self.metrics.add(timing, source)
+
     def task_env(self, program: Program) -> Env:
         """What the next task of a program is to know."""
-        watch = self.watcher.next(id(program))
+        watch = self.watcher.next(id(program), any(len(step.operators) > 1 for step in program.steps))
         return replace(self.env, watch=watch) if watch else self.env

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,7 +12,12 @@ CALLS = 3  # of each operator before a plan is made: the first may load a model
 DETAILS = 6  # tasks of each stage that measure each operator by itself
 EVERY = 64  # later, one task in so many does
 _GROWING = frozenset({12, 16, 24, 32, 48})  # tasks grow, and what a call costs weighs less in larger ones
+_SHARES = 2  # the task that tells first what operators that run as one take: what comes first loads things
 _SEEKING = 256  # tasks of a stage after which an operator that no row reached is not waited for
+
+
+class TimeUp(Exception):
+    """Ends a run that is measured for a while."""
 
 
 @dataclass
@@ -22,12 +28,14 @@ class Watcher:
         details: how many tasks of each stage measure each operator by itself.
         every: one task in so many measures each operator, after those; 0 is none.
         fence: True once the windows not yet begun are for another plan.
+        until: by ``time.perf_counter()``: every task measures each operator on all its rows, as long as there is time.
         seeking: True while some operator was not seen enough: every task measures.
     """
 
     details: int = 0
     every: int = 0
     fence: bool = False
+    until: float | None = None
     seeking: bool = False
     _tasks: Counter[int] = field(default_factory=Counter, repr=False)  # of each stage so far
     _since: Counter[int] = field(default_factory=Counter, repr=False)  # of each stage, when it was watched anew
@@ -38,12 +46,25 @@ class Watcher:
         with self._lock:
             self.details, self._since = details, Counter({stage: n - 1 for stage, n in self._tasks.items()})
 
-    def next(self, stage: int) -> Literal["", "detail"]:
-        """What the next task of a stage does beside its work."""
+    def next(self, stage: int, together: bool = False) -> Literal["", "detail", "whole"]:
+        """What the next task of a stage does beside its work.
+
+        Args:
+            together: operators run as one there, whose shares nobody knows without a look.
+
+        Raises:
+            TimeUp: the time for this is over; the first task of each stage always runs.
+        """
         with self._lock:
             self._tasks[stage] += 1
             number = self._tasks[stage]
             anew = number - self._since[stage]
+        if self.until is not None:
+            if number > 1 and time.perf_counter() > self.until:
+                raise TimeUp
+            return "whole"
+        if together and (number == _SHARES or number % EVERY == 0):
+            return "detail"
         if 1 < anew <= self.details + 1:  # the first batch is not made to wait
             return "detail"
         if self.seeking and 1 < anew <= _SEEKING:

@@ -138,7 +138,7 @@ class Env:
     epoch: int = 0
     instances: Instances = field(default_factory=Instances)
     sampling: bool = False  # types are being inferred: failing rows are passed over without a word
-    watch: Literal["", "detail", "audit"] = ""  # of the task, not of kernels: measure operators, or check a plan
+    watch: Literal["", "detail", "whole", "audit"] = ""  # of the task: measure operators, all its rows too; or check
     marks: Marks | None = None  # of the task: where it says what it is at, should its process die
     apart: Callable[..., Any] | None = None  # of samples: makes calls where their process may die (see Call.run)
     numeric: NumericEnvironment | None = None  # of functions; None where there are none

@@ -199,6 +199,7 @@ def explain_run(root: Node, plans: Plans) -> str:
         plans.told(),
         profile=profile if profile.operators else None,
         measured=plans.measured(),
+        run=plans.run(),
         achieved=plans.factors,
     )
 

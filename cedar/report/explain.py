@@ -37,6 +37,7 @@ def explain(
     profile: Profile | None = None,
     cache: Sequence[str] = (),
     measured: float | None = None,
+    run: str = "",
     achieved: Mapping[tuple[str, ...], float] | None = None,
 ) -> str:
     """The text of ``Pipeline.explain()`` and ``Loader.explain()``.
@@ -48,7 +49,8 @@ def explain(
         plan: how it runs; None is as written.
         profile: what was measured; by default what the plan was chosen from.
         cache: a line per ``cache()``: hit or miss, and why.
-        measured: rows per second that the plan gives, where it runs.
+        measured: rows read per second under the plan, where it runs.
+        run: what the run did so far, in a line.
         achieved: rows per row held, of each group of columns in the batches handed over.
     """
     shown = plan if plan is not None else Plan.as_written(root)
@@ -64,6 +66,7 @@ def explain(
         lines += _rules(plan.decisions)
     if shown.prediction is not None:
         lines += headed("PREDICTION", [_predicted(shown.prediction, measured)])
+    lines += headed("RUN", [run] if run else [])
     lines += headed("DEDUP", _groups(binding, achieved or {}))
     lines += headed("CACHE", cache, _CACHES)
     lines += headed("UNITS", [f"{_units(dealt.count)} {unit} in an epoch"])
@@ -112,7 +115,7 @@ def _predicted(prediction: Prediction, measured: float | None) -> str:
     rate = prediction.rows_per_second
     text = f"{_rate(rate)} rows/s; bottleneck: {prediction.bottleneck or 'none'}"
     if measured is not None:
-        text += f"; measured: {_rate(measured)} rows/s" + (f" ({measured / rate - 1:+.0%})" if rate else "")
+        text += f"; measured: {measured / rate - 1:+.0%}" if rate else ""
     more = sorted(prediction.more.items(), key=lambda item: -item[1])
     gains = [f"{what}: {gain:+.0%}" for what, gain in more if gain >= 0.005]
     return text + ("; " + ", ".join(gains) if gains else "; more hardware would not help" if more else "")

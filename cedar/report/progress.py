@@ -38,9 +38,9 @@ class Progress:
         if self._line is None:
             self._line = _Notebook() if _in_notebook() else _terminal()
         took = now - self._start
-        busiest = max(metrics.labels.items(), key=lambda kv: metrics.seconds.get(kv[0], 0.0), default=(0, "?"))[1]
-        parts = [f"{metrics.rows:,} rows", *self._left(metrics.elapsed or took), f"{metrics.rows / took:,.0f} rows/s"]
-        self._line.update(f"{self._what}: {', '.join(parts)}, bottleneck: {busiest}")
+        rate = f"{metrics.time.rate(metrics.rows):,.0f} rows/s"
+        parts = [f"{metrics.rows:,} rows", *self._left(metrics.time.elapsed or took), rate]
+        self._line.update(f"{self._what}: {', '.join(parts)}, bottleneck: {metrics.bottleneck[0]}")
 
     def _left(self, took: float) -> list[str]:
         """Percent and time left, where the whole is known."""

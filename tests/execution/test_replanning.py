@@ -141,8 +141,8 @@ class Driven:
     def goes_on(self, seconds: float, speed: float, cost: float = 1e-3) -> None:
         """Tenths of a second, in which so many rows per second are read."""
         for _ in range(int(seconds * 10)):
-            self.metrics.elapsed += 0.1
-            self.metrics.waited += 0.1
+            self.metrics.time.elapsed += 0.1
+            self.metrics.time.waited += 0.1
             self.metrics.rows_read += int(speed / 10)
             self.metrics.rows += int(speed / 10)
             self.metrics.tasks += 1
@@ -267,7 +267,7 @@ def test_what_the_trainer_takes_is_waited_for_by_nobody(monkeypatch: pytest.Monk
     run = Driven(monkeypatch)
     run.planner.plans = (run.other("dask"),)
     for _ in range(100):
-        run.metrics.waited -= 0.1
+        run.metrics.time.waited -= 0.1
         run.goes_on(0.1, 1000)
     assert run.planner.asked == 0
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import cedar
+from cedar.control.timeline import spend
 from cedar.execution import clocks, run_figures
 from cedar.execution.account import OwnTime
 from cedar.execution.binding import Binding
@@ -26,15 +27,16 @@ def test_what_is_around_operators_is_what_threads_did_beside_them(monkeypatch: p
     monkeypatch.setattr(clocks, "spent_by", lambda _: tuple(spent))
     figures, runner = RunFigures(_binding(), metrics), Runner("threads", 2)
     figures.start(runner)
-    metrics.work, spent[0] = 5.0, 9.0  # before the first delivery: not of this plan
+    spend(metrics.time.parts, ("operator", (1,)), 5.0, 5.0)
+    spent[0] = 9.0  # before the first delivery: not of this plan
     figures.delivers()
     for _ in range(10):
-        metrics.elapsed += 0.1
-        metrics.waited += 0.05
+        metrics.time.elapsed += 0.1
+        metrics.time.waited += 0.05
         metrics.rows_read += 100
         metrics.rows += 50
-        metrics.own += 0.01
-        metrics.work += 0.06
+        metrics.time.own += 0.01
+        spend(metrics.time.parts, ("operator", (1,)), 0.06, 0.06)
         spent[0] += 0.08
         spent[1] += 0.02
         figures.delivers()
@@ -45,9 +47,9 @@ def test_what_is_around_operators_is_what_threads_did_beside_them(monkeypatch: p
     assert figures.seen.waited == pytest.approx(0.5)
     assert figures.seen.delivered == 500
     figures.start(runner)  # another epoch under the same plan
-    metrics.elapsed += 5.0
+    metrics.time.elapsed += 5.0
     figures.delivers()
-    metrics.elapsed += 0.5
+    metrics.time.elapsed += 0.5
     assert figures.seen.elapsed == pytest.approx(1.5), "its start is not counted"
     figures.renew(again=False)
     assert figures.seen.elapsed == 0.0
@@ -64,11 +66,12 @@ def test_what_is_around_operators_is_what_threads_did_beside_them(monkeypatch: p
 )
 def test_idle_cores_do_not_say_who_holds_the_gil(monkeypatch: pytest.MonkeyPatch, cores: float, gil: Any) -> None:
     monkeypatch.setattr(run_figures, "machine", lambda measure: Machine(2, 1 << 34))
-    metrics = Metrics(seconds={1: 1.0}, labels={1: "map"})
+    metrics = Metrics(labels={1: "map"})
+    spend(metrics.time.parts, ("operator", (1,)), 1.0, 0.0)
     figures, runner = RunFigures(_binding(), metrics), Runner("threads", 2)
     figures.start(runner)
     figures.delivers()
-    metrics.elapsed, metrics.own, metrics.rows_read = 1.0, cores, 100
+    metrics.time.elapsed, metrics.time.own, metrics.rows_read = 1.0, cores, 100
     metrics.observe(1, Observation(100, 100, 0, 0, 0.01, 0.01))
     assert figures.profile(local=True).operators[1].gil == gil
     assert figures.profile(local=False).operators[1].gil is None, "processes share no GIL"
@@ -156,11 +159,11 @@ def test_the_time_of_the_loaders_thread_is_counted_between_asking_and_having(eve
         own.enter()
         sum(range(20_000))
         own.leave()
-    counted = metrics.own
+    counted = metrics.time.own
     assert counted > 0
     sum(range(20_000))
     own.leave()
-    assert metrics.own == counted, "what the trainer does is not the loader's"
+    assert metrics.time.own == counted, "what the trainer does is not the loader's"
 
 
 def test_tasks_are_measured_early_while_they_grow_and_now_and_then() -> None:

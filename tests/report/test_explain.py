@@ -12,6 +12,7 @@ import pytest
 
 import cedar
 from cedar import col
+from cedar.control.timeline import Spent, Timeline
 from cedar.execution.metrics import Metrics
 from cedar.graph import Node, walk
 from cedar.operators.expressions import Select
@@ -163,7 +164,13 @@ def test_the_common_pipeline_before_anything_was_measured(log):
 
 def test_the_common_pipeline_planned_and_measured(log):
     pipeline, chosen = common(log)
-    text = explain(pipeline.node, chosen, cache=["cache('auto'): miss, the first run"], measured=11000.0)
+    text = explain(
+        pipeline.node,
+        chosen,
+        cache=["cache('auto'): miss, the first run"],
+        measured=11000.0,
+        run="9,000 rows/s; bottleneck: the trainer",
+    )
     lines = placeless(text).splitlines()
     assert lines[:7] == [
         "LOGICAL PLAN                                    us/row  keep  bytes  share",
@@ -185,7 +192,8 @@ def test_the_common_pipeline_planned_and_measured(log):
         "       applied  scan_filter: filter into read_parquet(log)  (row groups whose statistics exclude it",
         "       are not read at all)",
         "       refused  scan_columns: read_parquet(log)  (all columns are delivered)",
-        "PREDICTION  12,300 rows/s; bottleneck: cores; measured: 11,000 rows/s (-11%); one more core: +38%",
+        "PREDICTION  12,300 rows/s; bottleneck: cores; measured: -11%; one more core: +38%",
+        "RUN    9,000 rows/s; bottleneck: the trainer",
         "CACHE  cache('auto'): miss, the first run",
         "UNITS  an unknown number of batches in an epoch",
         "RANKS  every rank computes the stream and keeps its turns: read_parquet(log) has 1 piece(s) that can",
@@ -277,11 +285,12 @@ def test_progress_shows_in_a_terminal_only(monkeypatch, terminal):
     stream = Terminal() if terminal else io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
-    metrics = Metrics(rows=1234, seconds={1: 2.0}, labels={0: "read", 1: "map(slow)"})
+    time = Timeline({("operator", (1,)): Spent(2.0, 2.0)}, capacity=2.0, elapsed=2.0, waited=2.0)
+    metrics = Metrics(time, rows=1234, labels={0: "read", 1: "map(slow)"})
     with Progress("count") as line:
         line.update(metrics)
     shown = stream.getvalue()
-    assert ("1,234 rows" in shown and "map(slow)" in shown) if terminal else shown == ""
+    assert ("1,234 rows, 617 rows/s, bottleneck: map(slow)" in shown) if terminal else shown == ""
 
 
 def test_progress_shows_percent_and_time_left_where_counts_are_known(monkeypatch):
@@ -289,7 +298,7 @@ def test_progress_shows_percent_and_time_left_where_counts_are_known(monkeypatch
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
     with Progress("loader", lambda: (25, 100)) as line:
-        line.update(Metrics(rows=1234, elapsed=50.0))
+        line.update(Metrics(Timeline(elapsed=50.0), rows=1234))
     assert "25%, 2:30 left" in stream.getvalue()
     with Progress("loader", lambda: (25, None)) as line:
         line.update(Metrics(rows=99))
@@ -314,7 +323,7 @@ def test_progress_shows_in_a_notebook(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", made)
     monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
     with Progress("loader", lambda: (1, 2)) as line:
-        line.update(Metrics(rows=5, elapsed=2.0))
+        line.update(Metrics(Timeline(elapsed=2.0), rows=5))
     assert len(shown) == 1
     assert "5 rows, 50%, 0:02 left" in shown[0]
 

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from cedar.errors import CedarError, WorkerError, portable
+from cedar.execution import clocks
 from cedar.execution.code import UnknownCode
 from cedar.execution.processes.wire import Wire, decode, encode
 
@@ -174,8 +176,10 @@ def _import(*modules: str) -> None:
 def _work(parts: list[Any]) -> list[memoryview]:
     """The answer to one task; answers go in the order of tasks."""
     reply: Any
+    began = time.perf_counter()
     try:
         task: Task = decode(parts)
+        clocks.ship(began)
         _enter(task.folder)
         reply = Done(task.fn(*task.args, **task.kwargs))
         _limit_threads()
@@ -183,8 +187,11 @@ def _work(parts: list[Any]) -> list[memoryview]:
         reply = Wanted()
     except BaseException as error:  # noqa: BLE001 - the caller gets whatever was raised
         reply = Failed(error if isinstance(error, CedarError) else portable(error))
+    began = time.perf_counter()
     try:
-        return encode(reply)
+        answer = encode(reply)
+        clocks.ship(began)
+        return answer
     except Exception as error:  # noqa: BLE001 - an object may raise anything when it is pickled
         return encode(Failed(_unsendable(reply, error)))
 

@@ -1,0 +1,225 @@
+"""Where the time of a run went: one account, which reports, progress and ``explain()`` show.
+
+Each task is measured where it runs, and what it did travels back with its result; the coordinator adds that up, and
+what it sees itself. Two sums hold: the parts of the workers' time are the time that there were workers, and the parts
+of the loader's time are the wall time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+Kind: TypeAlias = Literal["read", "operator", "stream", "gather", "convert", "cache", "ship", "around"]
+Part: TypeAlias = tuple[Kind, tuple[int, ...]]  # what was done, and the ordinals of the operators that it is done for
+
+TRAINER, START, DATA, IDLE = "the trainer", "start", "waiting for data", "idle"
+_NAMES: dict[Kind, str] = {
+    "gather": "gathering rows", "convert": "converting batches", "cache": "keeping rows for cache()",
+    "ship": "sending code and rows", "around": "around operators",
+}  # fmt: skip
+_STALLED = 0.1  # of the time: who waits less for data is limited by something else
+_BUSY = 0.75  # of its wall time, what works has a core; of the cores, they are all busy
+
+
+class Spent(NamedTuple):
+    """Seconds by the clock, and of a core."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+
+class TaskSpan(NamedTuple):
+    """A task: when it began by the clock of its process, how long it took, where, and its parts.
+
+    In ``crowded`` of its seconds others had the core.
+    """
+
+    began: float
+    seconds: float
+    crowded: float
+    process: int
+    parts: dict[Part, Spent]
+
+
+def spend(parts: dict[Part, Spent], part: Part, wall: float, cpu: float) -> None:
+    """Add seconds to a part."""
+    before = parts.get(part)
+    parts[part] = Spent(wall, cpu) if before is None else Spent(before.wall + wall, before.cpu + cpu)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the workers' time: a part, or a chain of operators that run as one, with the share of each."""
+
+    label: str
+    seconds: float
+    shares: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{label} {share:.0%}" for label, share in self.shares.items())
+        return f"{self.label}: {told}" if told else self.label
+
+
+@dataclass
+class Timeline:
+    """Of one loader; seconds.
+
+    Args:
+        parts: of the workers, in tasks that have ended.
+        capacity: wall time, times how many workers there were.
+        elapsed: wall time between the first and the last ``next()``.
+        waited: of that, what passed inside ``next()``.
+        start: of that, what passed before the first task of an iteration began; ``compiling`` plans.
+        crowded: seconds in which tasks waited for a core that others had.
+        own: CPU seconds of the loader's thread while somebody waits for a delivery.
+        recent: the last tasks one by one, where somebody asks for a trace; None keeps none.
+    """
+
+    parts: dict[Part, Spent] = field(default_factory=dict)
+    capacity: float = 0.0
+    elapsed: float = 0.0
+    waited: float = 0.0
+    start: float = 0.0
+    compiling: float = 0.0
+    crowded: float = 0.0
+    own: float = 0.0
+    recent: deque[TaskSpan] | None = None
+    _asked: float = 0.0
+    _given: float = 0.0
+    _compiled: float | None = None  # before the iteration; None once its start is counted
+    _began: float | None = None  # its first task
+
+    # ---- what happens, by any clock ----------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> None:
+        """An iteration begins: somebody asks for its first delivery."""
+        self._asked = self._given = now
+        self._compiled, self._began = self.compiling, None
+
+    def ask(self, now: float) -> None:
+        """The trainer asks for the next delivery."""
+        self._asked = now
+
+    def give(self, now: float, workers: float) -> None:
+        """The delivery is there, or the end; so many workers there were since the last one."""
+        self.waited += now - self._asked
+        self.elapsed += now - self._given
+        self.capacity += (now - self._given) * workers
+        if self._compiled is not None:
+            passed = min(self._began or now, now) - self._asked - (self.compiling - self._compiled)
+            self.start, self._compiled = self.start + max(passed, 0.0), None
+        self._asked = self._given = now
+
+    def add(self, task: TaskSpan) -> None:
+        """A task has ended."""
+        self._began = self._began or task.began
+        self.crowded += task.crowded
+        for part, spent in task.parts.items():
+            spend(self.parts, part, *spent)
+        if self.recent is not None:
+            self.recent.append(task)
+
+    # ---- what is told ------------------------------------------------------------------------------------------------
+
+    def rate(self, rows: float) -> float:
+        """Rows per second, of so many that were handed over."""
+        return rows / self.elapsed if self.elapsed else 0.0
+
+    @property
+    def work(self) -> float:
+        """CPU seconds of operators and of reading."""
+        return sum(spent.cpu for (kind, _), spent in self.parts.items() if kind in ("read", "operator"))
+
+    @property
+    def trainer(self) -> float:
+        """Wall seconds between deliveries."""
+        return max(self.elapsed - self.waited, 0.0)
+
+    @property
+    def stall(self) -> float:
+        """The share of the wall time in which the trainer waited, 0 to 1."""
+        return min(self.waited / self.elapsed, 1.0) if self.elapsed else 0.0
+
+    def seconds(self, operator: int) -> float:
+        """Of an operator, in whatever it ran with."""
+        return sum(spent.wall for (_, operators), spent in self.parts.items() if operator in operators)
+
+    def loader(self) -> dict[str, float]:
+        """The loader's time by what it did: the parts of ``elapsed``."""
+        data = max(self.waited - self.start - self.compiling, 0.0)
+        return {START: self.start, "compiling": self.compiling, DATA: data, TRAINER: self.trainer}
+
+    def workers(self, labels: Mapping[int, str], weights: Mapping[int, float], inline: bool) -> list[Line]:
+        """The workers' time by what they did, most first: the parts of ``capacity``.
+
+        Args:
+            labels: of operators.
+            weights: of operators that ran as one, what each took where they were measured one by one.
+            inline: the loader's thread is the only worker.
+        """
+        lines = [_line(part, spent.wall, labels, weights) for part, spent in self.parts.items()]
+        lines.sort(key=lambda line: -line.seconds)
+        left = max(self.capacity - sum(line.seconds for line in lines), 0.0)
+        if inline:
+            trainer = min(self.trainer, left)
+            return [*lines, Line(TRAINER, trainer), Line("between tasks", left - trainer)]
+        return [*lines, Line(IDLE, left)]
+
+    def operators(self, lines: Iterable[Line], labels: Mapping[int, str]) -> dict[str, float]:
+        """The seconds of each operator by its label, most first; of a chain nobody looked into, of all of it."""
+        mine = {_name(part, labels) for part in self.parts if part[1]}
+        found: dict[str, float] = {}
+        for line in lines:
+            if line.label in mine:
+                for label, share in (line.shares or {line.label: 1.0}).items():
+                    found[label] = found.get(label, 0.0) + share * line.seconds
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def bottleneck(self, labels: Mapping[int, str], cores: int, filling: bool = False) -> tuple[str, str]:
+        """What limits the run, and why it does.
+
+        Args:
+            cores: of this machine.
+            filling: rows were put into a cache, for later epochs.
+        """
+        if not self.elapsed or not self.parts:
+            return "none measured", ""
+        if self.stall <= _STALLED:
+            return TRAINER, "data are there before it asks"
+        if self.start + self.compiling > self.elapsed / 2:
+            return START, f"{self.start + self.compiling:.2f} of {self.elapsed:.2f} s passed before the first task"
+        part, most = max(self.parts.items(), key=lambda item: item[1].wall)
+        workers = self.capacity / self.elapsed
+        if workers > 1 and self.own / self.elapsed > max(_BUSY, most.wall / self.capacity):
+            return "the loader's thread", "it cuts batches and hands them over, in one thread"
+        why = self._why(most, min(workers, cores), cores)
+        return _name(part, labels), f"{why}; cache() is cold: later epochs do without it" if filling else why
+
+    def _why(self, most: Spent, workers: float, cores: int) -> str:
+        cpu = sum(spent.cpu for spent in self.parts.values())
+        wanted = 1 + self.crowded / cpu if cpu else 1.0  # times as many seconds of a core as it had
+        busy = cpu * wanted / self.elapsed
+        told = f"{cpu / self.elapsed:.1f} of {cores} core(s) busy"
+        told += "; other programs have the cores" if self.crowded > max(cpu, self.elapsed) / 4 else ""
+        if most.cpu * wanted >= _BUSY * most.wall or busy >= _BUSY * workers:
+            return told
+        if busy >= _BUSY:
+            return f"workers take turns with the GIL; {told}"
+        return f"it waits for storage, a network or a lock; {told}"
+
+
+def _name(part: Part, labels: Mapping[int, str]) -> str:
+    kind, operators = part
+    return " -> ".join(labels.get(i, str(i)) for i in operators) if operators else _NAMES[kind]
+
+
+def _line(part: Part, seconds: float, labels: Mapping[int, str], weights: Mapping[int, float]) -> Line:
+    _, operators = part
+    whole = math.fsum(weights.get(i, 0.0) for i in operators)
+    several = len(operators) > 1 and whole > 0
+    shares = {labels.get(i, str(i)): weights.get(i, 0.0) / whole for i in operators} if several else {}
+    return Line(_name(part, labels), seconds, shares)
