@@ -37,10 +37,6 @@ class Site:
         return f"{where} in {self.function}" if self.function and self.function != "<module>" else where
 
 
-class Passing(BaseException):
-    """Ends a run from within, through all code of users on the way; no row's fault."""
-
-
 def raised() -> tuple[type[BaseException], ...]:
     """For an ``except`` around code of users: whatever it raises is an error of its row.
 
@@ -57,7 +53,7 @@ def _from_outside(error: BaseException) -> bool:
     """Whether it came between two instructions of the code that it is raised in, or from the handler of a signal."""
     frames = [(entry.tb_frame, entry.tb_lasti) for entry in _entries(error.__traceback__)]
     main = threading.current_thread() is threading.main_thread()
-    if isinstance(error, Passing) or (main and _handlers() & {frame.f_code for frame, _ in frames}):
+    if main and _handlers() & {frame.f_code for frame, _ in frames}:
         return True
     if isinstance(error, BaseExceptionGroup):
         return any(map(_from_outside, error.exceptions))

@@ -28,6 +28,7 @@ from cedar.plan.meaning import Terms, same
 from cedar.plan.physical import Physical
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.verify import verify
+from cedar.profile import Subject
 from cedar.skip import Skip
 
 SAMPLE_ROWS = 64
@@ -69,6 +70,12 @@ class Binding:
         self._draws = _draw_seeds(self.nodes)
         self.schemas = graph.schemas(root)
         self.batched = graph.batched(root)
+
+    @cached_property
+    def subject(self) -> Subject:
+        """What a profile of this pipeline is known by: its operators and their parameters, neither code nor data."""
+        labels = {i: self.labels[id(node)] for i, node in enumerate(self.nodes)}
+        return Subject(graph.digest([graph.topology(self.root), list(labels.values())]), labels)
 
     def begin(self, numeric: NumericEnvironment) -> NumericEnvironment | None:
         """A run begins: the environment of its functions; None where it calls none."""

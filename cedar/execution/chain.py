@@ -234,8 +234,8 @@ def run_block(program: Program, block: Block, env: Env) -> Result:
         with Account("a task", env.limits).open():
             return Result([run_program(program, plain_copy(block) if first else block, env, timing)], timing)
 
-    # To gather rows takes no arithmetic, and less time than to set it up. The first time, functions may bring libraries,
-    # and are then called once more, on the block as it was.
+    # To gather rows takes no arithmetic, and less time than to set it up. The first time, functions may bring
+    # libraries, and are then called once more, on the block as it was.
     numeric = env.numeric if program.steps else None
     first = numeric is not None and _first_runs.get(id(program)) is not program
     _first_runs[id(program)] = program

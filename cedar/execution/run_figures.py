@@ -9,14 +9,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
+from cedar.control.timeline import Timeline
 from cedar.datasets.base import Split
 from cedar.execution import clocks, processes
 from cedar.execution.binding import Binding
 from cedar.execution.machine import machine
-from cedar.execution.measure import subject
 from cedar.execution.metrics import Metrics
 from cedar.execution.runner import Runner
-from cedar.profile import Profile, Subject
+from cedar.graph import Node
+from cedar.profile import Profile
 from cedar.profile.queueing import lock_share
 
 _AHEAD = 2  # splits read ahead of what is worked on, for each worker
@@ -133,10 +134,6 @@ class RunFigures:
         return read - min(read, ahead) / 2
 
     @cached_property
-    def _subject(self) -> Subject:
-        return subject(self._binding.root, self._binding)
-
-    @cached_property
     def _splits(self) -> list[Sequence[Split]]:
         return [self._binding.splits(source) for source in self._binding.sources]
 
@@ -156,7 +153,7 @@ class RunFigures:
         here = machine(measure=False)
         if processes.ready(self.processes):
             here = replace(here, start_seconds=0.0)
-        found = self._metrics.profile(self._subject, here, workers=self.workers, executor=self.executor)
+        found = self._metrics.profile(self._binding.subject, here, workers=self.workers, executor=self.executor)
         if self._begun is None:
             return found
         seen, inline = self._now(of_threads=True).minus(self._begun), self._runner is not None and self._runner.inline
@@ -164,21 +161,27 @@ class RunFigures:
             own = max(0.0, seen.own - (seen.work if inline else 0.0)) / seen.entered
             around = max(0.0, seen.pool - seen.work) / seen.entered if seen.pool else 0.0
             found = replace(found, own=own, around=around)
-        return self._bounded(found, seen) if local and self.executor == "threads" else found
-
-    def _bounded(self, profile: Profile, seen: Counters) -> Profile:
-        """What runs Python for every row is taken to hold the GIL, so that who waits for it waits for nothing else;
-        threads that keep several cores busy hold it for a part of the time only.
-
-        Cores that idle say nothing: that may be an import, or storage.
-        """
-        cores, most = profile.machine.cores, max(2, min(self.workers, profile.machine.cores))
+        if not local or self.executor != "threads":
+            return found
         busy = (seen.own + seen.pool + seen.crowded) / seen.elapsed if seen.elapsed > 0 else 0.0
-        work = {i: self._metrics.time.seconds(i) for i in profile.operators}
-        nodes = self._binding.nodes
-        taken = {i: float(nodes[i].operator.effects().per_row) for i in work}
-        held = sum(taken[i] * work[i] for i in work) / (sum(work.values()) or 1.0)
-        share = lock_share(busy, most) if self.workers > 1 and busy > _BUSY * min(self.workers, cores) else 1.0
-        less = min(share / held, 1.0) if held else 1.0
-        operators = {i: replace(f, gil=taken[i] * less) for i, f in profile.operators.items()}
-        return replace(profile, operators=operators)
+        return with_gil(found, self._binding.nodes, self._metrics.time, busy, self.workers)
+
+
+def with_gil(profile: Profile, nodes: Sequence[Node], time: Timeline, busy: float, workers: int) -> Profile:
+    """What runs Python for every row is taken to hold the GIL, so that who waits for it waits for nothing else;
+    threads that keep several cores busy hold it for a part of the time only.
+
+    Cores that idle say nothing: that may be an import, or storage.
+
+    Args:
+        nodes: of the pipeline as written.
+        busy: how many cores threads kept busy, so many of which were at work.
+    """
+    cores = profile.machine.cores
+    work = {i: time.seconds(i) for i in profile.operators}
+    taken = {i: float(nodes[i].operator.effects().per_row) for i in work}
+    held = sum(taken[i] * work[i] for i in work) / (sum(work.values()) or 1.0)
+    told = workers > 1 and busy > _BUSY * min(workers, cores)
+    less = min(lock_share(busy, max(2, min(workers, cores))) / held, 1.0) if told and held else 1.0
+    operators = {i: replace(f, gil=taken[i] * less) for i, f in profile.operators.items()}
+    return replace(profile, operators=operators)

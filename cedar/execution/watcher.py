@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -28,14 +29,16 @@ class Watcher:
         details: how many tasks of each stage measure each operator by itself.
         every: one task in so many measures each operator, after those; 0 is none.
         fence: True once the windows not yet begun are for another plan.
-        until: by ``time.perf_counter()``: every task measures each operator on all its rows, as long as there is time.
+        whole: every task measures each operator, on all its rows.
+        until: by ``time.perf_counter()``, there are tasks.
         seeking: True while some operator was not seen enough: every task measures.
     """
 
     details: int = 0
     every: int = 0
     fence: bool = False
-    until: float | None = None
+    whole: bool = False
+    until: float = math.inf
     seeking: bool = False
     _tasks: Counter[int] = field(default_factory=Counter, repr=False)  # of each stage so far
     _since: Counter[int] = field(default_factory=Counter, repr=False)  # of each stage, when it was watched anew
@@ -59,9 +62,9 @@ class Watcher:
             self._tasks[stage] += 1
             number = self._tasks[stage]
             anew = number - self._since[stage]
-        if self.until is not None:
-            if number > 1 and time.perf_counter() > self.until:
-                raise TimeUp
+        if number > 1 and time.perf_counter() > self.until:
+            raise TimeUp
+        if self.whole:
             return "whole"
         if together and (number == _SHARES or number % EVERY == 0):
             return "detail"

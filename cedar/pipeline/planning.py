@@ -19,8 +19,8 @@ from cedar.execution.executors import EXECUTORS, available_cpus
 from cedar.execution.keeping.cost import load_seconds_per_byte
 from cedar.execution.keeping.store import MEMORY_BYTES
 from cedar.execution.machine import machine
-from cedar.execution.measure import profile as measured
 from cedar.execution.planning import Plans
+from cedar.execution.profiling import profile as measured
 from cedar.operators.base import Env, RowOperator
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.facts import Factors, Keeping, Rule

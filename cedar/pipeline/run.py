@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from cedar.block import Block
 from cedar.errors import CedarError, PipelineError, user_site
+from cedar.execution.binding import Binding
 from cedar.execution.loader import Loader
 from cedar.execution.options import Options
+from cedar.operators.base import Env
 from cedar.pipeline.planning import Chosen, best_plan, choose_plan, explain_run
 from cedar.report.progress import Progress
 from cedar.skip import Skip
@@ -205,16 +207,14 @@ class RunMethods:
             >>> [figures.label for figures in profile.operators.values()]
             ['from_items(list of 100)', 'map(str)']
         """
-        from cedar.execution.measure import profile
+        from cedar.execution.profiling import profile
 
         return profile(cast("Pipeline", self).node, seconds)
 
     @property
     def subject(self) -> Subject:
         """What profiles of this pipeline are known by; ``Profile.load(path, pipeline)`` compares it."""
-        from cedar.execution.measure import subject
-
-        return subject(cast("Pipeline", self).node)
+        return Binding(cast("Pipeline", self).node, None, Env(sampling=True)).subject
 
     def optimize(self, budget: Budget | None = None, profile: Profile | None = None) -> Plan:
         """The plan that is best for a profile: measured now (two seconds), or given.
