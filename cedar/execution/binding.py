@@ -24,7 +24,7 @@ from cedar.operators.base import Bound, Env, Kernel, RowOperator, StreamOperator
 from cedar.operators.dedup_kernels import for_groups
 from cedar.operators.transform import Transform
 from cedar.plan.lower import Choice, lower, policy_of
-from cedar.plan.meaning import Terms, same
+from cedar.plan.meaning import Terms, proof
 from cedar.plan.physical import Physical
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.verify import verify
@@ -142,12 +142,19 @@ class Binding:
         self._lowered.append((physical, far))
         return physical
 
-    def proves(self, root: Node) -> bool:
-        """A graph of this pipeline gives what the pipeline as written gives, by what operators declare."""
+    @property
+    def written(self) -> Physical:
+        """The pipeline as written, lowered."""
+        return self.lowered(self.root)
+
+    def proof(self, root: Node) -> tuple[Node, ...] | None:
+        """The scans by whose filters a graph of this pipeline gives what that gives, by what operators declare; None
+        where that cannot be told.
+        """
         try:
-            return same(self.lowered(root), self.lowered(self.root), self._terms)
+            return proof(self.lowered(root), self.written, self._terms)
         except CedarError:  # of a plan that is none, or a source that cannot be listed
-            return False
+            return None
 
     def kernel(self, node: Node) -> Kernel:
         """The bound kernel of a row operator; in a plan, that of the place where the user put it."""

@@ -17,12 +17,14 @@ from cedar.datasets.base import Read
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
 from cedar.execution.calling import Over
+from cedar.execution.chain import Reader
 from cedar.execution.comparing import difference
 from cedar.execution.compile import Compiler, least_run
 from cedar.execution.copying import own_columns
 from cedar.execution.dealt import Share
 from cedar.execution.metrics import Metrics
 from cedar.execution.nodes import last_mode
+from cedar.execution.programs import Programs
 from cedar.execution.runner import Runner
 from cedar.execution.sample_rows import SampleRows, made_up
 from cedar.execution.stand_ins import NoStandIn, Twins
@@ -33,6 +35,7 @@ from cedar.plan.data import Plan
 from cedar.plan.lower import works
 from cedar.plan.physical import Physical
 from cedar.plan.planner import Difference
+from cedar.plan.scan import Scan
 from cedar.skip import Skip
 from cedar.stream import Piece
 
@@ -97,8 +100,9 @@ def check_effects(
     Raises:
         Unclear: there are no such rows.
     """
-    if binding.proves(plan.root):
-        return None
+    scans = binding.proof(plan.root)
+    if scans is not None and (not scans or _made_up(binding, 1, nulls=False)() is not None):
+        return _difference_of_scans(binding, plan, scans)
     why: Exception | None = None
     compared = came = 0
     made: list[_Rows] = [_made_up(binding, rows, nulls) for nulls in (True, False) for rows in _ROWS]
@@ -133,6 +137,24 @@ def check_effects(
     if compared:
         return None
     raise Unclear("no sample rows" if why is None else f"{type(why).__name__}: {_first_line(why)}") from why
+
+
+def _difference_of_scans(binding: Binding, plan: Plan, scans: Sequence[Node]) -> Difference | None:
+    """Where a scan leaves other made-up rows than its filters do; the rest of the plan is proved."""
+    programs = Programs(binding, binding.lowered(plan.root))
+    for many in _ROWS if scans else ():
+        given = _made_up(binding, many, nulls=True)()
+        assert given is not None
+        check, came = _Check(binding, plan, given, functions=False), many
+        for node in scans:
+            done, written = check.scanned(programs, node)
+            found = difference(done, written)
+            if found is not None:
+                return Difference(f"{binding.label(node)}: {found}")
+            came = min(came, sum(block.slots for block in written))
+        if came >= _ENOUGH:
+            break
+    return None
 
 
 def _first_line(error: Exception) -> str:
@@ -226,6 +248,23 @@ class _Check:
             streaming=any(split.streaming for split in splits),
             counted=all(split.rows is not None for split in splits),
         )
+
+    def scanned(self, programs: Programs, node: Node) -> tuple[list[Block], list[Block]]:
+        """What a scan of the plan leaves of a source's rows, and what its filters and columns do."""
+        scan, source = node.operator, self._source(node.logical)
+        assert isinstance(scan, Scan)
+        columns = None if scan.columns is None else tuple(name for name in scan.columns if name in source.rows)
+        plain = Reader(source, self.binding.source_ordinal(node), site=node.site)
+        reader = programs.scan(dataclasses.replace(scan, columns=columns), plain)
+        done: list[Block] = []
+        written: list[Block] = []
+        for split in source.splits():
+            done += reader.read_blocks(split, 0, self._env)
+            for block in plain.blocks(split, 0):
+                for each in scan.where:
+                    block = self.binding.kernel(each)(block, self._env)
+                written.append(block if columns is None else block.only_columns({n: block.columns[n] for n in columns}))
+        return done, written
 
     def written(self) -> list[list[Block]]:
         """What the pipeline as written gives: the units of each rank and epoch."""

@@ -192,7 +192,7 @@ class Compiler:
         first = itertools.takewhile(lambda link: isinstance(link, int), segment.links)
         plain = self._plain(segment.source)
         source = as_read(plain.source, self.binding, [self._node(link) for link in first if isinstance(link, int)])
-        return self._programs.scan(segment.source, replace(plain, source=source))
+        return self._programs.scan(self._node(segment.source).operator, replace(plain, source=source))
 
     def _plain(self, source: int) -> Reader:
         node, binding = self._node(source), self.binding

@@ -76,9 +76,9 @@ class AheadEpoch:
         self._ready: queue.SimpleQueue[_Copied | _Failed | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="cedar-device", daemon=True)
 
-    def units(self) -> Count:
-        """How many units are still to come on this rank, where that is known; to be asked before ``values``."""
-        return self._data.units()
+    def begin(self) -> Count:
+        """As ``DataEpoch.begin``; to be asked before ``values``."""
+        return self._data.begin()
 
     def entry(self) -> dict[str, Any]:
         """This epoch's part of a state, after what was handed over."""
@@ -206,6 +206,6 @@ def deliver(
     data: DataEpoch | AheadEpoch
     if mover is None:
         data = DataEpoch(job, runner, epoch, entry)
-        return data, units.values(data, runner, units.total(data.units() if whole else None))
+        return data, units.values(data, runner, units.total(data.begin() if whole else None))
     data = AheadEpoch(job, runner, epoch, entry, units, mover)
-    return data, data.values(units.total(data.units() if whole else None))
+    return data, data.values(units.total(data.begin() if whole else None))

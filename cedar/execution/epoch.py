@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from cedar.errors import ResumeError
+from cedar.errors import CedarError, ResumeError
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
 from cedar.execution.chain import Step
@@ -135,6 +135,7 @@ class DataEpoch:
         self._lanes: list[list[Any]] | None = entry["lanes"]
         self._lane = 0
         self._last: tuple[Piece, int] | None = None
+        self._compiled: tuple[Stream, DealtStream] | None = None  # to be opened first
         self.moved = False  # something was handed over
 
     def entry(self) -> dict[str, Any]:
@@ -145,8 +146,7 @@ class DataEpoch:
     def closed(self) -> dict[str, Any]:
         """This epoch's part of a state once this rank has all of its units: other ranks may still be in it."""
         self._settle()
-        taken = 0 if self._deal is None else self._deal[0][0] + self._deal[1]
-        return {"history": self._history, "deal": [[taken, None, None], 0], "lanes": self._lanes}
+        return {"history": self._history, "deal": [[self._taken, None, None], 0], "lanes": self._lanes}
 
     def units(self) -> Count:
         """How many units are still to come on this rank, where that is known."""
@@ -158,8 +158,22 @@ class DataEpoch:
             count = job.streams(self._runner, self.epoch, self._history, dry=True)[1].count
             job.counts.clear()
             job.counts[key] = count
-        taken = 0 if self._deal is None else self._deal[0][0] + self._deal[1]
-        return None if count is None else count - taken
+        return None if count is None else count - self._taken
+
+    def begin(self) -> Count:
+        """Compiles the streams that ``pieces`` opens first; how many units are to come, as far as these tell."""
+        if self._lanes is not None:
+            return None
+        try:
+            self._compiled = self._job.streams(self._runner, self.epoch, self._history)
+        except CedarError:  # it is met again, by who can do without the plan
+            return self.units()
+        count = self._compiled[1].count
+        return None if count is None else count - self._taken
+
+    @property
+    def _taken(self) -> int:
+        return 0 if self._deal is None else self._deal[0][0] + self._deal[1]
 
     def pieces(self) -> Iterator[Piece]:
         """The pieces of this rank, in order. ``delivered`` must be called for what was handed over."""
@@ -242,7 +256,8 @@ class DataEpoch:
             top, dealt = self._job.streams(self._runner, self.epoch, [], lane)
             self._job.plans.reads(1 / lane[1])
             return _at(top, self._lanes[self._lane][2] or [dealt.start(), 0])
-        top, dealt = self._job.streams(self._runner, self.epoch, self._history)
+        top, dealt = self._compiled or self._job.streams(self._runner, self.epoch, self._history)
+        self._compiled = None
         self._job.plans.reads(1.0 if dealt.count is None else 1 / dealt.share.world)
         if dealt.count == 0 and dealt.source.count and not self._history:
             _log.warning(

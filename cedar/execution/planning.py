@@ -10,12 +10,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from cedar import graph
 from cedar.columns import OBJECT
 from cedar.control.controller import Action, Candidate, Look, Observation, Prepare, State, Switch, step
 from cedar.control.settings import ControllerSettings
 from cedar.datasets.base import Read
+from cedar.errors import CedarError
 from cedar.execution import processes
 from cedar.execution.binding import Binding
 from cedar.execution.calling import Calls, Over, beside
@@ -40,6 +43,7 @@ _START_SECONDS = 20  # for the processes of a plan to start
 _STALLED = 0.1  # of the time: where the trainer waits less than this, its own speed is all that shows
 _WHOLE = "all of it"  # of a rule that is refused altogether
 _FEW_ROWS = 16  # that functions are called on for a plan that the user gave, where nothing else tells
+_compared: WeakKeyDictionary[Node, list[Any]] = WeakKeyDictionary()  # what plans do that were found right, by pipeline
 
 
 class Plans:
@@ -107,7 +111,11 @@ class Plans:
 
     def _rewrites(self, plan: Plan) -> bool:
         """A plan does anything else than the pipeline as written, wherever that is done."""
-        return does(plan.root, self._binding.root) != does(self._binding.root, self._binding.root)
+        binding = self._binding
+        try:
+            return plan.root is not binding.root and binding.lowered(plan.root).works != binding.written.works
+        except CedarError:  # of a plan that is none: the check says why
+            return True
 
     def watcher(self, runner: Runner) -> Watcher:
         """For the streams of the current plan, or of the next one where that is ready."""
@@ -151,8 +159,15 @@ class Plans:
 
     def _first_check(self, plan: Plan) -> Difference | None:
         """By what operators declare: no function of the user is called, as far as that tells."""
+        binding = self._binding
+        key = does(plan.root, binding.root), self._world, binding.on_error, self.planner is None
+        if key in _compared.get(binding.root, ()):
+            return None
         try:
-            return check_effects(self._binding, plan, self._world, strict=self.planner is not None)
+            found = check_effects(binding, plan, self._world, strict=self.planner is not None)
+            if found is None:
+                _compared.setdefault(binding.root, []).append(key)
+            return found
         except Unclear as why:
             if self.planner is None:
                 return check_plan(self._binding, plan, _FEW_ROWS, self._world)

@@ -13,7 +13,7 @@ from cedar.execution.chain import Program, Reader, Step
 from cedar.execution.fusing import fuse_steps
 from cedar.execution.scanning import scan_reader
 from cedar.graph import Node
-from cedar.operators.base import Env
+from cedar.operators.base import Env, Operator
 from cedar.plan.physical import Branch, Link, Physical
 from cedar.plan.scan import Scan, narrowed
 
@@ -62,9 +62,8 @@ class Programs:
         narrow = self._narrow(source, nodes, end)
         return Program(steps, tuple(fuse_steps([*first, *map(self._step, written), *narrow, *last])))
 
-    def scan(self, source: int, plain: Reader) -> Any:
+    def scan(self, operator: Operator, plain: Reader) -> Any:
         """The reader of a source: the plain one, or one that reads less."""
-        operator = self.physical.nodes[source].operator
         if not isinstance(operator, Scan):
             return plain
         where = [self._step(n) for n in operator.where]

@@ -61,19 +61,24 @@ class Terms:
         return self.numbers.setdefault(term, len(self.numbers))
 
 
-def same(physical: Physical, written: Physical, terms: Terms) -> bool:
-    """Whether a plan gives what the pipeline as written gives; False where that cannot be told. Both are verified."""
+def proof(physical: Physical, written: Physical, terms: Terms) -> tuple[Node, ...] | None:
+    """The scans by whose filters a plan gives what the pipeline as written gives; None where that cannot be told.
+
+    What a scan passes over is decided by metadata of the source: whether it leaves what its filters leave, rows tell.
+    Both plans are verified.
+    """
     try:
         mine, theirs = _Meaning(physical, written, terms), _Meaning(written, written, terms)
         ours, wanted = mine.rows(), theirs.rows()
     except _Unknown:
-        return False
+        return None
     equal = (ours.order, ours.passed) == (wanted.order, wanted.passed)
     equal = equal and list(ours.columns.items()) == list(wanted.columns.items())
-    return equal and all(
+    equal = equal and all(
         _meets_no_other(mine.met[i], met) or _never_fails(written.nodes[i]) for i, met in theirs.met.items()
         if i in mine.met
     )  # fmt: skip
+    return tuple(mine.filtered) if equal else None
 
 
 def _meets_no_other(mine: tuple[int, frozenset[int]], theirs: tuple[int, frozenset[int]]) -> bool:
@@ -96,6 +101,7 @@ class _Meaning:
         self.windows = {stage.windows for stage in physical.stages if stage.kind == "read"}
         self.marked = {stage.windows: stage.out for stage in physical.stages if stage.kind == "window"}
         self.found: list[_Rows] = []
+        self.filtered: list[Node] = []  # scans with filters
         self.ordinals = {id(node): i for i, node in enumerate(written.nodes)}
 
     def rows(self) -> _Rows:
@@ -130,8 +136,12 @@ class _Meaning:
         rows = _Rows(order, order, frozenset(), {name: self.terms.of("column", ordinal, name) for name in names})
         if not isinstance(operator, Scan):
             return rows
+        for each in operator.where:
+            if not _never_fails(each):
+                raise _Unknown
+            rows = self._row_operator(each, rows, batched=False)
         if operator.where:
-            raise _Unknown  # what is passed over is decided by metadata of the source: rows tell whether rightly
+            self.filtered.append(node)
         chosen = set(names if operator.columns is None else operator.columns)
         if not chosen <= rows.columns.keys():
             raise _Unknown  # fields of structs

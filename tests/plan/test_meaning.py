@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,19 +18,21 @@ import cedar
 from cedar import col, graph
 from cedar.execution.binding import Binding
 from cedar.execution.checking import Unclear, check_effects
+from cedar.execution.scanning import ScanReader
 from cedar.graph import Node
 from cedar.operators.base import Env
 from cedar.pipeline.planning import plan_of
 from cedar.plan.data import Plan
 from cedar.plan.lower import Choice, lower
-from cedar.plan.meaning import Terms, same
+from cedar.plan.meaning import Terms, proof
+from cedar.plan.scan import Scan
 from tests.toy_pipelines import build
 from tests.toy_plans_random import plans_of
 
 
 def proved(plan: Node, p: cedar.Pipeline, on_error: Any = None) -> bool:
     choice = Choice(on_error=on_error)
-    return same(lower(plan, choice, p.node), lower(p.node, choice), Terms(on_error))
+    return proof(lower(plan, choice, p.node), lower(p.node, choice), Terms(on_error)) is not None
 
 
 @pytest.fixture
@@ -106,6 +109,37 @@ def test_no_row_is_made_up_for_what_is_proved(source: cedar.Pipeline, monkeypatc
     assert check_effects(Binding(p.node, None, Env()), plan) is None
 
 
+FILTERED: list[Callable[[cedar.Pipeline], cedar.Pipeline]] = [
+    lambda p: p.filter(col("y") > 2).with_columns(z=col("z") + 1).shuffle(seed=1).batch(4),
+    lambda p: p.with_columns(a=col("x") + 1).filter(col("y") > 2).filter(col("z") < 90).select("a", "z"),
+    lambda p: p.shuffle().filter(col("y") > 2).select("x").filter(col("x") > 7),
+]
+
+
+@pytest.mark.parametrize("number", range(len(FILTERED)))
+def test_of_filters_that_a_scan_does_only_the_scan_is_run(
+    number: int, source: cedar.Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = FILTERED[number](source)
+    plan, binding = plan_of(p.node), Binding(p.node, None, Env())
+    scans = binding.proof(plan.root)
+    assert scans
+    assert all(isinstance(scan.operator, Scan) and scan.operator.where for scan in scans)
+    monkeypatch.setattr("cedar.execution.checking._Check.written", None)
+    assert check_effects(binding, plan) is None
+    monkeypatch.setattr(ScanReader, "_pruned", lambda self, split: split.start == 0)
+    found = check_effects(binding, plan)
+    assert found is not None
+    assert "read_parquet" in found.what
+
+
+def test_a_filter_that_may_fail_is_compared_in_the_whole_pipeline(source: cedar.Pipeline) -> None:
+    p = source.filter(col("y").cast(pl.Int8) > 2).select("x")
+    plan = plan_of(p.node)
+    assert any(isinstance(node.operator, Scan) and node.operator.where for node in graph.walk(plan.root))
+    assert Binding(p.node, None, Env()).proof(plan.root) is None
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_nothing_is_proved_that_the_check_on_rows_refuses(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans of random pipelines, some of them broken: an operator lost, or two in each other's place."""
@@ -117,9 +151,9 @@ def test_nothing_is_proved_that_the_check_on_rows_refuses(seed: int, monkeypatch
         pytest.skip("no such pipeline can be")
     for plan in [*plans, *filter(None, (broken(plan, draw) for plan in [root, *plans, root, root]))]:
         binding = Binding(root, None, Env())
-        if not binding.proves(plan) or plan is root:
+        if binding.proof(plan) is None or plan is root:
             continue
-        monkeypatch.setattr(Binding, "proves", lambda self, root: False)
+        monkeypatch.setattr(Binding, "proof", lambda self, root: None)
         with contextlib.suppress(Unclear):
             assert check_effects(binding, Plan(root, plan)) is None
         monkeypatch.undo()
@@ -148,6 +182,19 @@ def broken(root: Node, draw: random.Random) -> Node | None:
     return done[id(root)]
 
 
-def test_what_a_source_passes_over_is_left_to_the_check_on_rows(source: cedar.Pipeline) -> None:
-    p = source.filter(col("x") > 3).batch(4)
-    assert not proved(plan_of(p.node).root, p)
+def test_a_plan_is_compared_once_for_all_loaders_of_a_pipeline(
+    source: cedar.Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Plan] = []
+
+    def checked(binding: Binding, plan: Plan, world: int = 1, **how: Any) -> Any:
+        calls.append(plan)
+        return check_effects(binding, plan, world, **how)
+
+    monkeypatch.setattr("cedar.execution.planning.check_effects", checked)
+    p = source.filter(col("y") > 2)
+    one, other = p.batch(4), p.batch(5)
+    for pipeline, compared in ((one, 1), (one, 1), (other, 2), (one, 2)):
+        with pipeline.loader() as loader:
+            next(iter(loader))
+        assert len(calls) == compared
