@@ -9,7 +9,7 @@ from typing import Any
 
 from cedar.block import Block
 from cedar.cursor import no_keys
-from cedar.execution.deal import Numbers, dealt_runs, remaining
+from cedar.execution.deal import EVERYTHING, Numbers, dealt_runs, remaining
 from cedar.stream import PENDING, At, Flow, Piece, Pulled, Rows, Stream, is_count, is_list
 
 
@@ -70,6 +70,8 @@ class DealtStream(Stream):
 
     def open_at(self, at: At, lap: int) -> Flow:
         taken, below, number = at
+        if taken == EVERYTHING:  # what comes after all of them
+            return _PaddingFlow()
         return _RunsFlow(self, taken) if self._known else _TurnsFlow(self, taken, below, number)
 
     @property
@@ -103,6 +105,13 @@ class DealtStream(Stream):
 def _padding(taken: int) -> Piece:
     """A batch without rows, which ``last="pad"`` fills."""
     return Piece(Rows.of(Block({}, no_keys(), aligned=False)), [taken, None, None], 0, batch=True)
+
+
+class _PaddingFlow(Flow):
+    """Padding without end."""
+
+    def pull(self, wait: bool) -> Pulled:
+        return _padding(EVERYTHING)
 
 
 class _RunsFlow(Flow):

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from cedar.block import Block
 from cedar.errors import CedarError, WorkerError
+from cedar.execution.agree import Agreement
 from cedar.execution.device import Mover, make_mover
 from cedar.execution.epoch import DataEpoch, Job
 from cedar.execution.planning import Plans
@@ -56,19 +57,20 @@ class AheadEpoch:
     flows; what is counted, judged and remembered for the state happens in the caller's thread, batch by batch.
 
     Args:
-        job, runner, epoch, entry: as of ``DataEpoch``; the runner is closed when the caller leaves early.
+        job, runner, epoch, entry, agreement: as of ``DataEpoch``; the runner is closed when the caller leaves early.
         units: makes batches.
         mover: copies them.
     """
 
     def __init__(
-        self, job: Job, runner: Runner, epoch: int, entry: dict[str, Any] | None, units: Units, mover: Mover
-    ) -> None:
+        self, job: Job, runner: Runner, epoch: int, entry: dict[str, Any] | None, units: Units, mover: Mover,
+        agreement: Agreement | None = None,
+    ) -> None:  # fmt: skip
         self.epoch = epoch
         self.moved = False  # something was handed over
         self._stopped = threading.Event()
         plans = cast("Plans", _WhileWanted(job.plans, self._stopped))
-        self._data = DataEpoch(replace(job, plans=plans), runner, epoch, copied(entry))
+        self._data = DataEpoch(replace(job, plans=plans), runner, epoch, copied(entry), agreement)
         self._entry: dict[str, Any] = {}
         self._metrics = job.metrics
         self._runner, self._units, self._mover = runner, units, mover
@@ -87,6 +89,11 @@ class AheadEpoch:
     def closed(self) -> dict[str, Any]:
         """This epoch's part of a state once all its values were handed over."""
         return self._data.closed()
+
+    @property
+    def left(self) -> bool:
+        """As of ``DataEpoch``."""
+        return self._data.left
 
     # ---- the caller's thread -----------------------------------------------------------------------------------------
 
@@ -194,18 +201,24 @@ class _WhileWanted:
 
 
 def deliver(
-    job: Job, runner: Runner, epoch: int, entry: dict[str, Any] | None, units: Units, whole: bool
+    job: Job,
+    runner: Runner,
+    epoch: int,
+    entry: dict[str, Any] | None,
+    units: Units,
+    whole: bool,
+    agreement: Agreement | None = None,
 ) -> tuple[DataEpoch | AheadEpoch, Iterator[Any]]:
     """One epoch of the data, and what the caller gets of it; ahead of the caller where a device is to be fed.
 
     Args:
-        job, runner, epoch, entry, units: as of ``AheadEpoch``.
+        job, runner, epoch, entry, units, agreement: as of ``AheadEpoch``.
         whole: the epoch is delivered to its end, so budgets may count on its rows.
     """
     mover = make_mover(units.options.device) if units.batched else None
     data: DataEpoch | AheadEpoch
     if mover is None:
-        data = DataEpoch(job, runner, epoch, entry)
+        data = DataEpoch(job, runner, epoch, entry, agreement)
         return data, units.values(data, runner, units.total(data.begin() if whole else None))
-    data = AheadEpoch(job, runner, epoch, entry, units, mover)
+    data = AheadEpoch(job, runner, epoch, entry, units, mover, agreement)
     return data, data.values(units.total(data.begin() if whole else None))

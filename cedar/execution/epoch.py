@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from cedar.errors import CedarError, ResumeError
+from cedar.errors import CedarError, ResumeError, Site
+from cedar.execution.agree import Agreement, board, default_store
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
 from cedar.execution.chain import Step
 from cedar.execution.checking import as_tolerated, compared, tolerated
 from cedar.execution.compile import Compiler, least_run
+from cedar.execution.deal import EVERYTHING
 from cedar.execution.dealt import DealtStream, Share
 from cedar.execution.lanes import UNTOLD, Lane, Sharing, first_lane
 from cedar.execution.metrics import Metrics
@@ -49,6 +51,7 @@ class Job:
     plans: Plans
     deal: str = "auto"
     steps: int | None = None
+    agree: str | None = None
     limits: Limits = field(default_factory=Limits.of_environment)  # of what a task holds
     counts: dict[str, Count] = field(default_factory=dict)  # units of an epoch, of which several ask
 
@@ -67,9 +70,17 @@ class Job:
         if why := compiler.unshared(world):
             return Sharing(why=why)
         local = any(getattr(node.operator, "local", False) for node in self.binding.nodes)
-        if last != "keep" and self.steps is None and not local:
+        together = last != "keep" and self.steps is None and not local
+        if together and self.agree is None and default_store(self.rank.rank, world) is None:
             return Sharing(why=UNTOLD.format(last=last))
-        return Sharing(lanes=True)
+        return Sharing(lanes=True, together=together)
+
+    def agreement(self, run: str, timeout: float | None, site: Site | None) -> Agreement | None:
+        """How the ranks find the end of an epoch, where they end together; ``run`` is the same on all of them."""
+        if not self.sharing.together:
+            return None
+        talk = board(self.agree, run, self.rank.rank, self.rank.world)
+        return Agreement(talk, self.rank.world, last_mode(self.binding.root) == "pad", timeout, site)
 
     def streams(
         self,
@@ -120,10 +131,15 @@ class Job:
 class DataEpoch:
     """Opens the flows of a data epoch and keeps the position of what was handed over.
 
-    ``entry`` is this epoch's part of a state: {"history", "deal", "lanes"}; None at its beginning.
+    Args:
+        entry: this epoch's part of a state: {"history", "deal", "lanes", "before"}; None at its beginning. Of these
+            "before" is what was left over of an epoch before: {"epoch", "entry"}.
+        agreement: tells where the epoch ends, where ranks have other numbers of batches.
     """
 
-    def __init__(self, job: Job, runner: Runner, epoch: int, entry: dict[str, Any] | None) -> None:
+    def __init__(
+        self, job: Job, runner: Runner, epoch: int, entry: dict[str, Any] | None, agreement: Agreement | None = None
+    ) -> None:
         self.epoch = epoch
         self._job = job
         self._runner = runner
@@ -133,20 +149,31 @@ class DataEpoch:
         self._history = entry["history"]
         self._deal: Position | None = entry["deal"]
         self._lanes: list[list[Any]] | None = entry["lanes"]
-        self._lane = 0
-        self._last: tuple[Piece, int] | None = None
+        left = entry.get("before")
+        self._before = None if left is None else DataEpoch(job, runner, left["epoch"], left["entry"])
+        self._agreement = agreement if self._lanes is not None else None
+        self._pulled: tuple[DataEpoch, int] | None = None  # where the piece under way came from: which of its lanes
+        self._last: tuple[int, Piece, int] | None = None
         self._compiled: tuple[Stream, DealtStream] | None = None  # to be opened first
         self.moved = False  # something was handed over
 
     def entry(self) -> dict[str, Any]:
         """This epoch's part of a state, after what was handed over."""
         self._settle()
-        return {"history": self._history, "deal": self._deal, "lanes": self._lanes}
+        entry = {"history": self._history, "deal": self._deal, "lanes": self._lanes}
+        if self._before is not None:
+            entry["before"] = {"epoch": self._before.epoch, "entry": self._before.entry()}
+        return entry
+
+    @property
+    def left(self) -> bool:
+        """Not all of it was delivered, as the ranks agreed on an end before."""
+        self._settle()
+        return self._before is not None or any(deal != "done" for _, _, deal in self._lanes or ())
 
     def closed(self) -> dict[str, Any]:
         """This epoch's part of a state once this rank has all of its units: other ranks may still be in it."""
-        self._settle()
-        return {"history": self._history, "deal": [[self._taken, None, None], 0], "lanes": self._lanes}
+        return self.entry() | {"deal": [[self._taken, None, None], 0]}
 
     def units(self) -> Count:
         """How many units are still to come on this rank, where that is known."""
@@ -177,25 +204,48 @@ class DataEpoch:
 
     def pieces(self) -> Iterator[Piece]:
         """The pieces of this rank, in order. ``delivered`` must be called for what was handed over."""
-        if self._lanes is None:
-            yield from self._drain(None)
-            return
-        for number, (lane, of, deal) in enumerate(self._lanes):
-            self._lane = number
-            if deal == "done":
-                continue
-            yield from self._drain((lane, of))
-            self._last = None
-            self._lanes[number][2] = "done"
+        found: Iterator[tuple[Any, Piece]] = self._all()
+        if self._agreement is not None:
+            found = self._agreement.through(found, self._padding)
+        for self._pulled, piece in found:
+            yield piece
+        if self._agreement is None or not self._agreement.left:
+            self._done()
 
-    def _drain(self, lane: Lane | None) -> Iterator[Piece]:
+    def _done(self) -> None:
+        self._before = None
+        for lane in self._lanes or ():
+            self._last, lane[2] = None, "done"
+
+    def _all(self) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
+        """Each piece, and where it came from."""
+        if self._before is not None:
+            yield from self._before._all()
+        for number, lane in enumerate([(0, 0, self._deal)] if self._lanes is None else list(self._lanes)):
+            if lane[2] != "done":
+                part = None if self._lanes is None else (lane[0], lane[1])
+                for piece in self._drain(part, lane[2]):
+                    yield (self, number), piece
+
+    def _padding(self) -> tuple[None, Piece]:
+        """A batch of rows that are not real, which moves nothing."""
+        top, _ = self._job.streams(self._runner, self.epoch, [], first_lane(0, 1, 0))
+        flow = top.open([[EVERYTHING, None, None], 0])
+        try:
+            piece = flow.pull(True)
+            assert isinstance(piece, Piece)
+            return None, piece
+        finally:
+            flow.close()
+
+    def _drain(self, lane: Lane | None, position: Position | None) -> Iterator[Piece]:
         """Plan after plan, each from where the one before it stopped."""
         plans = self._job.plans
         while True:
             flow: Flow | None = None
             try:
                 opened, opening = time.perf_counter(), 0.0
-                flow = self._open(lane)
+                flow = self._open(lane, position)
                 while True:
                     piece = flow.pull(True)
                     opening = opening or time.perf_counter() - opened
@@ -203,10 +253,13 @@ class DataEpoch:
                         return
                     if piece.units and plans.audit_due(opening):
                         pieces = self._audited(piece, lane)
-                        yield from pieces or [piece]
+                        for each in pieces or [piece]:
+                            position = _after(each, each.units - 1)
+                            yield each
                         if pieces:
                             break
                     elif piece.units:
+                        position = _after(piece, piece.units - 1)
                         yield piece
                     plans.poll()
             except Exception as error:  # nothing is looked up for what closes the generator, maybe as Python ends
@@ -249,13 +302,11 @@ class DataEpoch:
         plans.audit(time.perf_counter() - began, why)
         return [] if why is None else found
 
-    def _open(self, lane: Lane | None) -> Flow:
-        self._settle()
+    def _open(self, lane: Lane | None, position: Position | None) -> Flow:
         if lane is not None:
-            assert self._lanes is not None
             top, dealt = self._job.streams(self._runner, self.epoch, [], lane)
             self._job.plans.reads(1 / lane[1])
-            return _at(top, self._lanes[self._lane][2] or [dealt.start(), 0])
+            return _at(top, position or [dealt.start(), 0])
         top, dealt = self._compiled or self._job.streams(self._runner, self.epoch, self._history)
         self._compiled = None
         self._job.plans.reads(1.0 if dealt.count is None else 1 / dealt.share.world)
@@ -264,25 +315,37 @@ class DataEpoch:
                 'epoch %d has %d unit(s) for %d ranks: with last="drop" none is delivered; use smaller batches, '
                 'fewer ranks, or last="keep" or "pad"', self.epoch, dealt.source.count, self._job.rank.world,
             )  # fmt: skip
-        return _at(top, self._deal or [dealt.start(), 0])
+        return _at(top, position or [dealt.start(), 0])
 
     def delivered(self, piece: Piece, unit: int) -> None:
         """Unit ``unit`` of a piece is about to be handed over; what that means is worked out when somebody asks."""
-        self._last = (piece, unit)
         self.moved = True
+        if self._pulled is not None:
+            owner, lane = self._pulled
+            owner._last = (lane, piece, unit)
+            if owner is self:
+                self._before = None
+            else:
+                self._job.metrics.carried += 1
 
     def _settle(self) -> None:
         if self._last is None:
             return
-        piece, unit = self._last
+        lane, piece, unit = self._last
         self._last = None
-        taken, below, number = piece.at
-        skip = piece.skip + unit + 1
-        deal = [[taken + skip, None, None], 0] if number is None else [[taken, below, number], skip]
         if self._lanes is None:
-            self._deal = deal
-        else:
-            self._lanes[self._lane][2] = deal
+            self._deal = _after(piece, unit)
+            return
+        for each in self._lanes[:lane]:
+            each[2] = "done"
+        self._lanes[lane][2] = _after(piece, unit)
+
+
+def _after(piece: Piece, unit: int) -> Position:
+    """The position after a unit of a piece."""
+    taken, below, number = piece.at
+    skip = piece.skip + unit + 1
+    return [[taken + skip, None, None], 0] if number is None else [[taken, below, number], skip]
 
 
 def _at(top: Stream, position: Position) -> Flow:

@@ -49,10 +49,12 @@ class Sharing:
 
     Args:
         lanes: counts are unknown, and each rank has lanes of its own.
+        together: they end an epoch at a step that they agree on.
         why: counts are unknown, and every rank computes all of it, because of this; "" where they share.
     """
 
     lanes: bool = False
+    together: bool = False
     why: str = ""
 
     def warning(self, world: int) -> str:

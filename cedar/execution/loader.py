@@ -16,6 +16,7 @@ from cedar.datasets.base import Read
 from cedar.datasets.filesource import asked_outside_tasks
 from cedar.errors import CedarError, PipelineError, ResumeError, WorkerError, user_site
 from cedar.execution.account import ROWS_PER_LOOK, Account, OwnTime
+from cedar.execution.agree import Agreement, next_run
 from cedar.execution.apart import apart_for
 from cedar.execution.binding import Binding
 from cedar.execution.cached import Store
@@ -38,7 +39,7 @@ from cedar.execution.replay import Replay, Replays
 from cedar.execution.runner import Runner, Runners
 from cedar.execution.state import VERSION, Identity, choose, copied, seal, validated
 from cedar.execution.units import Units, left
-from cedar.graph import Node, sources
+from cedar.graph import Node, digest, sources, topology
 from cedar.numeric import NumericEnvironment, held
 from cedar.operators.base import Env, Instances
 from cedar.operators.take import whole
@@ -88,7 +89,7 @@ class Loader(DataLoaderLike):
         self._plans = Plans(options.planner, plan, binding, self._metrics, self.rank.world)
         self._job = Job(
             binding, self.rank, options.seed, options.split_batches, finish, instances, Store.within(plan.cache_bytes),
-            self._metrics, self._plans, options.deal, options.steps,
+            self._metrics, self._plans, options.deal, options.steps, options.agree,
         )  # fmt: skip
         self._identity_of: Identity | None = None
         self._account = Account(binding, self._metrics, self.rank.rank, options.observe, site)
@@ -96,6 +97,7 @@ class Loader(DataLoaderLike):
         self._generation, self._ran_on, self._workers, self._warned = 0, "none yet", 0, False
         self._replays = Replays(self._job, options, site)
         self._runner: Runner | None = None
+        self._left = False  # of the epoch that ended last, something
         self._deliverer: DataEpoch | AheadEpoch | None = None
         self._begin_epoch(options.epoch)
 
@@ -130,6 +132,8 @@ class Loader(DataLoaderLike):
         """Stand at the beginning of epoch ``epoch``, 0 or above; what was loaded from a state is forgotten."""
         epoch = whole(epoch, "set_epoch(epoch)")
         self._generation += 1
+        if epoch == self.epoch and not self._started and _carries(self._begun):
+            return  # it stands there, with what was left over of the epoch before
         self._begin_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
@@ -242,7 +246,7 @@ class Loader(DataLoaderLike):
             self._finish_epoch()
         elif not self._resumed:
             self._begin_epoch(self.epoch)
-            if steps is not None and begun["step"] == 0:
+            if begun["step"] == 0 and (steps is not None or _carries(begun)):
                 self._data, self._open, self._placed = begun["data"], begun["open"], True
                 self._mark_beginning()
         self._started = True
@@ -261,12 +265,12 @@ class Loader(DataLoaderLike):
         self._mark_beginning()
 
     def _deliveries(self, runner: Runner) -> Generator[Any]:
-        steps = self._options.steps
+        steps, agreement = self._options.steps, self._agreement()
         idle = 0
         while steps is None or self._step < steps:
             self._account.epoch = self._data
             entry = self._open.get(str(self._data))
-            data, values = deliver(self._job, runner, self._data, entry, self._units, whole=steps is None)
+            data, values = deliver(self._job, runner, self._data, entry, self._units, steps is None, agreement)
             self._live = self._deliverer = data
             for value in values:
                 self._step += 1
@@ -287,10 +291,19 @@ class Loader(DataLoaderLike):
             self._close(data)
             self._data += 1
 
+    def _agreement(self) -> Agreement | None:
+        """How the ranks find the end of the epoch that begins, where they end together."""
+        if not self._job.sharing.together:
+            return None
+        root, options = self._binding.root, self._options
+        run = next_run(digest([topology(root), options.seed, self.rank.world])[:16], self.rank.rank)
+        return self._job.agreement(run, options.timeout, self._site)
+
     def _close(self, data: DataEpoch | AheadEpoch) -> None:
         """This rank is through an epoch of the data: other ranks may need to know when their states are merged."""
         self._open = {e: entry for e, entry in self._open.items() if int(e) > data.epoch - _CLOSED}
         self._open[str(data.epoch)] = data.closed()
+        self._left = data.left
         self._live = None
 
     def _finish_epoch(self) -> None:
@@ -300,6 +313,10 @@ class Loader(DataLoaderLike):
         self._begin_epoch(self.epoch + 1)
         if steps is None:
             self._open = {e: entry for e, entry in open_.items() if int(e) == data}  # others may still be in it
+            if self._job.sharing.together and self._left:
+                fresh = DataEpoch(self._job, Runner("inline", 1), self.epoch, None).entry()
+                self._open[str(self.epoch)] = fresh | {"before": {"epoch": data, "entry": open_[str(data)]}}
+                self._mark_beginning()
         else:
             self._data, self._open, self._placed = data, open_, True
             self._mark_beginning()
@@ -455,9 +472,13 @@ class Loader(DataLoaderLike):
             world=self.rank.world, rank_from=self.rank.origin, executor=self._ran_on, workers=self._workers,
             epoch=self.epoch, plan=self._plans.current.method,
             numeric="" if self._binding.numeric is None else str(self._binding.numeric),
-            notes=(*self._plans.notes(), *self._job.store.told(), *self._account.left_behind()),
+            notes=(*self._plans.notes(), *self._job.store.told(), *self._account.left_behind(), *self._carried()),
             deaths=tuple(map(self._account.told, list(self._metrics.deaths.latest))),
         )  # fmt: skip
+
+    def _carried(self) -> list[str]:
+        carried = self._metrics.carried
+        return [f"{carried} batch(es), left over when all ranks ended an epoch, opened the next"] if carried else []
 
     @property
     def plan(self) -> Plan:
@@ -481,3 +502,8 @@ class Loader(DataLoaderLike):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _carries(begun: dict[str, Any]) -> bool:
+    """An epoch began with what was left over of the one before."""
+    return any(entry.get("before") for entry in begun["open"].values())

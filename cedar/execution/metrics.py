@@ -68,6 +68,7 @@ class Metrics:
 
     time: Timeline = field(default_factory=Timeline)
     tasks: int = 0
+    carried: int = 0  # batches of an epoch before, which opened the next
     rows_read: int = 0
     rows_kept: int = 0  # of splits that a cache gave
     rows_cached: int = 0  # that one was given

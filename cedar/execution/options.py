@@ -34,6 +34,7 @@ class Options:
     split_batches: bool = False
     steps: int | None = None
     deal: str = "auto"
+    agree: str | None = None
     timeout: float | None = None
     format: str = "numpy"
     device: Any = None

@@ -166,8 +166,9 @@ def choose(
         )
     merged = merge(states, chunk(), site)
     for entry in merged["open"].values():
-        if entry["lanes"] is not None:
+        while entry is not None and entry["lanes"] is not None:
             entry["lanes"] = entry["lanes"][rank::world]
+            entry = entry["before"]["entry"] if "before" in entry else None
     return merged
 
 
@@ -209,6 +210,9 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
             merged["open"][str(number)] = _merge_entries(
                 number, entries, ahead, world, chunk, states[0]["split_batches"]
             )
+    for number in epochs:
+        if number > merged["data"] and "before" in (ahead_of := merged["open"].get(str(number), {})):
+            del ahead_of["before"]  # it is in the entry of its own epoch, in which some rank still stands
     merged["step"] = min(s["step"] for s in states if s["epoch"] == epoch)
     merged["begun"] = None
     merged["seen"] = sum(s["seen"] for s in states) // world
@@ -229,7 +233,8 @@ def _merge_entries(
                 lanes += entry["lanes"]
             elif not done:
                 lanes.append([*first_lane(rank, world, number), None])
-        return {"history": [], "deal": None, "lanes": [lane for lane in lanes if lane[2] != "done"]}
+        merged = {"history": [], "deal": None, "lanes": [lane for lane in lanes if lane[2] != "done"]}
+        return merged | _merge_left([e.get("before") if e else None for e in entries], world, chunk, sliced)
     taken = []
     hint = None
     for entry, done in zip(entries, ahead, strict=True):
@@ -247,6 +252,15 @@ def _merge_entries(
     history = [*some["history"], [1, chunk, [max(taken)]] if sliced else [world, chunk, taken]]
     below, at = hint if hint is not None else (None, None)
     return {"history": history, "deal": [[0, below, at], 0], "lanes": None}
+
+
+def _merge_left(left: list[dict[str, Any] | None], world: int, chunk: int, sliced: bool) -> dict[str, Any]:
+    """What several ranks had left over of an epoch before; those that had nothing are through with it."""
+    if not (there := [each for each in left if each]):
+        return {}
+    number = max(each["epoch"] for each in there)
+    entries = [each["entry"] if each else None for each in left]
+    return {"before": {"epoch": number, "entry": _merge_entries(number, entries, [True] * world, world, chunk, sliced)}}
 
 
 def copied(value: Any) -> Any:

@@ -92,9 +92,22 @@ def _lane(value: Any) -> bool:
 _ENTRY = _fields({"history": _list_of(_turn), "deal": _some(_deal), "lanes": _some(_list_of(_lane))})
 
 
+def _entry(value: Any) -> bool:
+    """A data epoch under way; before it, what was left over of another."""
+    for _ in range(_DEPTH):
+        if not _ENTRY(value):
+            return False
+        if value.get("before") is None:
+            return True
+        if not (isinstance(value["before"], dict) and _number(value["before"].get("epoch"))):
+            return False
+        value = value["before"].get("entry")
+    return False
+
+
 def _open(value: Any) -> bool:
     """The data epochs under way, by their number."""
-    return _dict_of(_ENTRY)(value) and all(k.isascii() and k.isdecimal() and len(k) < 19 for k in value)
+    return _dict_of(_entry)(value) and all(k.isascii() and k.isdecimal() and len(k) < 19 for k in value)
 
 
 def _marks(value: Any) -> bool:

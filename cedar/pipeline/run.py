@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -46,6 +47,7 @@ class RunMethods:
         split_batches: bool = False,
         steps: int | None = None,
         deal: Literal["auto", "global"] = "auto",
+        agree: str | os.PathLike[str] | None = None,
         format: str | None = None,
         device: Any = None,
         exact: bool = True,
@@ -74,6 +76,8 @@ class RunMethods:
             steps: end every epoch after exactly so many batches on all ranks; rows left over open the next epoch.
             deal: what ranks do where row counts are unknown: with "auto" each reads splits of its own; with "global"
                 each computes the epoch and keeps its turns, so that batch i is the same at any number of ranks.
+            agree: a folder that all ranks see, where they tell each other when one of them is through an epoch whose
+                number of batches is unknown; by default they use torch.distributed, where it is initialised.
             format: "numpy", "torch" or "arrow"; by default "numpy", or "torch" where ``device`` is given.
             device: where tensors go, ``"cuda"`` or any other torch device: batches are copied two ahead.
             exact: False allows rewrites whose results differ within an operator's tolerance.
@@ -105,6 +109,7 @@ class RunMethods:
             planner=planner, plan=chosen, explainer=explain_run,
             executor=executor, workers=workers, seed=seed, epoch=epoch, rank=rank, world=world, subgroup=subgroup,
             split_batches=split_batches, steps=steps, deal=deal,
+            agree=None if agree is None else os.fspath(agree),
             format=format or ("numpy" if device is None else "torch"), device=device, on_error=on_error,
             timeout=timeout, observe=None if line is None else line.update,
         )  # fmt: skip
