@@ -42,9 +42,7 @@ class Cache(RowOperator):
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset())
 
-    @property
-    def may_fail(self) -> bool:
-        return False
+    may_fail = False
 
     @property
     def storage(self) -> str:

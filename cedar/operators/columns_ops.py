@@ -42,17 +42,9 @@ class Drop(RowOperator):
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset(self.names))
 
-    @property
-    def may_fail(self) -> bool:
-        return False
-
-    @property
-    def appends(self) -> bool:
-        return False
-
-    @property
-    def group_aware(self) -> bool:
-        return True
+    may_fail = False
+    appends = False
+    group_aware = True
 
     def merge_key(self) -> Hashable:
         return by_content(self)
@@ -104,17 +96,9 @@ class Rename(RowOperator):
         olds = frozenset(old for old, _ in self.pairs)
         return Effects(olds, olds | {new for _, new in self.pairs})
 
-    @property
-    def may_fail(self) -> bool:
-        return False
-
-    @property
-    def appends(self) -> bool:
-        return False
-
-    @property
-    def group_aware(self) -> bool:
-        return True
+    may_fail = False
+    appends = False
+    group_aware = True
 
     def merge_key(self) -> Hashable:
         return by_content(self)

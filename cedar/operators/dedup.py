@@ -65,13 +65,8 @@ class Dedup(RowOperator):
         """As below. That its columns are there is checked by ``bind``: a plan may drop those that nobody reads."""
         return inputs[0]
 
-    @property
-    def may_fail(self) -> bool:
-        return False
-
-    @property
-    def group_aware(self) -> bool:
-        return True
+    may_fail = False
+    group_aware = True
 
     @property
     def grouping(self) -> Groups:

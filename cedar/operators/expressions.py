@@ -63,13 +63,8 @@ class WithColumns(RowOperator):
     def policy(self) -> Skip | None:
         return self.on_error
 
-    @property
-    def by_expressions(self) -> bool:
-        return True
-
-    @property
-    def group_aware(self) -> bool:
-        return True
+    by_expressions = True
+    group_aware = True
 
     def merge_key(self) -> Hashable:
         return by_content(self)
@@ -128,20 +123,13 @@ class FilterExpression(RowOperator):
     def policy(self) -> Skip | None:
         return self.on_error
 
-    @property
-    def by_expressions(self) -> bool:
-        return True
-
-    @property
-    def group_aware(self) -> bool:
-        return True
+    by_expressions = True
+    group_aware = True
 
     def merge_key(self) -> Hashable:
         return by_content(self)
 
-    @property
-    def filters(self) -> bool:
-        return True
+    filters = True
 
     @property
     def condition(self) -> pl.Expr:
@@ -202,13 +190,8 @@ class Select(RowOperator):
     def policy(self) -> Skip | None:
         return self.on_error
 
-    @property
-    def by_expressions(self) -> bool:
-        return True
-
-    @property
-    def group_aware(self) -> bool:
-        return True
+    by_expressions = True
+    group_aware = True
 
     def merge_key(self) -> Hashable:
         return by_content(self)

@@ -71,16 +71,12 @@ class FilterFunction(RowOperator):
     def policy(self) -> Skip | None:
         return self.on_error
 
-    @property
-    def group_aware(self) -> bool:
-        return True
+    group_aware = True
 
     def merge_key(self) -> Hashable:
         return by_content(self)
 
-    @property
-    def filters(self) -> bool:
-        return True
+    filters = True
 
     def bind(self, bound: Bound) -> Kernel:
         call = call_of(self.fn, bound, random=self.random, timeout=self.timeout)

@@ -106,9 +106,7 @@ class FlatMap(RowOperator):
     def policy(self) -> Skip | None:
         return self.on_error
 
-    @property
-    def group_aware(self) -> bool:
-        return True
+    group_aware = True
 
     def merge_key(self) -> Hashable:
         return by_content(self)

@@ -25,14 +25,8 @@ class Flac(Opened):
 
     data: memoryview
 
-    @property
-    def parts(self) -> bool:
-        """Damage is only found where it is decoded."""
-        return False
-
-    @property
-    def whole_numbers(self) -> bool:
-        return True
+    parts = False  # damage is only found where it is decoded
+    whole_numbers = True
 
     def read(self, start: int, stop: int) -> Clip:
         out = np.empty((stop - start, self.channels), np.float32)

@@ -36,9 +36,7 @@ class SoundFile(Opened):
     format: str
     seeks: bool
 
-    @property
-    def parts(self) -> bool:
-        return False
+    parts = False
 
     def read(self, start: int, stop: int) -> Clip:
         with _opened(self.data) as file:
