@@ -52,6 +52,7 @@ class Binding:
         self.nodes = list(graph.walk(root))
         self.index = {id(node): i for i, node in enumerate(self.nodes)}
         self.sources = graph.sources(root)
+        self._source_ordinals = {id(node): i for i, node in enumerate(self.sources)}
         self.labels = graph.labels(root)
         self.on_error = on_error
         self.apart = apart
@@ -96,7 +97,7 @@ class Binding:
 
     def source_ordinal(self, node: Node) -> int:
         """The number that row keys give a source."""
-        return next(i for i, source in enumerate(self.sources) if source is node.logical)
+        return self._source_ordinals[id(node.logical)]
 
     def splits(self, node: Node) -> tuple[Split, ...]:
         """A source's splits, listed once."""

@@ -147,8 +147,8 @@ def _difference_of_scans(binding: Binding, plan: Plan, scans: Sequence[Node]) ->
         assert given is not None
         check, came = _Check(binding, plan, given, functions=False), many
         for node in scans:
-            done, written = check.scanned(programs, node)
-            found = difference(done, written)
+            written, *ways = check.scanned(programs, node)
+            found = next((why for done in ways if (why := difference(done, written)) is not None), None)
             if found is not None:
                 return Difference(f"{binding.label(node)}: {found}")
             came = min(came, sum(block.slots for block in written))
@@ -249,22 +249,26 @@ class _Check:
             counted=all(split.rows is not None for split in splits),
         )
 
-    def scanned(self, programs: Programs, node: Node) -> tuple[list[Block], list[Block]]:
-        """What a scan of the plan leaves of a source's rows, and what its filters and columns do."""
+    def scanned(self, programs: Programs, node: Node) -> list[list[Block]]:
+        """What filters and columns leave of a source's rows, and what a scan does: with the filters' columns first, if
+        it can, and with all of them at once.
+        """
         scan, source = node.operator, self._source(node.logical)
         assert isinstance(scan, Scan)
         columns = None if scan.columns is None else tuple(name for name in scan.columns if name in source.rows)
         plain = Reader(source, self.binding.source_ordinal(node), site=node.site)
         reader = programs.scan(dataclasses.replace(scan, columns=columns), plain)
-        done: list[Block] = []
+        readers = [reader] if reader.rest is None else [reader, dataclasses.replace(reader, first=None, rest=None)]
+        ways: list[list[Block]] = [[] for _ in readers]
         written: list[Block] = []
         for split in source.splits():
-            done += reader.read_blocks(split, 0, self._env)
+            for done, each in zip(ways, readers, strict=True):
+                done += each.read_blocks(split, 0, self._env)
             for block in plain.blocks(split, 0):
                 for each in scan.where:
                     block = self.binding.kernel(each)(block, self._env)
                 written.append(block if columns is None else block.only_columns({n: block.columns[n] for n in columns}))
-        return done, written
+        return [written, *ways]
 
     def written(self) -> list[list[Block]]:
         """What the pipeline as written gives: the units of each rank and epoch."""

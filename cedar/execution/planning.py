@@ -153,8 +153,8 @@ class Plans:
         found = self._first_check(plan)
         return plan if found is None else self._refused(plan, found.what)
 
-    def _refused(self, plan: Plan, why: str) -> Plan:
-        decision = Decision("plan", "all of it", applied=False, why=why)
+    def _refused(self, plan: Plan, why: str, rule: str = "plan", what: str = _WHOLE) -> Plan:
+        decision = Decision(rule, what, applied=False, why=why)
         return replace(self._written, decisions=(*plan.decisions, decision))
 
     def _first_check(self, plan: Plan) -> Difference | None:
@@ -431,7 +431,7 @@ class Plans:
             "and the plan is given up; earlier rows may be concerned",
             found,
         )
-        plan = self.planner.refuse(self.current, found) if self.planner is not None else self._written
+        plan = self._refused(self.current, found, "audit", "the plan")  # an audit cannot tell which of the rules did it
         self._change(plan, f"an audit found a difference: {found}", last=True)
 
     def failed(self, error: Exception) -> bool:
@@ -441,8 +441,7 @@ class Plans:
         with self._lock:
             self._next, self._settled = None, True
             self.history.append(f"as written after an error: {type(error).__name__}")
-            decision = Decision("plan", "all of it", applied=False, why=f"an error: {str(error).splitlines()[0]}")
-            self.current = replace(self._written, decisions=(*self.current.decisions, decision))
+            self.current = self._refused(self.current, f"an error: {str(error).splitlines()[0]}")
         return True
 
     def close(self) -> None:

@@ -30,7 +30,10 @@ def fitted(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
 
     The facts of it are known then.
     """
-    node = with_inputs(node, inputs, facts)
+    made = with_inputs(node, inputs, facts)
+    if made is node and id(node) in facts.schemas:
+        return node  # as it was
+    node = made
     below = facts.schemas[id(inputs[0])] if len(inputs) == 1 else None
     if below is not None:
         operator = node.operator.fitted(below)

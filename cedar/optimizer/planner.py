@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -77,22 +78,21 @@ class AutoPlanner:
             _log.warning("the rules of the optimizer failed: the pipeline runs as written", exc_info=True)
             self._broken = True
             return Plan.as_written(self.root)
-        return Plan(self.root, root, tuple(decisions), method="rules", cache_bytes=self.budget.cache_bytes)
+        told = (*decisions, *self._refusals)
+        return Plan(self.root, root, told, method="rules", cache_bytes=self.budget.cache_bytes)
 
     def admit(self, plan: Plan, check: Check) -> Plan:
         """The first plan, without the rule that makes it differ on sample rows; as written where no one rule does."""
         found = check(plan)
         if found is None:
             return plan
-        for name in _applied(plan):
-            without = replace(self, refused=self.refused | {name}, _refusals=[])
-            other = without.begin()
-            if check(other) is None:
-                self.refused |= {name}
-                self._refusals.append(Decision(name, "all of it", applied=False, why=found.what))
-                return replace(other, decisions=(*other.decisions, *self._refusals))
-        decision = Decision("plan", "all of it", applied=False, why=found.what)
-        return replace(Plan.as_written(self.root), decisions=(*plan.decisions, decision))
+        culprit = self._culprit(plan, AutoPlanner.begin, check, math.inf)
+        if culprit is None:
+            decision = Decision("plan", "all of it", applied=False, why=found.what)
+            return replace(Plan.as_written(self.root), decisions=(*plan.decisions, decision))
+        self.refused |= {culprit}
+        self._refusals.append(Decision(culprit, "all of it", applied=False, why=found.what))
+        return self.begin()
 
     def candidates(self, profile: Profile) -> tuple[Plan, ...]:
         """The best plan for each kind of place: these threads, one of them, processes, a cluster; unchecked.
@@ -162,11 +162,6 @@ class AutoPlanner:
             self.budget.cache_bytes,
         )
         return replace(plan, prediction=asks._predicted(plan, profile))
-
-    def refuse(self, current: Plan, what: str) -> Plan:
-        """As written: an audit cannot tell which of the rules did it."""
-        decision = Decision("audit", "the plan", applied=False, why=what)
-        return replace(Plan.as_written(self.root), decisions=(*current.decisions, decision))
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 

@@ -137,12 +137,15 @@ class Pass:
         """Each node stands on what became of its inputs when it is asked about."""
         done: dict[int, Node] = {}
         for node in nodes:
-            current = fitted(node, tuple(done[id(child)] for child in node.inputs), self.facts)
-            self.facts.stands_for(current, node)
+            current = node
+            if self.made:
+                current = fitted(node, tuple(done.get(id(child), child) for child in node.inputs), self.facts)
+                self.facts.stands_for(current, node)
             changed = self._asked(current)
-            self.facts.stands_for(changed, current)
-            done[id(node)] = changed
-        return done[id(nodes[-1])]
+            if changed is not node:
+                self.facts.stands_for(changed, current)
+                done[id(node)] = changed
+        return done.get(id(nodes[-1]), nodes[-1])
 
     def _downward(self, nodes: list[Node]) -> Node:
         """What each node has to give is known from what became of those above it."""
@@ -157,6 +160,8 @@ class Pass:
                 live[id(top)] = union(live[id(top)], live[id(node)]) if id(top) in live else live[id(node)]
             for each in [node] if top is node else [*graph.walk(top, old)][::-1]:
                 spread(each, live, schemas)
+        if not self.made:
+            return self.root
         done: dict[int, Node] = {}
         for node in nodes:
             for each in [node] if tops[id(node)] is node else graph.walk(tops[id(node)], old):
@@ -167,19 +172,20 @@ class Pass:
     def _asked(self, node: Node) -> Node:
         """What the rule makes of a node; the node itself where that is nothing."""
         run, rule = self.run_, self.rule.__name__
-        label = self.facts.label(node)
-        if len(self.made) >= self.most or (rule, label) in run.failed:
+        if len(self.made) >= self.most or (run.failed and (rule, self.facts.label(node)) in run.failed):
             return node
         outcome = self.rule(node, self.facts)
+        if outcome is None:
+            return node
+        label = self.facts.label(node)
         if isinstance(outcome, Refusal):
             refused = Decision(rule, outcome.what or label, applied=False, why=outcome.reason)
             run.refusals.setdefault((refused.rule, refused.what, refused.why), refused)
-        elif outcome is not None:
-            change = outcome if isinstance(outcome, Change) else Change(outcome, label)
-            self.made.append(Made(change, label))
-            self.facts.learn(change.node)
-            return change.node
-        return node
+            return node
+        change = outcome if isinstance(outcome, Change) else Change(outcome, label)
+        self.made.append(Made(change, label))
+        self.facts.learn(change.node)
+        return change.node
 
 
 def _first_line(error: CedarError) -> str:

@@ -49,7 +49,3 @@ class Planner(Protocol):
     def foretell(self, plan: Plan, profile: Profile) -> Plan:
         """The same plan with what a new profile says of it; nothing is run."""
         ...
-
-    def refuse(self, current: Plan, what: str) -> Plan:
-        """The plan to go on with after the audit of a block of ``current`` found a difference."""
-        ...
