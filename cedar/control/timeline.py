@@ -8,10 +8,12 @@ of the loader's time are the wall time.
 from __future__ import annotations
 
 import math
+import os
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["read", "operator", "stream", "gather", "convert", "cache", "ship", "around"]
 Part: TypeAlias = tuple[Kind, tuple[int, ...]]  # what was done, and the ordinals of the operators that it is done for
@@ -21,34 +23,48 @@ _NAMES: dict[Kind, str] = {
     "gather": "gathering rows", "convert": "converting batches", "cache": "keeping rows for cache()",
     "ship": "sending code and rows", "around": "around operators",
 }  # fmt: skip
+_AROUND: Part = ("around", ())
 _STALLED = 0.1  # of the time: who waits less for data is limited by something else
 _BUSY = 0.75  # of its wall time, what works has a core; of the cores, they are all busy
 
 
-class Spent(NamedTuple):
+@dataclass(slots=True)
+class Spent:
     """Seconds by the clock, and of a core."""
 
     wall: float = 0.0
     cpu: float = 0.0
 
 
-class TaskSpan(NamedTuple):
-    """A task: when it began by the clock of its process, how long it took, where, and its parts.
+@dataclass
+class TaskTime:
+    """What a task took, measured where it runs; plain data.
 
-    In ``crowded`` of its seconds others had the core.
+    Args:
+        parts: what was done, one by one, with the seconds by the clock and of a core.
+        began: by the clock of its process.
+        took: seconds; in ``crowded`` of them others had the core.
+        process: the id of the process that it ran in.
     """
 
-    began: float
-    seconds: float
-    crowded: float
-    process: int
-    parts: dict[Part, Spent]
+    parts: list[tuple[Part, float, float]] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
+    took: float = 0.0
+    crowded: float = 0.0
+    process: int = 0
 
+    def spend(self, part: Part, wall: float, cpu: float) -> None:
+        """Add seconds to a part."""
+        self.parts.append((part, wall, cpu))
 
-def spend(parts: dict[Part, Spent], part: Part, wall: float, cpu: float) -> None:
-    """Add seconds to a part."""
-    before = parts.get(part)
-    parts[part] = Spent(wall, cpu) if before is None else Spent(before.wall + wall, before.cpu + cpu)
+    def end(self) -> None:
+        """What no part has is what is around them."""
+        self.took, self.process = time.perf_counter() - self.began, os.getpid()
+        around = self.took
+        for _, wall, _ in self.parts:
+            around -= wall
+        if around > 0:
+            self.parts.append((_AROUND, around, 0.0))
 
 
 @dataclass(frozen=True)
@@ -76,7 +92,9 @@ class Timeline:
         start: of that, what passed before the first task of an iteration began; ``compiling`` plans.
         crowded: seconds in which tasks waited for a core that others had.
         own: CPU seconds of the loader's thread while somebody waits for a delivery.
+        lanes: how many workers there are now.
         recent: the last tasks one by one, where somebody asks for a trace; None keeps none.
+        asked: when the trainer asked for the next delivery.
     """
 
     parts: dict[Part, Spent] = field(default_factory=dict)
@@ -87,39 +105,43 @@ class Timeline:
     compiling: float = 0.0
     crowded: float = 0.0
     own: float = 0.0
-    recent: deque[TaskSpan] | None = None
-    _asked: float = 0.0
+    lanes: float = 1.0
+    recent: deque[TaskTime] | None = None
+    asked: float = 0.0
     _given: float = 0.0
     _compiled: float | None = None  # before the iteration; None once its start is counted
     _began: float | None = None  # its first task
 
     # ---- what happens, by any clock ----------------------------------------------------------------------------------
 
-    def begin(self, now: float) -> None:
-        """An iteration begins: somebody asks for its first delivery."""
-        self._asked = self._given = now
+    def begin(self, now: float, lanes: float) -> None:
+        """An iteration begins, with so many workers: somebody asks for its first delivery."""
+        self.lanes = lanes
+        self.asked = self._given = now
         self._compiled, self._began = self.compiling, None
 
-    def ask(self, now: float) -> None:
-        """The trainer asks for the next delivery."""
-        self._asked = now
-
-    def give(self, now: float, workers: float) -> None:
-        """The delivery is there, or the end; so many workers there were since the last one."""
-        self.waited += now - self._asked
-        self.elapsed += now - self._given
-        self.capacity += (now - self._given) * workers
+    def give(self, now: float) -> None:
+        """The delivery is there, or the end."""
+        passed = now - self._given
+        self.waited += now - self.asked
+        self.elapsed += passed
+        self.capacity += passed * self.lanes
         if self._compiled is not None:
-            passed = min(self._began or now, now) - self._asked - (self.compiling - self._compiled)
+            passed = min(self._began or now, now) - self.asked - (self.compiling - self._compiled)
             self.start, self._compiled = self.start + max(passed, 0.0), None
-        self._asked = self._given = now
+        self.asked = self._given = now
 
-    def add(self, task: TaskSpan) -> None:
+    def add(self, task: TaskTime) -> None:
         """A task has ended."""
         self._began = self._began or task.began
         self.crowded += task.crowded
-        for part, spent in task.parts.items():
-            spend(self.parts, part, *spent)
+        for part, wall, cpu in task.parts:
+            spent = self.parts.get(part)
+            if spent is None:
+                self.parts[part] = Spent(wall, cpu)
+            else:
+                spent.wall += wall
+                spent.cpu += cpu
         if self.recent is not None:
             self.recent.append(task)
 

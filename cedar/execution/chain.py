@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from cedar.block import Block, Skipped, concat_blocks
 from cedar.boundary import as_column
 from cedar.columns import nbytes
-from cedar.control.timeline import Part, Spent, spend
+from cedar.control.timeline import Part, TaskTime
 from cedar.cursor import Keys
 from cedar.datasets.base import Chunk, Split, offsets_of
 from cedar.datasets.requests import Use, counting
@@ -28,6 +28,8 @@ from cedar.operators.marks import Marks, reading
 from cedar.profile import Observation
 from cedar.skip import Skip
 
+CONVERT: Part = ("convert", ())
+_LONG = 0.001  # seconds of a task that is worth asking whether others had the core
 _LOOKED_AT = 4  # rows at least, and a 16th of a block, that are measured apart where operators work together
 
 
@@ -61,15 +63,17 @@ class Program:
     def label(self) -> str:
         return " -> ".join(step.label for step in self.steps if step.label)
 
+    @cached_property
+    def fused(self) -> bool:
+        """Some operators run as one."""
+        return any(len(step.operators) > 1 for step in self.steps)
+
 
 @dataclass
-class Timing:
-    """What a task took, added up over its blocks; plain data that travels back with a result.
+class Timing(TaskTime):
+    """What a task took, and what it read, added up over its blocks; travels back with a result.
 
     Args:
-        parts: what was done, and the seconds of it.
-        began, process: when by the clock of which process; ``took`` are the seconds of it all, ``crowded`` those in
-            which others had the core.
         rows_read, rows_left: rows decoded, and what the filters of a scan left of them.
         rows_kept, rows_cached: rows of splits that a cache gave, and rows that one was given.
         read_columns: decoded bytes of the rows left.
@@ -78,11 +82,6 @@ class Timing:
         storage: requests to storage other than local files.
     """
 
-    parts: dict[Part, Spent] = field(default_factory=dict)
-    began: float = field(default_factory=time.perf_counter)
-    process: int = field(default_factory=os.getpid)
-    took: float = 0.0
-    crowded: float = 0.0
     rows_read: int = 0
     rows_kept: int = 0
     rows_cached: int = 0
@@ -92,22 +91,15 @@ class Timing:
     fell_back: int = 0
     storage: Use = field(default_factory=Use)
 
-    def spend(self, part: Part, wall: float, cpu: float = 0.0) -> None:
-        """Add seconds to a part of the task."""
-        spend(self.parts, part, wall, cpu)
-
-    def since(self, began: tuple[float, float, float]) -> None:
-        """The task has ended that began then: what no part has is what is around them."""
-        now, worked, crowded = clocks.begin()
-        self.began, self.took, self.crowded = began[0], now - began[0], crowded - began[2]
-        cpu = worked - began[1] - sum(spent.cpu for spent in self.parts.values())
-        wall = self.took - sum(spent.wall for spent in self.parts.values())
-        self.spend(("around", ()), max(wall, 0.0), max(cpu, 0.0))
+    def ended(self) -> None:
+        """To be called by the thread that did the task."""
+        self.end()
+        if self.took > _LONG:
+            self.crowded = clocks.crowded_lately()
 
     def take(self, other: Timing) -> None:
         """Of a part of the task that was timed by itself."""
-        for part, spent in other.parts.items():
-            self.spend(part, *spent)
+        self.parts += other.parts
         for name in ("rows_read", "rows_left", "rows_kept", "rows_cached", "fell_back"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.seen.update(other.seen)
@@ -128,7 +120,7 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
     for step in steps:
         if not block.slots and block.aligned and not block.columns:
             return block
-        start, worked = time.perf_counter(), time.thread_time()
+        start, worked = time.perf_counter(), time.thread_time() if step.operators else 0.0
         try:
             if env.marks is not None and env.marks.enter(_ordinal(step), block, _row_wise(step)):
                 block = _row_by_row(step, block, env, env.marks)
@@ -142,8 +134,11 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
             raise
         except raised() as error:
             raise _failed(step, block, error) from error
-        part: Part = ("operator", step.operators) if step.operators else ("convert", ())
-        timing.spend(part, time.perf_counter() - start, time.thread_time() - worked)
+        wall = time.perf_counter() - start
+        if step.operators:
+            timing.spend(("operator", step.operators), wall, time.thread_time() - worked)
+        else:
+            timing.spend(CONVERT, wall, wall)
     return block
 
 
@@ -225,12 +220,12 @@ def _first_of(block: Block) -> RowRef | None:
     return replace(block.keys.ref(0), unit="rows starting at") if block.slots else None
 
 
-def run_block(program: Program, block: Block, env: Env) -> Result:
-    """One task of a stage above another."""
-    began = clocks.begin()
+def run_block(program: Program, block: Block, env: Env, timing: Timing | None = None) -> Result:
+    """One task of a stage above another; ``timing`` began with it, where it did something before."""
+    timing = Timing() if timing is None else timing
 
     def work() -> Result:
-        timing = Timing()
+        timing.seen.clear()
         with Account("a task", env.limits).open():
             return Result([run_program(program, plain_copy(block) if first else block, env, timing)], timing)
 
@@ -240,7 +235,7 @@ def run_block(program: Program, block: Block, env: Env) -> Result:
     first = numeric is not None and _first_runs.get(id(program)) is not program
     _first_runs[id(program)] = program
     result = work() if numeric is None else numeric.run(work, again=first)
-    result.timing.since(began)
+    timing.ended()
     return result
 
 
@@ -305,10 +300,11 @@ def read_split(program: Program, reader: Any, split: Split, lap: int, env: Env, 
         with counting(timing.storage), Account("a task", env.limits).open():
             return _read_split(program, reader, split, lap, env, first, timing)
 
-    began = clocks.begin()
+    began = time.perf_counter()
     again = not getattr(getattr(_plain(reader), "source", None), "one_pass", False)
     result = work() if env.numeric is None else env.numeric.run(work, again=again)
-    result.timing.since(began)
+    result.timing.began = began
+    result.timing.ended()
     return result
 
 
@@ -350,8 +346,8 @@ def _read(
         )
         inside = inside.plus(clocks.now().since(entered))
     scanning.rows_read = scanning.rows_read if scans else timing.rows_left
-    for spent in scanning.parts.values():
-        inside = inside.plus(clocks.Reading(*spent))
+    for _, wall, cpu in scanning.parts:
+        inside = inside.plus(clocks.Reading(wall, cpu))
     timing.take(scanning)
     took = clocks.now().since(start)
     read: Part = ("read", (_plain(reader).operator,))

@@ -45,9 +45,11 @@ def shipped() -> float:
     return seconds
 
 
-def begin() -> tuple[float, float, float]:
-    """Of the calling thread, for ``Timing.since``: by the clock, of work, and seconds that it waited for a core."""
-    return time.perf_counter(), time.thread_time(), crowded()
+def crowded_lately() -> float:
+    """Seconds that the calling thread waited for a core since it was asked last."""
+    seconds = crowded()
+    before, _own.crowded = getattr(_own, "crowded", seconds), seconds
+    return seconds - before
 
 
 def now() -> Reading:

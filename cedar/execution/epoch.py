@@ -124,6 +124,7 @@ class Job:
             root = as_tolerated(self.binding.root, inexact)
         physical = self.binding.lowered(root, runner.name, lambda place: tasks.on(place).runner.workers)
         compiler = Compiler(physical, self.binding, tasks, store, slices, lane)
+        metrics.time.lanes = runner.lanes
         metrics.time.compiling += 0.0 if dry else time.perf_counter() - began
         return compiler
 

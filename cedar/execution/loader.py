@@ -167,7 +167,7 @@ class Loader(DataLoaderLike):
         instances = self._job.instances
         self._plans.start(runner)
         clock = self._metrics.time
-        clock.begin(time.perf_counter())
+        clock.begin(time.perf_counter(), runner.lanes)
         own = OwnTime(self._metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_LOOK)
         deliveries = self._deliveries(runner)
         # A thread of the run may be at work whenever the caller is: what it holds, it holds until the run ends.
@@ -179,7 +179,7 @@ class Loader(DataLoaderLike):
             self._place(runner)
             for value in deliveries:
                 own.leave()
-                clock.give(time.perf_counter(), others.lanes)
+                clock.give(time.perf_counter())
                 if numeric is not None:
                     instances.leave()
                 yield value
@@ -197,12 +197,12 @@ class Loader(DataLoaderLike):
                         site=self._site,
                         fix="one loader is one iteration at a time; make another loader",
                     )
-                clock.ask(time.perf_counter())
+                clock.asked = time.perf_counter()
                 if numeric is not None:
                     instances.enter()
                 own.enter()
             own.leave()
-            clock.give(time.perf_counter(), others.lanes)
+            clock.give(time.perf_counter())
         except Exception as error:  # nothing is looked up for what closes the generator, maybe as Python ends
             if isinstance(error, CedarError):
                 self._account.locate(error)

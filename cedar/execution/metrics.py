@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cedar.control.timeline import Line, TaskSpan, Timeline
+from cedar.control.timeline import Line, Timeline
 from cedar.datasets.requests import Use
 from cedar.execution.chain import Timing
 from cedar.execution.recovery.deaths import Deaths
@@ -118,9 +118,10 @@ class Metrics:
         """Rows that were read, or given by a cache."""
         return self.rows_read + self.rows_kept
 
-    def add(self, timing: Timing, source: int | None = None) -> None:
-        """What one finished task did, which read the source where one is given."""
+    def add(self, timing: Timing, source: int | None = None, extra: bool = False) -> None:
+        """What one finished task did, which read the source where one is given; ``extra`` as of ``timed``."""
         with self._lock:
+            self._add_time(timing, extra)
             self.tasks += 1
             for operator, observation in timing.seen.items():
                 self.observe(operator, observation)
@@ -136,9 +137,12 @@ class Metrics:
     def timed(self, timing: Timing, extra: bool) -> None:
         """Count the time of a task; ``extra``: where it ran in this process, no worker did."""
         with self._lock:
-            self.time.add(TaskSpan(timing.began, timing.took, timing.crowded, timing.process, timing.parts))
-            if extra and timing.process == os.getpid():
-                self.time.capacity += timing.took
+            self._add_time(timing, extra)
+
+    def _add_time(self, timing: Timing, extra: bool) -> None:
+        self.time.add(timing)
+        if extra and timing.process == os.getpid():
+            self.time.capacity += timing.took
 
     def observe(self, operator: int, observation: Observation) -> None:
         """One call of an operator."""
@@ -181,7 +185,8 @@ def _reading(timing: Timing, source: int) -> Observation:
     scale = rows / max(timing.rows_left, 1)
     columns = {name: int(size * scale) for name, size in timing.read_columns.items()}
     size = sum(columns.values())
-    return Observation(rows, rows, size, size, *timing.parts["read", (source,)], columns)
+    read = [(wall, cpu) for part, wall, cpu in timing.parts if part == ("read", (source,))]
+    return Observation(rows, rows, size, size, sum(w for w, _ in read), sum(c for _, c in read), columns)
 
 
 @dataclass(frozen=True)

@@ -195,6 +195,7 @@ class Plans:
             return
         if self._runner.resize(wanted):
             figures.workers = wanted
+            self._metrics.time.lanes = self._runner.lanes
 
     def _key_of(self, plan: Plan) -> str:
         """Equal for plans that do the same in the same places with as many workers."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from cedar.block import Block
-from cedar.control.timeline import Spent
+from cedar.control.timeline import Part
 from cedar.datasets.base import Split
 from cedar.datasets.requests import Stop, until
 from cedar.errors import WorkerError
 from cedar.execution import clocks
-from cedar.execution.chain import Program, Result, read_split, run_block
+from cedar.execution.chain import Program, Result, Timing, read_split, run_block
 from cedar.execution.code import Code
 from cedar.execution.dask import names_cluster
 from cedar.execution.executors import (
@@ -36,6 +36,7 @@ from cedar.operators.base import Env
 from cedar.operators.marks import Marks
 from cedar.stream import Rows
 
+GATHER: Part = ("gather", ())
 _MOST_HERE = 32  # threads beside a cluster
 _AT_ONCE = InlineExecutor()
 T = TypeVar("T")
@@ -106,6 +107,11 @@ class Runner:
         self._here = self.executor if self.local else self._here
         self._ahead = ahead or 2 * workers
         return True
+
+    @property
+    def lanes(self) -> int:
+        """How many tasks can run at once, here and in the other places of the run."""
+        return self.workers if self.others is None else sum(runner.workers for runner in self.others)
 
     @property
     def ahead(self) -> int:
@@ -231,11 +237,6 @@ class Runners:
         """Of the other runners, wherever the number is not the place's own."""
         return self._workers or available_cpus()
 
-    @property
-    def lanes(self) -> int:
-        """How many tasks can run at once in all of them."""
-        return sum(runner.workers for runner in self)
-
     def of(self, place: str) -> Runner:
         """The runner of an executor's name, made when first asked for; the default one for ``""`` and its own name.
 
@@ -301,13 +302,11 @@ def _named(args: tuple[Any, ...]) -> str:
 
 
 def _gather_and_run(program: Program, rows: Rows, env: Env) -> Result:
-    began = clocks.begin()
+    timing = Timing()
     block = rows.gather()
-    gathered = Spent(time.perf_counter() - began[0], time.thread_time() - began[1])
-    result = run_block(program, block, env)
-    result.timing.spend(("gather", ()), *gathered)
-    result.timing.since(began)
-    return result
+    wall = time.perf_counter() - timing.began
+    timing.spend(GATHER, wall, wall)
+    return run_block(program, block, env, timing)
 
 
 def _run_shipped(code: Code, env: Env, block: Any) -> Result | Verdict:
@@ -330,5 +329,5 @@ def _with_shipping(run: Callable[..., Result], began: float, *args: Any) -> Resu
     """A task's result, with what it took to get the task and to send the one before."""
     loaded = time.perf_counter() - began
     result = run(*args)
-    result.timing.spend(("ship", ()), loaded + clocks.shipped())
+    result.timing.spend(("ship", ()), loaded + clocks.shipped(), 0.0)
     return result

@@ -22,7 +22,6 @@ from cedar.block import Block
 from cedar.columns import nbytes
 from cedar.cursor import hash_array, hash_ints, no_keys
 from cedar.datasets.base import Split
-from cedar.execution import clocks
 from cedar.execution.chain import Program, Result, Timing
 from cedar.execution.lanes import Lane, lanes_of
 from cedar.execution.tasks import Tasks
@@ -392,7 +391,7 @@ class _ChunkReader:
 
     def next(self, looks: bool) -> Result | None:
         """The next block; ``looks`` also tells the bytes of its columns. None at the end."""
-        timing, began = Timing(), clocks.begin()
+        timing, worked = Timing(), time.thread_time()
         for block in self._blocks:
             dropped = min(self._drop, block.slots)
             self._drop -= dropped
@@ -401,7 +400,8 @@ class _ChunkReader:
                 timing.rows_read = timing.rows_left = block.slots
                 if looks:
                     timing.read_columns = {name: nbytes(column) for name, column in block.columns.items()}
-                timing.spend(("read", (self._operator,)), time.perf_counter() - began[0], time.thread_time() - began[1])
-                timing.since(began)
+                wall = time.perf_counter() - timing.began
+                timing.spend(("read", (self._operator,)), wall, time.thread_time() - worked)
+                timing.ended()
                 return Result([block], timing)
         return None

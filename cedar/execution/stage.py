@@ -157,7 +157,7 @@ class _StageFlow(Flow):
         block = result.blocks[0]
         stream.tasks.metrics.results[stream.program.label] = _size(block)
         if stream.per_row and not task.batch:
-            worked = sum(spent.wall for (kind, _), spent in result.timing.parts.items() if kind == "operator")
+            worked = sum(wall for (kind, _), wall, _ in result.timing.parts if kind == "operator")
             self._adapt(task.units, worked, block.nbytes)
         # A filter of whole batches leaves none, or the batch.
         batch = task.batch and (block.slots > 0 or not block.aligned)

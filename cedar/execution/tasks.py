@@ -48,16 +48,16 @@ class Tasks:
         try:
             return fn(*args)
         finally:
-            timing.took = time.perf_counter() - timing.began
-            timing.spend(("stream", (operator,)), timing.took, time.thread_time() - worked)
+            wall = time.perf_counter() - timing.began
+            timing.spend(("stream", (operator,)), wall, time.thread_time() - worked)
+            timing.ended()
             self.metrics.timed(timing, not self.runner.local)
 
     def done(self, timing: Timing, source: int | None = None) -> None:
         """A task has ended, which read the source where one is given."""
-        self.metrics.timed(timing, not self.runner.local)
-        self.metrics.add(timing, source)
+        self.metrics.add(timing, source, not self.runner.local)
 
     def task_env(self, program: Program) -> Env:
         """What the next task of a program is to know."""
-        watch = self.watcher.next(id(program), any(len(step.operators) > 1 for step in program.steps))
+        watch = self.watcher.next(id(program), program.fused)
         return replace(self.env, watch=watch) if watch else self.env

@@ -13,26 +13,27 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.control.timeline import DATA, IDLE, START, TRAINER, Part, Spent, TaskSpan, Timeline
+from cedar.control.timeline import DATA, IDLE, START, TRAINER, Part, Spent, TaskTime, Timeline
 from cedar.datasets.base import Chunk, Split
 
 LABELS = {0: "read", 1: "filter(a)", 2: "map(f)"}
 NEAR = 0.03  # of the time
 
 
-def task(parts: dict[Part, Spent], began: float = 0.0, crowded: float = 0.0) -> TaskSpan:
-    return TaskSpan(began, sum(spent.wall for spent in parts.values()), crowded, 1, parts)
+def task(parts: dict[Part, Spent], began: float = 0.0, crowded: float = 0.0) -> TaskTime:
+    spent = [(part, each.wall, each.cpu) for part, each in parts.items()]
+    return TaskTime(spent, began, sum(wall for _, wall, _ in spent), crowded)
 
 
-def timeline(*tasks: TaskSpan, seconds: float = 10.0, trains: float = 0.0, workers: float = 2) -> Timeline:
+def timeline(*tasks: TaskTime, seconds: float = 10.0, trains: float = 0.0, workers: float = 2) -> Timeline:
     """Of a run with one delivery, after which the trainer works for a while, and asks for the end."""
     found = Timeline()
-    found.begin(100.0)
+    found.begin(100.0, workers)
     for each in tasks:
         found.add(each)
-    found.give(100.0 + seconds - trains, workers)
-    found.ask(100.0 + seconds)
-    found.give(100.0 + seconds, workers)
+    found.give(100.0 + seconds - trains)
+    found.asked = 100.0 + seconds
+    found.give(100.0 + seconds)
     return found
 
 
@@ -56,10 +57,10 @@ def test_both_sums_hold() -> None:
 def test_compiling_is_no_part_of_the_start_and_each_iteration_has_one() -> None:
     found = Timeline()
     for began in (0.0, 50.0):
-        found.begin(began)
+        found.begin(began, 1)
         found.compiling += 1.0
         found.add(task({("read", (0,)): Spent(1.0, 1.0)}, began + 3.0))
-        found.give(began + 5.0, 1)
+        found.give(began + 5.0)
     assert found.loader() == {START: 4.0, "compiling": 2.0, DATA: 4.0, TRAINER: 0.0}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cedar
-from cedar.control.timeline import spend
+from cedar.control.timeline import TaskTime
 from cedar.execution import clocks, run_figures
 from cedar.execution.account import OwnTime
 from cedar.execution.binding import Binding
@@ -27,7 +27,7 @@ def test_what_is_around_operators_is_what_threads_did_beside_them(monkeypatch: p
     monkeypatch.setattr(clocks, "spent_by", lambda _: tuple(spent))
     figures, runner = RunFigures(_binding(), metrics), Runner("threads", 2)
     figures.start(runner)
-    spend(metrics.time.parts, ("operator", (1,)), 5.0, 5.0)
+    metrics.time.add(TaskTime([(("operator", (1,)), 5.0, 5.0)]))
     spent[0] = 9.0  # before the first delivery: not of this plan
     figures.delivers()
     for _ in range(10):
@@ -36,7 +36,7 @@ def test_what_is_around_operators_is_what_threads_did_beside_them(monkeypatch: p
         metrics.rows_read += 100
         metrics.rows += 50
         metrics.time.own += 0.01
-        spend(metrics.time.parts, ("operator", (1,)), 0.06, 0.06)
+        metrics.time.add(TaskTime([(("operator", (1,)), 0.06, 0.06)]))
         spent[0] += 0.08
         spent[1] += 0.02
         figures.delivers()
@@ -67,7 +67,7 @@ def test_what_is_around_operators_is_what_threads_did_beside_them(monkeypatch: p
 def test_idle_cores_do_not_say_who_holds_the_gil(monkeypatch: pytest.MonkeyPatch, cores: float, gil: Any) -> None:
     monkeypatch.setattr(run_figures, "machine", lambda measure: Machine(2, 1 << 34))
     metrics = Metrics(labels={1: "map"})
-    spend(metrics.time.parts, ("operator", (1,)), 1.0, 0.0)
+    metrics.time.add(TaskTime([(("operator", (1,)), 1.0, 0.0)]))
     figures, runner = RunFigures(_binding(), metrics), Runner("threads", 2)
     figures.start(runner)
     figures.delivers()

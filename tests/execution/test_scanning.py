@@ -157,7 +157,7 @@ def test_other_columns_are_not_read_where_no_row_is_left():
     assert [part for part, columns in source.asked if columns == ("text",)] == [750]
     assert [part for part, columns in source.asked if columns == ("n",)] == [0, 250, 500, 750]
     assert timing.rows_read == ROWS
-    assert timing.parts["operator", (1,)].wall > 0
+    assert any(part == ("operator", (1,)) and wall > 0 for part, wall, _ in timing.parts)
 
 
 def test_a_second_read_is_not_tried_where_every_split_keeps_rows():
