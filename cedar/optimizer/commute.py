@@ -153,14 +153,17 @@ def _rows(below: Node, above: Node, facts: Facts) -> str | None:
 
 def _skipped(below: Node, above: Node, facts: Facts) -> str | None:
     """A row must be skipped by the same operator, and be missing to the same others."""
+    skips = may_skip(below, facts), may_skip(above, facts)
+    if not any(skips):
+        return None
     for node, other in ((below, above), (above, below)):
-        if not may_skip(node, facts):
+        if not skips[node is above]:
             continue
-        if may_skip(other, facts):
+        if all(skips):
             return f"{facts.label(node)} and {facts.label(other)} may both skip rows"
         if other.effects.rows != "1:1":
             return f"{facts.label(node)} may skip rows that {facts.label(other)} drops or repeats"
-        if facts.batched[id(below)]:
+        if below.batched:
             return f"{facts.label(node)} may skip rows out of the batch that {facts.label(other)} sees"
     return None
 

@@ -69,7 +69,6 @@ class Facts:
         refused: names of rules that are not tried.
         root: the graph under rewriting.
         schemas: of the nodes of this graph and of those before it, by id.
-        batched: whether a node's unit is the batch, by id.
         consumers: the nodes of the graph that draw from a node, by id.
         live: the columns that each of its nodes must give, by id; None, and no entry, is all.
         streams: whether a source has splits that can only be read from their beginning.
@@ -89,7 +88,6 @@ class Facts:
     keeping: Keeping | None = None
     factors: Factors | None = None
     schemas: dict[int, Schema] = field(default_factory=dict)
-    batched: dict[int, bool] = field(default_factory=dict)
     consumers: dict[int, list[Node]] = field(default_factory=dict)
     live: dict[int, Names] = field(default_factory=dict)
     _learnt: dict[tuple[int, ...], Schema] = field(default_factory=dict, repr=False)
@@ -129,7 +127,7 @@ class Facts:
             with graph.at_site(node):
                 if key not in self._learnt:
                     self._learnt[key] = operator.schema(*below)
-                self.batched[id(node)] = node.batched
+                _ = node.batched  # from its inputs, which are known
             self.schemas[id(node)] = self._learnt[key]
             self._nodes.append(node)
             for child in node.inputs:

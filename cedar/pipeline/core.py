@@ -29,7 +29,10 @@ class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        batched(node)  # a batch of batches is refused here, at the user's line
+        if all("batched" in vars(below) for below in node.inputs):  # as it is where a pipeline is built step by step
+            _ = node.batched  # a batch of batches is refused here, at the user's line
+        else:
+            batched(node)
 
     def apply(self, operator: Operator) -> Pipeline:
         """This pipeline with an operator on top: also one that is not part of the package.
