@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from cedar.cursor import hash_ints
@@ -169,15 +169,16 @@ class Compiler:
 
     def _read(self, stage: Stage, lane: Lane | None) -> SplitStream:
         window, permute = self._window(stage)
-        made = tuple(self._segment(segment) for segment in stage.segments)
+        made = tuple(self._segment(segment, lane) for segment in stage.segments)
         tasks = self._tasks_on(stage)
         return SplitStream(made, window, permute, stage.keeps, tasks, lane, windowed=stage.windows >= 0)
 
-    def _segment(self, segment: plans.Segment) -> Segment:
+    def _segment(self, segment: plans.Segment, lane: Lane | None) -> Segment:
         node = self._node(segment.source)
         assert isinstance(node.operator, Read)
         index, splits = self.binding.ordinal(node), self.binding.splits(node)
-        return Segment(partial(self._readers, segment), node.operator.source, index, splits)
+        conditions = () if lane is None else tuple(self._conditions(node.logical))
+        return Segment(partial(self._readers, segment), node.operator.source, index, splits, conditions)
 
     def _readers(self, segment: plans.Segment) -> tuple[Any, Program]:
         """The reader of a segment, and what its blocks go through."""
@@ -214,6 +215,27 @@ class Compiler:
             reader or self._plain(segment.source), program or Program(), self._store, cache.storage, made, branches,
             getattr(cache, "version", None),
         )  # fmt: skip
+
+    def _conditions(self, node: Node) -> Iterator[Any]:
+        """By which rows of a source are kept, as far as these ask for its own columns."""
+        written: frozenset[str] = frozenset()
+        while len(above := self._above.get(id(node), [])) == 1:
+            node = above[0]
+            reads, writes = node.effects.reads, node.effects.writes
+            if node.operator.condition is not None and reads is not None and not reads & written:
+                yield node.operator.condition
+            if writes is None:
+                return
+            written |= writes
+
+    @cached_property
+    def _above(self) -> dict[int, list[Node]]:
+        """Who draws from each operator of the pipeline as written."""
+        found: dict[int, list[Node]] = {}
+        for node in self.binding.nodes:
+            for child in node.inputs:
+                found.setdefault(id(child), []).append(node)
+        return found
 
     # ---- lanes -------------------------------------------------------------------------------------------------------
 

@@ -118,6 +118,9 @@ class _Branch(Flow):
             self._trunk.trim()
         return piece
 
+    def limit(self, units: int) -> None:
+        self._trunk.flow.limit(units)
+
     def leave(self) -> None:
         """Go on alone, from the next piece."""
         trunk = self._trunk

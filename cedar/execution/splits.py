@@ -57,12 +57,14 @@ class Segment:
 
     Args:
         make: the reader (Reader, ScanReader or KeptReader) and the program, once they are needed.
+        conditions: of the pipeline as written, by which rows are kept: a split of which they leave none weighs nothing.
     """
 
     make: Callable[[], tuple[Any, Program]]
     source: Any
     operator: int
     splits: tuple[Split, ...]
+    conditions: tuple[Any, ...] = ()
 
     @cached_property
     def _made(self) -> tuple[Any, Program]:
@@ -152,6 +154,16 @@ class SplitStream(Stream):
             ]
         )
 
+    @cached_property
+    def _weights(self) -> npt.NDArray[np.float64]:
+        """Bytes that are read of each split."""
+        weights = self._bytes()
+        for number, (segment, split) in enumerate(self.entries):
+            prune = getattr(segment.source, "prune", None) if segment.conditions else None
+            if prune is not None and any(prune(split, condition) for condition in segment.conditions):
+                weights[number] = 0.0
+        return weights
+
     def _layout(self, lap: int) -> Layout:
         n = len(self.entries)
         order = np.arange(n, dtype=np.int64)
@@ -160,7 +172,7 @@ class SplitStream(Stream):
             order = np.argsort(np.asarray(hashes, dtype=np.uint64), kind="stable").astype(np.int64)
         if self.lane is not None:
             number, of = self.lane
-            order = order[lanes_of(self._bytes()[order], of) == number]
+            order = order[lanes_of(self._weights[order], of) == number]
         ends = np.zeros(len(order), dtype=bool)
         held = 0.0
         sizes, limit = self._sizes_and_limit()
@@ -242,6 +254,8 @@ class _SplitFlow(Flow):
     def pull(self, wait: bool) -> Pulled:
         while not self._ready:
             if not self._readers:
+                if not wait and self._stop <= self._place < len(self._layout.order):
+                    return PENDING  # beyond the limit nothing is read for who only looks
                 self._stop = max(self._stop, self._place + 1)
             self._top_up()
             if not self._readers:

@@ -33,6 +33,10 @@ class Buffer:
         self.ended = False
         self.batch = False
 
+    def limit(self, units: int) -> None:
+        """No more will be taken, so more need not be read ahead."""
+        self._flow.limit(units)
+
     def fill(self, wait: bool) -> bool:
         """Pull once; False if nothing was there yet."""
         piece = self._flow.pull(wait)

@@ -171,7 +171,13 @@ class ZipFlow(Flow):
         self._context = stream.context
         self._buffers = [Buffer(s.open(p, lap), p) for s, p in zip(stream.inputs, at, strict=True)]
         self._under_way = 0
+        self._room = math.inf  # units that will be asked for
         self._ahead: Ahead[Piece] = Ahead(self._step)
+
+    def limit(self, units: int) -> None:
+        self._room = units
+        for buffer in self._buffers:
+            buffer.limit(units)
 
     def pull(self, wait: bool) -> Pulled:
         pulled = self._ahead.pull(wait)
@@ -182,11 +188,14 @@ class ZipFlow(Flow):
         return Piece(Rows.of(block), piece.at, batch=piece.batch)
 
     def _step(self, wait: bool) -> tuple[Piece, Any] | Pending | None:
+        if self._room <= 0 and not wait:
+            return PENDING
         units = self._units(wait)
         if not isinstance(units, int):
             return units
         batch = any(b.batch for b in self._buffers)
         units = 1 if batch else units
+        self._room -= units
         at = [b.position for b in self._buffers]
         runs = [concat_rows(b.take(units)) for b in self._buffers]
         self._under_way += 1
