@@ -59,7 +59,7 @@ class Program:
     steps: tuple[Step, ...] = ()
     written: tuple[Step, ...] | None = None
 
-    @property
+    @cached_property
     def label(self) -> str:
         return " -> ".join(step.label for step in self.steps if step.label)
 

@@ -96,6 +96,7 @@ class ChainCost:
         self.units = [[self._work(load, p, 0.0) for p in range(len(self.places))] for load in self.loads]
         self._tasks = [self._shipped_tasks(load, e) for load, e in zip(self.loads, self.effects, strict=True)]
         self._rates = {0: flow.rate[id(chain.base)]}
+        self.reading = 0.0  # seconds of a core that reading takes, per row read from the sources
         choice = dataclasses.replace(choice, workers=lambda _: capacity.workers)
         whole = [choice.reads_all(place, chain.sources) for place in self.places]
         self._cuts = [
@@ -246,6 +247,7 @@ class ChainCost:
             kept *= each.keep
         rate = flow.rate[id(node)] / kept if kept else 0.0
         share = _share_read(node.operator, load)
+        self.reading = rate * share * load.cpu
         found = []
         for place, remote in enumerate(self.remote[: len(self.places)]):
             if remote and load.serial:

@@ -123,8 +123,7 @@ def _operators(model: Model, paths: Sequence[Path]) -> dict[int, float]:
         nodes = cost.chain.nodes
         seconds = [(nodes[i], each) for i, each in cost.seconds(path.order).items()]
         if cost.chain.sources:
-            base = cost.chain.base
-            seconds.append((base, model.loads[id(base)].cpu * model.flow.rate[id(base)]))
+            seconds.append((cost.chain.base, cost.reading))
         for node, each in seconds:
             ordinal = model.ordinal(node)
             if ordinal is not None:

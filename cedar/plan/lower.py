@@ -226,7 +226,7 @@ class _Lowering:
         chain, base = self.chain(i)
         alone = self.consumers[base] < 2 or base == i or self.kept(chain)
         if self.is_source(base) and alone:
-            return self.read(base, [Segment(base)], chain)
+            return self.read(base, [Segment(base, streaming=self.streams(base))], chain)
         return self.above(self.build(base) if base != i else self.base(i), base, chain)
 
     def chain(self, i: int, through_shared: bool = False) -> tuple[list[int], int]:
@@ -309,13 +309,13 @@ class _Lowering:
 
     def read(self, base: int, segments: Sequence[Segment], above: list[int], windows: int = -1) -> int:
         """Read splits; what runs Python per row, and what follows it, goes into a stage of smaller tasks."""
-        streaming = any(self.streams(segment.source) for segment in segments)
+        streaming = any(segment.streaming for segment in segments)
         first = segments[0].source
         cut = 0
         if not streaming:
             cut = max(self.read_with(segments, above), 0 if len(segments) > 1 else self.kept(above))
         shared = above[:cut]
-        made = tuple(self.segment(each.source, (*each.links, *shared), streaming) for each in segments)
+        made = tuple(self.kept_below(replace(each, links=(*each.links, *shared)), streaming) for each in segments)
         links = {i for each in made for i in (each.source, *each.links) if isinstance(i, int)}
         keeps = all(self.works[i].keeps for i in links) and not any(self.works[each.source].refills for each in made)
         place = _elsewhere([self.nodes[each.source] for each in made])
@@ -332,10 +332,11 @@ class _Lowering:
         )
         return self.above(len(self.stages) - 1, first, above[cut:])
 
-    def segment(self, source: int, links: tuple[Link, ...], streaming: bool) -> Segment:
-        kept = 0 if streaming else self.kept(links)
-        top = next((i for i in reversed(links[:kept]) if isinstance(i, int)), -1)
-        return Segment(source, links, kept, self.caches[top] if kept else -1, self.streams(source))
+    def kept_below(self, segment: Segment, streaming: bool) -> Segment:
+        """The segment, with what a ``cache()`` keeps of it; nothing where one that is read with it streams."""
+        kept = 0 if streaming else self.kept(segment.links)
+        top = next((i for i in reversed(segment.links[:kept]) if isinstance(i, int)), -1)
+        return replace(segment, kept=kept, cache=self.caches[top]) if kept else segment
 
     def read_with(self, segments: Sequence[Segment], above: Sequence[int]) -> int:
         """How many of the operators above are done by the tasks that read.

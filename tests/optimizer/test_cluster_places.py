@@ -21,7 +21,7 @@ def work(x):
 def chosen(cpu, size, cluster=CLUSTER, gil=0.0, executors=("threads", "processes")):
     root = cedar.from_items(ROWS).map(work, "a").node
     measured = {0: figures(1e-7, columns={"a": size, "b": 8.0}), 1: figures(cpu, gil=gil, columns={"a": 8.0})}
-    return search(root, facts_of(root, measured), Budget(), executors, 4, None, cluster=cluster)
+    return search(root, facts_of(root, measured), Budget(), executors, 4, cluster=cluster)
 
 
 def places(found):

@@ -3,6 +3,8 @@
 import random
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,7 +39,7 @@ ROWS = [{"a": 1.0, "b": 2.0}]
 def test_the_plan_that_was_found_is_foreseen_as_it_was_predicted(made):
     root, found = made
     facts = facts_of(root, found)
-    plan = search(root, facts, Budget(), BOTH, 4, None)
+    plan = search(root, facts, Budget(), BOTH, 4)
     again = foresee(plan.root, replace(facts, root=plan.root), Budget(), BOTH, plan.workers)
     assert again.rows_per_second == pytest.approx(plan.prediction.rows_per_second)
     assert again.use == pytest.approx(plan.prediction.use)
@@ -100,7 +102,7 @@ def test_a_graph_is_foreseen_in_the_places_of_its_nodes():
 
 def test_what_has_no_place_stays_here_where_all_else_runs_in_processes():
     root = cedar.from_items(ROWS).map(work, "a").batch(2).node
-    found = search(root, facts_of(root, {0: figures(1e-9), 1: figures(1e-3, gil=1.0)}), Budget(), BOTH, 4, None)
+    found = search(root, facts_of(root, {0: figures(1e-9), 1: figures(1e-3, gil=1.0)}), Budget(), BOTH, 4)
     assert "processes" in {node.place for node in graph.walk(found.root)}
     assert found.executor == "threads", "batches are gathered on threads"
 
@@ -110,7 +112,7 @@ def test_the_loaders_own_work_is_part_of_a_prediction():
     facts = facts_of(root, {0: figures(1e-9), 1: figures(1e-6)})
     assert facts.profile is not None
     slow = replace(facts, profile=replace(facts.profile, own=1e-4, around=2e-5))
-    found = search(root, slow, Budget(), ("threads",), 4, None).prediction
+    found = search(root, slow, Budget(), ("threads",), 4).prediction
     assert found.rows_per_second == pytest.approx(1 / 1.1e-4, rel=1e-3)  # half of what is around holds the GIL
     assert found.use["one task at a time"] == pytest.approx(1e-4)
 
@@ -130,6 +132,21 @@ def test_there_is_a_candidate_for_each_kind_of_place():
     ]
     made.most_workers = None  # their number is the user's
     assert len(made.candidates(known)) == 2
+
+
+def test_a_plan_is_predicted_as_it_is_after_all_rules(tmp_path):
+    rows = pa.table({"a": range(100), "b": ["x" * 100] * 100})
+    pq.write_table(rows, tmp_path / "t.parquet")
+    pipeline = cedar.read_parquet(str(tmp_path / "t.parquet")).map(work, "a", dtype=int).select("a").batch(2)
+    made = planner_for(pipeline.node, Budget(), "auto", 2, None, exact=True)
+    drawn = profile(made.root, random.Random(1))
+    read = replace(figures(1e-3, columns={"a": 8.0, "b": 104.0}), label="read")
+    drawn = replace(drawn, operators={0: read, 1: figures(1e-6, columns={"a": 8.0}), 2: figures(1e-9)})
+    plan = made.best(drawn)
+    assert next(getattr(n.operator, "columns", None) for n in graph.walk(plan.root)) == ("a",)
+    assert plan.prediction.operators[0] == pytest.approx(1e-3 * 8 / 112)  # a part of what reading both takes
+    assert plan.prediction.use["cores"] * drawn.machine.cores < 1e-4
+    assert plan.prediction == made.foretell(plan, drawn).prediction
 
 
 def test_the_bytes_of_a_budget_reach_what_a_loader_keeps():
