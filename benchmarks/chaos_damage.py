@@ -20,7 +20,8 @@ import pyarrow as pa
 import cedar
 from benchmarks.harness import Figure, at_most, reported
 from cedar.datasets.base import Split
-from cedar.execution import processes, stage
+from cedar.engine.streams import stage
+from cedar.executors import processes
 
 BLOCK = 1000  # rows of a split
 _LATER = 20  # rows that damage takes to show, at most

@@ -25,7 +25,7 @@ import cedar.testing
 from benchmarks.chaos_damage import convictions
 from benchmarks.chaos_damage import stops as measure_stops
 from benchmarks.harness import Figure, at_least, at_most, reported
-from cedar.execution import processes
+from cedar.executors import processes
 
 WORKERS = 2
 ROWS = 50_000

@@ -25,9 +25,9 @@ import psutil  # type: ignore[import-untyped]
 
 import cedar
 from benchmarks.harness import Figure, Sample, at_least, at_most, interleaved, ratios, reported, show, write
-from cedar.execution import dask, processes
-from cedar.execution.dask.clients import client_at
-from cedar.execution.dask.local import LocalHost, local_address
+from cedar.executors import dask, processes
+from cedar.executors.dask.clients import client_at
+from cedar.executors.dask.local import LocalHost, local_address
 
 WORKERS = 2
 

@@ -31,7 +31,7 @@ import pyarrow.types as pt
 
 import cedar
 from benchmarks.column_kinds_data import NAMES, Refused, draw_column, expected, model, same, seen
-from cedar.boundary import as_column, canonical_type, polars_type, type_of_series
+from cedar.core.boundary import as_column, canonical_type, polars_type, type_of_series
 
 Columns: TypeAlias = dict[str, list[Any]]
 _ROWS = [0, 1, 1, 2, 5, 9, 70]
@@ -127,7 +127,7 @@ def _from_arrow(case: Case) -> None:
 def _from_polars(case: Case) -> None:
     import polars as pl
 
-    from cedar.boundary import to_series
+    from cedar.core.boundary import to_series
 
     table = _table(case)
     wrong = [name for name, kind in case.kinds.items() if _holds(kind, _not_in_polars)]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import cedar
 from benchmarks.harness import Contender, Figure, Sample, at_most, interleaved, reported, timed
 from cedar import col
-from cedar.block import Block
+from cedar.core.block import Block
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 
 _ROWS = 64  # of a small block

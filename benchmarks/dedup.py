@@ -51,7 +51,7 @@ def per_second(fn: Callable[[], Any], rows: int, seconds: float) -> tuple[list[f
 def build(quick: bool) -> list[Any]:
     """Groups of one batch: equal rows found, lists gathered."""
     from benchmarks.harness import at_least, reported
-    from cedar.groups.column import grouped
+    from cedar.core.groups.column import grouped
 
     figures = []
     for features, length, least in ((16, 20, 1.2e6), (1, 50, None)):
@@ -95,7 +95,7 @@ def factors(quick: bool) -> list[Any]:
 def sliding(quick: bool) -> list[Any]:
     """Histories that slide, held as slices of shared values: values read over values held."""
     from benchmarks.harness import at_most
-    from cedar.groups.slices import slices_of
+    from cedar.core.groups.slices import slices_of
     from cedar.operators.dedup_estimate import sliding_factor
 
     figures = []

@@ -21,10 +21,10 @@ if __name__ == "__main__" and not __package__:
 
 import cedar
 from benchmarks.digest_functions import FUNCTIONS, digest, pipeline
-from cedar import graph
-from cedar.graph import Node
 from cedar.operators.base import RowOperator
+from cedar.plan import graph
 from cedar.plan.data import Plan
+from cedar.plan.graph import Node
 
 _QUICK = ("gemv", "torch_product", "torch_softmax", "spectrum", "SeededTorch", "Unseeded", "pieces", "parallel")
 WORKERS = 2

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Figure
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.moe.options import DataOptions, ExpertOptions, ModelOptions, OptimizerOptions, Options, RunOptions
 from cedar.trainers.moe.placement import minmax, paper, place
 from cedar.trainers.moe.sparse import plan_window, step_bytes

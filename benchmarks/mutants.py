@@ -25,9 +25,9 @@ from typing import Any
 
 from benchmarks.mutants_list import MUTANTS, Mutant
 from benchmarks.mutants_pipelines import Case, cases
-from cedar.errors import CedarError
-from cedar.execution.binding import Binding
-from cedar.execution.checking import Unclear, check, check_effects
+from cedar.core.errors import CedarError
+from cedar.engine.binding import Binding
+from cedar.engine.check.check import Unclear, check, check_effects
 from cedar.operators.base import Env
 from cedar.plan.data import Plan
 from cedar.plan.lower import does

@@ -34,7 +34,7 @@ _RESULTS, _COLUMNS, _GROUP = f"{_RULES}.dead_results", f"{_RULES}.dead_columns",
 _CACHE = f"{_RULES}.cache_place"
 _LIVE, _COMMUTE, _ORDER, _EDIT = (f"cedar.optimizer.{name}" for name in ("live", "commute", "order", "edit"))
 _ARRANGE, _ORDERING, _FIELDS = (f"cedar.optimizer.{name}" for name in ("arrange", "ordering", "fields"))
-_SCANNING = "cedar.execution.scanning"
+_SCANNING = "cedar.tasks.scanning"
 _SCAN, _LOWER, _TRUTH = "cedar.plan.scan", "cedar.plan.lower", "cedar.datasets.truth"
 _SHUFFLE, _MERGING = "cedar.operators.shuffle", "cedar.operators.merging"
 

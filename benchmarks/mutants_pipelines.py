@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import cedar
-from cedar import col, graph
+from cedar import col
 from cedar.optimizer.budget import Budget
 from cedar.pipeline.planning import planner_for
+from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.profile import Machine, OperatorProfile, Profile
 

@@ -14,7 +14,7 @@ import psutil  # type: ignore[import-untyped,unused-ignore]
 
 import cedar
 from benchmarks.suite.cases import CASES
-from cedar.jagged import JaggedTensor
+from cedar.core.jagged import JaggedTensor
 
 WORKERS = 2
 Run = Callable[[], dict[str, Any]]
@@ -138,7 +138,7 @@ _SIZES = {
     "small": {"parquet._CHUNK_BYTES": 1 << 16, "parquet._LEAST_ROWS": 7, "stage._MOST_ROWS": 5, "stage._FEW_ROWS": 5},
     "large": {"parquet._LEAST_ROWS": 1 << 20, "stage._FIRST_ROWS": 1 << 16, "stage._FEW_ROWS": 1 << 16},
 }
-_MODULES = {"parquet": "cedar.datasets.parquet", "stage": "cedar.execution.stage"}
+_MODULES = {"parquet": "cedar.datasets.parquet", "stage": "cedar.engine.streams.stage"}
 
 
 @contextmanager

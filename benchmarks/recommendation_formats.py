@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import cedar
 from benchmarks.harness import Figure, at_most, show, write
 from cedar import col
-from cedar.groups.slices import slices_of
+from cedar.core.groups.slices import slices_of
 from cedar.operators.dedup_estimate import sliding_factor
 from cedar.recommendation import cluster, criteo, history, kuairand, mind, otto, yambda
 

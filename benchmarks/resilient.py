@@ -30,7 +30,7 @@ if not __package__:
 from benchmarks import kept as keeping
 from benchmarks.harness import ROOT, Figure, at_least, at_most, environment, reported
 from benchmarks.kept import Kept
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common import links
 from cedar.trainers.resilient import report, run
 from cedar.trainers.resilient.control import store

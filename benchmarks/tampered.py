@@ -21,8 +21,8 @@ from itertools import islice
 from typing import Any
 
 import cedar
-from cedar.errors import CedarError
-from cedar.execution.state import seal
+from cedar.core.errors import CedarError
+from cedar.engine.delivery.state import seal
 
 ODD: list[Any] = [
     None, True, False, 0, 1, -1, 2, 7, 10**6, 2**63, -(2**63), 10**30, 0.5, -0.0, 1e300, "", "x", "0", "-1", "\ud800",

@@ -27,15 +27,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.block import Block, Skipped
-from cedar.columns import Column
-from cedar.cursor import Keys
-from cedar.execution.keeping.entries import TAIL, tail, write_body
-from cedar.execution.keeping.folder import INSIDE
-from cedar.execution.keeping.manifest import NAME, as_json, why_missing
-from cedar.execution.keeping.prints import Made, Record
-from cedar.execution.keeping.store import Key, Store
-from cedar.groups.column import GroupColumn, grouped
+from cedar.cache.entries import TAIL, tail, write_body
+from cedar.cache.fingerprints import Made, Record
+from cedar.cache.folder import INSIDE
+from cedar.cache.manifest import NAME, as_json, why_missing
+from cedar.cache.store import Key, Store
+from cedar.core.block import Block, Skipped
+from cedar.core.columns import Column
+from cedar.core.cursor import Keys
+from cedar.core.groups.column import GroupColumn, grouped
 
 _ODD: tuple[Any, ...] = (
     -1, 0, 1, 63, 64, 2**31 - 1, 2**31, 2**40, 2**63, -(2**70), 1.5, float("nan"), True, None, "", "x" * 5000, [], {},

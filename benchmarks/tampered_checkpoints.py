@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.checkpoint import INDEX, Checkpoints
 from cedar.trainers.common.files import read_sealed, write_sealed
 

@@ -94,7 +94,7 @@ print(cold, *warm)
 BUSY = """
 import numpy as np
 import cedar
-from cedar.execution import processes
+from cedar.executors import processes
 def slow(x):
     import time
     time.sleep(0.01)
@@ -114,7 +114,7 @@ ABANDON = """
 import gc, json, os, sys, threading, time
 import numpy as np
 import cedar
-from cedar.execution import processes
+from cedar.executors import processes
 p = cedar.from_items([{"x": i} for i in range(400)]).map(lambda x: np.full(20_000, x), "x").batch(2)
 def children():
     return sum(len(open(f"/proc/self/task/{t}/children").read().split()) for t in os.listdir("/proc/self/task"))

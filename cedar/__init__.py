@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polars import col as col
 
-    from cedar.errors import CedarError as CedarError
-    from cedar.errors import PipelineError as PipelineError
-    from cedar.errors import PlanError as PlanError
-    from cedar.errors import ResumeError as ResumeError
-    from cedar.errors import RowError as RowError
-    from cedar.errors import SourceError as SourceError
-    from cedar.errors import WorkerError as WorkerError
-    from cedar.execution.loader import Loader as Loader
-    from cedar.execution.service import Service as Service
-    from cedar.inverse import InverseKeyedJaggedTensor as InverseKeyedJaggedTensor
-    from cedar.jagged import JaggedTensor as JaggedTensor
+    from cedar.core.errors import CedarError as CedarError
+    from cedar.core.errors import PipelineError as PipelineError
+    from cedar.core.errors import PlanError as PlanError
+    from cedar.core.errors import ResumeError as ResumeError
+    from cedar.core.errors import RowError as RowError
+    from cedar.core.errors import SourceError as SourceError
+    from cedar.core.errors import WorkerError as WorkerError
+    from cedar.core.inverse import InverseKeyedJaggedTensor as InverseKeyedJaggedTensor
+    from cedar.core.jagged import JaggedTensor as JaggedTensor
+    from cedar.core.skip import Skip as Skip
+    from cedar.engine.delivery.loader import Loader as Loader
+    from cedar.executors.service import Service as Service
     from cedar.optimizer.budget import Budget as Budget
     from cedar.pipeline.core import Pipeline as Pipeline
     from cedar.pipeline.sources import concat as concat
@@ -42,19 +43,18 @@ if TYPE_CHECKING:
     from cedar.pipeline.sources import zip as zip
     from cedar.plan.data import Plan as Plan
     from cedar.profile import Profile as Profile
-    from cedar.skip import Skip as Skip
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "cedar.errors": (
+    "cedar.core.errors": (
         "CedarError", "PipelineError", "PlanError", "ResumeError", "RowError", "SourceError", "WorkerError",
     ),
-    "cedar.execution.loader": ("Loader",),
-    "cedar.execution.service": ("Service",),
-    "cedar.inverse": ("InverseKeyedJaggedTensor",),
-    "cedar.jagged": ("JaggedTensor",),
-    "cedar.lazy": ("col",),
+    "cedar.engine.delivery.loader": ("Loader",),
+    "cedar.executors.service": ("Service",),
+    "cedar.core.inverse": ("InverseKeyedJaggedTensor",),
+    "cedar.core.jagged": ("JaggedTensor",),
+    "cedar.core.lazy": ("col",),
     "cedar.optimizer.budget": ("Budget",),
     "cedar.pipeline.core": ("Pipeline",),
     "cedar.pipeline.sources": (
@@ -63,7 +63,7 @@ _HOMES = {
     ),
     "cedar.plan.data": ("Plan",),
     "cedar.profile": ("Profile",),
-    "cedar.skip": ("Skip",),
+    "cedar.core.skip": ("Skip",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cedar
-from cedar import graph
+from cedar.plan import graph
 
 CODE = """
 import cedar, sys

@@ -19,13 +19,14 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.block import Block
-from cedar.cursor import Keys
-from cedar.execution import splits, tasks
-from cedar.execution.comparing import difference
-from cedar.graph import walk
+from cedar.core.block import Block
+from cedar.core.cursor import Keys
+from cedar.engine import task_context as tasks
+from cedar.engine.check.compare import difference
+from cedar.engine.streams import splits
 from cedar.optimizer.commute import may_swap
 from cedar.plan.data import Plan
+from cedar.plan.graph import walk
 from cedar.profile import Machine, OperatorProfile, Profile
 from tests.toy_plans_random import Driven, Outcome, audited, check_once, outcome, plain, planner, plans_of
 from tests.toy_wide import Builder, Toy

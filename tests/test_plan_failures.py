@@ -12,12 +12,13 @@ import pytest
 
 import cedar
 from cedar.datasets.base import Split
-from cedar.execution import splits, tasks
-from cedar.execution.binding import Binding
-from cedar.execution.checking import check_plan
-from cedar.graph import walk
+from cedar.engine import task_context as tasks
+from cedar.engine.binding import Binding
+from cedar.engine.check.check import check_plan
+from cedar.engine.streams import splits
 from cedar.operators.base import Env
 from cedar.plan.data import Plan
+from cedar.plan.graph import walk
 from tests.test_plan_exactness import CASES, SEED, Case
 from tests.toy_plans_random import audited, check_once, outcome, plans_of
 from tests.toy_wide import Builder

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.block import Block, concat_blocks
-from cedar.boundary import as_column
-from cedar.cursor import Keys
-from cedar.errors import Site
+from cedar.core.block import Block, concat_blocks
+from cedar.core.boundary import as_column
+from cedar.core.cursor import Keys
+from cedar.core.errors import Site
+from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Env, Kernel, RowOperator
-from cedar.skip import Skip
 
 SITE = Site("user.py", 12)
 

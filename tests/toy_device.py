@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 import cedar
-from cedar.execution import device_ahead
-from cedar.execution import loader as loaders
-from cedar.execution.device import on_tensors
-from cedar.execution.device_ahead import AHEAD
+from cedar.engine.delivery import device_prefetch as device_ahead
+from cedar.engine.delivery import loader as loaders
+from cedar.engine.delivery.device import on_tensors
+from cedar.engine.delivery.device_prefetch import AHEAD
 
 
 class Toy:

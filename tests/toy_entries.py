@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from cedar.block import Block, Skipped
-from cedar.boundary import as_column
-from cedar.cursor import Keys
-from cedar.execution.keeping import store
+from cedar.cache import store
+from cedar.core.block import Block, Skipped
+from cedar.core.boundary import as_column
+from cedar.core.cursor import Keys
 
 ARROW: dict[str, tuple[pa.DataType, Any]] = {
     "int": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),

@@ -13,11 +13,9 @@ import pyarrow as pa
 import pytest
 
 import cedar
-from cedar import graph
-from cedar.execution.binding import Binding
-from cedar.execution.checking import Unclear, check_effects
-from cedar.execution.planning import Plans
-from cedar.graph import Node
+from cedar.engine.binding import Binding
+from cedar.engine.check.check import Unclear, check_effects
+from cedar.engine.plan_control import Plans
 from cedar.optimizer.arrange import Arranged, find_chains, rebuild
 from cedar.optimizer.budget import Budget
 from cedar.optimizer.commute import may_swap
@@ -25,7 +23,9 @@ from cedar.optimizer.ordering import find_precedence
 from cedar.optimizer.planner import AutoPlanner
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.pipeline.planning import planner_for
+from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
+from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
 from cedar.plan.planner import Difference
 from cedar.profile import Machine, OperatorProfile, Profile
@@ -136,7 +136,7 @@ def check_once(patch: pytest.MonkeyPatch) -> None:
             raise found
         return found
 
-    patch.setattr("cedar.execution.planning.check_effects", checked)
+    patch.setattr("cedar.engine.plan_control.check_effects", checked)
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from cedar.block import Block, Skipped
-from cedar.boundary import as_column
-from cedar.cursor import Keys
+from cedar.core.block import Block, Skipped
+from cedar.core.boundary import as_column
+from cedar.core.cursor import Keys
+from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 from cedar.operators.base import StreamContext, StreamOperator
-from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
 Unit = tuple[Any, Any]  # (key, row as a dict or None where skipped); of a batch, tuples of these
 

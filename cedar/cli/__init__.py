@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import cedar
 from cedar.cli import bench, commands, data, service, train
 from cedar.cli.target import TARGET, load_pipeline
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 
 __all__ = ["load_pipeline", "main"]
 

@@ -168,7 +168,7 @@ def _inspect(chosen: argparse.Namespace) -> None:
 
 
 def _history(text: str) -> Any:
-    from cedar.errors import PipelineError
+    from cedar.core.errors import PipelineError
     from cedar.recommendation import history
 
     column, _, rest = text.partition(":")

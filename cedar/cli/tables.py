@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cedar.execution.metrics import Report
+    from cedar.engine.metrics import Report
     from cedar.profile import Profile
 
 

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import cedar
-from cedar.errors import CedarError, PipelineError, nearest
+from cedar.core.errors import CedarError, PipelineError, nearest
 
 TARGET = "module:pipeline, or path/to/file.py:pipeline"
 
@@ -27,7 +27,7 @@ def load_pipeline(target: str) -> cedar.Pipeline:
         >>> from cedar.cli import load_pipeline
         >>> load_pipeline("json:dumps")
         Traceback (most recent call last):
-        cedar.errors.PipelineError: json:dumps cannot be called without arguments...
+        cedar.core.errors.PipelineError: json:dumps cannot be called without arguments...
     """
     found = load_name(target)
     if callable(found) and not isinstance(found, cedar.Pipeline):

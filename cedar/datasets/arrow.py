@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from cedar.boundary import canonical_types, checked_column
-from cedar.columns import Column
+from cedar.core.boundary import canonical_types, checked_column
+from cedar.core.columns import Column
+from cedar.core.errors import SourceError, missing_column
+from cedar.core.limits import Account
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import check_unchanged, compression_of, open_file, open_local, open_stored
 from cedar.datasets.filesource import FileSource
@@ -18,8 +20,6 @@ from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, check_same
 from cedar.datasets.table import from_arrow, from_polars
-from cedar.errors import SourceError, missing_column
-from cedar.limits import Account
 
 __all__ = ["ArrowSource", "from_arrow", "from_polars", "read_arrow"]
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from cedar.columns import Column, Index
+from cedar.core.columns import Column, Index
 from cedar.operators.base import Effects, Operator, Schema
 
 

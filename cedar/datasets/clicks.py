@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.block import Block
-from cedar.columns import Column
-from cedar.cursor import Keys
+from cedar.core.block import Block
+from cedar.core.columns import Column
+from cedar.core.cursor import Keys
+from cedar.core.errors import PipelineError, user_site
 from cedar.datasets.sinks import write_parquet
-from cedar.errors import PipelineError, user_site
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -14,8 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from cedar.boundary import as_column, canonical_type
-from cedar.columns import Index
+from cedar.core.boundary import as_column, canonical_type
+from cedar.core.columns import Index
+from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
+from cedar.core.limits import too_much
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.exact import Inexact, check_text, rounded_rows, whole_type
 from cedar.datasets.files_io import compression_of, open_file, open_native
@@ -23,8 +25,6 @@ from cedar.datasets.filesource import FileSource
 from cedar.datasets.lines import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines
 from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
-from cedar.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
-from cedar.limits import too_much
 from cedar.operators.infer import type_from_dtype
 
 _BLOCK = 4 << 20  # what is parsed at a time; also what the types are inferred from

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.boundary import as_column, table_of
-from cedar.columns import Column, ColumnType, UnknownType, type_of
+from cedar.core.boundary import as_column, table_of
+from cedar.core.columns import Column, ColumnType, UnknownType, type_of
+from cedar.core.errors import CedarError, PipelineError, SourceError, raised, user_site
+from cedar.core.redact import redact, redact_url, redacted
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types
-from cedar.errors import CedarError, PipelineError, SourceError, raised, user_site
 from cedar.operators.base import Schema
 from cedar.operators.infer import Misfit, build_column, infer_type, type_from_dtype
-from cedar.redact import redact, redact_url, redacted
 
 if TYPE_CHECKING:
     import polars as pl

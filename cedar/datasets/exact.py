@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.arrow import numbers
-from cedar.columns import Index
-from cedar.groups.encode import list_offsets
+from cedar.core.arrow import numbers
+from cedar.core.columns import Index
+from cedar.core.groups.encode import list_offsets
 
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
 _DIGITS = {16: 11, 32: 24, 64: 53}  # bits of whole numbers that a float of so many bits holds, all of them

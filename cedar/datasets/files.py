@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cedar.arrow import of_texts
-from cedar.columns import Column, ColumnType
+from cedar.core.arrow import of_texts
+from cedar.core.columns import Column, ColumnType
+from cedar.core.errors import missing_column
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import open_stored, read_range, read_whole
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import File, Paths, as_paths, reading
-from cedar.errors import missing_column
 
 _FILES = 32  # files of a split
 _CHUNK_BYTES = 64 << 20  # what is read before it is handed over

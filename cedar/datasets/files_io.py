@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cedar.core.errors import SourceError
+from cedar.core.limits import Inflated
 from cedar.datasets.listing import File, concurrently, reading
 from cedar.datasets.stamps import (
     BUCKETS,
@@ -24,8 +26,6 @@ from cedar.datasets.stamps import (
     stamp_of_stat,
     told_of_runs,
 )  # fmt: skip
-from cedar.errors import SourceError
-from cedar.limits import Inflated
 
 Bytes = npt.NDArray[np.uint8]
 

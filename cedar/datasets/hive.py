@@ -7,9 +7,9 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
-from cedar.columns import Column
+from cedar.core.columns import Column
+from cedar.core.errors import SourceError
 from cedar.datasets.listing import File, Listing
-from cedar.errors import SourceError
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 

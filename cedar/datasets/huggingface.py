@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.boundary import canonical_types
+from cedar.core.boundary import canonical_types
+from cedar.core.errors import PipelineError, user_site
 from cedar.datasets.table import TableSource
-from cedar.errors import PipelineError, user_site
 
 _SPLIT_BYTES = 64 << 20
 

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cedar.columns import UNKNOWN, nbytes
+from cedar.core.columns import UNKNOWN, nbytes
+from cedar.core.errors import PipelineError, RowError, raised, user_site
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types, names_of
-from cedar.errors import PipelineError, RowError, raised, user_site
 from cedar.operators.base import Schema
 from cedar.operators.marks import making
 

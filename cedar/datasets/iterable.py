@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
+from cedar.core.errors import CedarError, PipelineError, raised, user_site
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types
-from cedar.errors import CedarError, PipelineError, raised, user_site
 
 _CHUNK = 1024
 

@@ -11,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from cedar.boundary import checked_column
-from cedar.columns import Index
+from cedar.core.boundary import checked_column
+from cedar.core.columns import Index
+from cedar.core.errors import PipelineError, RowError, RowRef, missing_column
+from cedar.core.limits import how_to_raise
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.exact import check_value, rounded_rows
 from cedar.datasets.filesource import FileSource
@@ -20,8 +22,6 @@ from cedar.datasets.lines import SPLIT_BYTES, Lines, line_number, line_splits, r
 from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE
-from cedar.errors import PipelineError, RowError, RowRef, missing_column
-from cedar.limits import how_to_raise
 from cedar.operators.infer import Misfit, infer_type, type_from_dtype
 
 _FAILURES = (pa.ArrowException, ValueError)  # what a parser says about a line

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from cedar.columns import Column, Index
+from cedar.core.columns import Column, Index
+from cedar.core.errors import SourceError
+from cedar.core.limits import too_much
 from cedar.datasets.base import Split
 from cedar.datasets.files_io import Bytes, compression_of, open_file, read_range
 from cedar.datasets.listing import File, Listing, reading
-from cedar.errors import SourceError
-from cedar.limits import too_much
 
 SPLIT_BYTES = 8 << 20
 _BLOCK = 4 << 20  # decompressed bytes of a chunk of a compressed file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, Self, TypeVar, overload
 
-from cedar.forks import Lock
+from cedar.core.forks import Lock
 
 _T = TypeVar("_T")
 

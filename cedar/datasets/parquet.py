@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cedar.boundary import as_column
-from cedar.columns import Column, cut
+from cedar.core.boundary import as_column
+from cedar.core.columns import Column, cut
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.limits import Account
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import check_unchanged, open_stored
 from cedar.datasets.filesource import FileSource
@@ -25,8 +27,6 @@ from cedar.datasets.parquet_footer import read_metadata
 from cedar.datasets.parquet_schema import Types, check_same, decoded_bytes, types_of
 from cedar.datasets.parquet_stats import excludes
 from cedar.datasets.truth import Bounds, Path
-from cedar.errors import PipelineError, user_site
-from cedar.limits import Account
 
 if TYPE_CHECKING:
     import polars as pl

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.arrow import of_numbers, of_texts
-from cedar.boundary import canonical_type
+from cedar.core.arrow import of_numbers, of_texts
+from cedar.core.boundary import canonical_type
 from cedar.datasets.hive import HiveColumn
 from cedar.datasets.truth import Bounds, Path
 

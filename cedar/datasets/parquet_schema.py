@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from cedar.boundary import canonical_types
+from cedar.core.boundary import canonical_types
+from cedar.core.errors import SourceError, missing_column
 from cedar.datasets.listing import File, reading
-from cedar.errors import SourceError, missing_column
 
 Types = dict[str, pa.DataType]
 

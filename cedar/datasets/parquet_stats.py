@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cedar.columns import UNKNOWN, ColumnType
+from cedar.core.columns import UNKNOWN, ColumnType
+from cedar.core.forks import elsewhere
 from cedar.datasets.truth import (
     Among,
     Both,
@@ -27,7 +28,6 @@ from cedar.datasets.truth import (
     Opaque,
     Path,
 )
-from cedar.forks import elsewhere
 from cedar.operators.elementwise import columns_of
 from cedar.operators.expression_steps import never_fails
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from cedar.core.redact import redact_url
 from cedar.datasets.faults import ShortRead, fault_of
 from cedar.datasets.requests import Account, Asker, asker
-from cedar.redact import redact_url
 
 _T = TypeVar("_T")
 _LEAST = 64 << 10  # bytes that a small read asks for,

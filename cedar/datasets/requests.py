@@ -15,9 +15,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from cedar.core.errors import PipelineError, SourceError, user_site
+from cedar.core.redact import redacted
 from cedar.datasets.faults import Fault, fault_of
-from cedar.errors import PipelineError, SourceError, user_site
-from cedar.redact import redacted
 
 _T = TypeVar("_T")
 

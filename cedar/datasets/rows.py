@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cedar.columns import Column, ColumnType
-from cedar.errors import PipelineError, RowError, RowRef
+from cedar.core.columns import Column, ColumnType
+from cedar.core.errors import PipelineError, RowError, RowRef
 from cedar.operators.infer import Misfit, build_column, infer_type, type_from_dtype
 
 SAMPLE = 64  # rows that fix the types

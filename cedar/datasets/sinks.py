@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cedar.block import Block
+from cedar.core.block import Block
+from cedar.core.errors import CedarError, PipelineError, SourceError, missing_column, user_site
+from cedar.core.redact import redact, redacted
 from cedar.datasets.hive import folder_of
 from cedar.datasets.storage import Storage
 from cedar.datasets.to_arrow import arrow_batch, same_schema, to_arrow_table
-from cedar.errors import CedarError, PipelineError, SourceError, missing_column, user_site
-from cedar.redact import redact, redacted
 
 __all__ = ["to_arrow_table", "write_parquet"]
 
@@ -56,7 +56,7 @@ def write_parquet(
 
     Example:
         >>> import numpy as np, pyarrow as pa
-        >>> from cedar.cursor import Keys
+        >>> from cedar.core.cursor import Keys
         >>> block = Block({"x": pa.array([1, 2])}, Keys(np.arange(2)))
         >>> [url.rpartition("/")[2] for url in write_parquet([block], "out")]
         ['part-00000.parquet']

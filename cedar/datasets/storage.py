@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
+from cedar.core.redact import redact_url, redacted
 from cedar.datasets.remote import Remote, kind_of, rename, upload
 from cedar.datasets.requests import Account, Patience
-from cedar.errors import CedarError, PipelineError, SourceError, user_site
-from cedar.redact import redact_url, redacted
 
 
 @dataclass

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cedar.boundary import as_column, canonical_types, table_of
-from cedar.columns import detached
+from cedar.core.boundary import as_column, canonical_types, table_of
+from cedar.core.columns import detached
+from cedar.core.errors import PipelineError, user_site
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types
-from cedar.errors import PipelineError, user_site
 
 _ROWS = 65_536  # rows of a split
 

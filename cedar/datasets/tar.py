@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
-from cedar.columns import Column, ColumnType
+from cedar.core.columns import Column, ColumnType
+from cedar.core.errors import SourceError, missing_column
+from cedar.core.limits import Account
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import compression_of, open_file
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.datasets.once import once
-from cedar.errors import SourceError, missing_column
-from cedar.limits import Account
 
 _NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]*)", re.DOTALL)  # key with its folder, up to the first dot; extension
 _ROWS = 256  # samples of a chunk,

@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from cedar.columns import Column, ColumnType, Index
+from cedar.core.columns import Column, ColumnType, Index
+from cedar.core.errors import PipelineError, SourceError, missing_column, user_site
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import compression_of
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.lines import SPLIT_BYTES, Lines, count_newlines, line_splits, read_lines, text_column
 from cedar.datasets.listing import File, Paths, as_paths, concurrently
 from cedar.datasets.once import once
-from cedar.errors import PipelineError, SourceError, missing_column, user_site
 
 _PIECE_BYTES = 2 << 20  # handed over at a time
 _TYPES: dict[str, ColumnType] = {"path": pa.large_string(), "line": pa.int64(), "text": pa.large_string()}

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.block import Block
-from cedar.columns import Column, ColumnType, TensorType, blank
-from cedar.errors import PipelineError
-from cedar.groups.column import GroupColumn, plain
+from cedar.core.block import Block
+from cedar.core.columns import Column, ColumnType, TensorType, blank
+from cedar.core.errors import PipelineError
+from cedar.core.groups.column import GroupColumn, plain
 
 
 def arrow_column(name: str, column: Column) -> pa.Array:
@@ -74,7 +74,7 @@ def to_arrow_table(blocks: Iterable[Block], schema: dict[str, ColumnType] | None
 
     Example:
         >>> import numpy as np, pyarrow as pa
-        >>> from cedar.cursor import Keys
+        >>> from cedar.core.cursor import Keys
         >>> to_arrow_table([Block({"x": pa.array([1, 2])}, Keys(np.arange(2)))]).num_rows
         2
     """

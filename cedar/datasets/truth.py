@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.forks import elsewhere
+from cedar.core.forks import elsewhere
 
 if TYPE_CHECKING:
     import polars as pl

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.base import Algebra
 
 F = TypeVar("F", bound=Callable[..., Any])

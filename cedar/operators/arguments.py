@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from cedar.block import Block, python_values
-from cedar.columns import Column
-from cedar.cursor import Hashes
-from cedar.errors import PipelineError, RowError, missing_column
+from cedar.core.block import Block, python_values
+from cedar.core.columns import Column
+from cedar.core.cursor import Hashes
+from cedar.core.errors import PipelineError, RowError, missing_column
 from cedar.operators.base import Env
 from cedar.operators.failures import Blame
 
@@ -33,7 +33,7 @@ def batch_arguments(block: Block, columns: tuple[str, ...], blame: Blame) -> lis
 
 def numpy_columns(block: Block, columns: tuple[str, ...], blame: Blame) -> dict[str, Any]:
     """Columns as ndarrays (read-only: they are the block's memory), JaggedTensors or dicts of them."""
-    from cedar.convert import to_numpy
+    from cedar.core.convert import to_numpy
 
     keys = block.live_keys() if block.aligned else None
     try:

@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
-from cedar.block import Block
-from cedar.columns import ColumnType
-from cedar.cursor import hash_ints, no_keys
-from cedar.errors import PipelineError, Site
-from cedar.limits import DEFAULT, Limits
-from cedar.numeric import NumericEnvironment
+from cedar.core.block import Block
+from cedar.core.columns import ColumnType
+from cedar.core.cursor import hash_ints, no_keys
+from cedar.core.errors import PipelineError, Site
+from cedar.core.limits import DEFAULT, Limits
+from cedar.core.numeric import NumericEnvironment
+from cedar.core.skip import Skip
+from cedar.core.stream import Stream
 from cedar.operators.marks import Marks
-from cedar.skip import Skip
-from cedar.stream import Stream
 
 if TYPE_CHECKING:
     from cedar.operators.chains import Link

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.block import Block
-from cedar.columns import ColumnType, blank
-from cedar.errors import PipelineError, user_site
-from cedar.groups.column import concat_each
+from cedar.core.block import Block
+from cedar.core.columns import ColumnType, blank
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.groups.column import concat_each
+from cedar.core.sizes import as_int
+from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 from cedar.operators.base import Effects, Env, Schema, StreamContext, StreamOperator
-from cedar.sizes import as_int
-from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
 Last = Literal["drop", "keep", "pad"]
 Counted: TypeAlias = "npt.NDArray[np.bool_] | None"  # which slots of a piece count; None: all

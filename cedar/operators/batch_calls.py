@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.block import Block
-from cedar.boundary import as_column
-from cedar.columns import OBJECT, Column, ColumnType, blank, objects, type_of
+from cedar.core.block import Block
+from cedar.core.boundary import as_column
+from cedar.core.columns import OBJECT, Column, ColumnType, blank, objects, type_of
 from cedar.operators.arguments import batch_arguments, key_hashes
 from cedar.operators.base import Bound, Env
 from cedar.operators.calls import Call

@@ -12,14 +12,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cedar.block import Block
-from cedar.columns import UNKNOWN, Column, ColumnType, Index, TensorType
-from cedar.errors import PipelineError, RowError, Site, missing_column, user_site
-from cedar.groups.column import plain
+from cedar.core.block import Block
+from cedar.core.columns import UNKNOWN, Column, ColumnType, Index, TensorType
+from cedar.core.errors import PipelineError, RowError, Site, missing_column, user_site
+from cedar.core.groups.column import plain
+from cedar.core.stream import At, Flow, Piece, Pulled, Rows, Stream, concat_rows, is_count, is_list
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Ahead, narrow, over
 from cedar.operators.take import whole
-from cedar.stream import At, Flow, Piece, Pulled, Rows, Stream, concat_rows, is_count, is_list
 
 
 @dataclass(frozen=True)

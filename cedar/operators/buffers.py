@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from cedar.errors import Site, missing_column
-from cedar.stream import PENDING, Flow, Pending, Piece, Position, Pulled, Rows, concat_rows
+from cedar.core.errors import Site, missing_column
+from cedar.core.stream import PENDING, Flow, Pending, Piece, Position, Pulled, Rows, concat_rows
 
 T = TypeVar("T")
 Step: TypeAlias = "Callable[[bool], tuple[T, Any] | Pending | None]"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cedar.block import Block
-from cedar.errors import PipelineError, user_site
+from cedar.core.block import Block
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.redact import redact_url
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
-from cedar.redact import redact_url
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cedar.cursor import Hashes
-from cedar.errors import PipelineError, raised
-from cedar.numeric import NumericEnvironment
+from cedar.core.cursor import Hashes
+from cedar.core.errors import PipelineError, raised
+from cedar.core.numeric import NumericEnvironment
 from cedar.operators.base import Bound, Env
 from cedar.operators.constructing import constructed
 from cedar.operators.draws import seeded

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from cedar.columns import Column, ColumnType
+from cedar.core.columns import Column, ColumnType
 from cedar.operators.draws import Draws
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from cedar.errors import PipelineError, Site, missing_column, user_site
+from cedar.core.errors import PipelineError, Site, missing_column, user_site
+from cedar.core.skip import Skip
 from cedar.operators.base import Schema
 from cedar.operators.calls import fn_name, makes_instances
-from cedar.skip import Skip
 
 
 def check_columns(what: str, columns: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
 from cedar.operators.expression_kernel import ColumnsKernel
 from cedar.operators.expression_steps import Rename as RenameStep

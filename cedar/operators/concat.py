@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from cedar.block import Block, concat_blocks
-from cedar.columns import OBJECT, UNKNOWN, ColumnType, ObjectType
-from cedar.errors import PipelineError, Site
+from cedar.core.block import Block, concat_blocks
+from cedar.core.columns import OBJECT, UNKNOWN, ColumnType, ObjectType
+from cedar.core.errors import PipelineError, Site
+from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.take import within
-from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from cedar import forks
-from cedar.cursor import hash_ints
-from cedar.numeric import NumericEnvironment, arrived
+from cedar.core import forks
+from cedar.core.cursor import hash_ints
+from cedar.core.numeric import NumericEnvironment, arrived
 
 _one = forks.Lock()  # a constructor may run a pipeline of its own, which then has no threads
 _thread = threading.local()

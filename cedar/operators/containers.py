@@ -6,10 +6,10 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from cedar.block import Block
-from cedar.boundary import polars_type, to_frame
-from cedar.errors import PipelineError, RowError
-from cedar.jagged import JaggedTensor
+from cedar.core.block import Block
+from cedar.core.boundary import polars_type, to_frame
+from cedar.core.errors import PipelineError, RowError
+from cedar.core.jagged import JaggedTensor
 from cedar.operators.arguments import numpy_columns, pick
 from cedar.operators.failures import BadResult, Blame
 from cedar.operators.fit import describe
@@ -21,7 +21,7 @@ def container(block: Block, columns: tuple[str, ...], format: Format, blame: Bla
     """The columns as the user's function wants them."""
     if format == "numpy":
         return numpy_columns(block, columns, blame)
-    from cedar.convert import to_arrow, to_torch
+    from cedar.core.convert import to_arrow, to_torch
 
     if format == "torch":
         keys = block.live_keys() if block.aligned else None

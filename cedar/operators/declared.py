@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.boundary import NoColumn, canonical_type
-from cedar.columns import OBJECT, ColumnType, ObjectType, TensorType
-from cedar.errors import PipelineError, user_site
+from cedar.core.boundary import NoColumn, canonical_type
+from cedar.core.columns import OBJECT, ColumnType, ObjectType, TensorType
+from cedar.core.errors import PipelineError, user_site
 
 _PLAIN: dict[Any, pa.DataType] = {
     bool: pa.bool_(),

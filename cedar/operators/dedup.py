@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from cedar.block import Block
-from cedar.columns import UNKNOWN, ColumnType
-from cedar.errors import PipelineError, missing_column, user_site
-from cedar.groups.column import grouped
+from cedar.core.block import Block
+from cedar.core.columns import UNKNOWN, ColumnType
+from cedar.core.errors import PipelineError, missing_column, user_site
+from cedar.core.groups.column import grouped
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.dedup_estimate import Found, Sampled, find_groups
 

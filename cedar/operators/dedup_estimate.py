@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cedar.groups.encode import distinct
+from cedar.core.groups.encode import distinct
 
 SAMPLED_ROWS = 8192
 PAYS = 1.5  # a factor below this is not worth its index

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from cedar.block import Block
-from cedar.columns import take, type_of
-from cedar.groups.column import GroupColumn, Sharing, plain
+from cedar.core.block import Block
+from cedar.core.columns import take, type_of
+from cedar.core.groups.column import GroupColumn, Sharing, plain
 from cedar.operators.base import Env, Kernel, RowOperator
 from cedar.operators.dedup import is_lists
 

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cedar.arrow import numbers
-from cedar.block import Block, Skipped
-from cedar.columns import UNKNOWN, Column, ColumnType, Index, TensorType
-from cedar.cursor import Keys, concat_keys
-from cedar.errors import PipelineError, RowError, Site
-from cedar.groups.column import plain
-from cedar.stream import Rows
+from cedar.core.arrow import numbers
+from cedar.core.block import Block, Skipped
+from cedar.core.columns import UNKNOWN, Column, ColumnType, Index, TensorType
+from cedar.core.cursor import Keys, concat_keys
+from cedar.core.errors import PipelineError, RowError, Site
+from cedar.core.groups.column import plain
+from cedar.core.stream import Rows
 
 ADDED = ("segment_ids", "positions")
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cedar.columns import Index
-from cedar.cursor import Hashes, mix64_array
+from cedar.core.columns import Index
+from cedar.core.cursor import Hashes, mix64_array
 
 _STEP = 0x9E3779B97F4A7C15  # of splitmix64
 

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.block import Block
-from cedar.columns import UNKNOWN, ColumnType
-from cedar.errors import PipelineError, missing_column, user_site
-from cedar.groups.column import plain, take_each
-from cedar.groups.encode import list_offsets
+from cedar.core.block import Block
+from cedar.core.columns import UNKNOWN, ColumnType
+from cedar.core.errors import PipelineError, missing_column, user_site
+from cedar.core.groups.column import plain, take_each
+from cedar.core.groups.encode import list_offsets
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.failures import Blame, Failure
 

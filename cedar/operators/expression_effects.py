@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cedar.forks import elsewhere
+from cedar.core.forks import elsewhere
 from cedar.operators.elementwise import find, is_fixed, tree
 from cedar.operators.expression_kinds import Groups, Json, groups_of, kind_of, known, name_of
 

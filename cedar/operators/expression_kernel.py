@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from cedar import columns as _columns
-from cedar.arrow import of_numbers
-from cedar.block import Block
-from cedar.boundary import from_series, to_frame
-from cedar.columns import Column, Index
-from cedar.errors import CedarError, PipelineError
-from cedar.forks import elsewhere
-from cedar.groups.column import plain, take_each
+from cedar.core import columns as _columns
+from cedar.core.arrow import of_numbers
+from cedar.core.block import Block
+from cedar.core.boundary import from_series, to_frame
+from cedar.core.columns import Column, Index
+from cedar.core.errors import CedarError, PipelineError
+from cedar.core.forks import elsewhere
+from cedar.core.groups.column import plain, take_each
 from cedar.operators.base import Env, Kernel
 from cedar.operators.expression_steps import (
     Held,

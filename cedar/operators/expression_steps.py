@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.boundary import NoColumn, polars_type, type_of_series
-from cedar.columns import OBJECT, UNKNOWN, ColumnType
-from cedar.errors import PipelineError, missing_column
+from cedar.core.boundary import NoColumn, polars_type, type_of_series
+from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
+from cedar.core.errors import PipelineError, missing_column
 from cedar.operators.elementwise import columns_of, explicit, lists_without_nulls, named_columns, selects_by_type, text
 from cedar.operators.expression_effects import judge
 from cedar.operators.failures import Blame

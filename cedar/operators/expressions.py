@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from cedar.columns import UNKNOWN
-from cedar.errors import PipelineError, user_site
+from cedar.core.columns import UNKNOWN
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
 from cedar.operators.elementwise import check_elementwise, columns_of, text
 from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel
 from cedar.operators.expression_steps import Keep, Named, Step, Where, With, never_fails, output_types
 from cedar.operators.failures import Blame
 from cedar.operators.merging import by_content
-from cedar.skip import Skip
 
 if TYPE_CHECKING:
     import polars as pl

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from cedar import columns
-from cedar.block import Block, Skipped
-from cedar.errors import RowError, RowRef, Site
+from cedar.core import columns
+from cedar.core.block import Block, Skipped
+from cedar.core.errors import RowError, RowRef, Site
+from cedar.core.redact import redact
+from cedar.core.skip import Skip
 from cedar.operators.base import Env
-from cedar.redact import redact
-from cedar.skip import Skip
 
 T = TypeVar("T")
 

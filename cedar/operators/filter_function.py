@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cedar.block import Block
+from cedar.core.block import Block
+from cedar.core.skip import Skip
 from cedar.operators.arguments import key_hashes, row_arguments
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.batch_calls import UNIT, call_batch
@@ -17,7 +18,6 @@ from cedar.operators.checks import check_columns, check_fn, check_known, check_p
 from cedar.operators.failures import BadResult, Failure, no_rows
 from cedar.operators.fit import describe, plain
 from cedar.operators.merging import by_content
-from cedar.skip import Skip
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.arrow import of_numbers, of_texts
-from cedar.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, objects
+from cedar.core.arrow import of_numbers, of_texts
+from cedar.core.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, objects
 
 _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
 

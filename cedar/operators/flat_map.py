@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cedar.block import Block
-from cedar.columns import UNKNOWN, Column, Index
-from cedar.errors import PipelineError, RowRef
-from cedar.groups.column import take_each
+from cedar.core.block import Block
+from cedar.core.columns import UNKNOWN, Column, Index
+from cedar.core.errors import PipelineError, RowRef
+from cedar.core.groups.column import take_each
+from cedar.core.skip import Skip
 from cedar.operators.arguments import key_hashes, row_arguments
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.calls import Call, call_of, fn_name
@@ -21,7 +22,6 @@ from cedar.operators.declared import item_annotation, return_annotation
 from cedar.operators.failures import Failure, without
 from cedar.operators.merging import by_content
 from cedar.operators.outputs import Form, Outputs, Sampled, declared_types, fix_outputs
-from cedar.skip import Skip
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cedar.errors import raised
+from cedar.core.errors import raised
 from cedar.operators.draws import keyed_generator
 from cedar.operators.failures import BadResult, Blame, Failure
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.columns import OBJECT, ColumnType, ObjectType, TensorType
+from cedar.core.columns import OBJECT, ColumnType, ObjectType, TensorType
 from cedar.operators.declared import (
     item_annotation,
     return_annotation,

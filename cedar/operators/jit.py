@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from cedar import forks
-from cedar.errors import PipelineError, user_site
-from cedar.mapped import let_go
+from cedar.core import forks
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.mapped import let_go
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from cedar.block import Block
-from cedar.columns import OBJECT, UNKNOWN
-from cedar.errors import RowRef
+from cedar.core.block import Block
+from cedar.core.columns import OBJECT, UNKNOWN
+from cedar.core.errors import RowRef
+from cedar.core.skip import Skip
 from cedar.operators.algebra import algebra_of
 from cedar.operators.arguments import key_hashes, row_arguments
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
@@ -21,7 +22,6 @@ from cedar.operators.merging import by_content
 from cedar.operators.outputs import Form, Outputs, Sampled, declared_types, fix_outputs
 from cedar.operators.transform import Transform, as_tuple, check_transform
 from cedar.operators.transform_rows import TransformRows
-from cedar.skip import Skip
 
 
 @dataclass(frozen=True)

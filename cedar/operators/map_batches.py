@@ -9,9 +9,11 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 
-from cedar.block import Block
-from cedar.columns import UNKNOWN, Column, concat, type_of
-from cedar.errors import PipelineError, user_site
+from cedar.core.block import Block
+from cedar.core.columns import UNKNOWN, Column, concat, type_of
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.sizes import as_int
+from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.batch_calls import Arrays, array_column, named_arrays
 from cedar.operators.calls import Call, call_of, fn_name
@@ -21,8 +23,6 @@ from cedar.operators.failures import BadResult, Failure, first_row
 from cedar.operators.merging import by_content
 from cedar.operators.outputs import check_row_names
 from cedar.operators.row_wise import reason_against
-from cedar.sizes import as_int
-from cedar.skip import Skip
 
 UNIT = "rows starting at"
 

@@ -19,8 +19,8 @@ from functools import lru_cache
 from itertools import count, repeat
 from typing import Any
 
-from cedar.block import Block
-from cedar.errors import RowRef
+from cedar.core.block import Block
+from cedar.core.errors import RowRef
 
 READING = -2  # in the place of an operator: rows are being read
 SLOT = 128  # bytes; slot 0 of a page holds its token

@@ -11,15 +11,15 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cedar.block import Block
-from cedar.columns import Index
-from cedar.cursor import Hashes, hash_array
-from cedar.errors import PipelineError, user_site
+from cedar.core.block import Block
+from cedar.core.columns import Index
+from cedar.core.cursor import Hashes, hash_array
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Stream, concat_rows, is_count, is_list
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Buffer
 from cedar.operators.concat import agreed, branch_rows, joined_samples, same_units
 from cedar.operators.take import within
-from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Stream, concat_rows, is_count, is_list
 
 Stop: TypeAlias = Literal["first", "all"]
 State: TypeAlias = tuple[int, tuple[int, ...], tuple[bool, ...]]  # positions done, units of each input, inputs gone

@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 import pyarrow as pa
 
-from cedar.columns import Column, ColumnType, blank
-from cedar.errors import PipelineError, RowRef, missing_column, user_site
+from cedar.core.columns import Column, ColumnType, blank
+from cedar.core.errors import PipelineError, RowRef, missing_column, user_site
 from cedar.operators.declared import return_annotation, type_from_annotation, type_from_dtype
 from cedar.operators.failures import Blame, Failure
 from cedar.operators.fit import Misfit, build_column, describe, misfits

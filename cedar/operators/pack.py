@@ -8,15 +8,15 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from cedar.block import Block
-from cedar.columns import UNKNOWN, ColumnType, TensorType
-from cedar.errors import PipelineError, ResumeError, missing_column, user_site
+from cedar.core.block import Block
+from cedar.core.columns import UNKNOWN, ColumnType, TensorType
+from cedar.core.errors import PipelineError, ResumeError, missing_column, user_site
+from cedar.core.stream import At, Flow, Pending, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Ahead, Step, narrow, over
 from cedar.operators.documents import ADDED, Documents, documents, documents_of, token_columns, token_dtype
 from cedar.operators.packing import pack_best, pack_concat
 from cedar.operators.take import whole
-from cedar.stream import At, Flow, Pending, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 
 Fit: TypeAlias = Literal["concat", "best"]
 Started: TypeAlias = "tuple[At, Any] | Pending | None"

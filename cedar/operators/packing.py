@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cedar.block import Block
-from cedar.columns import Index
-from cedar.cursor import concat_keys
+from cedar.core.block import Block
+from cedar.core.columns import Index
+from cedar.core.cursor import concat_keys
 from cedar.operators.documents import ADDED, Documents, concat_documents
 
 _STRETCH = 1 << 17  # tokens laid at a time; not part of any result

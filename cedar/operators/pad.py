@@ -11,16 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from cedar.block import Block
-from cedar.columns import UNKNOWN, Column, ColumnType, TensorType
-from cedar.convert import to_numpy
-from cedar.errors import PipelineError, missing_column, user_site
-from cedar.jagged import JaggedTensor, pad_values
+from cedar.core.block import Block
+from cedar.core.columns import UNKNOWN, Column, ColumnType, TensorType
+from cedar.core.convert import to_numpy
+from cedar.core.errors import PipelineError, missing_column, user_site
+from cedar.core.jagged import JaggedTensor, pad_values
+from cedar.core.sizes import as_int
+from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.failures import Blame, Failure
 from cedar.operators.merging import by_content
-from cedar.sizes import as_int
-from cedar.skip import Skip
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Pad(RowOperator):
 
     Example:
         >>> import numpy as np, pyarrow as pa
-        >>> from cedar.block import Block
-        >>> from cedar.cursor import Keys
+        >>> from cedar.core.block import Block
+        >>> from cedar.core.cursor import Keys
         >>> from cedar.operators.base import Bound, Env
         >>> from cedar.operators.pad import Pad
         >>> block = Block({"ids": pa.array([[1, 2], [3]], pa.large_list(pa.int64()))}, Keys(np.arange(2)))

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from cedar.cursor import hash_ints
-from cedar.errors import PipelineError
+from cedar.core.cursor import hash_ints
+from cedar.core.errors import PipelineError
+from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 from cedar.operators.base import Effects, StreamContext, StreamOperator
 from cedar.operators.take import whole
-from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 
 
 def lap_of(outer: int, passes: int) -> int:

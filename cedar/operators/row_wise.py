@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.block import Block
-from cedar.columns import Column, take
+from cedar.core.block import Block
+from cedar.core.columns import Column, take
 
 
 def reason_against(

@@ -14,16 +14,16 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from cedar.block import Block
-from cedar.columns import Index
-from cedar.cursor import hash_ints
-from cedar.errors import PipelineError, missing_column, user_site
+from cedar.core.block import Block
+from cedar.core.columns import Index
+from cedar.core.cursor import hash_ints
+from cedar.core.errors import PipelineError, missing_column, user_site
+from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Ahead, ChunkFlow, narrow, over
 from cedar.operators.expressions import require_elementwise
 from cedar.operators.take import whole
 from cedar.operators.weights import live_weights, weight_columns
-from cedar.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream
 
 RUN = 1024  # rows of a run: part of the result, so it never changes
 _NOTED = 64  # where the count is unknown, the position of every so many runs is kept

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.block import Block, python_values
-from cedar.columns import Index
-from cedar.cursor import concat_keys, hash_ints
-from cedar.errors import PipelineError, missing_column, user_site
+from cedar.core.block import Block, python_values
+from cedar.core.columns import Index
+from cedar.core.cursor import concat_keys, hash_ints
+from cedar.core.errors import PipelineError, missing_column, user_site
+from cedar.core.sizes import as_int, parse_bytes
+from cedar.core.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
-from cedar.sizes import as_int, parse_bytes
-from cedar.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 
 _GROUP_BYTES = 16 << 20  # small blocks are joined up to this size, so that a batch is gathered from few of them
 _AHEAD_BYTES = 64 << 20  # windows smaller than this are collected while the one before is consumed

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.sizes import as_int
+from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Stream, is_count, is_list
 from cedar.operators.base import Effects, StreamContext, StreamOperator
-from cedar.sizes import as_int
-from cedar.stream import At, Count, Flow, Piece, Position, Pulled, Stream, is_count, is_list
 
 
 def whole(value: Any, what: str, least: int = 0) -> int:

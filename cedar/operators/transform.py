@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cedar.boundary import as_column
-from cedar.columns import Column, ColumnType, objects, type_of
-from cedar.errors import PipelineError, user_site
+from cedar.core.boundary import as_column
+from cedar.core.columns import Column, ColumnType, objects, type_of
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.chains import Chain
 from cedar.operators.draws import Draws
 

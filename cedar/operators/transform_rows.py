@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cedar.block import Block
-from cedar.columns import Column, ColumnType, type_of
-from cedar.errors import PipelineError
-from cedar.groups.column import plain
+from cedar.core.block import Block
+from cedar.core.columns import Column, ColumnType, type_of
+from cedar.core.errors import PipelineError
+from cedar.core.groups.column import plain
 from cedar.operators.arguments import key_hashes, pick
 from cedar.operators.base import Env
 from cedar.operators.chains import Fault, Link

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.block import Block
-from cedar.columns import Column
-from cedar.errors import PipelineError, RowError, Site, missing_column
-from cedar.forks import elsewhere
+from cedar.core.block import Block
+from cedar.core.columns import Column
+from cedar.core.errors import PipelineError, RowError, Site, missing_column
+from cedar.core.forks import elsewhere
 from cedar.operators.expression_kernel import run
 from cedar.operators.expression_steps import Keep, compile_steps
 from cedar.operators.failures import Blame

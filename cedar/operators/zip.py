@@ -9,15 +9,28 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cedar.block import Block, Skipped
-from cedar.columns import Column, ColumnType
-from cedar.cursor import concat_keys
-from cedar.errors import PipelineError, Site
-from cedar.groups.column import take_each
+from cedar.core.block import Block, Skipped
+from cedar.core.columns import Column, ColumnType
+from cedar.core.cursor import concat_keys
+from cedar.core.errors import PipelineError, Site
+from cedar.core.groups.column import take_each
+from cedar.core.stream import (
+    PENDING,
+    At,
+    Count,
+    Flow,
+    Pending,
+    Piece,
+    Position,
+    Pulled,
+    Rows,
+    Stream,
+    concat_rows,
+    is_list,
+)
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Ahead, Buffer
 from cedar.operators.concat import same_units
-from cedar.stream import PENDING, At, Count, Flow, Pending, Piece, Position, Pulled, Rows, Stream, concat_rows, is_list
 
 _RUN = 1024  # rows worth a task, where they are there; not part of any result
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from cedar import graph
-from cedar.graph import Node
 from cedar.operators.base import RowOperator
 from cedar.optimizer.commute import is_row_operator
 from cedar.optimizer.edit import is_inserted, rebuilt, with_inputs
 from cedar.optimizer.facts import Facts
+from cedar.plan import graph
+from cedar.plan.graph import Node
 from cedar.plan.physical import Physical, Stage
 
 

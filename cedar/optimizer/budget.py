@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cedar.errors import PipelineError, user_site
-from cedar.sizes import parse_bytes
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.sizes import parse_bytes
 
 
 @dataclass(frozen=True)

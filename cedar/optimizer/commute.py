@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cedar.graph import Node
 from cedar.operators.base import Algebra, Effects, RowOperator, StreamOperator
 from cedar.optimizer.facts import Facts, Refusal
+from cedar.plan.graph import Node
 
 _COMMUTING: frozenset[frozenset[Algebra]] = frozenset(
     {frozenset({"spatial", "pointwise"}), frozenset({"length", "per-value"})}

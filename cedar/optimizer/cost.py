@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from cedar.graph import Node
 from cedar.operators.base import Effects
 from cedar.optimizer.arrange import Chain
 from cedar.optimizer.flow import Flow
 from cedar.optimizer.live import Names
 from cedar.optimizer.loads import Load
+from cedar.plan.graph import Node
 from cedar.plan.lower import Choice
 from cedar.plan.physical import TASK_SECONDS
 from cedar.plan.scan import Scan, chosen_fields

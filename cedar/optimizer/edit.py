@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cedar import graph
-from cedar.graph import Node
 from cedar.operators.base import Operator
 from cedar.operators.expressions import Select
 from cedar.optimizer.facts import Facts
+from cedar.plan import graph
+from cedar.plan.graph import Node
 
 
 def rebuilt(node: Node, inputs: tuple[Node, ...], facts: Facts, operator: Operator | None = None) -> Node:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, TypeAlias
 
-from cedar import graph
 from cedar.datasets.filesource import FileSource
-from cedar.graph import Node
 from cedar.operators.base import Schema
 from cedar.optimizer.live import Names, live_columns, union
+from cedar.plan import graph
+from cedar.plan.graph import Node
 from cedar.profile import OperatorProfile, Profile
 
 Factors: TypeAlias = Callable[[Node], Mapping[str, float]]

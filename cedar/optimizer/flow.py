@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cedar import graph
 from cedar.datasets.base import Read
-from cedar.graph import Node
 from cedar.operators.base import Effects, Operator, RowOperator, StreamOperator
 from cedar.optimizer.facts import Facts
 from cedar.optimizer.live import Names, live_columns
 from cedar.optimizer.loads import Load
+from cedar.plan import graph
+from cedar.plan.graph import Node
 from cedar.plan.scan import Scan, chosen_fields
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from cedar import graph
-from cedar.graph import Node
 from cedar.operators.base import Operator, Schema, StreamOperator
+from cedar.plan import graph
+from cedar.plan.graph import Node
 
 Names: TypeAlias = "frozenset[str] | None"  # None is all columns
 

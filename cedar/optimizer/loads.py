@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 
-from cedar import graph
 from cedar.datasets.base import Read
-from cedar.graph import Node
 from cedar.operators.base import StreamOperator
 from cedar.optimizer.facts import Facts
+from cedar.plan import graph
+from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
 from cedar.profile import OperatorProfile, Profile
 

@@ -32,11 +32,11 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from cedar import graph
 from cedar.datasets.base import Read
-from cedar.graph import Node
 from cedar.optimizer.commute import batch_rows, first, is_row_operator, moves_rows
 from cedar.optimizer.facts import Facts
+from cedar.plan import graph
+from cedar.plan.graph import Node
 
 Measure: TypeAlias = tuple[Any, ...]
 _Counts: TypeAlias = Callable[[Node], bool]

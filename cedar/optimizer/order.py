@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cedar import graph
-from cedar.graph import Node
 from cedar.operators.base import Schema
 from cedar.optimizer.edit import is_inserted, only, rebuilt
 from cedar.optimizer.facts import Facts
+from cedar.plan import graph
+from cedar.plan.graph import Node
 
 
 def restore_order(root: Node, facts: Facts) -> Node:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from cedar.graph import Node
 from cedar.optimizer.arrange import Chain
 from cedar.optimizer.cost import ChainCost, Use, add
 from cedar.optimizer.facts import Facts, Refusal
+from cedar.plan.graph import Node
 
 Swap: TypeAlias = Callable[[Node, Node, Facts], "Refusal | None"]
 NEAR = 1e-9  # sums of floats in another order differ by less

@@ -10,9 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cedar import graph
 from cedar.datasets.base import Split
-from cedar.graph import Node
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.commute import may_swap
 from cedar.optimizer.cost import REMOTE
@@ -20,7 +18,9 @@ from cedar.optimizer.facts import Factors, Facts, Keeping, Refusal, Rule
 from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.optimizer.search import Found, foresee, search
+from cedar.plan import graph
 from cedar.plan.data import Decision, Plan, Prediction
+from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, does, splits_of
 from cedar.plan.physical import Work
 from cedar.plan.planner import Check

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from cedar.graph import Node
 from cedar.optimizer.cost import RESOURCES, Capacity, ChainCost, Use, add, total
 from cedar.optimizer.flow import Flow
 from cedar.optimizer.loads import Load
 from cedar.optimizer.ordering import Path
 from cedar.plan.data import Prediction
+from cedar.plan.graph import Node
 from cedar.plan.lower import Choice
 from cedar.profile.queueing import cores_kept
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cedar.graph import Node
 from cedar.optimizer.cost import ChainCost
 from cedar.optimizer.facts import Facts
 from cedar.optimizer.joint import Candidate, Method
 from cedar.optimizer.loads import Load
 from cedar.optimizer.ordering import Path, Precedence
 from cedar.plan.data import Decision
+from cedar.plan.graph import Node
 
 _WORTH = 0.03  # of the plan's time: what a refused move would have gained at least to be told
 _MOST_REFUSALS = 5

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cedar import graph
+from cedar.core.errors import CedarError
 from cedar.datasets.base import Read
-from cedar.errors import CedarError
-from cedar.graph import Node
 from cedar.optimizer.edit import fitted, tidy
 from cedar.optimizer.facts import Change, Factors, Facts, Keeping, Refusal, Rule
 from cedar.optimizer.live import all_of, spread, union
@@ -16,7 +14,9 @@ from cedar.optimizer.measure import Measure, measure
 from cedar.optimizer.order import restore_order
 from cedar.optimizer.rules.cache_place import misplaced
 from cedar.optimizer.rules.dead_columns import carried
+from cedar.plan import graph
 from cedar.plan.data import Decision
+from cedar.plan.graph import Node
 from cedar.profile import Profile
 
 

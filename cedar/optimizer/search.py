@@ -7,8 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cedar import graph
-from cedar.graph import Node
 from cedar.operators.base import StreamOperator
 from cedar.optimizer import joint
 from cedar.optimizer.arrange import Arranged, find_chains, rebuild
@@ -22,7 +20,9 @@ from cedar.optimizer.loads import Load, find_loads
 from cedar.optimizer.ordering import Precedence, Swap, find_precedence
 from cedar.optimizer.predict import Model, as_lowered, expected_seconds, predict
 from cedar.optimizer.reasons import Choice, tell
+from cedar.plan import graph
 from cedar.plan.data import Decision, Prediction
+from cedar.plan.graph import Node
 from cedar.plan.lower import Choice as Lowering
 from cedar.plan.lower import lower
 from cedar.profile import Profile

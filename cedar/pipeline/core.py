@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cedar.columns import ColumnType
-from cedar.errors import CedarError, PipelineError, user_site
-from cedar.graph import Node, batched, schemas
+from cedar.core.columns import ColumnType
+from cedar.core.errors import CedarError, PipelineError, user_site
 from cedar.operators.base import Operator
 from cedar.pipeline.look import LookMethods
 from cedar.pipeline.order import OrderMethods
 from cedar.pipeline.rows import RowMethods
 from cedar.pipeline.run import RunMethods
+from cedar.plan.graph import Node, batched, schemas
 
 
 class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):

@@ -8,33 +8,33 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cedar import graph
+from cedar.cache.cost import load_seconds_per_byte
+from cedar.cache.store import MEMORY_BYTES
+from cedar.core.errors import CedarError, PlanError, nearest, user_site
+from cedar.core.skip import Skip
 from cedar.datasets.base import Split
-from cedar.errors import CedarError, PlanError, nearest, user_site
-from cedar.execution.binding import Binding
-from cedar.execution.checking import check
-from cedar.execution.dask import cluster_figures
-from cedar.execution.dedup import factors_where_read, has_dedup
-from cedar.execution.executors import EXECUTORS, available_cpus
-from cedar.execution.keeping.cost import load_seconds_per_byte
-from cedar.execution.keeping.store import MEMORY_BYTES
-from cedar.execution.machine import machine
-from cedar.execution.planning import Plans
-from cedar.execution.profiling import profile as measured
+from cedar.engine.binding import Binding
+from cedar.engine.check.check import check
+from cedar.engine.dedup import factors_where_read, has_dedup
+from cedar.engine.machine import machine
+from cedar.engine.plan_control import Plans
+from cedar.engine.profiling import profile as measured
+from cedar.executors.choose import EXECUTORS, available_cpus
+from cedar.executors.dask import cluster_figures
 from cedar.operators.base import Env, RowOperator
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.facts import Factors, Keeping, Rule
 from cedar.optimizer.planner import NAMES, AutoPlanner
+from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
 from cedar.plan.lower import splits_of
 from cedar.plan.planner import Planner
 from cedar.profile import Profile
 from cedar.report.explain import explain
-from cedar.skip import Skip
 
 if TYPE_CHECKING:
-    from cedar.graph import Node
     from cedar.pipeline.core import Pipeline
+    from cedar.plan.graph import Node
 
 _log = logging.getLogger("cedar")
 _MOST_WORKERS = 32  # of a run that waits for storage or other machines

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.skip import Skip
 from cedar.operators.cache import Cache
 from cedar.operators.columns_ops import Drop, rename
 from cedar.operators.expressions import FilterExpression, select, with_columns
@@ -14,7 +15,6 @@ from cedar.operators.flat_map import FlatMap
 from cedar.operators.map import Map
 from cedar.operators.map_batches import MapBatches
 from cedar.operators.pad import Pad
-from cedar.skip import Skip
 
 if TYPE_CHECKING:
     from cedar.operators.base import Operator

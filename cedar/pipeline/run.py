@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from cedar.block import Block
-from cedar.errors import CedarError, PipelineError, user_site
-from cedar.execution.binding import Binding
-from cedar.execution.loader import Loader
-from cedar.execution.options import Options
+from cedar.core.block import Block
+from cedar.core.errors import CedarError, PipelineError, user_site
+from cedar.core.skip import Skip
+from cedar.engine.binding import Binding
+from cedar.engine.delivery.loader import Loader
+from cedar.engine.delivery.options import Options
 from cedar.operators.base import Env
 from cedar.pipeline.planning import Chosen, best_plan, choose_plan, explain_run
 from cedar.report.progress import Progress
-from cedar.skip import Skip
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -187,7 +187,7 @@ class RunMethods:
             >>> cedar.from_items([{"x": 1}, {"x": 2}]).count()
             2
         """
-        from cedar.graph import batched
+        from cedar.plan.graph import batched
 
         loader = self._whole("count")
         units = loader.units()
@@ -212,7 +212,7 @@ class RunMethods:
             >>> [figures.label for figures in profile.operators.values()]
             ['from_items(list of 100)', 'map(str)']
         """
-        from cedar.execution.profiling import profile
+        from cedar.engine.profiling import profile
 
         return profile(cast("Pipeline", self).node, seconds)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from cedar.core.errors import CedarError, PipelineError, user_site
 from cedar.datasets.base import Read
-from cedar.errors import CedarError, PipelineError, user_site
-from cedar.graph import Node
 from cedar.operators.base import Operator
 from cedar.operators.concat import Concat
 from cedar.operators.mix import Mix
 from cedar.operators.zip import Zip
 from cedar.pipeline.core import Pipeline
+from cedar.plan.graph import Node
 
 Paths = Any  # str | Path | a list of them
 
@@ -238,7 +238,7 @@ def from_huggingface(dataset: Any) -> Pipeline:
         >>> cedar.from_huggingface([1])
         Traceback (most recent call last):
         ...
-        cedar.errors.PipelineError: ...
+        cedar.core.errors.PipelineError: ...
     """
     from cedar.datasets import huggingface
 

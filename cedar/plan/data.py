@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from cedar import graph
-from cedar.graph import Node
-from cedar.numeric import NumericEnvironment
+from cedar.core.numeric import NumericEnvironment
+from cedar.plan import graph
+from cedar.plan.graph import Node
 from cedar.profile import Profile
 
 if TYPE_CHECKING:

@@ -10,19 +10,19 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cedar.core.errors import PlanError
+from cedar.core.redact import redact_url
 from cedar.datasets.base import Read
-from cedar.errors import PlanError
-from cedar.graph import Node, walk
 from cedar.operators.base import Operator
 from cedar.operators.cache import Cache
 from cedar.operators.columns_ops import Drop, Rename
 from cedar.operators.expressions import FilterExpression, Select, WithColumns
 from cedar.operators.map import Map
 from cedar.operators.take import Take
+from cedar.plan.graph import Node, walk
 from cedar.plan.places import kind
 from cedar.plan.places import place as place_at
 from cedar.plan.scan import Scan
-from cedar.redact import redact_url
 
 _CACHES = ("auto", "memory")
 _PARTS: dict[type, str] = {WithColumns: "items", Select: "items", Drop: "names", Rename: "pairs"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cedar import graph
-from cedar.digests import digest_of
-from cedar.errors import PlanError
-from cedar.graph import Node
+from cedar.core.digests import digest_of
+from cedar.core.errors import PlanError
+from cedar.plan import graph
+from cedar.plan.graph import Node
 
 _AGAIN = "optimize this pipeline and save that plan"
 

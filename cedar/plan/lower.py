@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from cedar import graph
+from cedar.core.errors import PipelineError
+from cedar.core.skip import Skip
 from cedar.datasets.base import Read, Split
-from cedar.errors import PipelineError
-from cedar.graph import Node
 from cedar.operators.base import RowOperator, Schema, StreamOperator
+from cedar.plan import graph
+from cedar.plan.graph import Node
 from cedar.plan.physical import Branch, Kind, Link, Physical, Segment, Stage, Work
 from cedar.plan.scan import Scan
-from cedar.skip import Skip
 
 HERE = ("", "inline", "threads")  # the places of the run's own executor
 _SPLITS_PER_WORKER = 8  # where rows are shipped, so many splits keep all workers busy to the end

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
+from cedar.core.skip import Skip
 from cedar.datasets.base import Read
-from cedar.graph import Node
 from cedar.operators.base import StreamOperator
 from cedar.operators.columns_ops import Drop, Rename
 from cedar.operators.elementwise import columns_of
 from cedar.operators.expression_steps import never_fails
 from cedar.operators.expressions import Select, WithColumns, result_name
 from cedar.operators.shuffle import Shuffle
+from cedar.plan.graph import Node
 from cedar.plan.lower import group_size, policy_of
 from cedar.plan.physical import Physical
 from cedar.plan.scan import Scan
-from cedar.skip import Skip
 
 
 class _Unknown(Exception):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from cedar.graph import Node
 from cedar.operators.base import Schema
+from cedar.plan.graph import Node
 
 TASK_SECONDS = 0.05  # of work in a task whose kernels run Python once per row
 

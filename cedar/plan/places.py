@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from cedar import forks
-from cedar.errors import PlanError
+from cedar.core import forks
+from cedar.core.errors import PlanError
 
 LOCAL = ("", "inline", "threads", "processes", "dask")  # "" is wherever the run works
 CLUSTER = "cluster"

@@ -14,18 +14,18 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from cedar import graph
-from cedar.errors import PlanError, user_site
-from cedar.graph import Node, walk
-from cedar.numeric import NumericEnvironment
+from cedar.core import quota
+from cedar.core.errors import PlanError, user_site
+from cedar.core.numeric import NumericEnvironment
+from cedar.core.redact import redacted
+from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
 from cedar.plan.entries import entries_of, graph_of
 from cedar.plan.fits import check_pipeline, operator_entries
+from cedar.plan.graph import Node, walk
 from cedar.plan.lower import Choice, lower
 from cedar.plan.places import kind, place
 from cedar.plan.verify import check_graph, verify
-from cedar.profile import quota
-from cedar.redact import redacted
 
 VERSION = 2
 _log = logging.getLogger("cedar")

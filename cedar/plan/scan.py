@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from cedar.columns import UNKNOWN, Column, ColumnType
+from cedar.core.columns import UNKNOWN, Column, ColumnType
 from cedar.datasets.base import Read
-from cedar.graph import Node
 from cedar.operators.base import Schema
+from cedar.plan.graph import Node
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,13 +11,13 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from cedar import graph
+from cedar.core.digests import examine
+from cedar.core.errors import PlanError
 from cedar.datasets.base import Read
-from cedar.digests import examine
-from cedar.errors import PlanError
-from cedar.graph import Node
 from cedar.operators.base import Operator, RowOperator, Schema, StreamOperator
 from cedar.operators.shuffle import Shuffle
+from cedar.plan import graph
+from cedar.plan.graph import Node
 from cedar.plan.lower import HERE, group_size, works
 from cedar.plan.physical import Branch, Physical, Segment, Stage
 from cedar.plan.scan import Scan

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from html import escape
 from typing import Protocol
 
-from cedar.errors import PlanError, user_site
+from cedar.core.errors import PlanError, user_site
 from cedar.profile import saved, text
 from cedar.profile.figures import Machine, OperatorProfile, Subject
 from cedar.profile.merge import refreshed

@@ -20,15 +20,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from cedar.core.errors import PipelineError, SourceError, WorkerError, user_site
+from cedar.core.ownership import MARK, Foreign, make_owned, remove_file, remove_tree
+from cedar.core.redact import redact_url
+from cedar.core.sizes import parse_bytes
 from cedar.datasets.parquet import read_parquet
-from cedar.errors import PipelineError, SourceError, WorkerError, user_site
-from cedar.execution.dask.clients import connected
-from cedar.ownership import MARK, Foreign, make_owned, remove_file, remove_tree
+from cedar.executors.dask.clients import connected
 from cedar.recommendation.histories import History
 from cedar.recommendation.sorting import LEVELS, write_part
 from cedar.recommendation.spill import Job, check_columns, nullable, pieces, spill
-from cedar.redact import redact_url
-from cedar.sizes import parse_bytes
 
 _MOST_PARTS = 4096
 _KIND = "clustering 1"

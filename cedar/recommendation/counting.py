@@ -9,8 +9,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.errors import PipelineError
-from cedar.ownership import remove_tree, temporary_folder
+from cedar.core.errors import PipelineError
+from cedar.core.ownership import remove_tree, temporary_folder
 
 _KIND = "counts"
 _PARTS = 64

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from cedar.arrow import numbers
-from cedar.errors import PipelineError, user_site
-from cedar.groups.slices import Slices
+from cedar.core.arrow import numbers
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.groups.slices import Slices
 from cedar.recommendation.rows import Flags, Ints, begins, codes_of, column_of, ordinals, per_minute, start_of, taken
 
 

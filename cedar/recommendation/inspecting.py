@@ -12,12 +12,12 @@ import pyarrow.types as pt
 
 import cedar
 from cedar import Pipeline
-from cedar.block import Block
-from cedar.cursor import Keys
+from cedar.core.block import Block
+from cedar.core.cursor import Keys
+from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
 from cedar.datasets.base import Split
 from cedar.datasets.parquet import ParquetSource, read_parquet
 from cedar.datasets.to_arrow import arrow_batch
-from cedar.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
 from cedar.operators.dedup_estimate import Estimate, Reach, Sampled
 from cedar.recommendation.rows import begins, codes_of, column_of, ordinals, taken
 from cedar.recommendation.sorting import MARK, marked

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from cedar.errors import PipelineError, missing_column
-from cedar.groups.column import take_lists
-from cedar.groups.encode import distinct
+from cedar.core.errors import PipelineError, missing_column
+from cedar.core.groups.column import take_lists
+from cedar.core.groups.encode import distinct
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

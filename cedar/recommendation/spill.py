@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.block import Block
-from cedar.cursor import Keys
+from cedar.core.block import Block
+from cedar.core.cursor import Keys
+from cedar.core.errors import PipelineError, RowError, RowRef, missing_column
 from cedar.datasets.base import Split
 from cedar.datasets.parquet import ParquetSource
 from cedar.datasets.to_arrow import arrow_batch
-from cedar.errors import PipelineError, RowError, RowRef, missing_column
 from cedar.recommendation.histories import History
 from cedar.recommendation.rows import Ints, column_of, taken
 

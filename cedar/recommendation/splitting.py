@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar import Pipeline, col
-from cedar.errors import PipelineError, missing_column, user_site
+from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.operators.recsys.ids import SigridHash
 from cedar.operators.transform import BadValues, Transform
 

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from cedar.errors import CedarError, PipelineError, SourceError, missing_column, user_site
+from cedar.core.errors import CedarError, PipelineError, SourceError, missing_column, user_site
+from cedar.core.sizes import parse_bytes
 from cedar.operators.recsys.ids import MapId
 from cedar.pipeline.core import Pipeline
 from cedar.recommendation.counting import Counter
-from cedar.sizes import parse_bytes
 
 _META = b"cedar.vocabulary"
 _ROWS = 65_536

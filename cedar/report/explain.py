@@ -6,24 +6,24 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from cedar.errors import CedarError
-from cedar.execution.binding import Binding
-from cedar.execution.cached import Store
-from cedar.execution.compile import Compiler, least_run
-from cedar.execution.dealt import DealtStream, Share
-from cedar.execution.dedup import found_groups
-from cedar.execution.metrics import Metrics
-from cedar.execution.runner import Runner
-from cedar.execution.tasks import Tasks
-from cedar.graph import Node
+from cedar.cache.cached import Store
+from cedar.core.errors import CedarError
+from cedar.core.stream import Count
+from cedar.engine.binding import Binding
+from cedar.engine.compiler import Compiler, least_run
+from cedar.engine.dedup import found_groups
+from cedar.engine.metrics import Metrics
+from cedar.engine.runner import Runner
+from cedar.engine.streams.dealt import DealtStream, Share
+from cedar.engine.task_context import Tasks
 from cedar.operators.base import Env
 from cedar.plan.data import Decision, Plan, Prediction
+from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
 from cedar.profile import Profile
 from cedar.report.logical import logical_lines
 from cedar.report.physical import notes, physical_lines
 from cedar.report.text import headed
-from cedar.stream import Count
 
 _RULES = 6  # lines for decisions
 _CACHES = 2

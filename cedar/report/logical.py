@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cedar.graph import Node, walk
+from cedar.plan.graph import Node, walk
 from cedar.profile import Profile
 from cedar.profile.text import WIDTH, byte_size, cut, micros
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cedar.datasets.base import Read
-from cedar.execution.compile import Compiler
-from cedar.execution.nodes import cost_note
-from cedar.execution.shared import SharedStream
-from cedar.execution.splits import SplitStream
+from cedar.engine.compiler import Compiler
+from cedar.engine.nodes import cost_note
+from cedar.engine.streams.shared import SharedStream
+from cedar.engine.streams.splits import SplitStream
 from cedar.operators.base import StreamOperator
 from cedar.plan.data import Plan
 from cedar.plan.lower import group_size

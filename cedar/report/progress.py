@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-from cedar.execution.metrics import Metrics
+from cedar.engine.metrics import Metrics
 
 _QUIET_SECONDS = 1.0
 _REDRAW_SECONDS = 0.2

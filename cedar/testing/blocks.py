@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from cedar.block import Block
-from cedar.execution import chain, stage
+from cedar.core.block import Block
+from cedar.engine.streams import stage
+from cedar.tasks import chain
 
 
 @contextmanager

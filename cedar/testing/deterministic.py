@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import cedar
-from cedar.errors import user_site
+from cedar.core.errors import user_site
 from cedar.testing.blocks import blocks_of
 from cedar.testing.compare import first_difference, taken
 

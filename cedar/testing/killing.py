@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from cedar.errors import PipelineError, user_site
-from cedar.execution import processes
+from cedar.core.errors import PipelineError, user_site
+from cedar.executors import processes
 
 _GONE = 2.0  # seconds for the last one that was killed to be seen to be dead
 
@@ -83,14 +83,14 @@ def _kill(rate: float, seed: int, most: int | None, kills: Kills, over: threadin
 def _workers() -> list[int]:
     """Their process ids: those that are ready to work, lowest first."""
     pids = [pid for pool in processes.pools() for pid in pool.pids()]
-    if "cedar.execution.dask.clients" in sys.modules:
+    if "cedar.executors.dask.clients" in sys.modules:
         pids += _of_dask()
     return sorted(set(pids) - {os.getpid()})
 
 
 def _of_dask() -> list[int]:
     """Of the clusters that this process is a client of, as far as they are on this machine."""
-    from cedar.execution.dask import clients
+    from cedar.executors.dask import clients
     from cedar.plan.places import given_clients
 
     found: list[int] = []

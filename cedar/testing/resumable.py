@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import cedar
-from cedar.errors import user_site
-from cedar.execution.nodes import last_mode
+from cedar.core.errors import user_site
+from cedar.engine.nodes import last_mode
 from cedar.testing.compare import first_difference, plain, taken
 
 

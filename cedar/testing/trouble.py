@@ -8,7 +8,7 @@ import signal
 import time
 from typing import Literal, NoReturn
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 
 How = Literal["segfault", "exit", "kill", "memory"]
 

@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common import config, launch
 from cedar.trainers.common.files import PLOT, read_lines
 

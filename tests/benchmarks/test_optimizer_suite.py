@@ -7,7 +7,7 @@ import cedar
 from benchmarks import harness, optimizer, optimizer_orders, optimizer_run
 from benchmarks.optimizer_run import stream_digest
 from benchmarks.suite.cases import CASES
-from cedar.jagged import JaggedTensor
+from cedar.core.jagged import JaggedTensor
 
 pytest.importorskip("PIL")
 NAMES = list(CASES)
@@ -105,7 +105,7 @@ def test_the_digest_sees_names_types_shapes_bits_and_order(one, other):
 
 
 def test_block_sizes_are_put_back():
-    from cedar.execution import stage
+    from cedar.engine.streams import stage
 
     before = stage._MOST_ROWS
     with optimizer_run.block_size("small"):

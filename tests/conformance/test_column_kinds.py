@@ -19,7 +19,7 @@ import cedar
 from benchmarks.column_kinds import run_many
 from benchmarks.column_kinds_data import draw_column, model, same
 from cedar import col
-from cedar.boundary import as_column, canonical_type, from_series, polars_type, to_series
+from cedar.core.boundary import as_column, canonical_type, from_series, polars_type, to_series
 
 CASES = int(os.environ.get("CEDAR_CASES", "150"))
 SEED = int(os.environ.get("CEDAR_SEED", "0"))

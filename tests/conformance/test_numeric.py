@@ -21,7 +21,7 @@ import json, sys
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np, torch
 from benchmarks.digests import RUNS, digest, pipeline
-from cedar.numeric import NumericEnvironment
+from cedar.core.numeric import NumericEnvironment
 import threadpoolctl
 
 asked, threads = json.loads(sys.argv[1])

@@ -8,7 +8,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from cedar.columns import type_of
+from cedar.core.columns import type_of
 from cedar.datasets.base import Split, offsets_of
 
 Keyed = tuple[tuple[int, int], dict[str, Any]]

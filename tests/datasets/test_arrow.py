@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather
 
+from cedar.core.errors import CedarError, PipelineError, SourceError
 from cedar.datasets.arrow import read_arrow
 from cedar.datasets.table import from_arrow, from_polars
-from cedar.errors import CedarError, PipelineError, SourceError
 from tests.datasets.reading import column, read_keyed, read_rows, travelled
 
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cedar.core.errors import PipelineError
 from cedar.datasets.clicklog import ClickLog, ListFeature, write_sessions
-from cedar.errors import PipelineError
 
 
 def by_session(table):

@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from cedar.core.errors import PipelineError
 from cedar.datasets.clicks import write_clicks
 from cedar.datasets.parquet import read_parquet
-from cedar.errors import PipelineError
 
 
 def logistic(features: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedar.core.errors import PipelineError, RowError, SourceError
 from cedar.datasets.csv import read_csv
-from cedar.errors import PipelineError, RowError, SourceError
 from tests.datasets.reading import column, read_keyed, read_rows, travelled
 
 

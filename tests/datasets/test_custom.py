@@ -7,11 +7,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from cedar.columns import OBJECT, type_of
+from cedar.core.columns import OBJECT, type_of
+from cedar.core.errors import PipelineError, RowError, SourceError
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.custom import adapt
 from cedar.datasets.items import from_items
-from cedar.errors import PipelineError, RowError, SourceError
 from tests.datasets.reading import column, read_keyed, read_rows, travelled
 
 

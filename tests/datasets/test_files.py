@@ -5,8 +5,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets.files import read_files
-from cedar.errors import PipelineError, SourceError
 from tests.datasets.reading import column, read_keyed, read_rows, travelled
 
 

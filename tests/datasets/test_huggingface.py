@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
+from cedar.core.errors import PipelineError
 from cedar.datasets.huggingface import from_huggingface
-from cedar.errors import PipelineError
 from tests.datasets.reading import column, read_rows
 
 

@@ -8,9 +8,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from cedar.columns import UNKNOWN, TensorType, type_of
+from cedar.core.columns import UNKNOWN, TensorType, type_of
+from cedar.core.errors import PipelineError, RowError
 from cedar.datasets.items import from_items
-from cedar.errors import PipelineError, RowError
 from tests.datasets.reading import column, read_keyed, read_rows, travelled
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from cedar.core.errors import PipelineError, RowError
 from cedar.datasets.base import Split
 from cedar.datasets.iterable import from_iterable
-from cedar.errors import PipelineError, RowError
 from tests.datasets.reading import read_keyed, read_rows, travelled
 
 

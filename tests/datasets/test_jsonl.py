@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedar.core.errors import PipelineError, RowError
 from cedar.datasets.jsonl import read_jsonl
-from cedar.errors import PipelineError, RowError
 from tests.datasets.reading import column, read_keyed, read_rows, travelled
 
 

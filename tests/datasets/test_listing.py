@@ -6,9 +6,9 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from cedar.core.errors import PipelineError, SourceError
+from cedar.core.redact import redact_url
 from cedar.datasets.listing import as_paths, concurrently, list_files, reading
-from cedar.errors import PipelineError, SourceError
-from cedar.redact import redact_url
 
 
 @pytest.fixture

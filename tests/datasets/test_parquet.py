@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cedar.core.errors import CedarError, PipelineError, SourceError
 from cedar.datasets.parquet import read_parquet
-from cedar.errors import CedarError, PipelineError, SourceError
 from tests.datasets.reading import column, read_keyed, read_rows, travelled
 
 

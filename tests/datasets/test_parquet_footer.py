@@ -14,9 +14,9 @@ import pytest
 
 import cedar
 from benchmarks.mutated_thrift import I32, LIST, STRUCT, change, footer_of, places, with_footer
+from cedar.core.errors import SourceError
 from cedar.datasets.parquet import read_parquet
 from cedar.datasets.parquet_footer import BadFooter, check_metadata
-from cedar.errors import SourceError
 
 
 def table() -> pa.Table:

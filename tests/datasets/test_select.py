@@ -14,6 +14,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
+from cedar.core.errors import CedarError, PipelineError, RowError
 from cedar.datasets.arrow import from_arrow, from_polars, read_arrow
 from cedar.datasets.base import offsets_of
 from cedar.datasets.csv import read_csv
@@ -22,7 +23,6 @@ from cedar.datasets.jsonl import read_jsonl
 from cedar.datasets.parquet import read_parquet
 from cedar.datasets.tar import read_tar
 from cedar.datasets.text import read_text
-from cedar.errors import CedarError, PipelineError, RowError
 from tests.datasets.reading import read_rows, travelled
 
 ROWS = 500

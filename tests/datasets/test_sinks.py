@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.block import Block, Skipped
-from cedar.boundary import as_column
-from cedar.columns import TensorType, objects
-from cedar.cursor import Keys
+from cedar.core.block import Block, Skipped
+from cedar.core.boundary import as_column
+from cedar.core.columns import TensorType, objects
+from cedar.core.cursor import Keys
+from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets.parquet import read_parquet
 from cedar.datasets.sinks import to_arrow_table, write_parquet
-from cedar.errors import PipelineError, SourceError
 from tests.datasets.reading import read_rows
 
 

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import cedar
+from cedar.core.errors import ResumeError, SourceError
 from cedar.datasets.listing import list_files
 from cedar.datasets.stamps import changed_runs, pieces
-from cedar.errors import ResumeError, SourceError
 
 ROWS = 64
 
@@ -99,7 +99,7 @@ def test_a_replaced_file_is_refused_at_resume_and_a_copy_is_not(way: str, tmp_pa
     with pytest.raises(ResumeError, match=f"1.{way} is not what it was"):
         read(f"{tmp_path}/*.{way}").batch(8).loader().load_state_dict(state)
     old = {k: v for k, v in state.items() if k not in ("files", "check")}
-    from cedar.execution.state import seal
+    from cedar.engine.delivery.state import seal
 
     read(f"{tmp_path}/*.{way}").batch(8).loader().load_state_dict(seal(old))  # of a version that knew no better
 

@@ -20,12 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cedar
+from cedar.core.errors import SourceError
 from cedar.datasets import requests
 from cedar.datasets.faults import Fault, fault_of, status_of
 from cedar.datasets.listing import list_files
 from cedar.datasets.remote import Remote, rename
 from cedar.datasets.requests import FLOOR, SHARE, Account, Patience, Stop, Use, counting, until
-from cedar.errors import SourceError
 from cedar.testing.storage import FlakyFileSystem, StorageFault, flaky
 from tests.toy_http_store import Store
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from cedar.core.errors import CedarError, PipelineError, SourceError
 from cedar.datasets.tar import read_tar
-from cedar.errors import CedarError, PipelineError, SourceError
 from tests.datasets.reading import read_keyed, read_rows, travelled
 
 Member = tuple[str, bytes] | tarfile.TarInfo

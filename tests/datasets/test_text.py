@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets.text import TextSource, read_text
-from cedar.errors import PipelineError, SourceError
 from tests.datasets.reading import column, read_keyed, read_rows, travelled
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 import cedar
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 
 Target = Callable[[bytes], None]
 CORPUS = os.path.join(os.path.dirname(__file__), "corpus")
@@ -113,7 +113,7 @@ def _odd(x: int) -> bool:
 
 def _state(data: bytes) -> None:
     """A state with a checksum of its own, as somebody would give it who wants it read."""
-    from cedar.execution.state import seal
+    from cedar.engine.delivery.state import seal
 
     found: Any = data
     try:
@@ -147,8 +147,8 @@ def split(data: bytes) -> tuple[bytes, bytes]:
 
 def _cache_entry(data: bytes) -> None:
     """An entry with checksums and versions of its own, as somebody would write it who wants it read."""
-    from cedar.execution.keeping.entries import TAIL, tail, versions
-    from cedar.execution.keeping.reading import Damaged, read_entry
+    from cedar.cache.entries import TAIL, tail, versions
+    from cedar.cache.entry_reader import Damaged, read_entry
 
     text, body = split(data)
     try:

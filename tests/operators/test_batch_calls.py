@@ -3,14 +3,14 @@ import pyarrow as pa
 import pytest
 import torch
 
-from cedar.block import Block
-from cedar.columns import OBJECT, TensorType
-from cedar.cursor import Keys
-from cedar.errors import RowError
-from cedar.jagged import JaggedTensor
+from cedar.core.block import Block
+from cedar.core.columns import OBJECT, TensorType
+from cedar.core.cursor import Keys
+from cedar.core.errors import RowError
+from cedar.core.jagged import JaggedTensor
+from cedar.core.skip import Skip
 from cedar.operators.base import Env
 from cedar.operators.map import Map
-from cedar.skip import Skip
 from tests.toy_blocks import SITE, bind, block, run, values
 
 XS = block(x=[1, 2, 3], s=["a", "b", "c"], l=[[1], [], [2, 3]], t=np.arange(6.0).reshape(3, 2))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.columns import UNKNOWN, TensorType, objects
-from cedar.errors import CedarError, PipelineError
+from cedar.core.columns import UNKNOWN, TensorType, objects
+from cedar.core.errors import CedarError, PipelineError
+from cedar.core.stream import Rows
 from cedar.operators.bucket import BucketByLength, row_lengths
-from cedar.stream import Rows
 from tests.toy_stream import REASON, ListStream, block_of, check, context, drain
 
 SEEDS = st.integers(0, 10**6)

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import cedar
-from cedar.errors import PipelineError, RowError
+from cedar.core.errors import PipelineError, RowError
+from cedar.core.skip import Skip
 from cedar.operators.base import Env
 from cedar.operators.calls import Call, fn_name, is_async, makes_instances
 from cedar.operators.draws import keyed_generator
 from cedar.operators.failures import Blame
-from cedar.skip import Skip
 from tests.toy_blocks import SITE
 
 SKIPS = Blame(0, "map(f)", SITE, Skip())

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
-from cedar.columns import UNKNOWN
-from cedar.errors import PipelineError
+from cedar.core.columns import UNKNOWN
+from cedar.core.errors import PipelineError
 from cedar.operators.concat import Concat, agreed, same_units
 from cedar.operators.repeat import Repeat
 from tests.toy_stream import ListStream, check, context, drain, values

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from cedar.columns import OBJECT, TensorType
-from cedar.errors import PipelineError
+from cedar.core.columns import OBJECT, TensorType
+from cedar.core.errors import PipelineError
 from cedar.operators.declared import item_annotation, return_annotation, type_from_annotation, type_from_dtype
 
 

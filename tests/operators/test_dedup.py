@@ -6,7 +6,7 @@ import pytest
 
 import cedar
 from cedar import Skip, col
-from cedar.errors import RowError
+from cedar.core.errors import RowError
 from cedar.operators.algebra import length_changing, per_value
 from cedar.operators.base import Effects, RowOperator
 from cedar.operators.transform import Transform

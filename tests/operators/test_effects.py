@@ -12,8 +12,8 @@ import pytest
 
 import cedar.operators
 from cedar import Skip, col
+from cedar.core.errors import PipelineError
 from cedar.datasets.base import Read
-from cedar.errors import PipelineError
 from cedar.operators import algebra
 from cedar.operators.base import Algebra, Effects, Operator, StreamOperator
 from cedar.operators.batch import Batch

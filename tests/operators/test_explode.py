@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
-from cedar.errors import PipelineError, RowError
+from cedar.core.errors import PipelineError, RowError
 from cedar.operators.explode import Explode
 
 ROWS = st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=4), min_size=1, max_size=12)

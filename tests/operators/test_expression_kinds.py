@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 import pytest
 
-from cedar.boundary import as_column
-from cedar.errors import PipelineError
+from cedar.core.boundary import as_column
+from cedar.core.errors import PipelineError
 from cedar.operators.elementwise import check_elementwise, tree
 from cedar.operators.expression_effects import judge
 from cedar.operators.expression_kernel import ResultTypeError, run

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar import Skip, col
-from cedar.block import Block
-from cedar.columns import OBJECT, UNKNOWN, TensorType
-from cedar.errors import PipelineError, RowError
+from cedar.core.block import Block
+from cedar.core.columns import OBJECT, UNKNOWN, TensorType
+from cedar.core.errors import PipelineError, RowError
 from cedar.operators import expression_kernel
 from cedar.operators.base import Bound, Env, Kernel, RowOperator
 from cedar.operators.columns_ops import Drop, Rename, rename

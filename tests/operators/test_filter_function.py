@@ -5,10 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.errors import PipelineError, RowError
+from cedar.core.errors import PipelineError, RowError
+from cedar.core.skip import Skip
 from cedar.operators.base import Env
 from cedar.operators.filter_function import FilterFunction
-from cedar.skip import Skip
 from tests.toy_blocks import SITE, bind, block, run, run_in_parts, same, values
 
 XS = block(x=[1, 2, 3], s=["a", "b", "c"])

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.columns import OBJECT, TensorType
+from cedar.core.columns import OBJECT, TensorType
 from cedar.operators.fit import Misfit, build_column, describe, misfits, type_name
 
 INTS = pa.large_list(pa.int64())

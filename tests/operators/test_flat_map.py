@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.columns import UNKNOWN
-from cedar.errors import PipelineError, RowError
+from cedar.core.columns import UNKNOWN
+from cedar.core.errors import PipelineError, RowError
+from cedar.core.skip import Skip
 from cedar.operators.base import Env
 from cedar.operators.flat_map import FlatMap
-from cedar.skip import Skip
 from tests.toy_blocks import SITE, bind, block, run, run_in_parts, same, values
 
 XS = block(x=[1, 0, 3], s=["a", "b", "c"], t=np.arange(6).reshape(3, 2))

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.columns import OBJECT, TensorType
+from cedar.core.columns import OBJECT, TensorType
 from cedar.operators.infer import Misfit, build_column, infer_type
 
 PAIR = np.arange(2, dtype=np.float32)

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from cedar.errors import PipelineError
+from cedar.core.errors import PipelineError
 from cedar.operators import jit
 from cedar.operators.image.blur import GaussianBlur
 

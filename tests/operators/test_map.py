@@ -6,12 +6,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.block import Block
-from cedar.columns import OBJECT, UNKNOWN, TensorType
-from cedar.errors import PipelineError, RowError
+from cedar.core.block import Block
+from cedar.core.columns import OBJECT, UNKNOWN, TensorType
+from cedar.core.errors import PipelineError, RowError
+from cedar.core.skip import Skip
 from cedar.operators.base import Env
 from cedar.operators.map import Map
-from cedar.skip import Skip
 from tests.toy_blocks import SITE, bind, block, run, run_in_parts, same, values
 
 XS = block(x=[1, 2, 3], s=["a", "b", "c"])

@@ -5,12 +5,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from cedar.columns import UNKNOWN
-from cedar.errors import PipelineError, RowError
-from cedar.jagged import JaggedTensor
+from cedar.core.columns import UNKNOWN
+from cedar.core.errors import PipelineError, RowError
+from cedar.core.jagged import JaggedTensor
+from cedar.core.skip import Skip
 from cedar.operators.base import Env
 from cedar.operators.map_batches import MapBatches
-from cedar.skip import Skip
 from tests.toy_blocks import SITE, bind, block, run, values
 
 XS = block(x=[1, 2, 3, 4], f=[1.5, float("nan"), None, 0.0], s=["a", "b", "c", "d"], l=[[1], [], [2, 3], [4]])

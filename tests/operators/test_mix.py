@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
-from cedar.errors import PipelineError
+from cedar.core.errors import PipelineError
 from cedar.operators import mix
 from cedar.operators.mix import Draw, Mix, Schedule
 from cedar.operators.repeat import Repeat

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.columns import UNKNOWN, TensorType
-from cedar.errors import CedarError, PipelineError
+from cedar.core.columns import UNKNOWN, TensorType
+from cedar.core.errors import CedarError, PipelineError
 from cedar.operators import pack
 from cedar.operators.pack import Pack
 from cedar.operators.packing import best_fit

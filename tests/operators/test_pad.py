@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar import Skip
-from cedar.block import Block
-from cedar.columns import UNKNOWN, TensorType
-from cedar.errors import PipelineError, RowError
+from cedar.core.block import Block
+from cedar.core.columns import UNKNOWN, TensorType
+from cedar.core.errors import PipelineError, RowError
 from cedar.operators.pad import Pad
 from tests.toy_blocks import SITE, bind, block, run, run_in_parts, same, values
 

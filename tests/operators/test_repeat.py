@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.errors import PipelineError
+from cedar.core.errors import PipelineError
 from cedar.operators.repeat import Repeat, lap_of
 from cedar.operators.take import Take
 from tests.toy_stream import ListStream, check, context, drain, values

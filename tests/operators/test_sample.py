@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar import col
-from cedar.errors import CedarError, PipelineError, RowError
+from cedar.core.errors import CedarError, PipelineError, RowError
 from cedar.operators import sample
 from cedar.operators.repeat import Repeat
 from cedar.operators.sample import Sample

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.errors import PipelineError
+from cedar.core.errors import PipelineError
 from cedar.operators.repeat import Repeat
 from cedar.operators.take import SkipRows, Take
 from tests.toy_stream import ListStream, check, context, values

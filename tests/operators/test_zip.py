@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.block import Block
-from cedar.cursor import Keys
-from cedar.errors import PipelineError
+from cedar.core.block import Block
+from cedar.core.cursor import Keys
+from cedar.core.errors import PipelineError
+from cedar.core.stream import Flow, Piece, Rows
 from cedar.operators.repeat import Repeat
 from cedar.operators.zip import Zip, merge
-from cedar.stream import Flow, Piece, Rows
 from tests.toy_stream import REASON, ListStream, block_of, check, context, drain, unit_of
 
 SEEDS = st.integers(0, 10**6)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cedar.columns import Column, ColumnType, type_of
+from cedar.core.columns import Column, ColumnType, type_of
 from cedar.operators.chains import Fault, Link
 from cedar.operators.draws import Draws
 from cedar.operators.transform import BadValues, Transform

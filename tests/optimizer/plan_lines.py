@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 
 import cedar
-from cedar.graph import Node
 from cedar.operators.elementwise import text
 from cedar.operators.expressions import FilterExpression
 from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.plan.data import Decision
+from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
 from cedar.profile import Machine, OperatorProfile, Profile
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from cedar.errors import PipelineError
+from cedar.core.errors import PipelineError
 from cedar.optimizer.budget import Budget
 
 

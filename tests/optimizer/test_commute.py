@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cedar
-from cedar import Skip, col, graph
-from cedar.execution.binding import Binding
+from cedar import Skip, col
+from cedar.engine.binding import Binding
 from cedar.operators.algebra import length_changing, per_value, pointwise, resampling, spatial
 from cedar.operators.base import Bound, Env
 from cedar.operators.row_wise import same_column
@@ -18,6 +18,7 @@ from cedar.optimizer.commute import may_swap
 from cedar.optimizer.edit import is_inserted, rebuilt
 from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import RULES
+from cedar.plan import graph
 from tests.optimizer.plan_lines import table
 
 

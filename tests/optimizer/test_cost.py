@@ -147,7 +147,7 @@ def test_an_operator_behind_one_that_shrinks_its_column_costs_less():
 
 
 def test_a_scan_without_a_column_reads_less():
-    from cedar.graph import Node
+    from cedar.plan.graph import Node
     from cedar.plan.scan import Scan
 
     logical = two_maps()
@@ -163,7 +163,7 @@ def test_a_scan_without_a_column_reads_less():
 
 
 def _walk(root):
-    from cedar import graph
+    from cedar.plan import graph
 
     return list(graph.walk(root))
 

@@ -3,9 +3,9 @@
 import pytest
 
 import cedar
-from cedar import graph
 from cedar.optimizer.flow import find_flow
 from cedar.optimizer.loads import find_loads
+from cedar.plan import graph
 from tests.optimizer.toy_profiles import facts_of, figures
 
 ROWS = [{"a": 1.0}]

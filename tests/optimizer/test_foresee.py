@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cedar
-from cedar import graph
+from cedar.cache.cached import Store
 from cedar.datasets.base import Split
-from cedar.execution.cached import Store
-from cedar.execution.loader import Loader
-from cedar.execution.options import Options
+from cedar.engine.delivery.loader import Loader
+from cedar.engine.delivery.options import Options
 from cedar.optimizer.arrange import Arranged, rebuild
 from cedar.optimizer.budget import Budget
 from cedar.optimizer.commute import may_swap
@@ -25,6 +24,7 @@ from cedar.optimizer.ordering import find_precedence
 from cedar.optimizer.predict import as_lowered
 from cedar.optimizer.search import foresee, search
 from cedar.pipeline.planning import planner_for
+from cedar.plan import graph
 from cedar.plan.lower import Choice, lower
 from cedar.plan.saved import plan_from, text_of
 from tests.optimizer.test_search import BOTH, late, pipelines, work

@@ -3,8 +3,9 @@
 import pytest
 
 import cedar
-from cedar import col, graph
+from cedar import col
 from cedar.optimizer.live import live_columns
+from cedar.plan import graph
 from tests.optimizer.plan_lines import table
 
 

@@ -11,9 +11,9 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.graph import walk
 from cedar.optimizer import rewrite as rewriting
 from cedar.optimizer.rules import RULES
+from cedar.plan.graph import walk
 from tests.optimizer.plan_lines import table
 from tests.toy_plans_random import outcome, planner, profile
 from tests.toy_wide import Builder

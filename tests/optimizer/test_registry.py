@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 import cedar
-from cedar import col, graph
+from cedar import col
 from cedar.operators.shuffle import Shuffle
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Refusal
+from cedar.plan import graph
 from tests.optimizer.plan_lines import line, table
 
 

@@ -1,10 +1,11 @@
 """rewrite: to a fixpoint, with decisions that can be read, and columns in their order."""
 
 import cedar
-from cedar import col, graph
+from cedar import col
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Refusal
 from cedar.optimizer.rules import RULES, push_filter
+from cedar.plan import graph
 from tests.optimizer.plan_lines import after, decided, line, rewritten, table
 
 

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cedar
-from cedar import col, graph
+from cedar import col
 from cedar.optimizer import joint
 from cedar.optimizer.budget import Budget
 from cedar.optimizer.commute import may_swap
 from cedar.optimizer.ordering import count_sets, find_precedence
 from cedar.optimizer.search import search
+from cedar.plan import graph
 from cedar.profile import Machine
 from tests.optimizer.toy_profiles import MACHINE, all_paths, facts_of, figures, model_of, names
 
@@ -263,8 +264,8 @@ def test_an_operator_that_no_row_reached_says_so():
 
 
 def test_inserted_selections_fall_away_but_for_the_last():
-    from cedar.graph import Node
     from cedar.operators.expressions import select
+    from cedar.plan.graph import Node
 
     root = cedar.from_items(ROWS).map(work, "a").filter(col("c") > 0).node
     found = {0: figures(1e-6), 1: figures(1e-4), 2: figures(1e-7, keep=0.1)}

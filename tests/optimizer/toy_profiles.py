@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from cedar import graph
 from cedar.optimizer import rewrite
 from cedar.optimizer.arrange import find_chains
 from cedar.optimizer.cost import Capacity, ChainCost
 from cedar.optimizer.flow import find_flow
 from cedar.optimizer.loads import find_loads
 from cedar.optimizer.predict import Model
+from cedar.plan import graph
 from cedar.plan.lower import Choice, lower
 from cedar.profile import Machine, OperatorProfile, Profile
 

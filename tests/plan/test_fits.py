@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar import col
-from cedar.graph import Node, walk
 from cedar.plan.data import Plan
+from cedar.plan.graph import Node, walk
 from cedar.plan.saved import plan_from, text_of
 from tests.plan import toy_plans
 from tests.plan.toy_plans import decode, rows, shape, stacked, written

@@ -15,17 +15,18 @@ import pyarrow.parquet as pq
 import pytest
 
 import cedar
-from cedar import col, graph
-from cedar.execution.binding import Binding
-from cedar.execution.checking import Unclear, check_effects
-from cedar.execution.scanning import ScanReader
-from cedar.graph import Node
+from cedar import col
+from cedar.engine.binding import Binding
+from cedar.engine.check.check import Unclear, check_effects
 from cedar.operators.base import Env
 from cedar.pipeline.planning import plan_of
+from cedar.plan import graph
 from cedar.plan.data import Plan
+from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
 from cedar.plan.meaning import Terms, proof
 from cedar.plan.scan import Scan
+from cedar.tasks.scanning import ScanReader
 from tests.toy_pipelines import build
 from tests.toy_plans_random import plans_of
 
@@ -105,7 +106,7 @@ def test_no_row_is_made_up_for_what_is_proved(source: cedar.Pipeline, monkeypatc
     p = source.with_columns(z=col("z").fill_null(0.0)).filter(col("z") > 3).select("x", "z").shuffle(seed=1).batch(4)
     plan = plan_of(p.node)
     assert plan.root is not p.node
-    monkeypatch.setattr("cedar.execution.checking._made_up", None)
+    monkeypatch.setattr("cedar.engine.check.check._made_up", None)
     assert check_effects(Binding(p.node, None, Env()), plan) is None
 
 
@@ -125,7 +126,7 @@ def test_of_filters_that_a_scan_does_only_the_scan_is_run(
     scans = binding.proof(plan.root)
     assert scans
     assert all(isinstance(scan.operator, Scan) and scan.operator.where for scan in scans)
-    monkeypatch.setattr("cedar.execution.checking._Check.written", None)
+    monkeypatch.setattr("cedar.engine.check.check._Check.written", None)
     assert check_effects(binding, plan) is None
     monkeypatch.setattr(ScanReader, "_pruned", lambda self, split: split.start == 0)
     found = check_effects(binding, plan)
@@ -191,7 +192,7 @@ def test_a_plan_is_compared_once_for_all_loaders_of_a_pipeline(
         calls.append(plan)
         return check_effects(binding, plan, world, **how)
 
-    monkeypatch.setattr("cedar.execution.planning.check_effects", checked)
+    monkeypatch.setattr("cedar.engine.plan_control.check_effects", checked)
     p = source.filter(col("y") > 2)
     one, other = p.batch(4), p.batch(5)
     for pipeline, compared in ((one, 1), (one, 1), (other, 2), (one, 2)):

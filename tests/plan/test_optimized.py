@@ -7,13 +7,13 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.graph import walk
 from cedar.operators.base import RowOperator
 from cedar.optimizer.budget import Budget
 from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import MOVES, TRIMS
 from cedar.optimizer.search import search
 from cedar.plan.data import Plan
+from cedar.plan.graph import walk
 from cedar.plan.saved import plan_from, text_of
 from cedar.profile import Machine, OperatorProfile, Profile
 from tests import toy_pipelines

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pytest
 
 import cedar
-from cedar import col, graph
+from cedar import col
 from cedar.datasets.base import Split
-from cedar.graph import Node
 from cedar.optimizer.rules import RULES
+from cedar.plan import graph
+from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
 from cedar.plan.physical import Branch, Physical, Stage
 from cedar.plan.verify import verify

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import cedar
-from cedar.graph import walk
 from cedar.operators.cache import Cache
 from cedar.plan.data import Plan
+from cedar.plan.graph import walk
 from cedar.plan.saved import plan_from, text_of
 from tests.plan.toy_plans import stacked, written
 

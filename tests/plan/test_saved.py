@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar import col
-from cedar.graph import Node, walk
 from cedar.operators.base import RowOperator
 from cedar.operators.cache import Cache
 from cedar.operators.expressions import Select
 from cedar.plan.data import Decision, Plan
+from cedar.plan.graph import Node, walk
 from cedar.plan.saved import plan_from, text_of
 from cedar.plan.scan import Scan
 from tests.plan.toy_plans import decode, loaded, rewritten, rows, shape, stacked, written

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import cedar
 from cedar import col
-from cedar.graph import Node, walk
 from cedar.operators.cache import Cache
 from cedar.plan.data import Decision, Plan, Prediction
+from cedar.plan.graph import Node, walk
 from cedar.plan.saved import plan_from, text_of
 from cedar.plan.scan import Scan
 

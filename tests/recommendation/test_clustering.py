@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cedar
-from cedar.errors import PipelineError, RowError, SourceError, WorkerError
+from cedar.core.errors import PipelineError, RowError, SourceError, WorkerError
 from cedar.recommendation import add_sessions, cluster, history
 from tests.toy_sessions import interleaved, sessions
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.errors import PipelineError
-from cedar.groups.slices import Slices
+from cedar.core.errors import PipelineError
+from cedar.core.groups.slices import Slices
 from cedar.operators.dedup_estimate import sliding_factor
 from cedar.recommendation import add_sessions, history
 from cedar.recommendation.rows import begins

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cedar
-from cedar.errors import PipelineError, RowError, SourceError
+from cedar.core.errors import PipelineError, RowError, SourceError
 from cedar.recommendation import check_clustered, cluster, inspect, read_clustered
 from tests.toy_sessions import interleaved, sessions
 

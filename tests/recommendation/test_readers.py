@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cedar
-from cedar.errors import RowError, SourceError
+from cedar.core.errors import RowError, SourceError
 from cedar.recommendation import cluster, criteo, history, kuairand, mind, otto, yambda
 
 # ---- Criteo ----------------------------------------------------------------------------------------------------------

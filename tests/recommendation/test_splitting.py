@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cedar
-from cedar.errors import PipelineError, RowError
+from cedar.core.errors import PipelineError, RowError
 from cedar.recommendation import split_by_session, split_by_time
 
 ROWS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 20)), min_size=1, max_size=30)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cedar
-from cedar.errors import PipelineError, SourceError
+from cedar.core.errors import PipelineError, SourceError
 from cedar.recommendation import Vocabulary, build_vocabularies, counting, load_vocabularies, save_vocabularies
 from cedar.recommendation import vocabulary as module
 

@@ -13,10 +13,10 @@ import pytest
 import cedar
 from cedar import col
 from cedar.control.timeline import Spent, Timeline
-from cedar.execution.metrics import Metrics
-from cedar.graph import Node, walk
+from cedar.engine.metrics import Metrics
 from cedar.operators.expressions import Select
 from cedar.plan.data import Decision, Plan, Prediction
+from cedar.plan.graph import Node, walk
 from cedar.plan.scan import Scan
 from cedar.profile import Machine, OperatorProfile, Profile
 from cedar.report import progress

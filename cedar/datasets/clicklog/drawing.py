@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.columns import Column
+from cedar.core.columns import Column
+from cedar.core.groups.gather import gather
 from cedar.datasets.clicklog.model import World, affinity
 from cedar.datasets.clicklog.spec import ITEM_LISTS, ClickLog, ListFeature
-from cedar.groups.gather import gather
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

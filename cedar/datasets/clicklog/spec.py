@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 
 ITEM_LISTS = "hist_items"  # the list of items that the click model looks at
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cedar.block import Block
-from cedar.cursor import Keys
+from cedar.core.block import Block
+from cedar.core.cursor import Keys
+from cedar.core.errors import PipelineError, user_site
 from cedar.datasets.clicklog.drawing import draw_file
 from cedar.datasets.clicklog.model import BayesAuc, world_of
 from cedar.datasets.clicklog.spec import ClickLog, Written
 from cedar.datasets.sinks import write_parquet
-from cedar.errors import PipelineError, user_site
 
 
 def write_sessions(

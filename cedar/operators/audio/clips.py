@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, type_of
-from cedar.errors import PipelineError, user_site
-from cedar.limits import passing, take
+from cedar.core.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, type_of
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.limits import passing, take
 from cedar.operators.chains import Fault, Link
 from cedar.operators.draws import Draws
 from cedar.operators.transform import BadValues, Transform

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cedar.columns import OBJECT, UNKNOWN, ColumnType
-from cedar.errors import PipelineError, user_site
-from cedar.limits import take
+from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.limits import take
 from cedar.operators.audio.clips import Clip, ClipTransform, check_count, check_number, finite
 from cedar.operators.audio.formats import open_audio
 from cedar.operators.audio.libraries import require

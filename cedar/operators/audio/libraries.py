@@ -7,7 +7,7 @@ import importlib.util
 from functools import lru_cache
 from typing import Any
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 
 _EXTRA = "pip install 'cedar-data[audio]'"
 

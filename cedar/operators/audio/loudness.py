@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from cedar.columns import OBJECT, ColumnType, TensorType
-from cedar.errors import PipelineError, user_site
+from cedar.core.columns import OBJECT, ColumnType, TensorType
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import pointwise
 from cedar.operators.audio.clips import Clip, ClipTransform, as_clip, check_choice, check_number, clip_type, finite
 from cedar.operators.draws import Draws

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cedar.columns import OBJECT, ColumnType, TensorType
+from cedar.core.columns import OBJECT, ColumnType, TensorType
 from cedar.operators.audio.clips import Clip, ClipTransform, as_clip, check_count, check_number, clip_type
 from cedar.operators.draws import Draws
 

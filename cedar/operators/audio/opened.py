@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.audio.clips import BadClip, Clip
 
 DEFAULT_MOST = 1 << 28  # samples of all channels: 1 GiB of float32

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cedar.columns import OBJECT, UNKNOWN, ColumnType
-from cedar.errors import PipelineError
+from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
+from cedar.core.errors import PipelineError
 from cedar.operators.algebra import resampling
 from cedar.operators.audio.clips import BadClip, Clip, ClipTransform, as_clip, check_choice, check_count, clip_type
 from cedar.operators.audio.libraries import library, require

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from cedar.columns import OBJECT, ColumnType, TensorType
-from cedar.errors import PipelineError
+from cedar.core.columns import OBJECT, ColumnType, TensorType
+from cedar.core.errors import PipelineError
 from cedar.operators.algebra import spatial
 from cedar.operators.audio.clips import (
     BadClip,

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from cedar.columns import OBJECT, ColumnType
-from cedar.errors import PipelineError, user_site
+from cedar.core.columns import OBJECT, ColumnType
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.audio.clips import (
     Clip,
     ClipTransform,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, pair, set_random

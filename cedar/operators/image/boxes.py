@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.arrow import numbers, of_numbers
-from cedar.columns import OBJECT, Column, ColumnType, ObjectType, TensorType, objects
+from cedar.core.arrow import numbers, of_numbers
+from cedar.core.columns import OBJECT, Column, ColumnType, ObjectType, TensorType, objects
 from cedar.operators.transform import Transform
 
 Boxes: TypeAlias = npt.NDArray[np.float32]

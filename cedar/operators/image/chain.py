@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cedar.columns import Column
+from cedar.core.columns import Column
 from cedar.operators.chains import Fault, Link
 from cedar.operators.draws import Draws
 

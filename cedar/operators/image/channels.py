@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cedar.columns import Column, ColumnType, TensorType
+from cedar.core.columns import Column, ColumnType, TensorType
 from cedar.operators.image.base import ImageTransform
 from cedar.operators.image.layout import PlanarType, checked
 

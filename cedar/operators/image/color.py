@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from cedar.columns import OBJECT, Column, ColumnType, TensorType
-from cedar.errors import PipelineError, user_site
+from cedar.core.columns import OBJECT, Column, ColumnType, TensorType
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import mark
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import ImageTransform

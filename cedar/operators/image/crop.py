@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.layout import Sizes

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, get_args
 
 import pyarrow as pa
 
-from cedar.columns import Column, ColumnType
-from cedar.errors import PipelineError, user_site
+from cedar.core.columns import Column, ColumnType
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.image.base import ImageTransform
 from cedar.operators.image.decoding import Mode
 from cedar.operators.image.layout import ImageType

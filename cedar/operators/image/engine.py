@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from cedar import buffers, limits
-from cedar.columns import UNKNOWN, Column, ColumnType, TensorType, type_of
-from cedar.errors import PipelineError
+from cedar.core import buffers, limits
+from cedar.core.columns import UNKNOWN, Column, ColumnType, TensorType, type_of
+from cedar.core.errors import PipelineError
 from cedar.operators.algebra import algebra_of
 from cedar.operators.chains import Fault, Link
 from cedar.operators.draws import Draws

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import pointwise
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, applied, set_random

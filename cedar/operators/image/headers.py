@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.image.libraries import library
 
 Format = Literal["JPEG", "PNG", "WebP", "other"]

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cedar.columns import Column, ColumnType, Index, type_of
-from cedar.errors import PipelineError, user_site
+from cedar.core.columns import Column, ColumnType, Index, type_of
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes, Mask, box_column, box_rows, check_boxes, kept_entries, thinned
 from cedar.operators.image.layout import Sizes

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, pair, set_pointwise, set_random
 from cedar.operators.image.pixels_steps import BRIGHTNESS, CONTRAST, HUE, NONE, SATURATION, Steps

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cedar.columns import ColumnType, ObjectType, TensorType
-from cedar.errors import PipelineError
+from cedar.core.columns import ColumnType, ObjectType, TensorType
+from cedar.core.errors import PipelineError
 from cedar.operators.transform import Transform
 
 Image = npt.NDArray[Any]

@@ -6,7 +6,7 @@ import importlib
 from functools import lru_cache
 from typing import Any
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 
 
 @lru_cache

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cedar.columns import Index
+from cedar.core.columns import Index
 from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.layout import Image, Sizes
 from cedar.operators.image.resizing import Filter, resized

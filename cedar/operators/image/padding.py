@@ -8,7 +8,7 @@ from typing import ClassVar, get_args
 
 import numpy as np
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.headers import max_pixels

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cedar import buffers, limits
+from cedar.core import buffers, limits
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.normalize import Normalize

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.image.layout import Image
 from cedar.operators.image.libraries import library
 from cedar.operators.image.resample import resize_into

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from cedar.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import pointwise
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, applied, set_random

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cedar.columns import OBJECT, Column, ColumnType, TensorType, objects, type_of
+from cedar.core.columns import OBJECT, Column, ColumnType, TensorType, objects, type_of
 from cedar.operators.image.decode import Decode
 from cedar.operators.image.decoding import decode_image, flipped
 from cedar.operators.image.headers import BadImage, Header, max_pixels, read_header

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cedar.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType
-from cedar.errors import PipelineError, user_site
+from cedar.core.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import mark
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import ImageTransform

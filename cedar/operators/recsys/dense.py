@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.columns import Column, ColumnType, TensorType
-from cedar.errors import PipelineError, user_site
+from cedar.core.columns import Column, ColumnType, TensorType
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import per_value
 from cedar.operators.recsys.lists import Array, Items, Mask, is_numbers, values_of
 from cedar.operators.transform import BadValues, Transform

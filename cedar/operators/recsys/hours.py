@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from cedar.columns import Column, ColumnType
-from cedar.errors import PipelineError, user_site
+from cedar.core.columns import Column, ColumnType
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.recsys.lists import is_ids
 from cedar.operators.transform import BadValues, Transform
 

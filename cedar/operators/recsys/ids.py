@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from cedar.columns import Column, ColumnType
-from cedar.errors import PipelineError, user_site
+from cedar.core.columns import Column, ColumnType
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import per_value
 from cedar.operators.recsys.hashing import hash_combine, remainders, twang_mix64
 from cedar.operators.recsys.lists import Array, Items, Lists, Mask, as_int64, check_whole, is_ids, is_lists, lists_from

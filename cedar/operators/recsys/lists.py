@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.arrow import of_numbers
-from cedar.columns import Column, ColumnType
-from cedar.errors import PipelineError, user_site
-from cedar.groups.gather import stretches
+from cedar.core.arrow import of_numbers
+from cedar.core.columns import Column, ColumnType
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.groups.gather import stretches
 from cedar.operators.transform import BadValues, Transform
 
 Array = npt.NDArray[Any]

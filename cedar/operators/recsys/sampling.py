@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.block import Block
-from cedar.columns import UNKNOWN, Column
-from cedar.cursor import hash_array, mix64
-from cedar.errors import PipelineError, missing_column, user_site
-from cedar.groups.column import plain
+from cedar.core.block import Block
+from cedar.core.columns import UNKNOWN, Column
+from cedar.core.cursor import hash_array, mix64
+from cedar.core.errors import PipelineError, missing_column, user_site
+from cedar.core.groups.column import plain
 from cedar.operators.arguments import pick
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.failures import Blame

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
-from cedar.columns import Column, ColumnType
-from cedar.errors import PipelineError, user_site
+from cedar.core.columns import Column, ColumnType
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.recsys.lists import Array, Lists, as_int64, is_ids, is_lists, is_numbers
 from cedar.operators.recsys.sequences import keys_of
 from cedar.operators.transform import BadValues, Transform

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.columns import Column, ColumnType
-from cedar.errors import PipelineError, user_site
+from cedar.core.columns import Column, ColumnType
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.recsys.lists import lists_from
 from cedar.operators.text.lists import with_ends
 from cedar.operators.text.texts import is_text

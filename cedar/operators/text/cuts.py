@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from cedar.columns import Index
+from cedar.core.columns import Index
 from cedar.operators.text.texts import ASCII, Bytes, Mask
 
 Pairs: TypeAlias = frozenset[tuple[str, str]]

@@ -20,10 +20,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cedar import forks
-from cedar.columns import Index
-from cedar.digests import digest_of
-from cedar.errors import PipelineError, raised, user_site
+from cedar.core import forks
+from cedar.core.columns import Index
+from cedar.core.digests import digest_of
+from cedar.core.errors import PipelineError, raised, user_site
 from cedar.operators.base import Instances
 from cedar.operators.constructing import constructed
 from cedar.operators.text.recognise import Known, known_pattern, known_tokenizer

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow.compute as pc
 
-from cedar.arrow import numbers, of_numbers
-from cedar.columns import Index
+from cedar.core.arrow import numbers, of_numbers
+from cedar.core.columns import Index
 from cedar.operators.text.cuts import Cutter
 from cedar.operators.text.encoders import Encoder, UnfitIds
 from cedar.operators.text.lists import joined, picked, with_ends

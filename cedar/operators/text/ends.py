@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from cedar.columns import Column, ColumnType
-from cedar.errors import PipelineError, user_site
+from cedar.core.columns import Column, ColumnType
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import length_changing
 from cedar.operators.recsys.lists import Lists, is_ids, is_lists, lists_from
 from cedar.operators.take import whole

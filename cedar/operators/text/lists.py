@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cedar.columns import Index
+from cedar.core.columns import Index
 
 
 def picked(items: Any, offsets: Index, rows: Index) -> tuple[Any, Index]:

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cedar.columns import Column, ColumnType
-from cedar.errors import PipelineError, user_site
+from cedar.core.columns import Column, ColumnType
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.text.texts import ASCII, Errors, Texts, is_text, strings
 from cedar.operators.transform import Transform
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.columns import Column, Index
+from cedar.core.columns import Column, Index
 from cedar.operators.transform import BadValues
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]

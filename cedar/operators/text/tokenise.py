@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from cedar.columns import Column, ColumnType
-from cedar.errors import PipelineError, user_site
+from cedar.core.columns import Column, ColumnType
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.sizes import parse_bytes
 from cedar.operators.recsys.lists import lists_from
 from cedar.operators.take import whole
 from cedar.operators.text.byte_level import ByteLevel
@@ -17,7 +18,6 @@ from cedar.operators.text.encoders import Function, HuggingFace, Spec, Tiktoken
 from cedar.operators.text.encoding import encode
 from cedar.operators.text.texts import Errors, Texts, is_text
 from cedar.operators.transform import Transform
-from cedar.sizes import parse_bytes
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.arrow import numbers, of_numbers
-from cedar.columns import Index
+from cedar.core.arrow import numbers, of_numbers
+from cedar.core.columns import Index
 from cedar.operators.text.texts import Bytes
 
 Ids: TypeAlias = npt.NDArray[np.int32]

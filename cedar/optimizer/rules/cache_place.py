@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cedar import graph
 from cedar.datasets.base import Read
-from cedar.graph import Node
 from cedar.operators.cache import Cache
 from cedar.optimizer.commute import is_row_operator
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Keeping, Outcome, Refusal
 from cedar.optimizer.flow import find_flow
 from cedar.optimizer.loads import find_loads
+from cedar.plan import graph
+from cedar.plan.graph import Node
 
 _AUTO = "auto"
 _BETTER = 1.1  # of what is saved: less is not worth a move, since figures have noise

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cedar.datasets.base import Read
-from cedar.graph import Node
 from cedar.optimizer.commute import is_row_operator, may_skip
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, read_from
+from cedar.plan.graph import Node
 
 
 def common(node: Node, facts: Facts) -> Outcome:

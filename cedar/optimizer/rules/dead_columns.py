@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cedar import graph
-from cedar.graph import Node
 from cedar.operators.base import Schema
 from cedar.operators.chains import Chain
 from cedar.optimizer.edit import only, rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, downward
 from cedar.optimizer.live import Names, alike, needs_each
+from cedar.plan import graph
+from cedar.plan.graph import Node
 
 
 @downward

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cedar.graph import Node
 from cedar.operators.base import RowOperator
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, downward
+from cedar.plan.graph import Node
 
 
 @downward

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cedar.graph import Node
 from cedar.operators.base import Operator, StreamOperator
 from cedar.operators.dedup_estimate import PAYS
 from cedar.optimizer.commute import is_row_operator
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
+from cedar.plan.graph import Node
 
 
 def dedup_place(node: Node, facts: Facts) -> Outcome:

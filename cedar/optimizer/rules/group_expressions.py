@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cedar.graph import Node
 from cedar.optimizer.commute import is_row_operator, may_swap
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
+from cedar.plan.graph import Node
 
 _WORTH = 0.05  # of the time of a block: a plan with another order is audited now and then, which costs about 3%
 _LARGER = 1.1  # of bytes a row: what makes rows larger stays late

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cedar.graph import Node
 from cedar.operators.chains import Link
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome
+from cedar.plan.graph import Node
 
 
 def inexact(node: Node, facts: Facts) -> Outcome:

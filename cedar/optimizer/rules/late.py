@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cedar import graph
-from cedar.graph import Node
 from cedar.optimizer.commute import batch_rows, is_row_operator, may_skip, moves_rows, pads
 from cedar.optimizer.edit import is_inserted, rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 from cedar.optimizer.measure import declares_growth, growth
+from cedar.plan import graph
+from cedar.plan.graph import Node
 
 _LARGER, _SMALLER = 1.1, 0.9  # of bytes per row, measured; what lies between is not worth a move
 _ABOUT = 0.6  # rows may be larger by so much where that spares a kernel, and tasks, of its own

@@ -5,10 +5,10 @@ Right above a source it ends the look-ahead: splits behind the last row that is 
 
 from __future__ import annotations
 
-from cedar.graph import Node
 from cedar.optimizer.commute import first, is_row_operator, may_skip, pads
 from cedar.optimizer.edit import is_inserted, rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
+from cedar.plan.graph import Node
 
 
 def limit(node: Node, facts: Facts) -> Outcome:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cedar import graph
 from cedar.datasets.base import Read
-from cedar.graph import Node
 from cedar.operators.base import RowOperator, StreamOperator
 from cedar.optimizer.commute import is_row_operator, may_skip, may_swap
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
+from cedar.plan import graph
+from cedar.plan.graph import Node
 
 _GAIN = 0.95  # a function filter moves where the chain then costs less than this share: figures have noise
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from cedar.columns import ColumnType
+from cedar.core.columns import ColumnType
 from cedar.datasets.base import Read
-from cedar.graph import Node
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, downward
 from cedar.optimizer.fields import Fields, fields_read, live_fields
+from cedar.plan.graph import Node
 from cedar.plan.scan import Scan, dotted
 
 

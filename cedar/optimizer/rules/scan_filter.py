@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cedar.datasets.base import Read
-from cedar.graph import Node
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
+from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 import cedar
 from cedar import Pipeline
-from cedar.errors import SourceError
+from cedar.core.errors import SourceError
 from cedar.operators.explode import Explode
 
 

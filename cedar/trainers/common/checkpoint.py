@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self
 
 import torch
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.files import Damaged, read_sealed, sync_folder, write_sealed
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.tensors import Entry, Part, Reader, entries_of, write_parts

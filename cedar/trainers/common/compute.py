@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 
 
 def device_of(name: str) -> torch.device:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 
 
 def cosine(step: int, *, peak: float, steps: int, warmup: int = 0, least: float = 0.0) -> float:

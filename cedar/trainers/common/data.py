@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import cedar
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 
 VOCABULARY = 256
 

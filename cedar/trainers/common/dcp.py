@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.checkpoint import read_index, write_index
 from cedar.trainers.common.files import sync_folder
 from cedar.trainers.common.tensors import Part, Reader, write_parts

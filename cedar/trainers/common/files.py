@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 
 LAUNCHER = "CEDAR_LAUNCHER"  # the process that started the ranks
 STORE = "CEDAR_STORE"  # the file that ranks of one machine meet in

@@ -15,7 +15,7 @@ import stat
 import struct
 from contextlib import suppress
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 
 KEY = 32  # bytes
 _PROOF = 32

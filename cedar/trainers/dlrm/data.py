@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import cedar
 from cedar import col
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.recommendation import Vocabulary
 from cedar.trainers.common.data import Endless
 from cedar.trainers.common.group import Group

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.tensors import Part
 from cedar.trainers.dlrm import fbgemm

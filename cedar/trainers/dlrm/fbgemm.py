@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.dlrm.tables import Bags, Table, initial, joined
 
 # The pairs that were built for each other: minor version of torch, version of fbgemm.

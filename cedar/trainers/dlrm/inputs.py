@@ -12,8 +12,8 @@ import pyarrow as pa
 import torch
 
 import cedar
+from cedar.core.errors import CedarError
 from cedar.datasets.parquet_footer import BadFooter, read_metadata
-from cedar.errors import CedarError
 from cedar.trainers.dlrm.options import FeatureOptions
 from cedar.trainers.dlrm.tables import Bags
 from cedar.trainers.dlrm.unique import Expansion, Windows, windows_of

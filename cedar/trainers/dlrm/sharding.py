@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch.nn import functional
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.inputs import Feature, Inputs
 from cedar.trainers.dlrm.options import FeatureOptions

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 import cedar
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common import run as common
 from cedar.trainers.common.checkpoint import refuse_others, whole_number
 from cedar.trainers.common.compute import keyed

@@ -13,8 +13,8 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from cedar.errors import CedarError
-from cedar.groups.slices import slide
+from cedar.core.errors import CedarError
+from cedar.core.groups.slices import slide
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ def check_repeatable(module: nn.Module, *, anyway: bool = False) -> None:
         >>> check_repeatable(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))
         >>> check_repeatable(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
         Traceback (most recent call last):
-        cedar.errors.CedarError: BatchNorm1d ('1') takes statistics of a batch...
+        cedar.core.errors.CedarError: BatchNorm1d ('1') takes statistics of a batch...
     """
     if anyway:
         return

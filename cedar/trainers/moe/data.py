@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 import cedar
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.data import Endless, token_rows
 from cedar.trainers.moe.options import DataOptions
 

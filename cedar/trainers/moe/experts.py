@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 
 Score = Literal["softmax", "sigmoid"]
 

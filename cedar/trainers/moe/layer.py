@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import keyed
 from cedar.trainers.common.group import Group, odd_ranks
 from cedar.trainers.moe.dispatch import Dispatch, Drop, plan_dispatch, take_rows

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.tensors import Part as Saved
 from cedar.trainers.moe.layer import mixtures
 from cedar.trainers.moe.options import OptimizerOptions

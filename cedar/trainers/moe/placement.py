@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Literal, get_args
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import digest
 
 Kind = Literal["symi", "static", "periodic", "ema", "oracle"]

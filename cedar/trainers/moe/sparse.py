@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import torch
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.checkpoint import read_index, torn, whole_number, write_index
 from cedar.trainers.common.files import Damaged, finite, replacing, seal, unseal
 from cedar.trainers.common.group import Group

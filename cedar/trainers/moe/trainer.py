@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common import run as common
 from cedar.trainers.common.checkpoint import refuse_others, whole_number
 from cedar.trainers.common.data import VOCABULARY

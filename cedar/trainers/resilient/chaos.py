@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 
 What: TypeAlias = Literal["kill", "hang", "loop", "slow", "rejoin"]
 _WORD = re.compile(r"(kill|hang|loop|slow)=(\d+)@step(\d+)(?::(\d+))?|(rejoin)@step(\d+)")

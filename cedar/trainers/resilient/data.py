@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from torch.utils import _pytree as pytree
 
 import cedar
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 
 _ENDLESS = 1 << 40  # steps of the loader's one epoch: it goes round the data
 _RECENT = 4

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board, Epoch
 from cedar.trainers.resilient.executor import Executor, Kept, Reduction, Transport, Waiting

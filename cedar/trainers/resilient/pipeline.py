@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cedar
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.config import AdamWOptions
 from cedar.trainers.resilient import data as sources
 from cedar.trainers.resilient.member import Job

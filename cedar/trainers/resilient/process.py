@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common import launch
 from cedar.trainers.common.files import CHECKPOINTS
 from cedar.trainers.resilient.chaos import Fate, Mishap, happen

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.resilient.run import Record
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common import links
 from cedar.trainers.common.checkpoint import newest, step_of
 from cedar.trainers.common.compute import device_of

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import cedar
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.data import VOCABULARY, token_rows
 from cedar.trainers.resilient.model import Stage, Transformer, token_loss
 from cedar.trainers.resilient.options import DataOptions, Options

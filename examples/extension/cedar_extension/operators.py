@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from cedar.block import Block
-from cedar.errors import missing_column
+from cedar.core.block import Block
+from cedar.core.errors import missing_column
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.merging import by_content
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cedar import graph
-from cedar.graph import Node
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
+from cedar.plan import graph
+from cedar.plan.graph import Node
 
 from .operators import Scale
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cedar
-from cedar.columns import type_of
-from cedar.errors import PipelineError, RowError
+from cedar.core.columns import type_of
+from cedar.core.errors import PipelineError, RowError
 from cedar.operators import audio
 from cedar.operators.audio import libraries
 from cedar.operators.audio.clips import ClipTransform

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.columns import OBJECT, TensorType, objects
-from cedar.errors import PipelineError
+from cedar.core.columns import OBJECT, TensorType, objects
+from cedar.core.errors import PipelineError
 from cedar.operators import audio
 from cedar.operators.algebra import algebra_of
 from cedar.operators.transform import BadValues

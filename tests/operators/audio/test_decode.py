@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedar.errors import PipelineError
+from cedar.core.errors import PipelineError
 from cedar.operators import audio
 from cedar.operators.audio import flac, formats
 from cedar.operators.transform import BadValues

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedar.columns import OBJECT, TensorType, objects
-from cedar.errors import PipelineError
+from cedar.core.columns import OBJECT, TensorType, objects
+from cedar.core.errors import PipelineError
 from cedar.operators import audio
 from cedar.operators.audio.fft_kernels import plan, transform
 from cedar.operators.audio.mel_filters import mel_filters, to_hertz, to_mel

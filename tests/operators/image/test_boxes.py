@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedar.columns import objects
+from cedar.core.columns import objects
 from cedar.operators import image
 from cedar.operators.draws import Draws
 from cedar.operators.transform import BadValues

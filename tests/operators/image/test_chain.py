@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.mutated_images import encoded, mutated, picture
-from cedar.columns import TensorType, objects
+from cedar.core.columns import TensorType, objects
 from cedar.operators import image
 from cedar.operators.chains import Link
 from cedar.operators.draws import Draws

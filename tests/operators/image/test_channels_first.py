@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import cedar
-from cedar.errors import PipelineError
+from cedar.core.errors import PipelineError
 from cedar.operators import image
 
 PIL = pytest.importorskip("PIL.Image")

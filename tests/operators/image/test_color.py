@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("numba")
 
 import cedar
-from cedar.columns import TensorType
+from cedar.core.columns import TensorType
 from cedar.operators.draws import Draws
 from cedar.operators.image.blur import GaussianBlur
 from cedar.operators.image.distort import PhotometricDistort

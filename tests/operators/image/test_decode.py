@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from benchmarks.mutated_images import FORMATS, encoded, mutated, outcome, picture
-from cedar.errors import PipelineError
+from cedar.core.errors import PipelineError
 from cedar.operators import image
 from cedar.operators.image.decoding import decode_image, first_rows
 from cedar.operators.image.headers import BadImage, read_header

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import cedar
-from cedar.errors import PipelineError
+from cedar.core.errors import PipelineError
 from cedar.operators import image
 
 FILLED = {

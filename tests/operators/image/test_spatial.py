@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from cedar.columns import OBJECT, UNKNOWN, TensorType, objects
-from cedar.errors import PipelineError
+from cedar.core.columns import OBJECT, UNKNOWN, TensorType, objects
+from cedar.core.errors import PipelineError
 from cedar.operators import image
 from cedar.operators.algebra import algebra_of
 from cedar.operators.draws import Draws

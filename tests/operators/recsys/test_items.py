@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedar.columns import TensorType
-from cedar.errors import PipelineError
+from cedar.core.columns import TensorType
+from cedar.core.errors import PipelineError
 from cedar.operators import recsys
 from cedar.operators.recsys.hashing import hash_combine, remainders, twang_mix64
 from tests.operators.recsys.toy_columns import FLOATS, IDS, check, list_columns, refused

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cedar
-from cedar.errors import PipelineError
+from cedar.core.errors import PipelineError
 from cedar.operators import recsys
 from tests.operators.recsys.test_items import combine, signed, twang
 from tests.operators.recsys.toy_columns import IDS, check, list_columns, refused

@@ -6,8 +6,8 @@ import pytest
 
 import cedar
 from cedar import Skip
-from cedar.columns import TensorType
-from cedar.errors import PipelineError, RowError
+from cedar.core.columns import TensorType
+from cedar.core.errors import PipelineError, RowError
 from cedar.operators import recsys
 from cedar.operators.algebra import algebra_of
 from tests.toy_sessions import sessions

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from cedar.boundary import as_column
+from cedar.core.boundary import as_column
 from cedar.operators.transform import BadValues
 
 IDS = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedar.errors import PipelineError
+from cedar.core.errors import PipelineError
 from cedar.operators.algebra import algebra_of
 from cedar.operators.text import byte_level, special_tokens, truncate
 from tests.operators.text.toy_tokenizers import tokenizer

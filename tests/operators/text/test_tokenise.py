@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedar.errors import PipelineError
+from cedar.core.errors import PipelineError
 from cedar.operators.text import byte_level, encoding, tokenise, words
 from cedar.operators.transform import BadValues
 from tests.operators.text.toy_tokenizers import (

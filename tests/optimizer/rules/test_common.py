@@ -25,7 +25,7 @@ def twice(make, base):
 
 def operators(p, **more):
     root, decisions = rewritten(p, common, **more)
-    return [n.operator.name for n in cedar.graph.walk(root)], [str(d) for d in decisions]
+    return [n.operator.name for n in cedar.plan.graph.walk(root)], [str(d) for d in decisions]
 
 
 SAME = [
@@ -41,7 +41,7 @@ def test_equal_operators_on_one_input_are_computed_once(make):
     base = table("a")
     p = twice(make, base)
     names, decisions = operators(p)
-    assert names == [*(n.operator.name for n in cedar.graph.walk(make(base).node)), "rename", "zip"]
+    assert names == [*(n.operator.name for n in cedar.plan.graph.walk(make(base).node)), "rename", "zip"]
     assert "computed once" in decisions[0]
 
 
@@ -56,14 +56,14 @@ DIFFERENT = [
 def test_what_differs_or_has_state_stays_apart(make):
     p = twice(make, table("a"))
     names, decisions = operators(p)
-    assert names == [n.operator.name for n in cedar.graph.walk(p.node)]
+    assert names == [n.operator.name for n in cedar.plan.graph.walk(p.node)]
     assert decisions == []
 
 
 def test_constants_are_compared_with_their_types():
     base = table("a")
     p = cedar.zip(base.with_columns(a=1), base.with_columns(a=True).rename({"a": "b"}))
-    assert operators(p)[0] == [n.operator.name for n in cedar.graph.walk(p.node)]
+    assert operators(p)[0] == [n.operator.name for n in cedar.plan.graph.walk(p.node)]
 
 
 def test_two_sources_have_keys_of_their_own(tmp_path):

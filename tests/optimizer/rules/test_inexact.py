@@ -6,10 +6,10 @@ import pytest
 pytest.importorskip("numba")
 
 import cedar
-from cedar import graph
-from cedar.errors import PlanError
+from cedar.core.errors import PlanError
 from cedar.operators import image
 from cedar.optimizer.rules import inexact
+from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.saved import plan_from, text_of
 from tests.optimizer.plan_lines import decided, rewritten

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks import tampered_checkpoints as tampered
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.checkpoint import INDEX, Checkpoints, newest, read_index
 from cedar.trainers.common.dcp import export_dcp, import_dcp
 from cedar.trainers.common.files import Damaged, read_sealed, write_sealed

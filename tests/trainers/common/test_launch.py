@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common import launch
 from cedar.trainers.common.launch import connected, run_ranks
 

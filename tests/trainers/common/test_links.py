@@ -9,7 +9,7 @@ import threading
 import pytest
 import torch
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common import links
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control import store

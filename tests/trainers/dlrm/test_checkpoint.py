@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.checkpoint import INDEX, Checkpoints
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.trainer import VOCABULARIES, Trainer

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from cedar import InverseKeyedJaggedTensor, JaggedTensor
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.nn import DedupEmbeddings, Feature
 from cedar.trainers.common.group import Group
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.model import Cross, Dot, SequencePooling
 from cedar.trainers.dlrm.trainer import Trainer

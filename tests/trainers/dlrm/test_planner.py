@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cedar
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.dlrm.inputs import read_batch
 from cedar.trainers.dlrm.options import FeatureOptions
 from cedar.trainers.dlrm.sharding import look, place

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cedar.cli import main
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.files import read_lines
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm import fbgemm

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.dlrm import fbgemm
 from cedar.trainers.dlrm.fbgemm import FbgemmTables
 from cedar.trainers.dlrm.tables import Bags, Table, TorchTables, zeros

@@ -9,7 +9,7 @@ import pytest
 
 import cedar
 from cedar.cli import main
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.recommendation import build_vocabularies, load_vocabularies, save_vocabularies
 from cedar.trainers.common.checkpoint import Checkpoints
 from cedar.trainers.common.group import Group

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cedar.errors import CedarError, ResumeError
+from cedar.core.errors import CedarError, ResumeError
 from cedar.trainers.common.checkpoint import INDEX, Checkpoints, newest
 from cedar.trainers.common.files import read_sealed, write_sealed
 from cedar.trainers.common.group import Group

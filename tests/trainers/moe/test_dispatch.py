@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group
 from cedar.trainers.moe.dispatch import kept_copies, limits, plan_dispatch, take_rows
 from cedar.trainers.moe.experts import Experts, FeedForward, Router, auxiliary_loss, grouped_products, z_loss

@@ -6,7 +6,7 @@ import signal
 
 import torch
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.checkpoint import Checkpoints
 from cedar.trainers.common.group import Group
 from cedar.trainers.moe.trainer import Trainer

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.moe.placement import Placement, Policy, minmax, paper, place
 
 popularities = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 50), st.integers(0, 2**62)), min_size=1, max_size=9)

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from cedar.cli import main
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common import config
 from cedar.trainers.common.files import MetricsFile, read_lines
 from cedar.trainers.moe.metrics import table

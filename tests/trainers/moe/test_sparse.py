@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.files import seal, unseal
 from cedar.trainers.moe import sparse as sparse_module
 from cedar.trainers.moe.sparse import SparseCheckpoints, plan_window, step_bytes

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.nn import Router, SymiMoE, SymiOptimizer, SymiOptions, router_losses, whole_state_dict
 from cedar.trainers.common.group import Group
 

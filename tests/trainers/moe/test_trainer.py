@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group
 from cedar.trainers.moe.experts import Router
 from cedar.trainers.moe.model import mixture

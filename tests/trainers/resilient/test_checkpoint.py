@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.checkpoint import newest, read_index, step_of
 from cedar.trainers.resilient.checkpoint import Checkpoints
 from cedar.trainers.resilient.control.board import Board, Epoch

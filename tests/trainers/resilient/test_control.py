@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common import links
 from cedar.trainers.resilient.chaos import Fate, Mishap, parse
 from cedar.trainers.resilient.control import store

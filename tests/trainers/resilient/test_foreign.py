@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers import ResilientPipeline, RunOptions, Workers
 from cedar.trainers.common.compute import keyed
 from cedar.trainers.resilient.data import Computed, MicroBatches

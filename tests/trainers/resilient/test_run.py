@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from cedar.cli import main
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers import command
 from cedar.trainers.common import config, links
 from cedar.trainers.common.files import read_lines

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import keyed
 from cedar.trainers.resilient.model import AdamW, Engine, Layout, Stage, State
 from cedar.trainers.resilient.model.engine import backward_input

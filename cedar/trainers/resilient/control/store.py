@@ -16,7 +16,7 @@ import weakref
 from contextlib import suppress
 from typing import Any
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common import links
 
 _LOOK = 0.2

@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.resilient.schedule import Worker
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils import _pytree as pytree
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import keyed
 from cedar.trainers.resilient.model.state import Layout, State
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from cedar.errors import CedarError
+from cedar.core.errors import CedarError
 
 Kind: TypeAlias = Literal["F", "B_INPUT", "B_WEIGHT", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "ALL_REDUCE", "STEP"]
 Mode: TypeAlias = Literal["sync", "staggered"]

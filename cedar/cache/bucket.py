@@ -1,0 +1,145 @@
+"""Entries as objects below a URL, in a marked folder of their own; what is read there is believed only when checked."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from cedar.cache.entries import tail, write_body
+from cedar.cache.entry_reader import Damaged
+from cedar.cache.eviction import Held
+from cedar.cache.folder import DISK_BYTES, ENTRY, INSIDE, KIND, NOTE_BYTES, SUFFIX
+from cedar.core.block import Block
+from cedar.core.ownership import MARK, Foreign, mark_of
+
+_TIMES = ("LastModified", "mtime", "last_modified", "updated", "created")
+
+
+class Bucket:
+    """A URL of any filesystem that fsspec knows. The least recently written entries go first: few storages tell more.
+
+    Who can write there is the storage's affair: entries may be a stranger's, and are checked in all their parts.
+    """
+
+    kind = "url"
+
+    def __init__(self, fs: Any, path: str) -> None:
+        self._fs = fs
+        self._path = f"{path}/{INSIDE}"
+        self._marked = False
+
+    def check(self) -> None:
+        """Nothing can be asked."""
+
+    def budget(self, held: int) -> int:
+        """The bytes that entries may take when the user gave no number."""
+        return DISK_BYTES
+
+    def load(self, name: str) -> tuple[Any, Any] | None:
+        """The bytes of an entry; None where there is none. Raises OSError, and Damaged: more than an entry ever has."""
+        try:
+            with _oserrors():
+                size = self._fs.info(self._file(name)).get("size")
+                if isinstance(size, int) and size > DISK_BYTES:
+                    raise Damaged(f"it has {size:,} bytes")
+                return self._fs.cat_file(self._file(name)), None
+        except FileNotFoundError:
+            return None
+
+    def save(self, name: str, blocks: Sequence[Block], ordinals: Sequence[int], room: Callable[[int], bool]) -> int:
+        """Write an entry where there is room for its bytes, and return them; else 0. Raises OSError."""
+        sink = pa.BufferOutputStream()
+        described = write_body(blocks, sink, ordinals)
+        body = sink.getvalue()
+        raw = b"".join((body, tail(described, zlib.crc32(body))))
+        if not room(len(raw)):
+            return 0
+        self._put(self._file(name), raw)
+        return len(raw)
+
+    def _put(self, path: str, raw: bytes) -> None:
+        temporary = f"{self._path}/.{uuid.uuid4().hex}.tmp"
+        with _oserrors():
+            self._fs.makedirs(self._path, exist_ok=True)
+            if not self._is_ours():
+                if self._fs.ls(self._path, detail=False, refresh=True):
+                    raise Foreign(f"it has a folder {INSIDE!r} that cedar did not make")
+                self._fs.pipe_file(f"{self._path}/{MARK}", mark_of(KIND))
+                self._marked = True
+            self._fs.pipe_file(temporary, raw)
+            self._fs.mv(temporary, path)
+
+    def entries(self) -> list[Held]:
+        """What is there."""
+        try:
+            with _oserrors():
+                listed = self._fs.ls(self._path, detail=True, refresh=True)
+        except OSError:
+            return []
+        found = []
+        for info in listed:
+            name = str(info["name"]).rpartition("/")[2]
+            if ENTRY.fullmatch(name) and info.get("type") == "file":
+                name = name.removesuffix(SUFFIX)
+                found.append(Held(name, name.partition("-")[0], int(info.get("size") or 0), _written(info)))
+        return found
+
+    def remove(self, name: str) -> None:
+        """Remove an entry, where the folder is marked."""
+        with contextlib.suppress(OSError), _oserrors():
+            if ENTRY.fullmatch(name + SUFFIX) and self._is_ours():
+                self._fs.rm_file(self._file(name))
+
+    def _is_ours(self) -> bool:
+        if not self._marked:
+            with contextlib.suppress(OSError), _oserrors():
+                self._marked = self._fs.cat_file(f"{self._path}/{MARK}") == mark_of(KIND)
+        return self._marked
+
+    def read_note(self, name: str) -> bytes | None:
+        """A small object beside the entries."""
+        try:
+            with _oserrors():
+                if (self._fs.info(f"{self._path}/{name}").get("size") or 0) > NOTE_BYTES:
+                    return None
+                raw: bytes = self._fs.cat_file(f"{self._path}/{name}")
+        except OSError:
+            return None
+        return raw
+
+    def write_note(self, name: str, text: bytes) -> None:
+        """Write a small object. Raises OSError."""
+        self._put(f"{self._path}/{name}", text)
+
+    def _file(self, name: str) -> str:
+        return f"{self._path}/{name}{SUFFIX}"
+
+
+@contextlib.contextmanager
+def _oserrors() -> Iterator[None]:
+    """Whatever a storage's library raises, as an OSError."""
+    try:
+        yield
+    except (OSError, Damaged):
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def _written(info: dict[str, Any]) -> float:
+    """Seconds since 1970, 0 where the storage does not tell."""
+    for name in _TIMES:
+        given = info.get(name)
+        if isinstance(given, (int, float)):
+            return float(given)
+        with contextlib.suppress(ValueError):
+            given = dt.datetime.fromisoformat(given) if isinstance(given, str) else given
+            if isinstance(given, dt.datetime):
+                return given.timestamp()
+    return 0.0

@@ -1,0 +1,167 @@
+"""cache(): keeps the blocks of splits behind the deterministic operators below, in memory or as Arrow files.
+
+An entry is keyed by the operators as the user wrote them, the code of their functions, the identity of the data, and
+the split; not by how a plan orders or places the work. It carries the keys of its rows, and those that were skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from cedar.cache.cost import kind_of, load_seconds_per_byte
+from cedar.cache.entries import relabelled, storable, write_body
+from cedar.cache.fingerprints import Fingerprint, Record, fingerprint
+from cedar.cache.manifest import as_json, why_missing
+from cedar.cache.store import Key, Store
+from cedar.core.block import Block
+from cedar.datasets.base import Split
+from cedar.operators.base import Env
+from cedar.plan import graph
+from cedar.tasks.chain import Program, Reader, Timing, read_split, run_program
+
+T = TypeVar("T")
+__all__ = ["Fingerprint", "KeptReader", "Store", "fingerprint", "load_seconds_per_byte"]
+
+
+@dataclass(frozen=True)
+class KeptReader:
+    """A reader and the program whose results are kept.
+
+    Args:
+        reader: of the source: a ``Reader``, or a ``ScanReader`` where a plan reads less.
+        program: that the rows go through before they are kept.
+        store: of the loader.
+        where: as ``cache(where)`` takes it.
+        fingerprint: of the last of the kept nodes.
+        branches: of the concats in between, which the keys of the kept rows tell.
+        version: stands for the functions, where the user says so.
+    """
+
+    reader: Any
+    program: Program
+    store: Store
+    where: str
+    fingerprint: Fingerprint
+    branches: tuple[int, ...] = ()
+    version: str | None = None
+    record: Record = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "record", self.store.described(self.fingerprint, self.version))
+        if self.record.unknown:  # another run cannot know that it is the same work
+            object.__setattr__(self, "where", "memory")
+
+    def read_blocks(self, split: Split, lap: int, env: Env, timing: Timing | None = None) -> Iterator[Block]:
+        """The blocks of a split behind the program, from the store if they are there.
+
+        Args:
+            timing: is told what was read and done to make an entry, or how many rows were spared that.
+
+        Raises:
+            PipelineError: the place is a directory that others can write.
+        """
+        identity, where = self._identity(), self.where
+        given: list[Block] | None = None
+        contents: str | None = ""
+        if identity is None:  # an entry outlives the run, so it must know its data
+            given = list(self._plain.blocks(split, 0))
+            contents = _contents(given)
+            where = "memory" if contents is None else where
+        key = self._key(split, identity, contents)
+        timing = Timing() if timing is None else timing
+        blocks = _timed(timing, self.store.get, key, where)
+        if blocks is None:
+            blocks = self._made(split, env, given, timing)
+            _timed(timing, self.store.put, key, where, blocks, self._as_json(identity))
+            timing.rows_cached += sum(block.slots for block in blocks)
+        elif given is None:
+            timing.rows_kept += split.rows if split.rows is not None else sum(block.slots for block in blocks)
+        yield from relabelled(blocks, self._plain.ordinal, lap)
+
+    def _made(self, split: Split, env: Env, given: list[Block] | None, timing: Timing) -> list[Block]:
+        """What the program makes of a split; rows that were read already are not read again."""
+        if given is not None and self.reader is self._plain:
+            timing.rows_read += sum(block.slots for block in given)
+            return [run_program(self.program, block, env, timing) for block in given]
+        made = read_split(self.program, self.reader, split, 0, env)
+        timing.take(made.timing)
+        return made.blocks
+
+    @property
+    def _plain(self) -> Reader:
+        """The reader of the source as the pipeline has it."""
+        plain: Reader = getattr(self.reader, "plain", self.reader)
+        return plain
+
+    def describe(self, splits: Sequence[Split]) -> str:
+        """Whether the entries of the splits are there, and if not, why; runs no function and reads no row.
+
+        Raises:
+            PipelineError: the place is a directory that others can write.
+        """
+        if self.record.unknown:
+            told = "; ".join(self.record.unknown)
+            return f"miss: kept in memory, for this loader alone: {told}; cache(where, version=...) tells in its place"
+        identity = self._identity()
+        if identity is None:
+            return "hit or miss is known once rows are read: this source does not tell when its data change"
+        found = self.store.kept([self._key(split, identity).name for split in splits], self.where)
+        if found and found == len(splits):
+            return f"hit: all {found} split(s) are kept"
+        if found:
+            return f"hit for {found} of {len(splits)} splits; the others are computed and kept"
+        if kind_of(self.where) == "memory":
+            return "miss: nothing is in memory before the first epoch"
+        return f"miss: {why_missing(self.store.records(self.where), self._as_json(identity))}"
+
+    def _identity(self) -> str | None:
+        """Stands for the data; in memory they are those of this loader."""
+        if kind_of(self.where) == "memory":
+            return "this loader"
+        told: str | None = self._plain.source.identity()
+        return told
+
+    def _policy(self) -> str:
+        """An entry with skipped rows must not serve a run in which a bad row is an error."""
+        policy = self._plain.on_error
+        return "raise" if policy is None else f"skip, refill={policy.refill}"
+
+    def _group(self, identity: str | None) -> str:
+        apart = self.record.several or kind_of(self.where) == "memory"
+        ordinal = self._plain.ordinal if apart else 0
+        return graph.digest([self.record.key(), identity, self._policy(), ordinal, *self.branches])
+
+    def _key(self, split: Split, identity: str | None, contents: str | None = "") -> Key:
+        steps = (*self.program.steps, *(self.program.written or ()), *getattr(self.reader, "steps", ()))
+        own = {self._plain.operator, *(o for step in steps for o in step.operators)}
+        return Key(
+            self._group(identity), graph.digest([repr(split), contents]), tuple(sorted(own)), self.record.columns
+        )
+
+    def _as_json(self, identity: str | None) -> dict[str, Any]:
+        return as_json(self.record, self._group(identity), identity or "", self._policy())
+
+
+def _timed(timing: Timing, call: Callable[..., T], *args: Any) -> T:
+    """What the store returns."""
+    start = time.perf_counter(), time.thread_time()
+    found = call(*args)
+    timing.spend(("cache", ()), time.perf_counter() - start[0], time.thread_time() - start[1])
+    return found
+
+
+def _contents(blocks: Sequence[Block]) -> str | None:
+    """Stands for rows that only reading can tell apart; None where they have no Arrow form."""
+    if storable(blocks):
+        return None
+    sink = pa.BufferOutputStream()
+    described = write_body(blocks, sink, ())
+    state = hashlib.blake2b(sink.getvalue(), digest_size=16)
+    state.update(repr(described).encode())
+    return state.hexdigest()

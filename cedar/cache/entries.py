@@ -1,0 +1,130 @@
+"""An entry: the blocks of one split as bytes. See ``reading`` for how they come back.
+
+Layout: for each block an Arrow IPC stream of its columns, one of its keys, and two for each group of columns whose rows
+repeat (the held rows, and the inverse), each beginning at a multiple of 64; then JSON that says where they are and what
+Arrow cannot; then the length and CRC-32 of that JSON, and a magic number. The JSON holds the CRC-32 of all that lies
+before it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.cache.group_columns import write_groups
+from cedar.core.block import Block
+from cedar.core.columns import TensorType, type_of
+from cedar.core.cursor import Keys
+from cedar.core.references import version_of
+
+FORMAT = 4
+MAGIC = b"CEDARKEP"
+TAIL = struct.Struct("<QI8s")
+PAGE = 64
+CONSTANT = ("file", "sub", "repeat", "branch", "source")
+
+
+def versions() -> dict[str, str]:
+    """What decides what the bytes of an entry, and the results of operators, look like."""
+    packages = {name: version_of(name) for name in ("cedar", "pyarrow", "numpy", "polars")}
+    return {"format": str(FORMAT), "python": version_of("sys"), **packages}
+
+
+def storable(blocks: Sequence[Block]) -> str:
+    """Why the blocks cannot be written; empty where they can."""
+    for block in blocks:
+        if not block.aligned:
+            return "its batches have no row keys"
+        for name, column in block.columns.items():
+            if isinstance(column, np.ndarray) and (column.dtype.hasobject or column.dtype.kind == "V"):
+                return f"column {name!r} holds Python objects"
+    return ""
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_body(blocks: Sequence[Block], sink: Any, ordinals: Sequence[int]) -> dict[str, Any]:
+    """Write the Arrow parts into ``sink``; returns what ``tail`` needs.
+
+    Args:
+        blocks: that are ``storable``.
+        sink: a pyarrow output stream at its beginning.
+        ordinals: of the kept operators; an entry names them by their place here, so it serves other pipelines too.
+    """
+    places = {ordinal: place for place, ordinal in enumerate(ordinals)}
+    described = []
+    for block in blocks:
+        arrays, tensors = _as_arrays(block)
+        keys, constant = _keys(block.keys)
+        dead = [[slot, places.get(w.operator, -1), w.label, w.error, w.refill] for slot, w in block.dead.items()]
+        described.append({
+            "rows": len(block), "slots": block.slots, "names": list(block.columns), "tensors": tensors,
+            "constant": constant, "dead": dead, "columns": _write(sink, arrays), "keys": _write(sink, keys),
+            "groups": write_groups(block.columns, lambda arrays: _write(sink, arrays)),
+        })  # fmt: skip
+    return {"blocks": described, "size": sink.tell()}
+
+
+def tail(described: dict[str, Any], checksum: int) -> bytes:
+    """What ends an entry whose body has ``checksum``."""
+    text = json.dumps(described | {"crc": checksum, "versions": versions()}).encode()
+    return text + TAIL.pack(len(text), zlib.crc32(text), MAGIC)
+
+
+def _write(sink: Any, arrays: dict[str, pa.Array]) -> list[int] | None:
+    if not arrays:
+        return None
+    start = -(-sink.tell() // PAGE) * PAGE
+    sink.write(b"\0" * (start - sink.tell()))
+    batch = pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return [start, sink.tell()]
+
+
+def _as_arrays(block: Block) -> tuple[dict[str, pa.Array], dict[str, Any]]:
+    arrays: dict[str, pa.Array] = {}
+    tensors: dict[str, Any] = {}
+    for number, (name, column) in enumerate(block.columns.items()):
+        if not isinstance(column, np.ndarray):  # of a group, which is written apart, only its place
+            arrays[str(number)] = column if isinstance(column, pa.Array) else pa.nulls(len(column))
+            continue
+        kind = type_of(column)
+        assert isinstance(kind, TensorType)
+        tensors[name] = [list(kind.shape), column.dtype.str]
+        arrays[str(number)] = _bytes_of(column)
+    return arrays, tensors
+
+
+def _bytes_of(column: Any) -> pa.Array:
+    """One fixed-size binary per row, without a copy of a contiguous array."""
+    width = column.dtype.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
+    if not width or not len(column):
+        return pa.nulls(len(column))
+    flat = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(column), [None, pa.py_buffer(flat)])
+
+
+def _keys(keys: Keys) -> tuple[dict[str, pa.Array], dict[str, int]]:
+    arrays = {"row": pa.array(keys.row)}
+    constant = {}
+    for name in CONSTANT:
+        part = getattr(keys, name)
+        if isinstance(part, int):
+            constant[name] = part
+        else:
+            arrays[name] = pa.array(part)
+    return arrays, constant
+
+
+def relabelled(blocks: list[Block], source: int, lap: int) -> list[Block]:
+    """The blocks as rows of source number ``source`` in repetition ``lap``."""
+    return [Block(b.columns, replace(b.keys, repeat=lap, source=source), b.dead, b.aligned) for b in blocks]

@@ -1,0 +1,183 @@
+"""Reading an entry back. Whoever can write where entries lie can write anything: all that an entry says of itself is
+held against what is there, and whatever is wrong is damage, which is computed again.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.cache.entries import CONSTANT, MAGIC, PAGE, TAIL, versions
+from cedar.cache.group_columns import read_groups
+from cedar.core.block import Block, Skipped
+from cedar.core.boundary import as_column
+from cedar.core.cursor import Keys
+from cedar.core.ipc import read_batch
+
+_NUMBERS = "biufcmMSU"  # kinds of dtypes whose bytes are values, whatever they are
+
+
+class Damaged(Exception):
+    """An entry that cannot be believed, and why."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An entry as it is read: its blocks, and where in the kept chain of operators rows were skipped."""
+
+    blocks: list[Block]
+    nbytes: int
+
+
+def read_entry(raw: Any, ordinals: Sequence[int], checked: bool) -> Stored:
+    """The blocks of an entry, without a copy: their arrays are views of ``raw``.
+
+    Args:
+        raw: bytes, or a memory map; where it can be written, so can the ndarrays.
+        ordinals: of the kept operators, as when it was written.
+        checked: the checksum of the body was found right before.
+
+    Raises:
+        Damaged: it is torn, changed, of another version, or not what an entry can be.
+    """
+    described = _described(raw)
+    view = memoryview(raw)[: described["size"]]
+    if not checked and zlib.crc32(view) != described["crc"]:
+        raise Damaged("its checksum is wrong")
+    buffer = pa.py_buffer(raw)
+    try:
+        blocks = [_block(buffer, view, one, ordinals) for one in _is(described["blocks"], list)]
+    except Exception as error:
+        raise Damaged(f"it cannot be decoded: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+    return Stored(blocks, described["size"])
+
+
+def _described(raw: Any) -> dict[str, Any]:
+    view = memoryview(raw)
+    if len(view) < TAIL.size:
+        raise Damaged("it is cut short")
+    length, checksum, magic = TAIL.unpack(view[-TAIL.size :])
+    if magic != MAGIC or length > len(view) - TAIL.size:
+        raise Damaged("it is cut short, or no entry")
+    text = bytes(view[-TAIL.size - length : -TAIL.size])
+    if zlib.crc32(text) != checksum:
+        raise Damaged("its checksum is wrong")
+    try:
+        described: dict[str, Any] = _is(json.loads(text), dict)
+        if described.get("versions") != versions():
+            raise Damaged("another version wrote it")
+        size, _crc, _blocks = _is(described["size"], int), _is(described["crc"], int), _is(described["blocks"], list)
+    except (ValueError, KeyError, RecursionError) as error:
+        raise Damaged("what it says of itself cannot be read") from error
+    if size != len(view) - TAIL.size - length:
+        raise Damaged("it is cut short")
+    return described
+
+
+def _block(buffer: pa.Buffer, view: memoryview, one: Any, ordinals: Sequence[int]) -> Block:
+    _is(one, dict)
+    arrays, names = _read(buffer, len(view), one["columns"]), [_is(name, str) for name in _is(one["names"], list)]
+    slots, rows, tensors = _count(one["slots"]), _count(one["rows"]), _is(one["tensors"], dict)
+    keys = _keys(_named(_read(buffer, len(view), one["keys"])), _is(one["constant"], dict), slots)
+    arrays = [] if arrays is None else arrays.columns
+    _hold(len(arrays) == len(names) == len(set(names)) and tensors.keys() <= set(names), "other columns than names")
+    _hold(all(len(array) == rows for array in arrays), "columns of other lengths")
+    columns = {
+        name: _tensor(array, buffer.address, view, *_pair(tensors[name])) if name in tensors else _column(array)
+        for name, array in zip(names, arrays, strict=True)
+    }
+    groups = read_groups(_is(one["groups"], list), lambda place: _named(_read(buffer, len(view), place)), rows)
+    _hold(groups.keys() <= columns.keys(), "groups of other names")
+    dead = _dead(_is(one["dead"], list), slots, ordinals)
+    _hold(rows + len(dead) == slots or not columns, "rows and skipped rows are not all")
+    return Block(columns | groups, keys, dead)
+
+
+def _read(buffer: pa.Buffer, size: int, place: Any) -> pa.RecordBatch | None:
+    if place is None:
+        return None
+    start, end = _pair(place)
+    _hold(0 <= _is(start, int) <= _is(end, int) <= size and start % PAGE == 0, "a part lies outside")
+    return read_batch(buffer.slice(start, end - start))
+
+
+def _named(batch: pa.RecordBatch | None) -> dict[str, Any]:
+    if batch is None:
+        return {}
+    _hold(len(set(batch.schema.names)) == len(batch.schema.names), "two parts have one name")
+    return dict(zip(batch.schema.names, batch.columns, strict=True))
+
+
+def _column(array: pa.Array) -> Any:
+    made = as_column(array)
+    _hold(isinstance(made, pa.Array) and made.type == array.type, f"a column of type {array.type}")
+    return made
+
+
+def _keys(parts: dict[str, Any], constant: dict[str, Any], slots: int) -> Keys:
+    _hold({*parts, *constant} == {"row", *CONSTANT} and not parts.keys() & constant.keys(), "keys of other parts")
+    for name, part in parts.items():
+        _hold(part.type == pa.int64() and len(part) == slots and not part.null_count, f"keys {name!r}")
+    for name, value in constant.items():
+        _hold(type(value) is int and -(2**63) <= value < 2**63, f"key {name!r}")
+    return Keys(**{name: part.to_numpy() for name, part in parts.items()}, **constant)
+
+
+def _dead(given: list[Any], slots: int, ordinals: Sequence[int]) -> dict[int, Skipped]:
+    dead = {}
+    for slot, place, label, error, refill in map(_list, given):
+        _hold(_count(slot) < slots and slot not in dead and -1 <= _is(place, int) < len(ordinals), "skipped rows")
+        operator = ordinals[place] if place >= 0 else place
+        dead[slot] = Skipped(operator, _is(label, str), _is(error, str), _is(refill, bool))
+    return dead
+
+
+def _tensor(array: pa.Array, base: int, view: memoryview, shape: Any, dtype: Any) -> Any:
+    kind = np.dtype(_is(dtype, str))
+    shape = [_count(side) for side in _list(shape)]
+    _hold(kind.kind in _NUMBERS and not kind.hasobject and kind.fields is None, f"an array of {kind}")
+    width = kind.itemsize
+    for side in shape:
+        width *= side
+    if pa.types.is_null(array.type):
+        _hold(not width or not len(array), "an array without its values")
+        return np.zeros((len(array), *shape), dtype=kind)
+    _hold(pa.types.is_fixed_size_binary(array.type) and array.type.byte_width == width, "an array of another width")
+    start = array.buffers()[1].address - base + array.offset * width  # through the view: it knows if it can be written
+    flat = np.frombuffer(view, np.uint8, len(array) * width, start)
+    return flat.view(kind).reshape(len(array), *shape)
+
+
+# ---- what is there is what was said ----------------------------------------------------------------------------------
+
+
+def _hold(true: bool, what: str) -> None:
+    if not true:
+        raise ValueError(what)
+
+
+def _is(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"{kind.__name__} expected, not {type(value).__name__}")
+    return value
+
+
+def _count(value: Any) -> int:
+    _hold(_is(value, int) >= 0, "a negative count")
+    return int(value)
+
+
+def _list(value: Any) -> list[Any]:
+    found: list[Any] = _is(value, list)
+    return found
+
+
+def _pair(value: Any) -> tuple[Any, Any]:
+    _hold(len(_list(value)) == 2, "a pair expected")
+    return value[0], value[1]

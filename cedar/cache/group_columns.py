@@ -1,0 +1,65 @@
+"""Groups in an entry: the rows that they hold, and apart from them the inverse, which is of another length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from cedar.core.boundary import as_column
+from cedar.core.columns import Column
+from cedar.core.groups.column import GroupColumn, Sharing
+from cedar.core.groups.encode import as_ints
+
+Place = list[int] | None
+
+
+def write_groups(columns: Mapping[str, Column], write: Callable[[dict[str, pa.Array]], Place]) -> list[dict[str, Any]]:
+    """Write the groups among the columns; returns what ``read_groups`` needs, as JSON."""
+    sharing: dict[int, dict[str, GroupColumn]] = {}
+    for name, column in columns.items():
+        if isinstance(column, GroupColumn):
+            sharing.setdefault(id(column.sharing), {})[name] = column.narrow()
+    described = []
+    for group in sharing.values():
+        one = next(iter(group.values())).sharing
+        described.append({
+            "names": list(group), "fresh": [column.fresh for column in group.values()], "together": one.together,
+            "held": one.held, "values": write({str(i): column.values for i, column in enumerate(group.values())}),
+            "inverse": write({"inverse": pa.array(one.inverse)}),
+        })  # fmt: skip
+    return described
+
+
+def read_groups(described: Sequence[Any], read: Callable[[Place], Any], rows: int) -> dict[str, GroupColumn]:
+    """The columns of groups, by name; those of one group share again.
+
+    Args:
+        described: what ``write_groups`` told, as it came back.
+        read: the arrays of a part, by name.
+        rows: that each column has.
+
+    Raises:
+        ValueError, KeyError, TypeError: what it tells is not so.
+    """
+    found: dict[str, GroupColumn] = {}
+    for one in described:
+        inverse, values = read(one["inverse"])["inverse"], list(read(one["values"]).values())
+        names, fresh, held, together = one["names"], one["fresh"], one["held"], one["together"]
+        right = (
+            inverse.type == pa.int32()
+            and not inverse.null_count
+            and len(inverse) == rows
+            and type(held) is type(together) is int
+            and all(type(name) is str for name in names)
+            and all(type(each) is bool for each in fresh)
+            and all(len(each) == held and as_column(each).type == each.type for each in values)
+        )
+        places = as_ints(inverse, "int32")
+        if not right or (rows and not 0 <= places.min() <= places.max() < held) or not 0 <= together <= len(values):
+            raise ValueError("a group whose rows are not there")
+        sharing = Sharing(places, held, together, rows)
+        for name, array, told in zip(names, values, fresh, strict=True):
+            found[name] = GroupColumn(array, sharing, told)
+    return found

@@ -1,0 +1,97 @@
+"""The manifest: what the entries of a place were made from, so that a miss can be explained."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from cedar.cache.fingerprints import Record
+
+NAME = "manifest.json"
+_MOST = 64  # records, newest last
+_LONG = 2000  # letters that are told
+
+
+class Notes(Protocol):
+    """Where a manifest lies."""
+
+    def read_note(self, name: str) -> bytes | None: ...
+
+    def write_note(self, name: str, text: bytes) -> None: ...
+
+
+def as_json(record: Record, group: str, data: str, policy: str) -> dict[str, Any]:
+    """A record and the rest of what its entries are keyed by."""
+    return asdict(record) | {"group": group, "data": data, "policy": policy}
+
+
+def remember(place: Notes, record: dict[str, Any]) -> None:
+    """Put a record last. Two writers at once may lose one: it is only good for explanations. Raises OSError."""
+    known = [r for r in recall(place) if r.get("group") != record["group"]]
+    place.write_note(NAME, json.dumps([*known, record][-_MOST:], indent=1).encode())
+
+
+def recall(place: Notes) -> list[dict[str, Any]]:
+    """The records; none where the manifest is missing or damaged."""
+    raw = place.read_note(NAME)
+    try:
+        records = json.loads(raw) if raw else []
+    except (ValueError, RecursionError):
+        return []
+    return [r for r in records if isinstance(r, dict)] if isinstance(records, list) else []
+
+
+def why_missing(records: list[dict[str, Any]], record: dict[str, Any]) -> str:
+    """Why the entries of a place do not serve: what differs from the nearest of its records."""
+    record = json.loads(json.dumps(record))
+    if not records:
+        return "nothing is kept there yet"
+    if any(known.get("group") == record["group"] for known in records):
+        return "what was kept there was removed, or made room for others"
+    found = [_differences(known, record) for known in records]
+    nearest = min(reversed(found), key=len)
+    if len(nearest) > max(3, len(record["operators"])):
+        return "what is kept there comes from other pipelines"
+    return "".join(c if c.isprintable() else "?" for c in "; ".join(nearest))[:_LONG]  # some of it is the manifest's
+
+
+def _differences(known: dict[str, Any], record: dict[str, Any]) -> list[str]:
+    try:
+        return [*_of_operators(known["operators"], record["operators"]), *_of_the_rest(known, record)]
+    except (KeyError, TypeError, AttributeError):
+        return ["the manifest cannot be read"] * _MOST
+
+
+def _of_operators(known: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
+    if [o["label"] for o in known] != [o["label"] for o in now]:
+        old, new = {o["label"] for o in known}, {o["label"] for o in now}
+        what = [f"{', '.join(sorted(n))} is {how}" if n else "" for n, how in ((new - old, "new"), (old - new, "gone"))]
+        several = len(old ^ new) or 1
+        return [" and ".join(w for w in what if w) or "the operators are in another order"] * several
+    found = []
+    for before, after in zip(known, now, strict=True):
+        label = after["label"]
+        if before["parameters"] != after["parameters"]:
+            found.append(f"the parameters of {label} changed")
+        names = sorted(n for n in {*before["code"], *after["code"]} if before["code"].get(n) != after["code"].get(n))
+        found += [f"the {_plain(name)} of {label} changed" for name in names]
+    return found
+
+
+def _plain(part: str) -> str:
+    kind, _, name = part.partition(" ")
+    if kind == "closure":
+        return f"value of {name!r}, which the function closes over,"
+    return f"global {name!r}" if kind == "global" else part
+
+
+def _of_the_rest(known: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    found = ["the data changed (other files, sizes or times of change)"] if known["data"] != now["data"] else []
+    before, after = known["versions"], now["versions"]
+    found += [f"{name} was {before.get(name)}, is {after[name]}" for name in after if before.get(name) != after[name]]
+    if known["policy"] != now["policy"]:
+        found.append("on_error changed")
+    if known["physical"] != now["physical"]:
+        found.append("the plan computes it otherwise")
+    return found

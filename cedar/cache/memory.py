@@ -1,0 +1,102 @@
+"""Entries in memory. Nobody writes into them: a run gets read-only views of their arrays, and copies of the rest."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.cache.eviction import Held, Passes, leaving
+from cedar.core.block import Block
+from cedar.core.columns import Column, copied
+from cedar.core.groups.column import own_each
+from cedar.operators.arguments import read_only
+
+
+class Memory:
+    """Entries up to ``budget`` bytes; the least recently used go first, where they may (see ``leaving``)."""
+
+    def __init__(self, budget: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._budget = budget
+        self._clock = clock
+        self._entries: dict[str, tuple[Held, list[Block]]] = {}
+        self._passes = Passes()
+        self._lock = threading.Lock()
+        self.evicted = 0
+
+    def get(self, group: str, name: str) -> list[Block] | None:
+        """The blocks of an entry; those of their arrays that can be written are the caller's."""
+        with self._lock:
+            now = self._clock()
+            self._passes.visit(group, name, now)
+            found = self._entries.get(name)
+            if found is None:
+                return None
+            held, blocks = found
+            self._entries[name] = (Held(name, group, held.nbytes, now), blocks)
+        return _given(blocks)
+
+    def holds(self, name: str) -> bool:
+        return name in self._entries
+
+    def put(self, group: str, name: str, blocks: list[Block]) -> int:
+        """Bytes kept; 0 where there is no room, or an object cannot be copied."""
+        size = sum(b.nbytes for b in blocks)
+        with self._lock:
+            if self._leaving(group, name, size) is None:
+                return 0
+        try:
+            kept = _copied(blocks)
+        except Exception:  # noqa: BLE001 - whatever the copy of a user's object raises
+            return 0
+        with self._lock:
+            gone = self._leaving(group, name, size)
+            if gone is None:  # others took the room meanwhile
+                return 0
+            for held in gone:
+                del self._entries[held.name]
+            self._entries[name] = (Held(name, group, size, self._clock()), kept)
+            self.evicted += len(gone)
+        return size
+
+    def _leaving(self, group: str, name: str, size: int) -> list[Held] | None:
+        others = [held for held, _ in self._entries.values() if held.name != name]
+        return leaving(others, size, self._budget, group, self._passes.since(group))
+
+
+def _copied(blocks: list[Block]) -> list[Block]:
+    return [b.only_columns(own_each(b.columns, _own)) for b in blocks]
+
+
+def _given(blocks: list[Block]) -> list[Block]:
+    """Views of arrays, and copies of the rest: a tensor made of Arrow's memory could be written into.
+
+    What is handed over of a view is a copy, see ``writeable``.
+    """
+    given = []
+    for block in blocks:
+        arrays = {name: read_only(column) for name, column in block.columns.items() if _is_plain(column)}
+        others = {name: column for name, column in block.columns.items() if name not in arrays}
+        columns = arrays | own_each(others, _own)
+        given.append(block.only_columns({name: columns[name] for name in block.columns}))
+    return given
+
+
+def _is_plain(column: Column) -> bool:
+    return isinstance(column, np.ndarray) and not column.dtype.hasobject
+
+
+def _own(column: Column) -> Column:
+    """A copy of the rows alone."""
+    if isinstance(column, pa.Array):
+        return pa.concat_arrays([column, column.slice(0, 0)])  # two, for one alone is not copied
+    if _is_plain(column):
+        return copied(column)
+    own = np.empty_like(column)
+    for i, value in enumerate(column.flat):
+        own.flat[i] = copy.deepcopy(value)
+    return own

@@ -1,0 +1,195 @@
+"""Block: many rows held column by column, the unit that moves, is timed and is retried.
+
+A block has *slots*, one per logical row, each with its key. A row that failed under ``Skip`` leaves its slot behind
+(a dead slot), so that batches can be cut on row numbers before skipping. Columns hold the live rows only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cedar.core import columns as _columns
+from cedar.core.columns import Column, ColumnType, Index
+from cedar.core.cursor import Keys, concat_keys
+from cedar.core.errors import PipelineError
+from cedar.core.groups.column import GroupColumn, concat_each, cut_each, plain, take_each
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Why a slot is dead: the operator (its ordinal and label) and the error, as text.
+
+    ``refill``: the slot takes no place in a batch, the next row does; it stays to be counted at hand-over.
+    """
+
+    operator: int
+    label: str
+    error: str
+    refill: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Columns of equal length, and the keys of their rows.
+
+    Args:
+        columns: name to column, each with one entry per live row.
+        keys: one per slot.
+        dead: slot to the reason why it has no row.
+        aligned: False for a batch that a user function resized, whose rows no longer correspond to slots.
+
+    Example:
+        >>> import numpy as np, pyarrow as pa
+        >>> from cedar.core.cursor import Keys
+        >>> block = Block({"x": pa.array([1, 2, 3])}, Keys(np.arange(3)))
+        >>> block.take(np.array([2, 0])).columns["x"].to_pylist()
+        [3, 1]
+    """
+
+    columns: dict[str, Column]
+    keys: Keys
+    dead: Mapping[int, Skipped] = field(default_factory=dict)
+    aligned: bool = True
+
+    def __len__(self) -> int:
+        """The number of live rows."""
+        if not self.aligned and self.columns:
+            return len(next(iter(self.columns.values())))
+        return len(self.keys) - len(self.dead)
+
+    @property
+    def slots(self) -> int:
+        """The number of logical rows, dead ones included."""
+        return len(self.keys)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(_columns.nbytes(c) for c in self.columns.values()) + 8 * len(self.keys)
+
+    @property
+    def types(self) -> dict[str, ColumnType]:
+        return {name: _columns.type_of(c) for name, c in self.columns.items()}
+
+    def live_slots(self) -> Index:
+        """The slot of each live row."""
+        if not self.dead:
+            return np.arange(self.slots, dtype=np.int64)
+        alive = np.ones(self.slots, dtype=bool)
+        alive[list(self.dead)] = False
+        return np.flatnonzero(alive)
+
+    def live_keys(self) -> Keys:
+        """The key of each live row."""
+        return self.keys.take(self.live_slots()) if self.dead else self.keys
+
+    def take(self, slots: Index) -> Block:
+        """The slots at ``slots``, in that order, dead ones included."""
+        if not self.dead:
+            return Block(take_each(self.columns, slots), self.keys.take(slots))
+        position = np.full(self.slots, -1, dtype=np.int64)
+        live = self.live_slots()
+        position[live] = np.arange(len(live))
+        rows = position[slots]
+        dead = {int(i): self.dead[int(slots[i])] for i in np.flatnonzero(rows < 0)}
+        rows = rows[rows >= 0]
+        return Block(take_each(self.columns, rows), self.keys.take(slots), dead)
+
+    def slice(self, start: int, stop: int) -> Block:
+        """Slots ``start`` to ``stop``, without a copy."""
+        if start == 0 and stop == self.slots:
+            return self
+        keys = self.keys.take(slice(start, stop))
+        if not self.dead:
+            return Block(cut_each(self.columns, start, stop), keys)
+        live = self.live_slots()
+        low, high = np.searchsorted(live, [start, stop])
+        dead = {slot - start: why for slot, why in self.dead.items() if start <= slot < stop}
+        return Block(cut_each(self.columns, int(low), int(high)), keys, dead)
+
+    def filter(self, keep: npt.NDArray[np.bool_]) -> Block:
+        """The live rows where ``keep`` (one bool per live row) holds; the slots of the others go with them."""
+        rows = np.flatnonzero(keep)
+        columns = take_each(self.columns, rows)
+        return self.with_slots(columns, rows)
+
+    def with_slots(self, columns: dict[str, Column], rows: Index) -> Block:
+        """A block of ``columns``, whose row i is this block's live row ``rows[i]`` (ascending)."""
+        if not self.dead:
+            return Block(columns, self.keys.take(rows))
+        stays = np.zeros(self.slots, dtype=bool)
+        stays[list(self.dead)] = True
+        stays[self.live_slots()[rows]] = True
+        renumbered = np.cumsum(stays) - 1
+        dead = {int(renumbered[slot]): why for slot, why in self.dead.items()}
+        return Block(columns, self.keys.take(np.flatnonzero(stays)), dead)
+
+    def kill(self, failed: Mapping[int, Skipped]) -> Block:
+        """Without the live rows in ``failed``, whose slots become dead."""
+        if not failed:
+            return self
+        live = self.live_slots()
+        dead = dict(self.dead) | {int(live[row]): why for row, why in failed.items()}
+        keep = np.ones(len(live), dtype=bool)
+        keep[list(failed)] = False
+        rows = np.flatnonzero(keep)
+        return Block(take_each(self.columns, rows), self.keys, dead)
+
+    def with_columns(self, columns: Mapping[str, Column]) -> Block:
+        """With some columns added or replaced."""
+        return Block({**self.columns, **columns}, self.keys, self.dead, self.aligned)
+
+    def only_columns(self, columns: Mapping[str, Column]) -> Block:
+        """With these columns instead of all present ones."""
+        return Block(dict(columns), self.keys, self.dead, self.aligned)
+
+    def within(self, index: int) -> Block:
+        """As seen above input ``index`` of a mix or concat."""
+        return Block(self.columns, self.keys.within(index), self.dead, self.aligned)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The live rows as dicts of plain Python values and ndarrays."""
+        names = list(self.columns)
+        if not names:
+            yield from ({} for _ in range(len(self)))
+            return
+        for values in zip(*(_shown(name, c) for name, c in self.columns.items()), strict=True):
+            yield dict(zip(names, values, strict=True))
+
+
+def _shown(name: str, column: Column) -> Sequence[Any]:
+    try:
+        return python_values(column)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        kind = _columns.type_of(column)
+        raise PipelineError(
+            f"column {name!r} of {kind} holds values that Python has no type for: {error}",
+            fix=f"take batches, or cast it: with_columns(**{{{name!r}: col({name!r}).cast(polars.Int64)}})",
+        ) from error
+
+
+def python_values(column: Column) -> Sequence[Any]:
+    """A column's values as Python sees them: plain values for Arrow, ndarrays or scalars for ndarrays."""
+    if isinstance(column, pa.Array | GroupColumn):
+        return plain(column).to_pylist()  # type: ignore[no-any-return]
+    if column.ndim == 1 and column.dtype != object:
+        return column.tolist()  # type: ignore[no-any-return]
+    return column  # type: ignore[no-any-return]
+
+
+def concat_blocks(blocks: Sequence[Block]) -> Block:
+    """Several blocks of the same columns, one after the other."""
+    if len(blocks) == 1:
+        return blocks[0]
+    columns = concat_each([b.columns for b in blocks])
+    dead: dict[int, Skipped] = {}
+    offset = 0
+    for block in blocks:
+        dead.update({slot + offset: why for slot, why in block.dead.items()})
+        offset += block.slots
+    return Block(columns, concat_keys([b.keys for b in blocks]), dead)

@@ -1,0 +1,194 @@
+"""Column kinds, and the few things every kind can do.
+
+A column is an Arrow array (numbers, strings, lists, structs), a fixed-shape ndarray of shape (rows, ...), an ndarray of
+Python objects where nothing else fits, or one of a group whose rows repeat (``groups``). Strings, binaries and lists
+have 64-bit offsets throughout, and dictionaries are decoded, so that a column has one type wherever it comes
+from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cedar.core import buffers
+from cedar.core.arrow import of_numbers
+
+Column: TypeAlias = Any  # pa.Array | np.ndarray | GroupColumn
+Index: TypeAlias = npt.NDArray[np.int64]
+
+_LARGE = 1 << 20  # bytes, from which on memory is worth using again
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A fixed-shape ndarray per row: ``shape`` of one row and its dtype."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class ObjectType:
+    """Any Python object."""
+
+    def __str__(self) -> str:
+        return "object"
+
+
+@dataclass(frozen=True)
+class UnknownType:
+    """A type that only a run can tell."""
+
+    def __str__(self) -> str:
+        return "?"
+
+
+OBJECT = ObjectType()
+UNKNOWN = UnknownType()
+ColumnType: TypeAlias = Any  # pa.DataType | TensorType | ObjectType | UnknownType
+
+
+def type_of(column: Column) -> ColumnType:
+    """The type of a column; of a group's, that of its values."""
+    if not isinstance(column, np.ndarray):
+        return column.type
+    if column.dtype == object:
+        return OBJECT
+    return TensorType(tuple(column.shape[1:]), str(column.dtype))
+
+
+def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
+    """A column of Python objects."""
+    column = np.empty(len(values), dtype=object)
+    for i, value in enumerate(values):
+        column[i] = value
+    return column
+
+
+def take(column: Column, index: Index) -> Column:
+    """The rows at ``index``, in that order."""
+    if isinstance(column, pa.Array):
+        return column.take(of_numbers(index))
+    if not isinstance(column, np.ndarray):
+        return column.take(index)
+    if column.ndim == 1 or column.dtype == object or len(index) * column[:1].nbytes < _LARGE:
+        return column[index]
+    made = buffers.empty((len(index), *column.shape[1:]), column.dtype)
+    return np.take(column, index, axis=0, out=made, mode="wrap")  # other modes copy it once more
+
+
+def cut(column: Column, start: int, stop: int) -> Column:
+    """Rows ``start`` to ``stop``, without a copy."""
+    if isinstance(column, pa.Array):
+        return column.slice(start, stop - start)
+    return column[start:stop] if isinstance(column, np.ndarray) else column.cut(start, stop)
+
+
+def concat(columns: Sequence[Column]) -> Column:
+    """Columns of one type, one after the other."""
+    if len(columns) == 1:
+        return columns[0]
+    if isinstance(columns[0], np.ndarray):
+        if columns[0].ndim == 1 or columns[0].dtype == object:
+            return np.concatenate(columns)
+        made = buffers.empty((sum(map(len, columns)), *columns[0].shape[1:]), columns[0].dtype)
+        return np.concatenate(columns, out=made)
+    return pa.concat_arrays([c if isinstance(c, pa.Array) else c.plain() for c in columns])
+
+
+def copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same numbers in memory of their own."""
+    made = buffers.empty(array.shape, array.dtype)
+    np.copyto(made, array)
+    return made
+
+
+def detached(column: Column) -> Column:
+    """The same rows in memory that nobody else sees; texts, which nobody can write into, stay where they are."""
+    if isinstance(column, np.ndarray):
+        return copied(column)
+    if (
+        not isinstance(column, pa.Array)
+        or pa.types.is_large_string(column.type)
+        or pa.types.is_large_binary(column.type)
+    ):
+        return column
+    return pa.concat_arrays([column[:0], column])
+
+
+def writeable(column: Column) -> Column:
+    """A column whose array, if it is one, may be written into: a copy of one that others see."""
+    shared = isinstance(column, np.ndarray) and not column.flags.writeable and not column.dtype.hasobject
+    return copied(column) if shared else column
+
+
+def nbytes(column: Column) -> int:
+    """The bytes that a column's rows take, Python objects estimated."""
+    if isinstance(column, pa.Array):
+        return _array_bytes(column)
+    if not isinstance(column, np.ndarray):
+        return int(column.nbytes)
+    if column.dtype == object:
+        return sum(int(getattr(v, "nbytes", 64)) for v in column[:64]) * max(1, len(column) // 64)
+    return int(column.nbytes)
+
+
+@lru_cache(maxsize=1024)
+def _bits(kind: pa.DataType) -> int | None:
+    """Of a value, where all take as many."""
+    fixed = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
+    return int(kind.bit_width) if fixed else None
+
+
+def _array_bytes(array: pa.Array) -> int:
+    """As ``array.nbytes``, which lets go of the GIL: beside threads that want it, each time costs milliseconds."""
+    kind, rows, buffers_held = array.type, len(array), array.buffers()
+    mask = rows // 8 if buffers_held and buffers_held[0] is not None else 0
+    bits = _bits(kind)
+    if bits is not None:
+        return mask + rows * bits // 8
+    if pa.types.is_large_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        if not rows:
+            return 0
+        ends = np.frombuffer(buffers_held[1], dtype=np.int64, count=array.offset + rows + 1)
+        first, last = int(ends[array.offset]), int(ends[array.offset + rows])
+        inside = _array_bytes(array.values.slice(first, last - first)) if pa.types.is_large_list(kind) else last - first
+        return mask + 8 * rows + inside
+    if pa.types.is_fixed_size_list(kind):
+        return mask + _array_bytes(array.values.slice(array.offset * kind.list_size, rows * kind.list_size))
+    if pa.types.is_struct(kind):
+        return mask + sum(_array_bytes(array.field(i)) for i in range(kind.num_fields))
+    return int(array.nbytes)
+
+
+def blank(kind: ColumnType, n: int) -> Column:
+    """``n`` rows of zeros, empty strings and empty lists: what ``last="pad"`` fills with."""
+    if isinstance(kind, TensorType):
+        return np.zeros((n, *kind.shape), dtype=kind.dtype)
+    if not isinstance(kind, pa.DataType):
+        return np.full(n, None, dtype=object)
+    if pa.types.is_large_string(kind):
+        return pa.array([""] * n, kind)
+    if pa.types.is_large_binary(kind):
+        return pa.array([b""] * n, kind)
+    if pa.types.is_large_list(kind):
+        return pa.array([[]] * n, kind)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(blank(kind.value_type, n * kind.list_size), kind.list_size)
+    if pa.types.is_struct(kind):
+        if kind.num_fields == 0:
+            return pa.array([{}] * n, kind)
+        return pa.StructArray.from_arrays([blank(f.type, n) for f in kind], fields=list(kind))
+    if pa.types.is_null(kind):
+        return pa.nulls(n)
+    return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(bytes(-(-n * kind.bit_width // 8)))])

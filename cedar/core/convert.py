@@ -1,0 +1,296 @@
+"""What a column becomes in NumPy, torch and Arrow. docs/columns.md has the table.
+
+Two rules hold everywhere: the dtype of a result depends on the type of the column, never on its values; and memory is
+shared where the type allows. Nulls that a dtype cannot hold are therefore errors, not another dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from cedar.core.arrow import numbers, of_numbers
+from cedar.core.boundary import as_column, canonical_type
+from cedar.core.columns import Column
+from cedar.core.cursor import Keys
+from cedar.core.errors import PipelineError, RowError
+from cedar.core.groups.column import GroupColumn, plain
+from cedar.core.jagged import JaggedTensor
+
+RowOf: TypeAlias = Callable[[int], int]  # the row of the batch that holds value i of a nested array
+Leaf: TypeAlias = "Callable[[pa.Array, _Place], Any]"
+_How: TypeAlias = "Callable[[pa.Array, _Place, Leaf, Callable[[Any], Any]], Any]"
+
+
+class _Place:
+    """Where an array sits, for error messages: the column, and the row of each of its values."""
+
+    __slots__ = ("keys", "name", "row_of")
+
+    def __init__(self, name: str, keys: Keys | None, row_of: RowOf | None = None) -> None:
+        self.name, self.keys, self.row_of = name, keys, row_of
+
+    def inside(self, row_of: RowOf) -> _Place:
+        outer = self.row_of
+        return _Place(self.name, self.keys, row_of if outer is None else lambda i: outer(row_of(i)))
+
+    def child(self, field: str) -> _Place:
+        return _Place(f"{self.name}.{field}", self.keys, self.row_of)
+
+    def null_error(self, array: pa.Array, fix: str, what: str = "nulls") -> RowError:
+        first = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+        row = first if self.row_of is None else self.row_of(first)
+        return RowError(
+            f"column {self.name!r} of {array.type} has {what} (first at row {row} of the batch)",
+            row=None if self.keys is None else self.keys.ref(row),
+            fix=fix,
+        )
+
+
+def to_numpy(column: Column, name: str, keys: Keys | None = None) -> Any:
+    """A column as an ndarray, a JaggedTensor (lists) or a dict (structs); shares memory where the type allows.
+
+    Args:
+        column: as held by a Block.
+        name: for error messages.
+        keys: one per row; lets errors name the row by its source.
+
+    Raises:
+        RowError: nulls in a column whose dtype cannot hold them.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from cedar.core.convert import to_numpy
+        >>> to_numpy(pa.array([1.5, None]), "x").tolist()
+        [1.5, nan]
+        >>> to_numpy(pa.array([[1, 2], [3]], pa.large_list(pa.int64())), "ids").to_list()
+        [[1, 2], [3]]
+    """
+    if isinstance(column, np.ndarray):
+        return column
+    if is_numbers(column.type) and isinstance(column, pa.Array) and not column.null_count:
+        return numbers(column)
+    return _convert(plain(column), _Place(name, keys), _numpy_leaf, np.asarray)
+
+
+def to_torch(column: Column, name: str, keys: Keys | None = None) -> Any:
+    """A column as a tensor, a JaggedTensor (lists), a dict (structs) or a list (strings, objects).
+
+    Tensors share the memory of the column where the type allows; writing to them writes to the batch.
+
+    Args:
+        column: as held by a Block.
+        name: for error messages.
+        keys: one per row; lets errors name the row by its source.
+
+    Raises:
+        RowError: nulls in a column whose dtype cannot hold them.
+        PipelineError: a column without a torch dtype, such as decimals.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from cedar.core.convert import to_torch
+        >>> to_torch(pa.array([1, 2]), "x")
+        tensor([1, 2])
+    """
+    if isinstance(column, np.ndarray):
+        return list(column) if column.dtype == object else _tensor(column, name)
+    from torch.utils.dlpack import from_dlpack
+
+    if is_numbers(column.type) and isinstance(column, pa.Array) and not column.null_count:
+        return from_dlpack(column)
+    return _convert(plain(column), _Place(name, keys), _torch_leaf, from_dlpack)
+
+
+def to_arrow(column: Column, name: str) -> pa.Array:
+    """A column as an Arrow array; ndarrays of shape (rows, k, ...) become fixed-size lists that share their memory.
+
+    Raises:
+        PipelineError: a dtype, or objects, that Arrow cannot hold.
+
+    Example:
+        >>> import numpy as np
+        >>> from cedar.core.convert import to_arrow
+        >>> to_arrow(np.zeros((2, 3), dtype=np.float32), "x").type
+        FixedSizeListType(fixed_size_list<item: float>[3])
+    """
+    if isinstance(column, pa.Array | GroupColumn):
+        return plain(column)
+    try:
+        if column.dtype == object:
+            return as_column(pa.array(column.tolist()))
+        values = pa.array(column.reshape(-1))
+        for depth in range(column.ndim - 1, 0, -1):
+            values = _fixed_lists(values, column.shape[depth], int(np.prod(column.shape[:depth])))
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        kind = "Python objects" if column.dtype == object else str(column.dtype)
+        raise PipelineError(
+            f"column {name!r} of {kind} cannot be held by Arrow: {error}",
+            fix=f"drop({name!r}), or map it to numbers, strings, lists or dicts first",
+        ) from error
+    return values
+
+
+def _fixed_lists(values: pa.Array, size: int, rows: int) -> pa.Array:
+    if size == 0:
+        return pa.array([[]] * rows, pa.list_(values.type, 0))
+    return pa.FixedSizeListArray.from_arrays(values, size)
+
+
+# What is asked of a type is asked of every column of every batch: it is worked out once.
+
+
+@lru_cache(maxsize=1024)
+def is_numbers(kind: pa.DataType) -> bool:
+    """Whole numbers or floats, which lie in memory as NumPy and torch have them."""
+    return bool(pt.is_integer(kind) or pt.is_floating(kind))
+
+
+@lru_cache(maxsize=1024)
+def _how(kind: pa.DataType) -> _How:
+    """What converts arrays of a type."""
+    if pt.is_large_list(kind) or pt.is_list(kind):
+        return _jagged
+    if pt.is_fixed_size_list(kind):
+        return _fixed
+    if pt.is_struct(kind):
+        return _struct
+    return _leaf if kind == canonical_type(kind) else _canonical
+
+
+def _convert(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+    return _how(array.type)(array, place, leaf, share)
+
+
+def _leaf(array: pa.Array, place: _Place, leaf: Leaf, _share: Callable[[Any], Any]) -> Any:
+    return leaf(array, place)
+
+
+def _canonical(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+    return _convert(as_column(array), place, leaf, share)
+
+
+def _struct(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+    children = zip(array.type, array.flatten(), strict=True)
+    return {f.name: _convert(child, place.child(f.name), leaf, share) for f, child in children}
+
+
+def _jagged(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> JaggedTensor:
+    if array.null_count:
+        raise place.null_error(array, f"with_columns({_hint(place)}.fill_null([]))", "null lists")
+    offsets = array.offsets
+    if not pt.is_int64(offsets.type):
+        offsets = offsets.cast(pa.int64())
+    bounds = numbers(offsets)
+    start, stop = int(bounds[0]), int(bounds[-1])
+    values = array.values
+    if start or stop != len(values):
+        values = values.slice(start, stop - start)
+    if start:
+        bounds = bounds - start
+        offsets = of_numbers(bounds)
+    inner = place.inside(lambda i: int(np.searchsorted(bounds, i, side="right")) - 1)
+    return JaggedTensor(_convert(values, inner, leaf, share), share(offsets if share is not np.asarray else bounds))
+
+
+def _fixed(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+    size = array.type.list_size
+    if array.null_count:
+        raise place.null_error(array, f"with_columns({_hint(place)}.fill_null(a list of {size}))", "null lists")
+    values = array.values.slice(array.offset * size, len(array) * size)
+    inner = place.inside(lambda i: i // size)
+    children = _convert(values, inner, leaf, share)
+    if hasattr(children, "reshape"):
+        return children.reshape(len(array), size, *children.shape[1:])
+    return JaggedTensor(children, share(of_numbers(np.arange(len(array) + 1, dtype=np.int64) * size)))
+
+
+def _numpy_leaf(array: pa.Array, place: _Place) -> Any:
+    kind = array.type
+    if pt.is_floating(kind):
+        return array.to_numpy(zero_copy_only=False) if array.null_count else numbers(array)
+    if pt.is_integer(kind) or pt.is_boolean(kind):
+        if array.null_count:
+            raise place.null_error(array, _fill_hint(place))
+        return array.to_numpy(zero_copy_only=False) if pt.is_boolean(kind) else numbers(array)
+    if pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_duration(kind):
+        return array.to_numpy(zero_copy_only=False)
+    if pt.is_time(kind):
+        return array.view(_width(kind)).cast(pa.int64()).cast(pa.duration(kind.unit)).to_numpy(zero_copy_only=False)
+    if pt.is_null(kind):
+        return np.full(len(array), np.nan)
+    values = np.empty(len(array), dtype=object)
+    values[:] = array.to_pylist()
+    return values
+
+
+def _torch_leaf(array: pa.Array, place: _Place) -> Any:
+    import torch
+    from torch.utils.dlpack import from_dlpack
+
+    kind = array.type
+    if pt.is_floating(kind) or pt.is_integer(kind):
+        if not array.null_count:
+            return from_dlpack(array)
+        return torch.from_numpy(_numpy_leaf(array, place))
+    if pt.is_boolean(kind):
+        return torch.from_numpy(_numpy_leaf(array, place))
+    if pt.is_temporal(kind) and not pt.is_interval(kind):
+        if array.null_count:
+            raise place.null_error(array, _fill_hint(place))
+        ints = array.view(_width(kind))
+        return from_dlpack(ints if pt.is_int64(ints.type) else ints.cast(pa.int64()))
+    if pt.is_null(kind):
+        return torch.full((len(array),), torch.nan, dtype=torch.float64)
+    if pt.is_decimal(kind) or pt.is_interval(kind):
+        raise PipelineError(
+            f"column {place.name!r} of {kind} has no torch dtype",
+            fix=f"cast it: with_columns({_hint(place)}.cast(polars.Float64)), or drop it",
+        )
+    return array.to_pylist()
+
+
+def _tensor(values: np.ndarray[Any, Any], name: str) -> Any:
+    """A tensor over the memory of an ndarray, read-only ones included."""
+    import torch
+    from torch.utils.dlpack import from_dlpack
+
+    if values.dtype.kind in "mM":
+        if np.isnat(values).any():
+            rows = np.isnat(values.reshape(len(values), -1)).any(axis=1)
+            raise RowError(
+                f"column {name!r} of {values.dtype} has NaT (first at row {int(np.argmax(rows))} of the batch)",
+                fix=f"map {name!r} to numbers first",
+            )
+        values = values.view(np.int64)
+    if values.dtype.kind not in "biufc" or values.dtype.itemsize > 16:
+        raise PipelineError(f"column {name!r} of {values.dtype} has no torch dtype", fix=f"map it, or drop({name!r})")
+    if not values.dtype.isnative or any(stride < 0 for stride in values.strides):
+        values = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False))
+    if values.flags.writeable:
+        return torch.from_numpy(values)
+    # torch warns about read-only memory; Arrow's exporter takes it, as a run of plain integers of the same width
+    flat = np.ascontiguousarray(values).reshape(-1)
+    raw = pa.Array.from_buffers(pa.uint8(), flat.nbytes, [None, pa.py_buffer(flat.view(np.uint8))])
+    dtype = getattr(torch, values.dtype.name)
+    return from_dlpack(raw).view(dtype).reshape(values.shape)
+
+
+def _width(kind: pa.DataType) -> pa.DataType:
+    return pa.int64() if kind.bit_width == 64 else pa.int32()
+
+
+def _hint(place: _Place) -> str:
+    name = place.name.partition(".")[0]
+    return f"{name}=col({name!r})" if name.isidentifier() else f"**{{{name!r}: col({name!r})}}"
+
+
+def _fill_hint(place: _Place) -> str:
+    if place.row_of is not None or "." in place.name:
+        return f"fill the nulls inside {place.name!r}, e.g. .list.eval(polars.element().fill_null(0))"
+    return f"with_columns({_hint(place)}.fill_null(value)), or .cast(polars.Float64) to have NaN for them"

@@ -1,0 +1,156 @@
+"""Row keys: the stable identity of a row, and what is derived from it.
+
+A key is (branch, repeat, file ordinal in the sorted listing, row or byte offset, flat_map index). It holds no URL, so
+moving the data changes nothing. Shuffles sort by a hash of it and random operators draw from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.core.errors import RowRef
+
+Ints = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+Part = int | Ints  # one value for all rows, or a value per row
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+def mix64(value: int) -> int:
+    """The finaliser of splitmix64 (Steele et al., 2014): a bijection on 64-bit words that scatters them."""
+    value = (value + _GOLDEN) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def hash_ints(*values: int) -> int:
+    """One 64-bit hash of a tuple of integers; the same in every process and on every machine."""
+    state = len(values)
+    for value in values:
+        state = mix64(state ^ mix64(value & _MASK))
+    return state
+
+
+def hash_array(state: int | Hashes, values: Part) -> int | Hashes:
+    """``hash_ints`` carried on by one more value per row."""
+    if isinstance(values, int) and isinstance(state, int):
+        return mix64(state ^ mix64(values & _MASK))
+    inner = mix64(values & _MASK) if isinstance(values, int) else mix64_array(values.astype(np.uint64))
+    return mix64_array(np.uint64(state) ^ np.asarray(inner, dtype=np.uint64))
+
+
+def mix64_array(values: Hashes) -> Hashes:
+    """``mix64`` of each."""
+    values = values + np.uint64(_GOLDEN)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def branch_of(outer: int, index: int) -> int:
+    """The branch number of input ``index`` of a ``mix`` or ``concat`` whose own branch is ``outer``."""
+    return hash_ints(outer, index + 1) >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of a run of rows, a column per component.
+
+    ``row`` is int64[n]; the other components are one int for all rows, or int64[n]. ``source`` names the source in
+    the DAG for error messages and takes no part in the hash. ``sub`` is -1 where no flat_map was applied.
+    """
+
+    row: Ints
+    file: Part = 0
+    sub: Part = -1
+    repeat: Part = 0
+    branch: Part = 0
+    source: Part = 0
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, index: Ints | slice) -> Keys:
+        def pick(part: Part) -> Part:
+            return part if isinstance(part, int) else part[index]
+
+        return Keys(
+            self.row[index], pick(self.file), pick(self.sub), pick(self.repeat), pick(self.branch), pick(self.source)
+        )
+
+    def within(self, index: int) -> Keys:
+        """The keys as seen above input ``index`` of a mix or concat."""
+        if isinstance(self.branch, int):
+            return replace(self, branch=branch_of(self.branch, index))
+        levels, inverse = np.unique(self.branch, return_inverse=True)
+        renamed = np.array([branch_of(int(level), index) for level in levels], dtype=np.int64)
+        return replace(self, branch=renamed[inverse])
+
+    def hash(self, seed: int) -> Hashes:
+        """uint64[n], the same for a row wherever it is held; ``seed`` is a 64-bit word."""
+        state: int | Hashes = seed & _MASK
+        for part in (self.branch, self.repeat, self.file, self.row, self.sub):
+            state = hash_array(state, part)
+        assert not isinstance(state, int)
+        return state
+
+    def ref(self, index: int) -> RowRef:
+        """The row at ``index``, for an error message."""
+
+        def at(part: Part) -> int:
+            return part if isinstance(part, int) else int(part[index])
+
+        return RowRef(at(self.source), at(self.file), int(self.row[index]), at(self.sub), at(self.repeat))
+
+    def expand(self, counts: Ints) -> Keys:
+        """Row i repeated ``counts[i]`` times, told apart by their index in ``sub``."""
+        index = np.repeat(np.arange(len(counts)), counts)
+        starts = np.cumsum(counts) - counts
+        inner = np.arange(len(index), dtype=np.int64) - np.repeat(starts, counts)
+        return self.take(index).items(inner)
+
+    def items(self, numbers: Ints) -> Keys:
+        """The keys of item ``numbers[i]`` made of row i: that number where the row is no item itself, else a hash."""
+        if isinstance(self.sub, int) and self.sub == -1:
+            return replace(self, sub=numbers)
+        hashed = np.asarray(hash_array(hash_array(1, self.sub), numbers), dtype=np.uint64)
+        nested = (hashed >> np.uint64(1)).astype(np.int64)
+        return replace(self, sub=nested if isinstance(self.sub, int) else np.where(self.sub == -1, numbers, nested))
+
+
+def concat_keys(parts: Sequence[Keys]) -> Keys:
+    """The keys of several runs one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def join(values: list[Part]) -> Part:
+        first = values[0]
+        if isinstance(first, int) and all(isinstance(v, int) and v == first for v in values):
+            return first
+        return np.concatenate(
+            [
+                np.full(len(p), v, dtype=np.int64) if isinstance(v, int) else v
+                for p, v in zip(parts, values, strict=True)
+            ]
+        )
+
+    return Keys(
+        np.concatenate([p.row for p in parts]),
+        join([p.file for p in parts]),
+        join([p.sub for p in parts]),
+        join([p.repeat for p in parts]),
+        join([p.branch for p in parts]),
+        join([p.source for p in parts]),
+    )
+
+
+def no_keys() -> Keys:
+    """The keys of zero rows."""
+    return Keys(np.empty(0, dtype=np.int64))

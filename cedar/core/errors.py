@@ -1,0 +1,309 @@
+"""Every error a user can see.
+
+An error says, in this order: what broke; the user's file and line that built the operator; the row; what was done
+about it; what to do next. The original exception, where there is one, is the ``__cause__``.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from cedar.core.redact import redact
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+@dataclass(frozen=True)
+class Site:
+    """The place in the user's code that built an operator."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}"
+        return f"{where} in {self.function}" if self.function and self.function != "<module>" else where
+
+
+def raised() -> tuple[type[BaseException], ...]:
+    """For an ``except`` around code of users: whatever it raises is an error of its row.
+
+    An interrupt from outside passes: Ctrl-C and what the handler of a signal raises, the end of a generator that
+    nobody reads on, and a task that its event loop cancels.
+    """
+    error = sys.exception()
+    if error is None or isinstance(error, Exception) or _from_outside(error):
+        return (Exception,)
+    return (BaseException,)
+
+
+def _from_outside(error: BaseException) -> bool:
+    """Whether it came between two instructions of the code that it is raised in, or from the handler of a signal."""
+    frames = [(entry.tb_frame, entry.tb_lasti) for entry in _entries(error.__traceback__)]
+    main = threading.current_thread() is threading.main_thread()
+    if main and _handlers() & {frame.f_code for frame, _ in frames}:
+        return True
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_from_outside, error.exceptions))
+    if isinstance(error, _cancelled()):
+        return _is_cancelled()
+    if not isinstance(error, GeneratorExit) and not (main and isinstance(error, KeyboardInterrupt)):
+        return False
+    if not frames:
+        return True
+    frame, last = frames[-1]
+    code = frame.f_code.co_code
+    said = dis.opname[code[last]] if 0 <= last < len(code) else ""
+    return not said.startswith("RAISE") or frame.f_globals.get("__name__") == "asyncio.runners"
+
+
+def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _handlers() -> set[object]:
+    """The code of the handlers that signals have in this process."""
+    found = set()
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        while isinstance(handler, functools.partial):
+            handler = handler.func
+        handler = getattr(handler, "__func__", handler)
+        if not hasattr(handler, "__code__"):
+            handler = getattr(type(handler), "__call__", None)  # noqa: B004 - an object that is called
+        found.add(getattr(handler, "__code__", None))
+    return found - {None}
+
+
+def _cancelled() -> tuple[type[BaseException], ...]:
+    """The class for a cancelled task, where asyncio is there: it takes 0.1 s to import."""
+    there = sys.modules.get("asyncio")
+    return () if there is None else (there.CancelledError,)
+
+
+def _is_cancelled() -> bool:
+    """The task at hand is cancelled, by its event loop or by another task."""
+    asyncio = sys.modules["asyncio"]
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def user_site() -> Site | None:
+    """The nearest caller outside the package, or None when there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        ours = file.startswith(_PACKAGE) or str(frame.f_globals.get("__name__")).startswith(__package__ + ".")
+        if not ours and not file.startswith("<frozen"):  # a dataclass's __init__ has a file name of its own: <string>
+            return Site(file, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+@dataclass(frozen=True)
+class RowRef:
+    """A row by its key: where it was read and, once known, the URL of that file.
+
+    ``row`` is the row number in the file, or the byte offset where rows are lines of text; ``sub`` is the index that
+    ``flat_map`` or ``pack`` added, -1 when there is none.
+    """
+
+    source: int
+    file: int
+    row: int
+    sub: int = -1
+    repeat: int = 0
+    url: str | None = None
+    epoch: int | None = None
+    unit: str = "row"
+
+    def __str__(self) -> str:
+        where = self.url if self.url is not None else f"source {self.source}, file {self.file}"
+        text = f"{where}, {self.unit} {self.row}"
+        if self.sub >= 0:
+            text += f", item {self.sub}"
+        if self.epoch is not None:
+            text += f", epoch {self.epoch}"
+        return text
+
+
+class CedarError(Exception):
+    """Root of every error of cedar.
+
+    Args:
+        what: what broke, in one sentence.
+        site: the user's line that built the operator.
+        row: the row at hand.
+        done: what was done about it.
+        fix: what to do next.
+
+    Example:
+        >>> from cedar.core.errors import CedarError
+        >>> print(CedarError("no column 'agee'", fix="did you mean 'age'?"))
+        no column 'agee'
+          next       did you mean 'age'?
+    """
+
+    def __init__(
+        self,
+        what: str = "",
+        *,
+        site: Site | None = None,
+        row: RowRef | None = None,
+        done: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        what = redact(what)
+        super().__init__(what)
+        self.what = what
+        self.site = site
+        self.row = row
+        self.done = None if done is None else redact(done)
+        self.fix = None if fix is None else redact(fix)
+        self._cause: BaseException | None = None
+
+    def restore_cause(self) -> None:
+        """Make the cause the original again, after an executor has put its own there."""
+        if self._cause is not None:
+            self.__cause__ = self._cause
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        for label, value in (
+            ("your code", self.site),
+            ("row", self.row),
+            ("done", self.done),
+            ("next", self.fix),
+        ):
+            if value is not None:
+                lines.append(f"  {label:<10} {value}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {name: value for name, value in self.__dict__.items() if name != "_cause"}
+        return _rebuild, (type(self), state | {"args": self.args}, _packed(self._cause or self.__cause__))
+
+
+def _packed(cause: BaseException | None) -> bytes | None:
+    """A cause by value, whatever pickles the error: its class may be one of ``__main__``."""
+    import cloudpickle
+
+    return None if cause is None else cloudpickle.dumps(portable(cause))
+
+
+def portable(cause: BaseException) -> BaseException:
+    """An exception that survives the way to another process, its traceback as a note.
+
+    One whose constructor takes other arguments than it passes on is made without it; what cannot be pickled is replaced
+    by its text.
+    """
+    trace = "".join(traceback.format_exception(cause))
+    portable = cause if _travels(cause) else _Unmade.of(cause)
+    if not _travels(portable):
+        portable = RuntimeError(f"{type(cause).__name__}: {cause}")
+    if not any(note.startswith(_REMOTE) for note in getattr(portable, "__notes__", ())):
+        portable.add_note(f"{_REMOTE}\n{trace}")
+    return portable
+
+
+def _travels(error: BaseException) -> bool:
+    import cloudpickle
+
+    try:
+        copied = pickle.loads(cloudpickle.dumps(error))  # noqa: S301 - made here
+    except Exception:  # noqa: BLE001 - a constructor may raise anything
+        return False
+    return type(copied) is type(error) or isinstance(error, _Unmade)
+
+
+class _Unmade(Exception):
+    """Stands for an exception on its way, and is made into it without calling its constructor."""
+
+    def __init__(self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> None:
+        super().__init__(kind, args, state)
+
+    @staticmethod
+    def of(error: BaseException) -> _Unmade:
+        return _Unmade(type(error), error.args, dict(error.__dict__))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, args, state = self.args
+        return _made, (kind, args, state | self.__dict__)
+
+
+def _made(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+_REMOTE = "traceback in the worker:"
+
+
+def _rebuild(kind: type[CedarError], state: dict[str, Any], packed: bytes | None) -> CedarError:
+    error = kind.__new__(kind)
+    error.args = state.pop("args")
+    error.__dict__.update(state)
+    cause = None if packed is None else pickle.loads(packed)  # noqa: S301 - see _packed
+    error.__cause__ = error._cause = cause  # an executor that carries the error here sets the former to its own
+    return error
+
+
+class PipelineError(CedarError):
+    """The pipeline is built wrongly. Raised at the user's line where that can be known."""
+
+
+class RowError(CedarError):
+    """A function failed on a row, or a value does not fit the type of its column."""
+
+
+class SourceError(CedarError):
+    """A file, or another source, cannot be listed or read."""
+
+
+class WorkerError(CedarError):
+    """A worker died, or could not take a task."""
+
+
+class ResumeError(CedarError):
+    """A saved state does not fit this pipeline."""
+
+
+class PlanError(CedarError):
+    """A plan does not fit this pipeline, or a feature of plans is not there."""
+
+
+def nearest(name: str, known: list[str]) -> list[str]:
+    """``known``, nearest to ``name`` first."""
+    from difflib import SequenceMatcher
+
+    return sorted(known, key=lambda k: -SequenceMatcher(None, name.lower(), k.lower()).ratio())
+
+
+def missing_column(name: str, known: list[str], what: str, site: Site | None = None) -> PipelineError:
+    """The error for a column that does not exist: says which do, nearest first."""
+    ordered = nearest(name, known)
+    listed = ", ".join(repr(k) for k in ordered[:12]) + (", ..." if len(ordered) > 12 else "")
+    return PipelineError(
+        f"{what}: there is no column {name!r}; the columns are {listed or 'none'}",
+        site=site,
+        fix=f"did you mean {ordered[0]!r}?" if ordered else "check the source's columns with p.schema",
+    )

@@ -1,0 +1,239 @@
+"""Encode: number the distinct rows of columns, in the order in which they first occur.
+
+Two rows are the same where their bits are: a NaN equals the NaN of the same bits, 0.0 and -0.0 differ, a null list is
+not an empty one. A list of numbers is looked at as one binary value over the same memory, which Arrow's
+``dictionary_encode`` numbers without a copy, without a sort and without collisions. Where most rows are the one before
+them, only those that are not are numbered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from cedar.core.arrow import of_numbers
+from cedar.core.boundary import canonical_type
+
+Codes = npt.NDArray[np.int64]
+
+
+def distinct(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes]:
+    """The number of each row's tuple of values, and the row where each number first occurs.
+
+    Args:
+        columns: Arrow arrays of equal length, at least one.
+
+    Returns:
+        (inverse int32[rows], first int64[distinct rows]): ``first`` ascends.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> inverse, first = distinct([pa.array([[1, 2], [1, 2], [], None])])
+        >>> inverse.tolist(), first.tolist()
+        ([0, 0, 1, 2], [0, 2, 3])
+    """
+    inverse, first, _ = distinct_rows(columns)
+    return inverse, first
+
+
+def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes, list[pa.Array | None]]:
+    """``distinct``, and for each column its values in the rows ``first``, where numbering them has gathered them.
+
+    That is so for lists of numbers without nulls which differ in each two of the distinct rows, such as those that
+    change together; None for others, and where all rows are distinct.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> lists = pa.array([[1, 2], [1, 2], [3]], pa.large_list(pa.int64()))
+        >>> distinct_rows([lists])[2][0].to_pylist()
+        [[1, 2], [3]]
+    """
+    views = [_alike(_flat(column)) for column in columns]
+    heads = _heads(views)
+    if heads is not None:
+        index = of_numbers(heads)
+        views = [pc.take(view, index, boundscheck=False) for view in views]
+    codes, count, held = _combined(views)
+    first = firsts(codes, count)
+    if heads is not None:
+        begins = np.zeros(len(columns[0]), dtype=np.int64)
+        begins[heads] = 1
+        codes, first = codes[np.cumsum(begins) - 1], heads[first]
+    if count == len(codes):
+        return codes.astype(np.int32), first, [None] * len(columns)
+    # As many distinct values as distinct rows: both are in the order of first occurrence, so they are the same rows.
+    values = [_lists(c, h) if len(h) == count else None for c, h in zip(columns, held, strict=True)]
+    return codes.astype(np.int32), first, values
+
+
+def repeated(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes] | None:
+    """``distinct`` of rows that mostly differ: None where all do, which the first columns often tell.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> repeated([pa.array([1, 2, 1]), pa.array([5, 5, 6])])
+        >>> inverse, first = repeated([pa.array([1, 2, 1])])
+        >>> inverse.tolist(), first.tolist()
+        ([0, 1, 0], [0, 1])
+    """
+    rows = len(columns[0])
+    codes, count = np.zeros(rows, dtype=np.int64), min(rows, 1)
+    for column in columns:
+        if count == rows:
+            return None
+        codes, count, _ = _further(codes, count, _alike(_flat(column)))
+    return None if count == rows else (codes.astype(np.int32), firsts(codes, count))
+
+
+def _heads(views: Sequence[pa.Array]) -> Codes | None:
+    """The rows that differ from the one before them; None where nearly all do, and looking for them does not pay."""
+    rows = len(views[0])
+    if rows < 2:
+        return None
+    same = np.full((rows + 6) // 8, 255, dtype=np.uint8)
+    for view in views:
+        equal = pc.equal(view.slice(1), view.slice(0, rows - 1)).buffers()[1]
+        same &= np.frombuffer(equal, dtype=np.uint8, count=len(same))
+        if 8 * int(np.bitwise_count(same).sum()) < rows:
+            return None
+    bits = np.unpackbits(same, count=rows - 1, bitorder="little")
+    return np.flatnonzero(np.concatenate([[True], bits == 0]))
+
+
+def _combined(views: Sequence[pa.Array]) -> tuple[Codes, int, list[pa.Array]]:
+    """A number per row, how many there are, and the distinct values of each view."""
+    codes, count = np.zeros(len(views[0]), dtype=np.int64), 1
+    held: list[pa.Array] = []
+    for view in views:
+        if held and count == len(codes):
+            held.append(view)  # all rows differ already
+            continue
+        codes, count, values = _further(codes, count, view)
+        held.append(values)
+    return codes, count, held
+
+
+def _further(codes: Codes, count: int, view: pa.Array) -> tuple[Codes, int, pa.Array]:
+    """The numbers of rows told apart by one more view too, how many there are, and its distinct values."""
+    encoded = view.dictionary_encode()
+    more, others = as_ints(encoded.indices, np.int32).astype(np.int64), len(encoded.dictionary)
+    if count <= 1:
+        return more, others, encoded.dictionary
+    if count != others or not np.array_equal(codes, more):  # it changes where the ones before do not
+        codes, count = _numbered(of_numbers(codes * others + more))
+    return codes, count, encoded.dictionary
+
+
+def firsts(codes: npt.NDArray[Any], count: int) -> Codes:
+    """int64[count]: the row where each number first occurs; 0 for one that does not."""
+    first = np.zeros(count, dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return first
+
+
+def renumber(inverse: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """(numbers in the order in which they first occur, what each of them was): none is left out."""
+    encoded = pa.array(inverse).dictionary_encode()
+    return as_ints(encoded.indices, np.int32), as_ints(encoded.dictionary, np.int32)
+
+
+def _codes(array: pa.Array) -> tuple[Codes, int]:
+    """A number per row, equal for equal rows, in order of first occurrence; and how many there are."""
+    return _numbered(_flat(array))
+
+
+def _alike(view: pa.Array) -> pa.Array:
+    """A view of values that Arrow compares, none of them null: binary ones or integers, else their numbers."""
+    kind = view.type
+    plain = pt.is_large_binary(kind) or pt.is_integer(kind)
+    return view if plain and not view.null_count else pa.array(_numbered(view)[0])
+
+
+def _lists(column: pa.Array, held: pa.Array) -> pa.Array | None:
+    """Rows of a view as the lists that they are; None for lists of other things than numbers, and for nulls."""
+    kind = column.type
+    number = pt.is_large_list(kind) and (pt.is_integer(kind.value_type) or pt.is_floating(kind.value_type))
+    if not number or column.null_count or column.values.null_count or not len(held):
+        return None
+    width = kind.value_type.bit_width // 8
+    offsets = np.frombuffer(held.buffers()[1], dtype=np.int64, count=len(held) + 1, offset=held.offset * 8) // width
+    items = pa.Array.from_buffers(kind.value_type, int(offsets[-1]), [None, held.buffers()[2]])
+    return pa.Array.from_buffers(kind, len(held), [None, pa.py_buffer(offsets)], children=[items])
+
+
+def _numbered(array: pa.Array) -> tuple[Codes, int]:
+    encoded = array.dictionary_encode(null_encoding="encode")
+    return as_ints(encoded.indices, np.int32).astype(np.int64), len(encoded.dictionary)
+
+
+def _flat(array: pa.Array) -> pa.Array:
+    """An array that ``dictionary_encode`` takes, equal where ``array`` has the same bits."""
+    kind = array.type
+    if pt.is_large_list(kind) or pt.is_list(kind):
+        offsets = list_offsets(array)
+        start, stop = (int(offsets[0]), int(offsets[-1])) if len(array) else (0, 0)
+        return _as_binary(array, offsets - start, array.values.slice(start, stop - start))
+    if pt.is_fixed_size_list(kind):
+        size = kind.list_size
+        offsets = np.arange(len(array) + 1, dtype=np.int64) * size
+        return _as_binary(array, offsets, array.values.slice(array.offset * size, len(array) * size))
+    if pt.is_struct(kind):
+        return _struct(array)
+    if pt.is_floating(kind):
+        return array.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[kind.bit_width])
+    if pt.is_null(kind):
+        return pa.array(np.zeros(len(array), dtype=np.int8))
+    plain = canonical_type(kind)
+    return array if plain == kind else array.cast(plain)
+
+
+def _as_binary(array: pa.Array, offsets: Codes, items: pa.Array) -> pa.Array:
+    """Lists as binary values over the memory of their items."""
+    width, data = _memory(items)
+    valid = None
+    if array.null_count:
+        valid = pa.array(array.is_valid().to_numpy(zero_copy_only=False)).buffers()[1]
+    return pa.Array.from_buffers(pa.large_binary(), len(array), [valid, pa.py_buffer(offsets * width), data])
+
+
+def _memory(items: pa.Array) -> tuple[int, pa.Buffer]:
+    """Bytes per item, and the items one after the other; what has no fixed width stands as its number."""
+    kind = items.type
+    if not len(items):
+        return 8, pa.py_buffer(b"")
+    fixed = pt.is_integer(kind) or pt.is_floating(kind) or (pt.is_temporal(kind) and not pt.is_interval(kind))
+    if fixed and not items.null_count:
+        width = kind.bit_width // 8
+        return width, items.buffers()[1].slice(items.offset * width, len(items) * width)
+    return 8, pa.py_buffer(_codes(items)[0])
+
+
+def _struct(array: pa.Array) -> pa.Array:
+    fields = array.flatten()
+    codes = distinct(fields)[0] if fields else np.zeros(len(array), dtype=np.int32)
+    missing = ~array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
+    return pa.array(codes, mask=missing)
+
+
+def list_offsets(array: pa.Array) -> Codes:
+    """int64[rows + 1]: where the lists of a column begin and end in its values."""
+    if not len(array):
+        return np.zeros(1, dtype=np.int64)
+    width = 8 if pt.is_large_list(array.type) else 4
+    kind = np.int64 if width == 8 else np.int32
+    found = np.frombuffer(array.buffers()[1], dtype=kind, count=len(array) + 1, offset=array.offset * width)
+    return found.astype(np.int64, copy=False)
+
+
+def as_ints(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:
+    """Numbers as they lie in memory, taken for those of a dtype of the same width; nulls may be anything."""
+    data = array.buffers()[1]
+    if data is None or not len(array):
+        return np.empty(0, dtype=dtype)
+    return np.frombuffer(data, dtype=dtype, count=len(array), offset=array.offset * np.dtype(dtype).itemsize)

@@ -1,0 +1,312 @@
+"""InverseKeyedJaggedTensor: several features of lists whose rows repeat, each distinct row held once.
+
+The format is that of RecD (Zhao et al., 2022, arXiv 2211.05239).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cedar.core.errors import PipelineError
+from cedar.core.groups.encode import distinct, renumber
+from cedar.core.groups.gather import gather, join, join_jagged
+from cedar.core.jagged import JaggedTensor, each, is_array, same, torchrec_tensors
+
+
+@dataclass(frozen=True, eq=False)
+class InverseKeyedJaggedTensor:
+    """A group of features: row i of key k is ``values[k][offsets[k][u] : offsets[k][u + 1]]``, u = inverse_lookup[i].
+
+    Two rows are the same where the lists of all keys are, and their weights; floats count by their bits. There are at
+    most as many unique rows as rows, each is used, and they stand in the order in which they first occur: so the
+    inverse ascends where equal rows are neighbours. A row is a list, perhaps an empty one; there are no null rows.
+
+    Args:
+        keys: the features of the group.
+        values: of each key, by name or in the order of ``keys``: what a ``JaggedTensor`` of the unique rows holds.
+        offsets: likewise; int64[unique rows + 1] each.
+        inverse_lookup: int32 or int64 [rows]: the unique row of each row.
+        weights: of some keys, by name: as long as its values.
+
+    Raises:
+        PipelineError: parts that do not fit together.
+
+    Example:
+        >>> import cedar, numpy as np
+        >>> a = cedar.JaggedTensor(np.array([1, 2, 1, 2, 3]), np.array([0, 2, 4, 5]))
+        >>> b = cedar.JaggedTensor(np.array([9, 9, 9]), np.array([0, 1, 2, 3]))
+        >>> group = cedar.InverseKeyedJaggedTensor.from_jagged({"a": a, "b": b})
+        >>> group["a"].to_list(), group["b"].to_list(), group.inverse_lookup.tolist()
+        ([[1, 2], [3]], [[9], [9]], [0, 0, 1])
+        >>> group.expand()["a"].to_list()
+        [[1, 2], [1, 2], [3]]
+    """
+
+    keys: tuple[str, ...]
+    values: Mapping[str, Any]
+    offsets: Mapping[str, Any]
+    inverse_lookup: Any
+    weights: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        keys = tuple(self.keys)
+        object.__setattr__(self, "keys", keys)
+        if not keys or len(set(keys)) < len(keys):
+            raise _unfit(f"the keys are {', '.join(map(repr, keys)) or 'none'}", "name each feature once")
+        for part in ("values", "offsets"):
+            object.__setattr__(self, part, _by_key(getattr(self, part), keys, part))
+        object.__setattr__(self, "weights", dict(self.weights or {}))
+        _check(self)
+
+    @classmethod
+    def from_jagged(
+        cls, features: Mapping[str, JaggedTensor], weights: Mapping[str, Any] | None = None
+    ) -> InverseKeyedJaggedTensor:
+        """The group of some features: their equal rows are found.
+
+        Args:
+            features: by key, all of as many rows.
+            weights: of some of them: as long as its values.
+
+        Raises:
+            PipelineError: no feature, or some have other numbers of rows.
+        """
+        if not features or len({len(feature) for feature in features.values()}) > 1:
+            sizes = ", ".join(f"{key}: {len(feature)}" for key, feature in features.items())
+            raise _unfit(f"from_jagged of features of ({sizes}) rows", "give features of equal numbers of rows")
+        given = dict(weights or {})
+        if set(given) - set(features):
+            raise _unfit(f"weights of {sorted(set(given) - set(features))}, which are no keys", "weigh keys only")
+        weighed = [JaggedTensor(given[key], features[key].offsets) for key in given]
+        inverse, first = distinct([_on_host(feature).to_arrow() for feature in [*features.values(), *weighed]])
+        like = next(iter(features.values())).offsets
+        rows = _like(first, like)
+        picked = {key: gather(feature.values, feature.offsets, rows) for key, feature in features.items()}
+        return cls(
+            tuple(features),
+            {key: values for key, (values, _) in picked.items()},
+            {key: offsets for key, (_, offsets) in picked.items()},
+            _like(inverse, like),
+            {key: gather(given[key], features[key].offsets, rows)[0] for key in given},
+        )
+
+    @classmethod
+    def concat(cls, parts: Sequence[InverseKeyedJaggedTensor]) -> InverseKeyedJaggedTensor:
+        """The rows of several, one after the other; those equal in two parts are held once.
+
+        Raises:
+            PipelineError: no parts, or parts of other keys.
+        """
+        if len({(part.keys, tuple(sorted(part.weights or {}))) for part in parts}) != 1:
+            raise _unfit("concat of groups of other keys or weights", "give groups of the same keys")
+        joined = {key: join_jagged([part[key] for part in parts]) for key in parts[0].keys}
+        weights = {key: join([(part.weights or {})[key] for part in parts]) for key in parts[0].weights or {}}
+        whole = cls.from_jagged(joined, weights)
+        ends = np.cumsum([0, *(part.unique for part in parts)]).tolist()
+        at = join([part.inverse_lookup + end for part, end in zip(parts, ends, strict=False)])
+        return cls(whole.keys, whole.values, whole.offsets, whole.inverse_lookup[at], whole.weights)
+
+    # ---- what is in it -----------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return int(self.inverse_lookup.shape[0])
+
+    @property
+    def unique(self) -> int:
+        """The number of unique rows."""
+        return int(self.offsets[self.keys[0]].shape[0]) - 1
+
+    @property
+    def factor(self) -> float:
+        """Rows per unique row; 1.0 without rows."""
+        return len(self) / self.unique if self.unique else 1.0
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Of a key: its unique rows, a JaggedTensor. Of a slice: those rows as a group, without what they do not use.
+
+        Raises:
+            KeyError: no key of that name.
+        """
+        if isinstance(rows, slice):
+            return self.take(np.arange(len(self))[rows])
+        return JaggedTensor(self.values[rows], self.offsets[rows])
+
+    def take(self, rows: Any) -> InverseKeyedJaggedTensor:
+        """The rows at ``rows`` (integers), in that order, as a group."""
+        index = _like(np.asarray(rows, dtype=np.int64), self.inverse_lookup)
+        inverse, used = renumber(_numpy(self.inverse_lookup[index]).astype(np.int32))
+        at = _like(used.astype(np.int64), self.inverse_lookup)
+        picked = {key: gather(self.values[key], self.offsets[key], at) for key in self.keys}
+        return InverseKeyedJaggedTensor(
+            self.keys,
+            {key: values for key, (values, _) in picked.items()},
+            {key: offsets for key, (_, offsets) in picked.items()},
+            _like(inverse, self.inverse_lookup),
+            {key: gather(weights, self.offsets[key], at)[0] for key, weights in (self.weights or {}).items()},
+        )
+
+    def expand(self) -> dict[str, JaggedTensor]:
+        """Every row by itself: a plain JaggedTensor by key."""
+        return {key: JaggedTensor(*gather(self.values[key], self.offsets[key], self._index())) for key in self.keys}
+
+    def expand_weights(self) -> dict[str, JaggedTensor]:
+        """The weights of every row, of the keys that have some."""
+        return {
+            key: JaggedTensor(*gather(weights, self.offsets[key], self._index()))
+            for key, weights in (self.weights or {}).items()
+        }
+
+    def weighted(self, pairs: Mapping[str, str]) -> InverseKeyedJaggedTensor:
+        """With keys as the weights of others: ``weighted({"ids": "scores"})`` leaves ``ids``, weighted.
+
+        Raises:
+            PipelineError: a key that is not there, or lists of other lengths.
+        """
+        for key, weight in pairs.items():
+            if key not in self.keys or weight not in self.keys:
+                raise _unfit(f"weighted({{{key!r}: {weight!r}}})", f"the keys are {', '.join(self.keys)}")
+            if not same(self.offsets[key], self.offsets[weight]):
+                raise _unfit(f"{weight!r} weighs {key!r}, but their lists differ in length", "a weight for each value")
+        keys = tuple(key for key in self.keys if key not in pairs.values())
+        weights = {**(self.weights or {}), **{key: self.values[weight] for key, weight in pairs.items()}}
+        values, offsets = ({key: part[key] for key in keys} for part in (self.values, self.offsets))
+        return InverseKeyedJaggedTensor(keys, values, offsets, self.inverse_lookup, weights)
+
+    def __eq__(self, other: object) -> bool:
+        """True for the same keys, rows and dtypes, held alike (NaN equals NaN)."""
+        if not isinstance(other, InverseKeyedJaggedTensor):
+            return NotImplemented
+        return self.keys == other.keys and all(
+            same(mine, theirs)
+            for mine, theirs in (
+                (self.values, other.values), (self.offsets, other.offsets), (self.weights, other.weights),
+                (self.inverse_lookup, other.inverse_lookup),
+            )
+        )  # fmt: skip
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"InverseKeyedJaggedTensor({', '.join(self.keys)}; rows={len(self)}, unique={self.unique})"
+
+    # ---- elsewhere ---------------------------------------------------------------------------------------------------
+
+    def to(self, *args: Any, **kwargs: Any) -> InverseKeyedJaggedTensor:
+        """``torch.Tensor.to`` of all parts; a dtype changes values and weights alone."""
+        moved = {key: self[key].to(*args, **kwargs) for key in self.keys}
+        place: dict[str, Any] = {
+            "device": next(iter(moved.values())).offsets.device,
+            "non_blocking": bool(kwargs.get("non_blocking")),
+        }
+        return InverseKeyedJaggedTensor(
+            self.keys,
+            {key: each_.values for key, each_ in moved.items()},
+            {key: each_.offsets for key, each_ in moved.items()},
+            self.inverse_lookup.to(**place),
+            {key: weights.to(*args, **kwargs) for key, weights in (self.weights or {}).items()},
+        )
+
+    def pin_memory(self) -> InverseKeyedJaggedTensor:
+        """Copied to page-locked memory, from where copies to a device run in the background."""
+        return self.mapped(lambda tensor: tensor.pin_memory())
+
+    def to_torch(self) -> InverseKeyedJaggedTensor:
+        """With tensors for arrays, sharing their memory where it is writable."""
+        from cedar.core.convert import to_torch
+
+        return self.mapped(lambda values: to_torch(values, "values") if isinstance(values, np.ndarray) else values)
+
+    def to_torchrec(self) -> Any:
+        """A ``torchrec.KeyedJaggedTensor`` of variable batch: a stride per key, and the inverse of each.
+
+        Raises:
+            CedarError: torchrec cannot be imported.
+            PipelineError: keys of different dtypes, or some weighted and some not.
+        """
+        import torch
+
+        theirs = torchrec_tensors()
+        tensors = self.to_torch()
+        for what, parts in (("values", tensors.values), ("weights", tensors.weights or {})):
+            if len({getattr(part, "dtype", None) for part in parts.values()}) > 1 or len(parts) not in (
+                0,
+                len(self.keys),
+            ):
+                raise _unfit(f"to_torchrec: {what} differ in dtype, or some keys have none", "make groups of one dtype")
+        inverse = tensors.inverse_lookup.to(torch.int64)
+        return theirs.KeyedJaggedTensor(
+            keys=list(self.keys),
+            values=torch.cat([tensors.values[key] for key in self.keys]),
+            weights=torch.cat([tensors.weights[key] for key in self.keys]) if tensors.weights else None,
+            lengths=torch.cat([tensors.offsets[key].diff() for key in self.keys]),
+            stride_per_key_per_rank=[[self.unique] for _ in self.keys],
+            inverse_indices=(list(self.keys), inverse.expand(len(self.keys), -1)),
+        )
+
+    def _index(self) -> Any:
+        """The inverse as numbers that every framework takes as an index."""
+        inverse = self.inverse_lookup
+        return inverse if isinstance(inverse, np.ndarray) else inverse.long()
+
+    def mapped(self, fn: Any) -> InverseKeyedJaggedTensor:
+        """With ``fn`` applied to each array or tensor in it."""
+        parts = [{k: each(v, fn) for k, v in p.items()} for p in (self.values, self.offsets, self.weights or {})]
+        return InverseKeyedJaggedTensor(self.keys, parts[0], parts[1], fn(self.inverse_lookup), parts[2])
+
+
+def _by_key(parts: Any, keys: tuple[str, ...], what: str) -> dict[str, Any]:
+    if isinstance(parts, Mapping):
+        if set(parts) != set(keys):
+            raise _unfit(f"{what} of {', '.join(map(repr, parts))}, keys {', '.join(map(repr, keys))}", "one per key")
+        return {key: parts[key] for key in keys}
+    if isinstance(parts, str) or not isinstance(parts, Sequence) or len(parts) != len(keys):
+        raise _unfit(f"{what} are not one per key", "give a dict by key, or a list in the order of the keys")
+    return dict(zip(keys, parts, strict=True))
+
+
+def _check(group: InverseKeyedJaggedTensor) -> None:
+    inverse = group.inverse_lookup
+    unique = {key: len(JaggedTensor(group.values[key], group.offsets[key])) for key in group.keys}
+    if len(set(unique.values())) > 1:
+        raise _unfit(f"the keys have {unique} unique rows", "all keys of a group have as many")
+    if not is_array(inverse) or inverse.ndim != 1:
+        raise _unfit("inverse_lookup is no array of one dimension", "give one unique row per row")
+    if set(group.weights or {}) - set(group.keys):
+        raise _unfit("weights of what is no key", "weigh keys only")
+    for key, weights in (group.weights or {}).items():
+        if is_array(group.values[key]) and len(weights) != len(group.values[key]):
+            raise _unfit(f"{len(weights)} weights for {len(group.values[key])} values of {key!r}", "one for each value")
+    on_host = isinstance(inverse, np.ndarray) or inverse.device.type == "cpu"
+    if on_host and len(inverse) and not 0 <= int(inverse.min()) <= int(inverse.max()) < group.unique:
+        raise _unfit(
+            f"inverse_lookup goes from {int(inverse.min())} to {int(inverse.max())}, with {group.unique} unique rows",
+            "number the unique rows from 0",
+        )
+
+
+def _unfit(what: str, fix: str) -> PipelineError:
+    return PipelineError(f"InverseKeyedJaggedTensor: {what}", fix=fix)
+
+
+def _like(numbers: Any, like: Any) -> Any:
+    """Of the framework, and on the device, of ``like``."""
+    if isinstance(like, np.ndarray):
+        return numbers
+    import torch
+
+    return torch.from_numpy(np.array(numbers)).to(like.device)
+
+
+def _on_host(feature: JaggedTensor) -> JaggedTensor:
+    """In the memory of this process, where rows are compared."""
+    there = isinstance(feature.offsets, np.ndarray) or feature.offsets.device.type == "cpu"
+    return feature if there else feature.to("cpu")
+
+
+def _numpy(values: Any) -> Any:
+    return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()

@@ -1,0 +1,254 @@
+"""JaggedTensor: a column of lists, as one run of values and the offsets where each row begins."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.core.errors import CedarError, PipelineError, RowError
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class JaggedTensor:
+    """Lists of different lengths: row i is ``values[offsets[i]:offsets[i + 1]]``.
+
+    Args:
+        values: the rows one after the other: an ndarray or tensor of shape (total, ...), a list, a dict of such (for
+            lists of structs), or a JaggedTensor (for lists of lists).
+        offsets: int64[rows + 1], from 0 to total, ascending; of the framework of ``values``.
+
+    Raises:
+        PipelineError: offsets that are not one-dimensional, or empty.
+
+    Example:
+        >>> import numpy as np
+        >>> from cedar.core.jagged import JaggedTensor
+        >>> ids = JaggedTensor(np.array([7, 8, 9]), np.array([0, 2, 2, 3]))
+        >>> len(ids), ids[0].tolist(), ids.lengths().tolist()
+        (3, [7, 8], [2, 0, 1])
+        >>> ids.to_padded().tolist()
+        [[7, 8], [0, 0], [9, 0]]
+    """
+
+    values: Any
+    offsets: Any
+
+    def __post_init__(self) -> None:
+        if self.offsets.ndim != 1 or self.offsets.shape[0] == 0:
+            raise PipelineError(
+                f"JaggedTensor: offsets have shape {tuple(self.offsets.shape)}",
+                fix="give rows + 1 offsets in one dimension, the first of them 0",
+            )
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return int(self.offsets.shape[0]) - 1
+
+    def __getitem__(self, row: int) -> Any:
+        """The values of a row, without a copy; raises IndexError outside the rows."""
+        rows = len(self)
+        at = row + rows if row < 0 else row
+        if not 0 <= at < rows:
+            raise IndexError(f"row {row} of {rows}")
+        return _cut(self.values, int(self.offsets[at]), int(self.offsets[at + 1]))
+
+    def __iter__(self) -> Iterator[Any]:
+        offsets = self.offsets.tolist()
+        for start, stop in pairwise(offsets):
+            yield _cut(self.values, start, stop)
+
+    def __eq__(self, other: object) -> bool:
+        """True for equal offsets and values (NaN equals NaN) of one framework and dtype."""
+        if not isinstance(other, JaggedTensor):
+            return NotImplemented
+        return same(self.offsets, other.offsets) and same(self.values, other.values)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        kind = getattr(self.values, "dtype", None) or type(self.values).__name__
+        rows = [_text(row) for _, row in zip(range(4), self, strict=False)]
+        more = ", ..." if len(self) > 4 else ""
+        return f"JaggedTensor([{', '.join(rows)}{more}], rows={len(self)}, values={kind})"
+
+    def lengths(self) -> Any:
+        """The length of each row: int64[rows], of the framework of ``offsets``."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def to_list(self) -> list[Any]:
+        """The rows as Python lists."""
+        return [_plain(row) for row in self]
+
+    def to_padded(self, length: int | None = None, value: Any = 0) -> Any:
+        """The rows as one array of shape (rows, length, ...), short rows filled with ``value``.
+
+        Args:
+            length: None for the longest row.
+            value: fills the places after the end of a row; cast to the dtype of the values.
+
+        Raises:
+            RowError: a row is longer than ``length``.
+            PipelineError: the values are not one array of numbers.
+        """
+        offsets = _on_host(self.offsets)
+        values = _on_host(self.values) if is_array(self.values) else None
+        if values is None or values.dtype == object:
+            raise PipelineError(
+                f"to_padded: the values are {type(self.values).__name__}, not an array of numbers",
+                fix="pad the innermost lists: .values of a list of lists, or one entry of a dict",
+            )
+        lengths = np.diff(offsets)
+        longest = int(lengths.max(initial=0))
+        if length is None:
+            length = longest
+        elif longest > length:
+            row = int(np.argmax(lengths > length))
+            raise RowError(
+                f"to_padded({length}): row {row} has {int(lengths[row])} values",
+                fix="ask for a greater length, or cut the lists first: col(name).list.head(n)",
+            )
+        padded = pad_values(values[offsets[0] : offsets[-1]], lengths, length, value)
+        if isinstance(self.values, np.ndarray):
+            return padded
+        import torch
+
+        return torch.from_numpy(padded).to(self.values.device)
+
+    def to(self, *args: Any, **kwargs: Any) -> JaggedTensor:
+        """``torch.Tensor.to`` of values and offsets; a dtype changes the values alone."""
+        values = each(self.values, lambda v: v.to(*args, **kwargs))
+        return JaggedTensor(values, self.offsets.to(**_place(self.offsets, args, kwargs)))
+
+    def pin_memory(self) -> JaggedTensor:
+        """Copied to page-locked memory, from where copies to a device run in the background."""
+        return JaggedTensor(each(self.values, lambda v: v.pin_memory()), self.offsets.pin_memory())
+
+    def to_torch(self) -> JaggedTensor:
+        """With tensors for arrays, sharing their memory where it is writable."""
+        import torch
+
+        return JaggedTensor(each(self.values, torch.as_tensor), torch.as_tensor(self.offsets))
+
+    def to_arrow(self) -> pa.Array:
+        """A LargeListArray, without a copy of NumPy values."""
+        offsets = pa.array(_on_host(self.offsets).astype(np.int64, copy=False))
+        return pa.LargeListArray.from_arrays(offsets, _arrow(self.values))
+
+    def to_torchrec(self) -> Any:
+        """A ``torchrec.JaggedTensor`` of the same values and offsets.
+
+        Raises:
+            CedarError: torchrec cannot be imported.
+        """
+        tensors = self.to_torch()
+        return torchrec_tensors().JaggedTensor(
+            values=tensors.values, offsets=tensors.offsets, lengths=tensors.lengths()
+        )
+
+
+def torchrec_tensors() -> Any:
+    """The module of torchrec that holds its tensors; what it says while it is imported is not our user's concern.
+
+    Raises:
+        CedarError: it is not installed, or cannot be imported: it needs a fbgemm-gpu that fits torch.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module("torchrec.sparse.jagged_tensor")
+    except Exception as error:  # without the fbgemm that fits, it fails in many ways
+        missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "torchrec"
+        why = "torchrec is not installed" if missing else f"torchrec cannot be imported: {error}"
+        raise CedarError(
+            f"to_torchrec: {why}",
+            fix="install torchrec and the fbgemm-gpu that fits your torch, or use .values and .offsets as they are",
+        ) from error
+
+
+def pad_values(values: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], to: int, value: Any) -> Any:
+    """(rows, to, ...) from the values of rows of ``lengths``, none of them longer than ``to``."""
+    padded = np.full((len(lengths), to, *values.shape[1:]), value, dtype=values.dtype)
+    if len(values) == len(lengths) * to:  # every row is full
+        return values.reshape(padded.shape).copy()
+    padded[np.arange(to) < lengths[:, None]] = values
+    return padded
+
+
+def is_array(values: Any) -> bool:
+    """True for an ndarray or a tensor."""
+    return isinstance(values, np.ndarray) or hasattr(values, "detach")
+
+
+def _on_host(values: Any) -> Any:
+    """As an ndarray, wherever the values are."""
+    return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
+
+
+def _cut(values: Any, start: int, stop: int) -> Any:
+    if isinstance(values, dict):
+        return {name: _cut(child, start, stop) for name, child in values.items()}
+    if isinstance(values, JaggedTensor):
+        offsets = values.offsets[start : stop + 1]
+        return JaggedTensor(_cut(values.values, int(offsets[0]), int(offsets[-1])), offsets - offsets[0])
+    return values[start:stop]
+
+
+def _plain(values: Any) -> Any:
+    if isinstance(values, dict):
+        columns = [_plain(child) for child in values.values()]
+        return [dict(zip(values, row, strict=True)) for row in zip(*columns, strict=True)]
+    if isinstance(values, JaggedTensor):
+        return values.to_list()
+    return values.tolist() if is_array(values) else list(values)
+
+
+def each(values: Any, fn: Any) -> Any:
+    """The values with ``fn`` applied to each array in them; lists and objects stay."""
+    if isinstance(values, dict):
+        return {name: each(child, fn) for name, child in values.items()}
+    if isinstance(values, JaggedTensor):
+        return JaggedTensor(each(values.values, fn), fn(values.offsets))
+    return fn(values) if is_array(values) and values.dtype != object else values
+
+
+def _place(like: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Of the arguments of ``Tensor.to`` those that say where: what counts or points keeps its dtype."""
+    device = like.new_empty(0).to(*args, **kwargs).device  # torch knows how to read them
+    return {"device": device, "non_blocking": bool(kwargs.get("non_blocking"))}
+
+
+def _arrow(values: Any) -> pa.Array:
+    from cedar.core.convert import to_arrow
+
+    if isinstance(values, JaggedTensor):
+        return values.to_arrow()
+    if isinstance(values, dict):
+        return pa.StructArray.from_arrays([_arrow(child) for child in values.values()], names=list(values))
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    return to_arrow(values, "values") if isinstance(values, np.ndarray) else pa.array(values)
+
+
+def same(left: Any, right: Any) -> bool:
+    """True for equal values of one framework and dtype; NaN equals NaN."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
+    if isinstance(left, JaggedTensor) or not is_array(left):
+        return bool(left == right)
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    a, b = np.asarray(left.cpu() if hasattr(left, "cpu") else left), np.asarray(right)
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fcmM"))
+
+
+def _text(row: Any) -> str:
+    return "{...}" if isinstance(row, dict) else str(_plain(row)) if len(row) <= 8 else f"[{len(row)} values]"

@@ -1,0 +1,373 @@
+"""NumericEnvironment: what the bytes of a computation depend on beside its inputs, and how it is made the same.
+
+A sum on four threads is another sum than on one. So the functions of a pipeline run in one environment, whichever
+process and thread they run in. OpenMP (and with it torch), MKL and denormals belong to a thread: they are set for a
+task and put back after it. The threads of OpenBLAS belong to the process: see ``held``. What belongs to the caller's
+process as a whole and cannot be changed for a while (polars' pool, torch's matmul precision) is taken from it, and
+given to the processes of workers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache, partial
+from types import ModuleType
+from typing import Any, TypeVar
+
+from cedar.core import forks, quota
+
+T = TypeVar("T")
+_BLAS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_PRECISIONS = ("highest", "high", "medium")
+
+
+@dataclass(frozen=True)
+class NumericEnvironment:
+    """Of a run.
+
+    Args:
+        blas, openmp: threads of a call of BLAS, and of OpenMP, torch and numba: one, unless a variable of the
+            libraries (``OMP_NUM_THREADS``, ``OPENBLAS_NUM_THREADS``, ``MKL_NUM_THREADS``) says otherwise.
+        polars: threads of its pool, as in the caller's process.
+        flush: denormal numbers are zero, as in the caller's thread.
+        matmul: torch's precision of float32 products, as in the caller's process.
+
+    Example:
+        >>> print(NumericEnvironment(polars=4))
+        1 thread of BLAS, 1 of OpenMP and torch, 4 of polars, denormals kept, float32 products "highest"
+    """
+
+    blas: int = 1
+    openmp: int = 1
+    polars: int = 1
+    flush: bool = False
+    matmul: str = "highest"
+
+    @staticmethod
+    def of_caller() -> NumericEnvironment:
+        """That of a run that begins now, in this thread."""
+        torch, polars = sys.modules.get("torch"), sys.modules.get("polars")
+        pool = getattr(polars, "thread_pool_size", None)
+        precision = getattr(torch, "get_float32_matmul_precision", None)
+        return NumericEnvironment(
+            blas=_asked(*_BLAS, "OMP_NUM_THREADS") or 1,
+            openmp=_asked("OMP_NUM_THREADS") or 1,
+            polars=pool() if pool is not None else _asked("POLARS_MAX_THREADS") or quota.cores(),
+            flush=flushes(),
+            matmul=precision() if precision is not None else "highest",
+        )
+
+    @staticmethod
+    def of_json(found: Any) -> NumericEnvironment:
+        """What ``to_json`` made.
+
+        Raises:
+            ValueError: it is none.
+        """
+        known: dict[str, type] = {name: type(value) for name, value in NumericEnvironment().to_json().items()}
+        if not isinstance(found, dict) or set(found) != set(known):
+            raise ValueError(f"{found!r:.100} is no numeric environment")
+        for name, kind in known.items():
+            value = found[name]
+            if type(value) is not kind or (type(value) is int and not 1 <= value <= 4096):
+                raise ValueError(f"{name} is {value!r:.40} in a numeric environment")
+        if found["matmul"] not in _PRECISIONS:
+            raise ValueError(f"matmul is {found['matmul']!r:.40} in a numeric environment")
+        return NumericEnvironment(**found)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def again(self, caller: NumericEnvironment) -> NumericEnvironment:
+        """This environment, kept by a state or a plan, as far as it can be had in the caller's process."""
+        return replace(self, polars=caller.polars, matmul=caller.matmul)
+
+    def missing(self, caller: NumericEnvironment) -> str:
+        """What of it cannot be had in the caller's process, and what to do; empty where all can."""
+        told = []
+        if self.polars != caller.polars:
+            fix = f"set POLARS_MAX_THREADS={self.polars} before Python starts"
+            told.append(f"polars had {self.polars} thread(s) and has {caller.polars} here ({fix})")
+        if self.matmul != caller.matmul:
+            fix = f"call torch.set_float32_matmul_precision({self.matmul!r})"
+            told.append(f"float32 products had precision {self.matmul!r} and have {caller.matmul!r} here ({fix})")
+        return "; ".join(told)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.blas} thread{'s' * (self.blas != 1)} of BLAS, {self.openmp} of OpenMP and torch, {self.polars} of "
+            f'polars, denormals {"are zero" if self.flush else "kept"}, float32 products "{self.matmul}"'
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _elsewhere, tuple(getattr(self, field.name) for field in fields(self))
+
+    # ---- in a thread -------------------------------------------------------------------------------------------------
+
+    def run(self, work: Callable[[], T], again: bool = True) -> T:
+        """The result of ``work``, done in this environment.
+
+        Args:
+            work: a library that it brings has threads of its own number: it is then done once more.
+            again: it can be.
+        """
+        with self.entered():
+            before = arrived()
+            result = work()
+            if again and arrived() != before and self.set():
+                result = work()
+        return result
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """This thread in this environment; what it had before comes back, unless it is a worker's own thread."""
+        keeps = getattr(_thread, "ours", False) or self in _travelled
+        with held(self):
+            before = self.set()
+            try:
+                yield
+            finally:
+                for put_back in reversed([] if keeps else before):
+                    put_back()
+
+    def set(self) -> list[Callable[[], object]]:
+        """Sets what differs in this thread; how to undo it."""
+        undo: list[Callable[[], object]] = []
+        if flushes() != self.flush and _set_flush(self.flush):
+            undo.append(lambda: _set_flush(not self.flush))
+        torch: Any = _loaded("torch", "set_float32_matmul_precision")
+        if torch is not None:
+            torch.get_num_threads()  # a thread takes torch's number the first time that it asks: not after this
+            if self in _travelled and torch.get_float32_matmul_precision() != self.matmul:
+                torch.set_float32_matmul_precision(self.matmul)
+        for library in _libraries():
+            wanted = self.blas if library.blas else self.openmp
+            if not library.of_process and library.get() != wanted:
+                undo.append(library.set(wanted))
+        numba: Any = _numba()
+        if numba is not None:
+            wanted, had = min(self.openmp, numba.config.NUMBA_NUM_THREADS), numba.get_num_threads()
+            if wanted != had:
+                numba.set_num_threads(wanted)
+                undo.append(lambda: numba.set_num_threads(had))
+        return undo
+
+
+_travelled: set[NumericEnvironment] = set()  # that came to this process from another one, whose worker it is
+_thread = threading.local()
+
+
+def _elsewhere(*values: Any) -> NumericEnvironment:
+    environment = NumericEnvironment(*values)
+    _travelled.add(environment)
+    return environment
+
+
+def keep_in_this_thread() -> None:
+    """This thread runs tasks and nothing else: it stays in the environment of the last one."""
+    _thread.ours = True
+
+
+def _asked(*variables: str) -> int | None:
+    """The number of threads in the first of these variables that has one."""
+    for name in variables:
+        text = os.environ.get(name, "").partition(",")[0].strip()
+        if text.isdigit() and int(text):
+            return int(text)
+    return None
+
+
+# ---- libraries -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Library:
+    """Its threads, of this thread or of the process; ``set`` returns what brings back what was before."""
+
+    name: str
+    get: Callable[[], int]
+    set: Callable[[int], Callable[[], object]]
+    blas: bool = False
+    of_process: bool = False
+
+
+_looking = forks.Lock()
+_known: tuple[_Library, ...] = ()
+_modules: frozenset[str] = frozenset()  # when libraries were looked for last
+_count = -1  # of them
+
+
+def arrived() -> tuple[Any, ...]:
+    """Changes when a library comes that has threads of its own."""
+    return len(_libraries()), _loaded("torch", "get_num_threads") is None, _numba() is None
+
+
+def _libraries() -> tuple[_Library, ...]:
+    """Those that are loaded now; looked for again when modules came that are no Python."""
+    global _known, _modules, _count  # noqa: PLW0603 - what is loaded is the process's
+    if len(sys.modules) != _count:
+        with _looking:
+            _count = len(sys.modules)
+            now = dict(sys.modules)
+            came = [module for name, module in now.items() if name not in _modules]
+            first = not _modules
+            _modules = frozenset(now)
+            if first or any(map(_is_native, came)):
+                _known = _found()
+    return _known
+
+
+def _is_native(module: ModuleType) -> bool:
+    origin = getattr(getattr(module, "__dict__", {}).get("__spec__"), "origin", None)
+    return isinstance(origin, str) and origin.endswith((".so", ".pyd", ".dylib"))
+
+
+def _found() -> tuple[_Library, ...]:
+    from threadpoolctl import ThreadpoolController
+
+    found = []
+    for each in ThreadpoolController().lib_controllers:
+        layer = getattr(each, "threading_layer", "")
+        if each.internal_api == "mkl":
+            found += _mkl(each.filepath, each.dynlib)
+        elif each.user_api == "openmp" or layer not in ("openmp", "disabled"):  # those go by OpenMP's number
+            blas = each.user_api == "blas"
+            found.append(_Library(each.filepath, each.get_num_threads, partial(_set, each), blas, of_process=blas))
+    torch: Any = _loaded("torch", "get_num_threads")
+    if torch is not None:
+        with suppress(OSError, IndexError):
+            path = os.path.join(torch.__path__[0], "lib", "libtorch_cpu.so")
+            found += _mkl(path, ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY))
+    return tuple(found)
+
+
+def _set(controller: Any, threads: int) -> Callable[[], object]:
+    had = controller.get_num_threads()
+    controller.set_num_threads(threads)
+    return partial(controller.set_num_threads, had)
+
+
+def _mkl(name: str, library: ctypes.CDLL) -> list[_Library]:
+    """MKL's number of a thread, which where it was set (it is 0 elsewhere) comes before that of OpenMP."""
+    try:
+        local, most = library.MKL_Set_Num_Threads_Local, library.MKL_Get_Max_Threads
+    except AttributeError:
+        return []
+    return [_Library(name, most, lambda threads: partial(local, local(threads)), blas=True)]
+
+
+def _loaded(name: str, attribute: str) -> ModuleType | None:
+    """A module that was imported, and is not just being imported by another thread."""
+    module = sys.modules.get(name)
+    return module if module is not None and hasattr(module, attribute) else None
+
+
+def _numba() -> ModuleType | None:
+    """numba, where its threads run: to ask for their number would start them."""
+    parallel = sys.modules.get("numba.np.ufunc.parallel")
+    return sys.modules.get("numba") if getattr(parallel, "_is_initialized", False) else None
+
+
+# ---- what belongs to the process -------------------------------------------------------------------------------------
+
+
+class _Holders:
+    """How many tasks and runs hold the threads of BLAS in this process, and what they were before the first."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.number = 0
+        self.before: dict[str, tuple[Callable[[], object], Callable[[], int], int]] = {}  # by library
+
+
+_holders = _Holders()
+
+
+@contextmanager
+def held(environment: NumericEnvironment | None) -> Iterator[None]:
+    """BLAS libraries whose number of threads is the process's have the environment's, until nobody holds them any more.
+
+    A run that uses threads holds them as long as it goes on: a trainer of this process that computes with NumPy
+    between two batches has the same number between any two. torch's numbers are of threads: they are not held.
+    """
+    holders = _holders
+    if environment is None:
+        yield
+        return
+    with holders.lock:
+        holders.number += 1
+    try:
+        _hold(holders, environment)
+        yield
+    finally:
+        with holders.lock:
+            holders.number -= 1
+            if not holders.number:
+                for put_back, get, given in holders.before.values():
+                    if get() == given:  # nobody else has set it since
+                        put_back()
+                holders.before.clear()
+
+
+def _hold(holders: _Holders, environment: NumericEnvironment) -> None:
+    for library in _libraries():
+        if library.of_process and library.get() != environment.blas:
+            with holders.lock:
+                put_back = library.set(environment.blas)
+                first = holders.before.get(library.name, (put_back,))[0]
+                holders.before[library.name] = first, library.get, environment.blas
+
+
+def _after_fork() -> None:
+    """Nobody in a forked child holds anything."""
+    global _holders
+    before, _holders = _holders.before, _Holders()
+    for put_back, *_ in before.values():
+        put_back()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+# ---- denormals -------------------------------------------------------------------------------------------------------
+
+_SMALLEST = 2.2250738585072014e-308  # that is not denormal
+
+
+def flushes() -> bool:
+    """Denormal results are zero in this thread."""
+    return _SMALLEST * 0.5 == 0.0
+
+
+def _set_flush(flush: bool) -> bool:
+    """Whether it was done; results and operands alike, as torch.set_flush_denormal does."""
+    libm = _libm()
+    if libm is None:
+        torch: Any = _loaded("torch", "set_flush_denormal")
+        return torch is not None and bool(torch.set_flush_denormal(flush))
+    state = ctypes.create_string_buffer(256)
+    if libm.fegetenv(state):
+        return False
+    place, bits = (28, 0x8040) if platform.machine() == "x86_64" else (0, 1 << 24)  # MXCSR; FPCR
+    (word,) = struct.unpack_from("<I", state, place)
+    struct.pack_into("<I", state, place, word | bits if flush else word & ~bits)
+    return libm.fesetenv(state) == 0 and flushes() == flush
+
+
+@cache
+def _libm() -> Any:
+    """The C library of floating point modes, where its layout is known."""
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
+        return None
+    try:
+        return ctypes.CDLL("libm.so.6")
+    except OSError:
+        return None

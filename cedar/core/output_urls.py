@@ -1,0 +1,24 @@
+"""Directories and URLs that a run writes to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fsspec
+
+from cedar.core.errors import PipelineError
+
+
+def find_place(where: str, what: str) -> tuple[Any, str]:
+    """The filesystem and path of a directory or URL; ``what`` names the argument in errors.
+
+    Raises:
+        PipelineError: no filesystem is there for the URL.
+    """
+    try:
+        fs, path = fsspec.core.url_to_fs(where)
+    except (ValueError, ImportError) as error:
+        raise PipelineError(
+            f"{what}={where!r}: {error}", fix="give a directory, or a URL of a filesystem that fsspec has installed"
+        ) from error
+    return fs, path.rstrip("/")

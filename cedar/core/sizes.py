@@ -1,0 +1,45 @@
+"""Sizes and numbers as users write them: 4096, numpy.int64(4096), "256MiB", "2GB"."""
+
+from __future__ import annotations
+
+import operator
+import re
+from typing import Any
+
+from cedar.core.errors import PipelineError, user_site
+
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def as_int(value: Any) -> Any:
+    """Whole numbers of NumPy and torch as an int; anything else, such as True, as it is.
+
+    Example:
+        >>> import numpy as np
+        >>> as_int(np.int64(3)), as_int(3.0), as_int(True)
+        (3, 3.0, True)
+    """
+    if isinstance(value, int) or "bool" in str(getattr(value, "dtype", "")):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
+
+
+def parse_bytes(text: str, what: str) -> int:
+    """The number of bytes in a size such as "256MiB".
+
+    Raises:
+        PipelineError: the text is no size.
+
+    Example:
+        >>> parse_bytes("2KiB", "window")
+        2048
+    """
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", text)
+    unit = _UNITS.get(match.group(2).upper()) if match else None
+    if match is None or unit is None or float(match.group(1)) <= 0:
+        raise PipelineError(f'{what}={text!r} is not a size; write it like "256MiB"', site=user_site())
+    return int(float(match.group(1)) * unit)

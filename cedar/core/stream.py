@@ -1,0 +1,304 @@
+"""What flows between operators: pieces of rows with a position, pulled in order.
+
+A *stream* can be opened at a position; an open stream is a *flow*, from which pieces are pulled. A position is
+``[at, skip]`` in coordinates of the logical pipeline: open at ``at`` (plain JSON, the operator's own), drop ``skip``
+units. Rows are index plans into blocks, gathered once, when an operator needs their values.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.core.block import Block, concat_blocks
+from cedar.core.columns import Index
+from cedar.core.cursor import Keys, concat_keys
+
+At: TypeAlias = Any
+Position: TypeAlias = list[Any]  # [At, int]
+Count: TypeAlias = "int | float | None"  # units; math.inf without end; None when only a run can tell
+
+
+class Pending(Enum):
+    """The next piece is not there yet."""
+
+    PENDING = "pending"
+
+
+PENDING = Pending.PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """An index plan: slot ``row[i]`` of ``blocks[part[i]]``, in order.
+
+    ``row`` may be a range where all slots come from one block; ``part`` is None there.
+    """
+
+    blocks: tuple[Block, ...]
+    row: range | Index
+    part: Index | None = None
+
+    @staticmethod
+    def of(block: Block) -> Rows:
+        return Rows((block,), range(block.slots))
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def slice(self, start: int, stop: int) -> Rows:
+        if start == 0 and stop >= len(self.row):
+            return self
+        if self.part is None:
+            return Rows(self.blocks, self.row[start:stop])
+        return _compact(self.blocks, self.row[start:stop], self.part[start:stop])  # type: ignore[arg-type]
+
+    def take(self, index: Index) -> Rows:
+        row = self.row.start + index if isinstance(self.row, range) else self.row[index]
+        return Rows(self.blocks, row, None if self.part is None else self.part[index])
+
+    def keys(self) -> Keys:
+        """The keys of the planned rows, without gathering their columns."""
+        if self.part is None:
+            index = slice(self.row.start, self.row.stop) if isinstance(self.row, range) else self.row
+            return self.blocks[0].keys.take(index)
+        starts = np.cumsum([0, *[b.slots for b in self.blocks]])[:-1]
+        return concat_keys([b.keys for b in self.blocks]).take(starts[self.part] + _indices(self.row))
+
+    def counted(self) -> npt.NDArray[np.bool_] | None:
+        """Which slots count in a batch: all but the dead ones that the next row replaces; None where all do."""
+        refilled = [np.array([s for s, why in b.dead.items() if why.refill], dtype=np.int64) for b in self.blocks]
+        if not any(len(slots) for slots in refilled):
+            return None
+        row = _indices(self.row)
+        part = np.zeros(len(row), dtype=np.int64) if self.part is None else self.part
+        counts = np.ones(len(row), dtype=bool)
+        for number, slots in enumerate(refilled):
+            mine = part == number
+            counts[mine] = ~np.isin(row[mine], slots)
+        return counts
+
+    def within(self, index: int) -> Rows:
+        return replace(self, blocks=tuple(b.within(index) for b in self.blocks))
+
+    def gather(self) -> Block:
+        """The rows as one block; contiguous runs cost no copy of their own."""
+        if self.part is None:
+            return _pick(self.blocks[0], self.row)
+        if not len(self.part):
+            return self.blocks[0].slice(0, 0)
+        order = np.argsort(self.part, kind="stable")
+        present = self.part[order]
+        cuts = np.flatnonzero(np.diff(present)) + 1
+        row = _indices(self.row)
+        gathered = [_pick(self.blocks[int(self.part[index[0]])], row[index]) for index in np.split(order, cuts)]
+        block = concat_blocks(gathered)
+        if np.array_equal(order, np.arange(len(order))):
+            return block
+        back = np.empty(len(order), dtype=np.int64)
+        back[order] = np.arange(len(order))
+        return block.take(back)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(b.nbytes for b in self.blocks)
+
+
+def _indices(row: range | Index) -> Index:
+    """As an array; NumPy itself would go through a range item by item."""
+    return np.arange(row.start, row.stop, dtype=np.int64) if isinstance(row, range) else row
+
+
+def _pick(block: Block, row: range | Index) -> Block:
+    if isinstance(row, range):
+        return block.slice(row.start, row.stop)
+    if len(row) and row[-1] - row[0] == len(row) - 1 and bool(np.all(np.diff(row) == 1)):
+        return block.slice(int(row[0]), int(row[-1]) + 1)
+    return block.take(row)
+
+
+def _compact(blocks: tuple[Block, ...], row: Index, part: Index) -> Rows:
+    used = np.unique(part)
+    if len(used) <= 1:
+        return Rows((blocks[int(used[0]) if len(used) else 0],), row)
+    if len(used) == len(blocks):
+        return Rows(blocks, row, part)
+    return Rows(tuple(blocks[int(u)] for u in used), row, np.searchsorted(used, part).astype(np.int64))
+
+
+def concat_rows(runs: Sequence[Rows]) -> Rows:
+    """Several index plans, one after the other."""
+    runs = [r for r in runs if len(r)] or list(runs[:1])
+    if len(runs) == 1:
+        return runs[0]
+    first = runs[0]
+    if all(r.part is None and r.blocks[0] is first.blocks[0] for r in runs):
+        return Rows(first.blocks, np.concatenate([_indices(r.row) for r in runs]))
+    parts = []
+    offset = 0
+    for run in runs:
+        parts.append((np.zeros(len(run), dtype=np.int64) if run.part is None else run.part) + offset)
+        offset += len(run.blocks)
+    return Rows(
+        tuple(b for r in runs for b in r.blocks),
+        np.concatenate([_indices(r.row) for r in runs]),
+        np.concatenate(parts),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of units of a flow.
+
+    Args:
+        rows: the units' rows; one batch is one piece.
+        at: where to open the stream so that, after dropping ``skip`` units, this piece's first unit comes next.
+        batch: True when the piece is one batch rather than a run of rows.
+        ends_window: True on the last piece of a window.
+        key: of a batch, where it is not that of its first row: ranks hold other slices of one batch.
+    """
+
+    rows: Rows
+    at: At
+    skip: int = 0
+    batch: bool = False
+    ends_window: bool = False
+    key: Keys | None = None
+
+    @property
+    def unit_key(self) -> Keys:
+        """The key of a batch."""
+        return self.key if self.key is not None else self.rows.slice(0, 1).keys()
+
+    @property
+    def units(self) -> int:
+        return 1 if self.batch else len(self.rows)
+
+    def position(self, unit: int = 0) -> Position:
+        return [self.at, self.skip + unit]
+
+    def slice(self, start: int, stop: int) -> Piece:
+        """Units ``start`` to ``stop``; the window's end stays with the last unit."""
+        if start == 0 and stop >= self.units:
+            return self
+        rows = self.rows if self.batch else self.rows.slice(start, stop)
+        ends = self.ends_window and stop >= self.units
+        return Piece(rows, self.at, self.skip + start, self.batch, ends)
+
+
+Pulled: TypeAlias = "Piece | Pending | None"  # None: the end
+
+
+class Fenced(Exception):
+    """The window is at its end, and the next one belongs to another plan: open that where this one stands."""
+
+
+class Flow(ABC):
+    """An open stream."""
+
+    @abstractmethod
+    def pull(self, wait: bool) -> Pulled:
+        """The next piece; None at the end; PENDING only if ``wait`` is False and it is not there yet.
+
+        A piece may have no units (a window's end after everything was filtered out).
+        """
+
+    def limit(self, units: int) -> None:
+        """No more than so many units will be asked for, so more need not be read ahead; they come if asked for."""
+
+    def close(self) -> None:
+        """Let go of what is in flight."""
+
+
+class Stream(ABC):
+    """An operator of the plan, ready to be opened at any position and any number of times."""
+
+    count: Count = None
+
+    @abstractmethod
+    def start(self) -> At:
+        """Where the epoch begins."""
+
+    @abstractmethod
+    def open_at(self, at: At, lap: int) -> Flow:
+        """A flow from ``at``; ``lap`` numbers the passes of the ``repeat`` operators above."""
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        """The position of a unit: found at once where ``count`` is known, else by dropping the units before it."""
+        return [self.start(), unit]
+
+    def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
+        """Where the window that holds ``unit`` begins, and the number of its first unit; ``count`` is known."""
+        raise TypeError(f"{type(self).__name__} has no windows")
+
+    def rebase(self, piece: Piece) -> At | None:
+        """Where to open this stream so that ``piece`` comes first, under any plan; None where only counting tells."""
+        return None
+
+    def fits(self, at: At) -> bool:
+        """Whether ``open_at`` can take ``at``, which may come from a state that somebody changed.
+
+        By default what looks as ``start()`` does; streams whose positions hold those of others ask them.
+        """
+        return _alike(at, self.start())
+
+    def fits_position(self, position: Any) -> bool:
+        """Whether ``open`` can take it."""
+        return is_list(position, 2) and is_count(position[1]) and self.fits(position[0])
+
+    def open(self, position: Position, lap: int = 0) -> Flow:
+        at, skip = position
+        flow = self.open_at(at, lap)
+        return DropFlow(flow, skip) if skip else flow
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value of a position is a count: whole, not negative, and of 62 bits."""
+    return isinstance(value, int) and 0 <= value < 1 << 62
+
+
+def is_list(value: Any, length: int) -> bool:
+    """Whether a value of a position is a list of so many."""
+    return isinstance(value, (list, tuple)) and len(value) == length
+
+
+def _alike(value: Any, example: Any) -> bool:
+    if isinstance(example, (list, tuple)):
+        return is_list(value, len(example)) and all(map(_alike, value, example))
+    return value is None if example is None else is_count(value)
+
+
+class DropFlow(Flow):
+    """A flow without its first units."""
+
+    def __init__(self, inner: Flow, skip: int) -> None:
+        self._inner = inner
+        self._left = skip
+
+    def pull(self, wait: bool) -> Pulled:
+        while True:
+            piece = self._inner.pull(wait)
+            if not isinstance(piece, Piece) or self._left == 0:
+                return piece
+            dropped = min(self._left, piece.units)
+            self._left -= dropped
+            if dropped < piece.units or piece.ends_window:
+                return piece.slice(dropped, piece.units) if dropped < piece.units else _empty_of(piece)
+
+    def limit(self, units: int) -> None:
+        self._inner.limit(units + self._left)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _empty_of(piece: Piece) -> Piece:
+    """What is left of a wholly dropped piece: the mark of its window's end."""
+    rows = piece.rows.slice(0, 0) if not piece.batch else piece.rows
+    return Piece(rows.slice(0, 0), piece.at, piece.skip + piece.units, False, True)

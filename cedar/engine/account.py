@@ -1,0 +1,124 @@
+"""Account: counts what is handed over, judges the budgets of skipped rows, and names rows for people."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from cedar.core.block import Block
+from cedar.core.errors import CedarError, RowRef, Site
+from cedar.core.inverse import InverseKeyedJaggedTensor
+from cedar.core.skip import Skip
+from cedar.engine.binding import Binding
+from cedar.engine.metrics import Metrics
+from cedar.engine.quarantine import Budgets
+from cedar.executors.recovery.deaths import Death
+from cedar.operators.calls import left_behind
+
+ROWS_PER_LOOK = 61  # of rows that are delivered one by one, one in so many is timed: looking costs as much as a row
+
+
+class OwnTime:
+    """Adds up the CPU seconds of the loader's thread, from when it is asked for a delivery until it has one.
+
+    Args:
+        metrics: of the loader.
+        every: one delivery in so many is timed, and counts for all of them.
+    """
+
+    def __init__(self, metrics: Metrics, every: int) -> None:
+        self._metrics, self._every, self._left = metrics, every, every
+        self._since: float | None = None
+
+    def enter(self) -> None:
+        """Somebody asks."""
+        self._left -= 1
+        if not self._left:
+            self._left, self._since = self._every, time.thread_time()
+
+    def leave(self) -> None:
+        """It is there."""
+        if self._since is not None:
+            self._metrics.time.own += (time.thread_time() - self._since) * self._every
+            self._since = None
+
+
+class Account:
+    """One for each loader; ``epoch`` is the data epoch at hand."""
+
+    def __init__(
+        self,
+        binding: Binding,
+        metrics: Metrics,
+        rank: int,
+        observe: Callable[[Metrics], None] | None,
+        site: Site | None,
+    ) -> None:
+        self._site = site
+        self._binding = binding
+        self._metrics = metrics
+        self._observe = observe
+        self.budgets = Budgets(rank)
+        self.epoch = 0
+        self.policies: dict[str, tuple[Skip | None, str, Site | None]] = {
+            str(binding.index[id(n)]): (binding.policy(n), binding.labels[id(n)], n.site) for n in binding.nodes
+        }
+
+    @property
+    def skips(self) -> bool:
+        """Some operator may drop rows that fail."""
+        return any(policy is not None for policy, _, _ in self.policies.values())
+
+    def add(self, block: Block, slots: range, rows: int, total: float | None) -> None:
+        """Slots of a block, with so many live rows, are about to be handed over; raises beyond a budget."""
+        metrics = self._metrics
+        metrics.batches += 1
+        metrics.rows += rows
+        self.budgets.seen += len(slots)
+        if block.dead:
+            for slot in sorted(set(slots).intersection(block.dead)):
+                why = block.dead[slot]
+                policy, _, site = self.policies[str(why.operator)]
+                metrics.skipped[why.label] = metrics.skipped.get(why.label, 0) + 1
+                self.budgets.add(policy, self.named(block.keys.ref(slot)), why, site, total)
+        if self._observe is not None:
+            self._observe(metrics)
+
+    def grouped(self, columns: dict[str, Any]) -> None:
+        """The groups of a batch are about to be handed over."""
+        if self._binding.marks:
+            for group in {id(v): v for v in columns.values() if isinstance(v, InverseKeyedJaggedTensor)}.values():
+                self._metrics.grouped(group.keys, len(group), group.unique)
+
+    def end(self) -> None:
+        """The epoch's rows are counted."""
+        self.budgets.end(self.policies)
+
+    def named(self, row: RowRef) -> RowRef:
+        """A row with the URL of its file and its epoch."""
+        source: Any = self._binding.sources[row.source].operator.source  # type: ignore[attr-defined]
+        find = getattr(source, "url_of", None)
+        url = find(row.file, row.row) if find is not None else source.url(row.file)
+        return replace(row, url=url, epoch=self.epoch if row.epoch is None else row.epoch)
+
+    def left_behind(self) -> list[str]:
+        """A note of the calls that go on though they were given up."""
+        left = left_behind()
+        return [f"{left} call(s) beyond their timeout= still run, in threads of this process"] if left else []
+
+    def told(self, death: Death) -> str:
+        """A worker's death, its row named."""
+        return death.told(None if death.row is None else self.named(death.row))
+
+    def locate(self, error: CedarError) -> None:
+        """Give an error from a task what only the coordinator knows."""
+        error.restore_cause()
+        error.site = error.site or self._site
+        if error.row is not None and error.row.url is None:
+            error.row = self.named(error.row)
+        elif error.row is not None and error.row.epoch is None:
+            error.row = replace(error.row, epoch=self.epoch)
+        if error.done is None:
+            error.done = f"the epoch was stopped after {self._metrics.rows:,} rows"

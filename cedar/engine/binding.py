@@ -1,0 +1,329 @@
+"""Binding: the operators of a pipeline with their kernels, types and policies fixed, once per loader."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+
+from cedar.core.block import Block, concat_blocks
+from cedar.core.columns import UNKNOWN, ColumnType, blank
+from cedar.core.cursor import hash_ints, no_keys
+from cedar.core.errors import CedarError, PipelineError
+from cedar.core.numeric import NumericEnvironment
+from cedar.core.skip import Skip
+from cedar.datasets.base import Read, Split
+from cedar.engine.dedup import has_dedup, wide_sample
+from cedar.executors.isolated import Apart
+from cedar.operators.base import Bound, Env, Kernel, RowOperator, StreamOperator
+from cedar.operators.dedup_kernels import for_groups
+from cedar.operators.transform import Transform
+from cedar.plan import graph
+from cedar.plan.graph import Node
+from cedar.plan.lower import Choice, lower, policy_of
+from cedar.plan.meaning import Terms, proof
+from cedar.plan.physical import Physical
+from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
+from cedar.plan.verify import verify
+from cedar.profile import Subject
+from cedar.tasks.chain import Reader
+from cedar.tasks.copying import plain_copy
+
+SAMPLE_ROWS = 64
+_LOWERED = 8  # graphs of which the physical plan is kept: the one that runs, the one as written, those before
+_FEW_ROWS = 8  # tell the shape of what a transform gets that changed places
+
+
+class Binding:
+    """Kernels and samples of a graph's nodes, made when first needed.
+
+    Args:
+        root: the pipeline's last node.
+        on_error: the loader's default policy.
+        seed: the run's seed, for what is random in a sample.
+        instances: kept for the run, so that a model loaded for the sample serves the run too.
+        apart: where functions are called on samples, if not here.
+    """
+
+    def __init__(self, root: Node, on_error: Skip | None, env: Env, apart: Apart | None = None) -> None:
+        self.root = root
+        self.nodes = list(graph.walk(root))
+        self.index = {id(node): i for i, node in enumerate(self.nodes)}
+        self.sources = graph.sources(root)
+        self._source_ordinals = {id(node): i for i, node in enumerate(self.sources)}
+        self.labels = graph.labels(root)
+        self.on_error = on_error
+        self.apart = apart
+        # Only functions, and sources of the user's, can tell one numeric environment from another.
+        self.numeric = env.numeric if graph.calls_functions(root) else None
+        self.check_env = Env(env.seed, 0, env.instances, sampling=True, apart=apart, numeric=self.numeric)
+        self.marks = has_dedup(root)
+        self._kernels: dict[int, Kernel] = {}
+        self._bound: dict[int, Kernel] = {}
+        self._movings: dict[int, bool] = {}
+        self._held: list[Node] = []  # of plans, so that no other node gets their ids
+        self._samples: dict[tuple[int, int], Block] = {}
+        self._splits: dict[int, tuple[Split, ...]] = {}
+        self._terms = Terms(on_error)
+        self._lowered: deque[tuple[Physical, bool]] = deque(maxlen=_LOWERED)
+        self._draws = _draw_seeds(self.nodes)
+        self.schemas = graph.schemas(root)
+        self.batched = graph.batched(root)
+
+    @cached_property
+    def subject(self) -> Subject:
+        """What a profile of this pipeline is known by: its operators and their parameters, neither code nor data."""
+        labels = {i: self.labels[id(node)] for i, node in enumerate(self.nodes)}
+        return Subject(graph.digest([graph.topology(self.root), list(labels.values())]), labels)
+
+    def begin(self, numeric: NumericEnvironment) -> NumericEnvironment | None:
+        """A run begins: the environment of its functions; None where it calls none."""
+        if self.numeric is not None:
+            self.numeric = numeric
+            self.check_env = replace(self.check_env, numeric=numeric)
+        return self.numeric
+
+    # Nodes of a plan's graph are answered for by the nodes of the pipeline as written that they stand for.
+
+    def label(self, node: Node) -> str:
+        """What messages call a node."""
+        return self.labels.get(id(node.logical)) or node.operator.label()
+
+    def ordinal(self, node: Node) -> int:
+        """A node's number in the pipeline as written; -1 for what an optimizer put in."""
+        return self.index.get(id(node.logical), -1)
+
+    def source_ordinal(self, node: Node) -> int:
+        """The number that row keys give a source."""
+        return self._source_ordinals[id(node.logical)]
+
+    def splits(self, node: Node) -> tuple[Split, ...]:
+        """A source's splits, listed once."""
+        node = node.logical
+        if id(node) not in self._splits:
+            assert isinstance(node.operator, Read)
+            with _prepared(node):
+                self._splits[id(node)] = tuple(node.operator.source.splits())
+        return self._splits[id(node)]
+
+    def policy(self, node: Node) -> Skip | None:
+        """What happens to a row that fails in this operator."""
+        return policy_of(node, self.on_error)
+
+    @cached_property
+    def row_bytes(self) -> float:
+        """Estimated bytes of a row, from the metadata of the sources."""
+        size = rows = 0.0
+        for source in self.sources:
+            assert isinstance(source.operator, Read)
+            splits = self.splits(source)
+            given = getattr(source.operator.source, "row_bytes", None)
+            known = [s for s in splits if s.rows is not None and s.bytes is not None]
+            if known:
+                rows += sum(s.rows or 0 for s in known)
+                size += sum(s.bytes or 0 for s in known)
+            elif given:
+                rows, size = rows + 1, size + given
+        return size / rows if rows and size else 1024.0
+
+    def lowered(self, root: Node, executor: str = "", workers: Callable[[str], int] = lambda _: 1) -> Physical:
+        """The physical plan of a graph of this pipeline, verified; made once for all epochs that run it.
+
+        Raises:
+            PlanError: it does not do the work of the pipeline as written.
+        """
+        far = executor == "dask"  # any other executor has the same stages
+        for physical, ran in self._lowered:
+            if physical.root is root and ran == far:
+                return physical
+        physical = lower(root, Choice(executor, workers, self.on_error, self.splits), self.root)
+        verify(physical, physical if root is self.root else self.lowered(self.root, executor, workers))
+        self._lowered.append((physical, far))
+        return physical
+
+    @property
+    def written(self) -> Physical:
+        """The pipeline as written, lowered."""
+        return self.lowered(self.root)
+
+    def proof(self, root: Node) -> tuple[Node, ...] | None:
+        """The scans by whose filters a graph of this pipeline gives what that gives, by what operators declare; None
+        where that cannot be told.
+        """
+        try:
+            return proof(self.lowered(root), self.written, self._terms)
+        except CedarError:  # of a plan that is none, or a source that cannot be listed
+            return None
+
+    def kernel(self, node: Node) -> Kernel:
+        """The bound kernel of a row operator; in a plan, that of the place where the user put it."""
+        node = self._where_bound(node)
+        if id(node) not in self._kernels:
+            operator = node.operator
+            assert isinstance(operator, RowOperator)
+            with _prepared(node):
+                self._bound[id(node)] = kernel = operator.bind(self.place(node))
+            self._kernels[id(node)] = for_groups(kernel, operator) if self.marks else kernel
+            self._held.append(node)
+        return self._kernels[id(node)]
+
+    def bound(self, node: Node) -> Kernel:
+        """The kernel itself, which may run within another that knows groups of columns."""
+        self.kernel(node)
+        return self._bound[id(self._where_bound(node))]
+
+    def _where_bound(self, node: Node) -> Node:
+        """The node whose kernel a node's is: that which it stands for, unless a plan put it elsewhere."""
+        logical = node.logical
+        as_written = node.operator is logical.operator and id(logical) in self.index and not self._moved(node)
+        return logical if as_written else node
+
+    def _moved(self, node: Node) -> bool:
+        if id(node) not in self._movings:
+            self._movings[id(node)] = _moved_within_a_column(node)
+            self._held.append(node)
+        return self._movings[id(node)]
+
+    def place(self, node: Node) -> Bound:
+        """A row operator's place, for ``bind``."""
+        logical = node.logical
+        inserted, moved = id(logical) not in self.index, self._moved(node)
+        below = (node if inserted or moved else logical).inputs[0]
+        return Bound(
+            index=self.ordinal(node),
+            label=self.label(node),
+            site=node.site,
+            draw=self._draws.get(id(logical), 0),
+            on_error=None if inserted else self.policy(node),
+            batched=not inserted and self.batched[id(logical.inputs[0])],
+            sample=lambda: self._for_calls(node, self._sample(below, _FEW_ROWS) if moved else self.sample(below)),
+            types=None if inserted else self.schemas[id(logical.inputs[0])],
+            env=self.check_env,
+            wide=lambda names, session: wide_sample(self, logical, names, session),
+        )
+
+    def rows_behind(self, node: Node, rows: int) -> Block:
+        """So many rows as they look behind a node, if there are so many; they are not kept."""
+        block = self._sample(node, rows)
+        self._samples = {key: sample for key, sample in self._samples.items() if key[1] != rows}
+        return block if block.slots <= rows or not block.aligned else block.slice(0, rows)
+
+    def sample(self, node: Node) -> Block:
+        """Up to 64 rows as they look behind this node; more are read where filters leave none."""
+        block = self._sample(node, SAMPLE_ROWS)
+        for rows in (SAMPLE_ROWS * 16, SAMPLE_ROWS * 1024):
+            if len(block):
+                break
+            block = self._sample(node, rows)
+        return block if block.slots <= SAMPLE_ROWS or not block.aligned else block.slice(0, SAMPLE_ROWS)
+
+    def _for_calls(self, node: Node, block: Block) -> Block:
+        """The block, whose rows an operator's function is called with next: it may change arrays of the run's."""
+        if self.apart is not None:
+            self.apart.enter(block)  # calls are made in another process
+            return block
+        fn = getattr(node.operator, "fn", None)
+        return block if fn is None or isinstance(fn, Transform) else plain_copy(block)
+
+    def types(self, node: Node) -> dict[str, ColumnType]:
+        """The column types behind a node."""
+        return self.sample(node).types
+
+    def _sample(self, node: Node, rows: int) -> Block:
+        key = (id(node), rows)
+        if key not in self._samples:
+            self._samples[key] = self._make_sample(node, rows)
+            self._held.append(node)
+        return self._samples[key]
+
+    def _make_sample(self, node: Node, rows: int) -> Block:
+        operator = node.operator
+        if isinstance(operator, Scan):
+            return self.scanned(operator, self._sample(node.logical, rows))
+        if isinstance(operator, Read):
+            return self.first_rows(node, rows)
+        below = [self._sample(child, rows) for child in node.inputs]
+        with _prepared(node):
+            if isinstance(operator, RowOperator):
+                kernel = self.kernel(node)
+                return kernel(self._for_calls(node, below[0]), self.check_env)
+            assert isinstance(operator, StreamOperator)
+            return operator.sample(*below)
+
+    def scanned(self, scan: Scan, block: Block) -> Block:
+        """What a scan of a plan leaves of a source's sample."""
+        for node in scan.where:
+            block = self.kernel(node)(block, self.check_env)
+        if scan.columns is None:
+            return block
+        chosen = chosen_fields(scan.columns, block.columns)
+        kinds = {
+            name: narrowed_type(block.types[name], paths) for name, paths in chosen.items() if name in block.columns
+        }
+        return block.only_columns({name: narrowed(block.columns[name], kind) for name, kind in kinds.items()})
+
+    def first_rows(self, node: Node, rows: int) -> Block:
+        """The first rows of the first split that has any; of more splits where more are asked for."""
+        assert isinstance(node.operator, Read)
+        # Items that fail are passed over here: what becomes of them is decided when the run reads them.
+        reader = Reader(node.operator.source, self.source_ordinal(node), on_error=Skip(), site=node.site)
+        found: list[Block] = []
+        have = 0
+        for split in self.splits(node):
+            for block in reader.blocks(split, 0):
+                if len(block):
+                    # Taken, not sliced: a slice would hold the whole row group for as long as the loader lives.
+                    found.append(block.take(block.live_slots()[: rows - have]))
+                    have += found[-1].slots
+                if have >= rows:
+                    return concat_blocks(found)
+            if found and rows == SAMPLE_ROWS:
+                break
+        if found:
+            return concat_blocks(found)
+        schema = self.schemas[id(node)] or {}
+        return Block({name: blank(kind, 0) for name, kind in schema.items() if kind is not UNKNOWN}, no_keys())
+
+
+def _moved_within_a_column(node: Node) -> bool:
+    """A transform that a plan runs on values of another shape than it gets as written: its result differs in shape."""
+    if node.origin is None or node.operator.effects().algebra is None:
+        return False
+    return _transforms(node.inputs[0]) != _transforms(node.origin.inputs[0])
+
+
+def _transforms(node: Node) -> set[int]:
+    """The transforms of single columns at or below a node."""
+    return {id(n.logical) for n in graph.walk(node) if n.operator.effects().algebra is not None}
+
+
+def _draw_seeds(nodes: list[Node]) -> dict[int, int]:
+    """The seed of each random operator: its ordinal among them, or its name."""
+    draws: dict[int, int] = {}
+    for node in nodes:
+        if node.operator.effects().random:
+            name = getattr(node.operator, "named", None)
+            named = (
+                [int.from_bytes(name.encode()[i : i + 8], "little") for i in range(0, len(name), 8)] if name else None
+            )
+            draws[id(node)] = hash_ints(*named) if named else len(draws) + 1
+    return draws
+
+
+@contextmanager
+def _prepared(node: Node) -> Iterator[None]:
+    """Whatever an operator raises while it is prepared names the user's line."""
+    try:
+        with graph.at_site(node):
+            yield
+    except CedarError:
+        raise
+    except Exception as error:
+        raise PipelineError(
+            f"{node.operator.label()} cannot be prepared: {type(error).__name__}: {error}",
+            site=node.site,
+            done="nothing was delivered",
+            fix="see the exception above for its cause",
+        ) from error

@@ -1,0 +1,406 @@
+"""Compare a plan with the pipeline as written on sample rows: both compiled and run as they would be, bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+
+from cedar.cache.cached import Store
+from cedar.core.block import Block
+from cedar.core.columns import Column, take
+from cedar.core.skip import Skip
+from cedar.core.stream import Piece
+from cedar.datasets.base import Read
+from cedar.engine.background_calls import Over
+from cedar.engine.binding import Binding
+from cedar.engine.check.compare import difference
+from cedar.engine.check.sample_rows import SampleRows, made_up
+from cedar.engine.check.stand_ins import NoStandIn, Twins
+from cedar.engine.compiler import Compiler, least_run
+from cedar.engine.metrics import Metrics
+from cedar.engine.nodes import last_mode
+from cedar.engine.programs import Programs
+from cedar.engine.runner import Runner
+from cedar.engine.streams.dealt import Share
+from cedar.engine.task_context import Tasks
+from cedar.operators.base import Env, Operator, RowOperator, StreamOperator
+from cedar.plan import graph
+from cedar.plan.data import Plan
+from cedar.plan.graph import Node
+from cedar.plan.lower import works
+from cedar.plan.physical import Physical
+from cedar.plan.planner import Difference
+from cedar.plan.scan import Scan
+from cedar.tasks.chain import Reader
+from cedar.tasks.copying import own_columns
+
+_MOST_ROWS = 400  # compared, of a pipeline without end
+_MOST_UNITS = 120
+_ROWS = (96, 768)  # made up: more where conditions leave few of them
+_ENOUGH = 20  # rows that come through
+_TRIES = 3  # to find the made-up rows that fail
+_OTHERS = 2  # columns that no operator names: they are alike, and few of them will do
+_Rows: TypeAlias = "Callable[[], dict[int, dict[str, Column]] | None]"  # of each source, by the id of its node
+
+
+class Unclear(Exception):
+    """The pipeline as written cannot be run on the sample rows: nothing can be said of a plan."""
+
+
+def check(binding: Binding, plan: Plan, rows: int, world: int = 1) -> Difference | None:
+    """The first difference on made-up rows, or on the first rows of the sources; see below."""
+    try:
+        found = check_effects(binding, plan, world)
+    except Unclear:
+        found = None
+    return found or check_plan(binding, plan, rows, world)
+
+
+def check_plan(binding: Binding, plan: Plan, rows: int, world: int = 1) -> Difference | None:
+    """The first difference between a plan and the pipeline as written on the first rows of its sources.
+
+    Functions of the user are called. The pipeline as written runs twice: one whose results differ is not
+    deterministic, and nothing can be said of a plan that moves it.
+    """
+    try:
+        given = {id(node): dict(binding.first_rows(node, rows).columns) for node in binding.sources}
+        check = _Check(binding, plan, given, world)
+        written, again = check.written(), check.written()
+    except Exception as error:  # noqa: BLE001 - the run's to tell, when it comes there
+        return Difference(f"the sample cannot be computed as written: {type(error).__name__}: {_first_line(error)}")
+    unsure = check.compared(again, written)
+    if unsure is not None:
+        return Difference(f"not deterministic: run twice as written, {unsure}")
+    return check.difference(written)
+
+
+def _clear(check: _Check, found: Difference | None) -> Difference | None:
+    """A difference, unless stand-ins may have made it."""
+    if found is not None and check.vague:
+        raise Unclear(f"with stand-ins for {', '.join(sorted(check.vague))}: {found.what}")
+    return found
+
+
+def check_effects(
+    binding: Binding, plan: Plan, world: int = 1, *, strict: bool = True, going: Callable[[], None] = lambda: None
+) -> Difference | None:
+    """The first difference that follows from what operators declare: on made-up rows, with stand-ins for functions.
+
+    Nothing of the user's is called, and nothing is read unless the source does not tell its types.
+
+    Args:
+        strict: where the plan's order raises and that as written does not, that is a difference, too.
+        going: called now and then; raises Over where nobody waits for the check any more.
+
+    Raises:
+        Unclear: there are no such rows.
+    """
+    scans = binding.proof(plan.root)
+    if scans is not None and (not scans or _made_up(binding, 1, nulls=False)() is not None):
+        return _difference_of_scans(binding, plan, scans)
+    why: Exception | None = None
+    compared = came = 0
+    made: list[_Rows] = [_made_up(binding, rows, nulls) for nulls in (True, False) for rows in _ROWS]
+    made.append(partial(_read, binding))
+    hopeless: int | None = None
+    for number, rows in enumerate(made):
+        if number == hopeless:
+            continue
+        if (came and number >= len(_ROWS)) or (compared and number == len(made) - 1):
+            break  # rows without nulls say less, and nothing is read for better ones
+        try:
+            given = rows()
+            if given is None:
+                continue
+            check = _Check(binding, plan, given, world, functions=False, going=going)
+            try:
+                written = check.sound()
+            finally:
+                if number % len(_ROWS) == 0 and check.left * _ROWS[1] < _ENOUGH * _ROWS[0]:
+                    hopeless = number + 1  # nearly all failed, and so would more of the kind, one by one
+        except Over:
+            raise
+        except NoStandIn as error:
+            raise Unclear(f"nothing is known of {error}") from error
+        except Exception as error:  # noqa: BLE001 - other rows may do
+            why = error
+            continue
+        found = _clear(check, check.difference(written, strict=strict))
+        compared, came = compared + 1, sum(block.slots for run in written for block in run)
+        if found is not None or came >= _ENOUGH:
+            return found
+    if compared:
+        return None
+    raise Unclear("no sample rows" if why is None else f"{type(why).__name__}: {_first_line(why)}") from why
+
+
+def _difference_of_scans(binding: Binding, plan: Plan, scans: Sequence[Node]) -> Difference | None:
+    """Where a scan leaves other made-up rows than its filters do; the rest of the plan is proved."""
+    programs = Programs(binding, binding.lowered(plan.root))
+    for many in _ROWS if scans else ():
+        given = _made_up(binding, many, nulls=True)()
+        assert given is not None
+        check, came = _Check(binding, plan, given, functions=False), many
+        for node in scans:
+            written, *ways = check.scanned(programs, node)
+            found = next((why for done in ways if (why := difference(done, written)) is not None), None)
+            if found is not None:
+                return Difference(f"{binding.label(node)}: {found}")
+            came = min(came, sum(block.slots for block in written))
+        if came >= _ENOUGH:
+            break
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _made_up(binding: Binding, many: int, nulls: bool) -> _Rows:
+    def rows() -> dict[int, dict[str, Column]] | None:
+        found, out = {}, _left_out(binding)
+        for node in binding.sources:
+            known = binding.schemas[id(node)]
+            named = None if known is None else {name: kind for name, kind in known.items() if name not in out}
+            made = made_up(named, binding.nodes, nulls, many)
+            if made is None:
+                return None
+            found[id(node)] = made
+        return found
+
+    return rows
+
+
+def _left_out(binding: Binding) -> frozenset[str]:
+    """Columns of the sources that no operator names, but a few: they are alike."""
+    named: set[str] = set()
+    for node in binding.nodes:
+        effects = node.operator.effects()
+        named |= (effects.reads or frozenset()) | (effects.writes or frozenset()) | (effects.keeps or frozenset())
+    known = dict.fromkeys(name for node in binding.sources for name in binding.schemas[id(node)] or ())
+    return frozenset([name for name in known if name not in named][_OTHERS:])
+
+
+def _read(binding: Binding) -> dict[int, dict[str, Column]]:
+    """The first rows of each source, which a run has read anyway where types are not known."""
+    return {id(node): dict(binding.sample(node).columns) for node in binding.sources}
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Check:
+    """Runs twins of a pipeline and of a plan on few rows.
+
+    Args:
+        binding: of the pipeline as written.
+        plan: to be compared with it.
+        rows: by the id of a source's node.
+        world: ranks of the run.
+        functions: those of the user are called.
+        going: called between two units; may raise Over.
+    """
+
+    binding: Binding
+    plan: Plan
+    rows: dict[int, dict[str, Column]]
+    world: int = 1
+    functions: bool = True
+    going: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self._runner = Runner("inline", 1)
+        mine = self.binding.check_env
+        self._env = mine if self.functions else Env(mine.seed)
+        kinds = [n.operator for n in [*self.binding.nodes, *graph.walk(self.plan.root)]]
+        local = any(isinstance(kind, StreamOperator) and kind.local for kind in kinds)
+        self._ranks = [(0, 1)] if self.world == 1 or local else [(0, 1), (1, 2)]
+        self.vague: set[str] = set()  # see ``Twins``
+        self._epochs = (0, 1) if any(kind.storage is not None for kind in kinds) else (0,)
+
+    def _twins(self) -> Twins:
+        rows = {id(node): self._source(node) for node in self.binding.sources}
+        there = {name for sample in rows.values() for name in sample.rows}
+        known = {name for node in self.binding.sources for name in self.binding.schemas[id(node)] or ()}
+        without = frozenset(known - there)
+        return Twins(self.binding.root, rows, self._skips, self.functions, tolerated(self.plan), without, self.vague)
+
+    def _skips(self, node: Node) -> bool:
+        return isinstance(node.operator, RowOperator) and self.binding.policy(node.logical) is not None
+
+    def _source(self, node: Node) -> SampleRows:
+        assert isinstance(node.operator, Read)
+        splits, known = self.binding.splits(node), self.binding.schemas[id(node)]
+        rows = own_columns(self.rows[id(node)])  # functions that change their input in place see it once
+        return SampleRows(
+            rows,
+            None if known is None else {name: kind for name, kind in known.items() if name in rows},
+            node.operator.source,
+            streaming=any(split.streaming for split in splits),
+            counted=all(split.rows is not None for split in splits),
+        )
+
+    def scanned(self, programs: Programs, node: Node) -> list[list[Block]]:
+        """What filters and columns leave of a source's rows, and what a scan does: with the filters' columns first, if
+        it can, and with all of them at once.
+        """
+        scan, source = node.operator, self._source(node.logical)
+        assert isinstance(scan, Scan)
+        columns = None if scan.columns is None else tuple(name for name in scan.columns if name in source.rows)
+        plain = Reader(source, self.binding.source_ordinal(node), site=node.site)
+        reader = programs.scan(dataclasses.replace(scan, columns=columns), plain)
+        readers = [reader] if reader.rest is None else [reader, dataclasses.replace(reader, first=None, rest=None)]
+        ways: list[list[Block]] = [[] for _ in readers]
+        written: list[Block] = []
+        for split in source.splits():
+            for done, each in zip(ways, readers, strict=True):
+                done += each.read_blocks(split, 0, self._env)
+            for block in plain.blocks(split, 0):
+                for each in scan.where:
+                    block = self.binding.kernel(each)(block, self._env)
+                written.append(block if columns is None else block.only_columns({n: block.columns[n] for n in columns}))
+        return [written, *ways]
+
+    def written(self) -> list[list[Block]]:
+        """What the pipeline as written gives: the units of each rank and epoch."""
+        return self._run(self._bound(self._twins().written()))[0]
+
+    def _bound(self, root: Node, on_error: Skip | None = None) -> Binding:
+        apart = self.binding.apart if self.functions else None
+        return Binding(root, on_error or self.binding.on_error, self._env, apart)
+
+    def sound(self) -> list[list[Block]]:
+        """The same, without the made-up rows that fail where nothing is to be skipped."""
+        for number in range(_TRIES):
+            try:
+                return self.written()
+            except (NoStandIn, Over):
+                raise
+            except Exception:
+                if number == _TRIES - 1 or not self._dropped():
+                    raise
+        raise AssertionError
+
+    @property
+    def left(self) -> int:
+        """The rows that are left of the source that has fewest."""
+        return min((_length(rows) for rows in self.rows.values()), default=0)
+
+    def _dropped(self) -> bool:
+        """Leaves out the rows that fail; False where none is found."""
+        found: dict[int, set[int]] = {}
+        most = max(_MOST_ROWS, *_ROWS)  # all at once: each round tries failing rows one by one
+        for run in self._run(self._bound(self._twins().written(), Skip()), most=most)[0]:
+            for block in run:
+                for slot in block.dead:
+                    found.setdefault(block.keys.ref(slot).source, set()).add(int(block.keys.row[slot]))
+        for number, node in enumerate(self.binding.sources):
+            rows = self.rows[id(node)]
+            total = _length(rows)
+            left = np.array([i for i in range(total) if i not in found.get(number, ())], dtype=np.int64)
+            self.rows[id(node)] = {name: take(column, left) for name, column in rows.items()}
+        return bool(found)
+
+    def difference(self, written: Sequence[Sequence[Block]], *, strict: bool = True) -> Difference | None:
+        """Where the plan's units are others."""
+        twins = self._twins()
+        try:
+            binding = self._bound(twins.written())
+            done, fell_back = self._run(binding, twins.plan(self.plan.root))
+        except Over:
+            raise
+        except Exception as error:  # noqa: BLE001 - the order as written did not raise on these rows
+            return Difference(f"{type(error).__name__} that the order as written does not raise: {_first_line(error)}")
+        if strict and fell_back:
+            return Difference("an error that the order as written does not raise")
+        found = self.compared(done, written)
+        return None if found is None else Difference(found)
+
+    def compared(self, done: Sequence[Sequence[Block]], written: Sequence[Sequence[Block]]) -> str | None:
+        """The first difference between the units of two runs, of each rank and epoch."""
+        batched = self.binding.batched[id(self.binding.root)]
+        pairs = zip(done, written, strict=True)
+        return next((found for pair in pairs if (found := compared(*pair, batched)) is not None), None)
+
+    def _run(self, binding: Binding, root: Node | None = None, most: int = _MOST_ROWS) -> tuple[list[list[Block]], int]:
+        """The units of each rank and epoch, and how many blocks fell back to the order as written.
+
+        Args:
+            root: the plan's twin: it runs in the stages of the plan itself.
+        """
+        physical = self.binding.lowered(self.binding.root if root is None else self.plan.root)
+        nodes = tuple(graph.walk(root or binding.root))
+        physical = Physical(works(nodes, binding.root, binding.on_error), physical.stages, nodes)
+        store, metrics = Store(), Metrics()
+        found = []
+        for rank, world in self._ranks:
+            for epoch in self._epochs:
+                tasks = Tasks(self._runner, dataclasses.replace(self._env, epoch=epoch), metrics)
+                compiler = Compiler(physical, binding, tasks, store)
+                share = Share(rank, world, least_run(binding), last_mode(binding.root))
+                found.append(_units(compiler, share, most, self.going))
+        return found, metrics.fell_back
+
+
+def _length(rows: dict[str, Column]) -> int:
+    return len(next(iter(rows.values()))) if rows else 0
+
+
+def _units(compiler: Compiler, share: Share, most: int, going: Callable[[], None]) -> list[Block]:
+    top, dealt = compiler.top(share)
+    flow = top.open([dealt.start(), 0])
+    found: list[Block] = []
+    rows = 0
+    try:
+        while rows < most and len(found) < _MOST_UNITS:
+            going()
+            piece = flow.pull(True)
+            if not isinstance(piece, Piece):
+                break
+            if piece.units:
+                found.append(piece.rows.gather())
+                rows += found[-1].slots
+        return found
+    finally:
+        flow.close()
+
+
+def compared(done: Sequence[Block], written: Sequence[Block], batched: bool) -> str | None:
+    """The first difference between the units of two runs: batch by batch, or row by row wherever blocks are cut."""
+    if done and written and list(done[0].columns) != list(written[0].columns):
+        return f"columns {list(done[0].columns)}, {list(written[0].columns)} as written"
+    if not batched:
+        return difference(done, written)
+    if len(done) != len(written):
+        return f"{len(done)} batch(es) in the plan, {len(written)} as written"
+    for number, (ours, theirs) in enumerate(zip(done, written, strict=True)):
+        found = difference([ours], [theirs])
+        if found is not None:
+            return f"batch {number}: {found}"
+    return None
+
+
+def tolerated(plan: Plan) -> dict[int, Operator]:
+    """The operators that a plan lets differ within their tolerance, by the id of the node that they stand for."""
+    nodes = graph.walk(plan.root)
+    return {id(n.logical): n.operator for n in nodes if n.operator.link is not None and not n.operator.link.exact}
+
+
+def as_tolerated(root: Node, instead: dict[int, Operator]) -> Node:
+    """The graph with some of its operators replaced, by the id of their node; each node names the one it stands for."""
+    done: dict[int, Node] = {}
+    for node in graph.walk(root):
+        inputs = tuple(done[id(child)] for child in node.inputs)
+        operator = instead.get(id(node), node.operator)
+        same = operator is node.operator and all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+        done[id(node)] = node if same else dataclasses.replace(node, operator=operator, inputs=inputs, origin=node)
+    return done[id(root)]

@@ -1,0 +1,327 @@
+"""Compile a physical plan into the streams of one rank's epoch: a stream a stage.
+
+Everything that fixes rows and their order (windows, permutations, row keys) comes from the pipeline as written here,
+and none of it from the executor. Kernels are bound when a stream is opened: a compiled plan can be counted and shown
+without a call of the user's functions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+from cedar.cache.cached import KeptReader, Store, fingerprint
+from cedar.core.cursor import hash_ints
+from cedar.core.stream import Stream
+from cedar.datasets.base import Read
+from cedar.engine.binding import Binding
+from cedar.engine.dedup import as_read
+from cedar.engine.nodes import rows_per_unit
+from cedar.engine.programs import Programs
+from cedar.engine.streams.dealt import DealtStream, Share
+from cedar.engine.streams.groups import GroupStage
+from cedar.engine.streams.lanes import Lane
+from cedar.engine.streams.shared import SharedStream
+from cedar.engine.streams.slices import SliceStream
+from cedar.engine.streams.splits import Segment, SplitStream, Window
+from cedar.engine.streams.stage import StageStream, WindowStream
+from cedar.engine.task_context import Tasks
+from cedar.operators.base import StreamContext, StreamOperator
+from cedar.operators.batch import BatchStream, PadBatch
+from cedar.operators.shuffle import Shuffle
+from cedar.plan import physical as plans
+from cedar.plan.graph import Node
+from cedar.plan.lower import group_size
+from cedar.plan.physical import Branch, Physical, Stage
+from cedar.tasks.chain import Program, Reader, Step
+
+_CHUNK_WINDOWS = 8  # a rank's run covers so many windows, so that its two cut windows weigh little
+
+
+class Compiler:
+    """Makes the streams of one epoch.
+
+    Args:
+        physical: what runs.
+        binding: the bound operators of the pipeline as written: windows, keys, draws and labels are its.
+        tasks: runner, seed and epoch, counters.
+        store: where ``cache()`` keeps blocks.
+        slices: (rank, world) when every rank takes its slice of every batch.
+        lane: the part of the epoch that is compiled; None is all of it.
+    """
+
+    def __init__(
+        self,
+        physical: Physical,
+        binding: Binding,
+        tasks: Tasks,
+        store: Store,
+        slices: tuple[int, int] | None = None,
+        lane: Lane | None = None,
+    ) -> None:
+        self.physical = physical
+        self.binding = binding
+        self.tasks = tasks
+        self._store = store
+        self._slices = slices
+        self._programs = Programs(binding, physical)
+        self._consumers = Counter(i for stage in physical.stages for i in stage.inputs)
+        self._parted = self._parts(*physical.stages[physical.deal].inputs)
+        self.streams: list[Stream] = []  # by the number of their stage
+        for number, stage in enumerate(physical.stages[: physical.deal]):
+            stream = self._stream(stage, lane if number in self._parted else None)
+            self.streams.append(SharedStream(stream) if self._consumers[number] > 1 else stream)
+
+    @property
+    def dealt(self) -> Stream:
+        """What ranks share."""
+        return self.streams[self.physical.stages[self.physical.deal].inputs[0]]
+
+    # ---- the top -----------------------------------------------------------------------------------------------------
+
+    def top(self, share: Share, finish: Sequence[Step] = ()) -> tuple[Stream, DealtStream]:
+        """The stream that a rank's loader pulls, and the dealt stream below it; their units correspond."""
+        stages, deal = self.physical.stages, self.physical.deal
+        dealt = DealtStream(self.dealt, share)
+        top: Stream = dealt
+        for number in range(deal + 1, len(stages)):
+            last = partial(self._last, stages[number], share, finish) if number == len(stages) - 1 else tuple
+            top = self._tasks(stages[number], top, last)
+        return top, dealt
+
+    def _last(self, stage: Stage, share: Share, finish: Sequence[Step]) -> Sequence[Step]:
+        """What a rank does with its units at the end."""
+        if share.last != "pad" or self.physical.stages[self.physical.deal + 1].pads >= 0:
+            return finish
+        root = self.physical.root
+        padding = PadBatch(self._local(rows_per_unit(root.logical)), self.binding.types(root), only_empty=True)
+        return [Step(padding), *finish]
+
+    # ---- streams -----------------------------------------------------------------------------------------------------
+
+    def _stream(self, stage: Stage, lane: Lane | None) -> Stream:
+        inputs = tuple(self.streams[i] for i in stage.inputs)
+        if stage.kind == "read":
+            return self._read(stage, lane)
+        if stage.kind == "task":
+            return self._tasks(stage, inputs[0])
+        if stage.kind == "group":
+            return self._group(stage, inputs[0])
+        if stage.kind == "window":
+            return WindowStream(inputs[0], self._window_rows(stage))
+        if lane is None:
+            return self._operator(stage, inputs)
+        return DealtStream(self._operator(stage, inputs), Share(*lane, least_rows(self.binding)), alone=True)
+
+    def _tasks(self, stage: Stage, below: Stream, last: Callable[[], Sequence[Step]] = tuple) -> StageStream:
+        def program() -> Program:
+            return self._programs.of(stage.operators, first=self._pad_steps(stage), last=last())
+
+        return StageStream(below, program, stage.keeps, stage.small, self._tasks_on(stage))
+
+    def _group(self, stage: Stage, rows: Stream) -> Stream:
+        size = group_size(self._node(stage.out)) or 1
+        groups = BatchStream(rows, size, "keep", self._below(stage).refills)
+        return GroupStage(groups, rows, size, partial(self._programs.of, stage.operators), self._tasks_on(stage))
+
+    def _operator(self, stage: Stage, inputs: tuple[Stream, ...]) -> Stream:
+        work, node = self.physical.works[stage.out], self._node(stage.out)
+        operator = node.operator
+        assert isinstance(operator, StreamOperator)
+        stream = operator.stream(inputs, self._context(stage.out))
+        cuts = self._slices and work.batched and not self._below(stage).batched
+        return SliceStream(stream, *self._slices) if self._slices and cuts else stream
+
+    def _context(self, i: int) -> StreamContext:
+        node = self._node(i)
+        return StreamContext(
+            seed=self.tasks.env.seed,
+            epoch=self.tasks.env.epoch,
+            index=self.binding.ordinal(node),
+            site=node.site,
+            submit=partial(self.tasks.submit, self.binding.ordinal(node)),
+            row_bytes=self._unit_bytes(node.inputs[0]) if node.inputs else 0.0,
+            types=lambda: self.binding.types(node.inputs[0]),
+            refills=self.physical.works[i].refills,
+        )
+
+    # ---- windows -----------------------------------------------------------------------------------------------------
+
+    def _window(self, stage: Stage) -> tuple[Window, int | None]:
+        """A window's size as the user gave it, and the seed of the permutation of splits, if there is one."""
+        operator = self._node(stage.windows).operator if stage.windows >= 0 else None
+        if not isinstance(operator, Shuffle):
+            return Window(), None
+        seed = self._context(stage.windows).hash_seed(operator.seed)
+        return Window(operator.window_bytes, operator.window_rows), hash_ints(seed, 1)
+
+    def _window_rows(self, stage: Stage) -> int:
+        window, _ = self._window(stage)
+        size = self._unit_bytes(self._node(stage.out))
+        return window.rows or max(1, int((window.bytes or 0) / max(size, 1.0)))
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def _read(self, stage: Stage, lane: Lane | None) -> SplitStream:
+        window, permute = self._window(stage)
+        made = tuple(self._segment(segment, lane) for segment in stage.segments)
+        tasks = self._tasks_on(stage)
+        return SplitStream(made, window, permute, stage.keeps, tasks, lane, windowed=stage.windows >= 0)
+
+    def _segment(self, segment: plans.Segment, lane: Lane | None) -> Segment:
+        node = self._node(segment.source)
+        assert isinstance(node.operator, Read)
+        index, splits = self.binding.ordinal(node), self.binding.splits(node)
+        conditions = () if lane is None else tuple(self._conditions(node.logical))
+        return Segment(partial(self._readers, segment), node.operator.source, index, splits, conditions)
+
+    def _readers(self, segment: plans.Segment) -> tuple[Any, Program]:
+        """The reader of a segment, and what its blocks go through."""
+        reader = self._reader(segment)
+        kept, links = segment.kept, segment.links
+        if not kept:
+            return reader, self._programs.of(links, scan=segment.source)
+        below = self._programs.of(links[:kept], scan=segment.source)
+        return self.keeper(segment, reader, below), self._programs.of(links[kept:])
+
+    def _reader(self, segment: plans.Segment) -> Any:
+        first = itertools.takewhile(lambda link: isinstance(link, int), segment.links)
+        plain = self._plain(segment.source)
+        source = as_read(plain.source, self.binding, [self._node(link) for link in first if isinstance(link, int)])
+        return self._programs.scan(self._node(segment.source).operator, replace(plain, source=source))
+
+    def _plain(self, source: int) -> Reader:
+        node, binding = self._node(source), self.binding
+        assert isinstance(node.operator, Read)
+        return Reader(
+            node.operator.source, binding.source_ordinal(node), binding.ordinal(node), binding.label(node),
+            binding.policy(node), node.site,
+        )  # fmt: skip
+
+    def keeper(self, segment: plans.Segment, reader: Any = None, program: Program | None = None) -> KeptReader:
+        """What keeps the rows of a segment below its ``cache()``; without a reader only to be described."""
+        links = segment.links[: segment.kept]
+        top = next(link for link in reversed(links) if isinstance(link, int))
+        cache = self._node(segment.cache).operator
+        assert cache.storage is not None
+        made = fingerprint(self._node(top), self.binding.root)
+        branches = tuple(link.input for link in links if isinstance(link, Branch))
+        return KeptReader(
+            reader or self._plain(segment.source), program or Program(), self._store, cache.storage, made, branches,
+            getattr(cache, "version", None),
+        )  # fmt: skip
+
+    def _conditions(self, node: Node) -> Iterator[Any]:
+        """By which rows of a source are kept, as far as these ask for its own columns."""
+        written: frozenset[str] = frozenset()
+        while len(above := self._above.get(id(node), [])) == 1:
+            node = above[0]
+            reads, writes = node.effects.reads, node.effects.writes
+            if node.operator.condition is not None and reads is not None and not reads & written:
+                yield node.operator.condition
+            if writes is None:
+                return
+            written |= writes
+
+    @cached_property
+    def _above(self) -> dict[int, list[Node]]:
+        """Who draws from each operator of the pipeline as written."""
+        found: dict[int, list[Node]] = {}
+        for node in self.binding.nodes:
+            for child in node.inputs:
+                found.setdefault(id(child), []).append(node)
+        return found
+
+    # ---- lanes -------------------------------------------------------------------------------------------------------
+
+    def _parts(self, number: int) -> set[int]:
+        """The stages where lanes part: those that read, and the units of what counts rows, above all that it needs."""
+        stage = self.physical.stages[number]
+        operator = self._node(stage.out).operator if stage.kind == "stream" else None
+        if stage.kind == "read" or (isinstance(operator, StreamOperator) and not (operator.shares or operator.local)):
+            return {number}
+        return set().union(*map(self._parts, stage.inputs))
+
+    def unshared(self, world: int) -> str:
+        """Why so many ranks cannot have lanes of their own; "" where they can. Asked of a pipeline as written."""
+        works = self.physical.works
+        for number in sorted(self._parted):
+            stage, stream = self.physical.stages[number], self.streams[number]
+            splits = stream.source if isinstance(stream, SharedStream) else stream
+            if isinstance(splits, SplitStream):
+                if (there := len(splits.entries)) < world:
+                    what = " and ".join(works[segment.source].label for segment in stage.segments)
+                    return f"{what} has {there} piece(s) that can be read alone; write more, smaller files"
+            elif stream.count is None:
+                return f"{works[stage.out].label} counts rows whose number is unknown; local=True lets each rank count"
+            elif stream.count < world:
+                return f"{works[stage.out].label} gives {stream.count} row(s)"
+        if self._parted & self._under(self._parted):
+            return "a part of the pipeline is drawn from twice, once by what counts rows"
+        return ""
+
+    def _under(self, numbers: Collection[int]) -> set[int]:
+        """The stages below these."""
+        found = {i for number in numbers for i in self.physical.stages[number].inputs}
+        return found | self._under(found) if found else found
+
+    # ---- what is asked of operators ----------------------------------------------------------------------------------
+
+    def _node(self, i: int) -> Node:
+        return self.physical.nodes[i]
+
+    def _below(self, stage: Stage) -> plans.Work:
+        """What a stage of one operator draws from."""
+        works = self.physical.works
+        return works[works[stage.out].inputs[0]]
+
+    def _tasks_on(self, stage: Stage) -> Tasks:
+        """What runs the tasks of a stage: the executor of its place."""
+        return self.tasks.on(stage.place) if stage.place else self.tasks
+
+    def _local(self, size: int) -> int:
+        """This rank's rows of a batch."""
+        return size // self._slices[1] if self._slices else size
+
+    def _pad_steps(self, stage: Stage) -> list[Step]:
+        """What fills the batches of ``last="pad"``: the first step above the batch."""
+        if stage.pads < 0:
+            return []
+        size = self._local(self._node(stage.pads).operator.size)  # type: ignore[attr-defined]
+        below = self.physical.stages[stage.inputs[0]].out
+        return [Step(PadBatch(size, self.binding.types(self._node(below))))]
+
+    def _unit_bytes(self, node: Node) -> float:
+        """Estimated bytes of one unit of a node, from the metadata of the sources below: in any plan the same."""
+        return self.binding.row_bytes * (rows_per_unit(node) if node.batched else 1)
+
+
+def least_rows(binding: Binding) -> int:
+    """Least rows of a rank's run: several of the largest windows (or row groups) of the sources below."""
+    most = 1.0
+    windows = [n.operator for n in binding.nodes if isinstance(n.operator, Shuffle)]
+    for source in binding.sources:
+        splits = binding.splits(source)
+        if not splits:
+            continue
+        rows = max((s.rows or 0) for s in splits)
+        total = sum(s.rows or 0 for s in splits)
+        size = sum(s.bytes or 0 for s in splits)
+        for shuffle in windows:
+            if shuffle.window_rows is not None:
+                rows = max(rows, min(shuffle.window_rows, total))
+            elif size:
+                limit = Window(shuffle.window_bytes).limit(size, total)
+                rows = max(rows, min(total, math.ceil(total * limit / size)))
+        most = max(most, rows)
+    return math.ceil(_CHUNK_WINDOWS * most)
+
+
+def least_run(binding: Binding) -> int:
+    """The same in units of the pipeline."""
+    return -(-least_rows(binding) // (rows_per_unit(binding.root) if binding.root.batched else 1))

@@ -1,0 +1,207 @@
+"""What a run does about ``dedup()``: samples rows for estimates, and knows which columns come out of it as groups."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cedar.core.block import Block
+from cedar.core.errors import PipelineError
+from cedar.datasets.base import Read
+from cedar.engine.streams.splits import Window
+from cedar.operators.base import Operator, RowOperator, StreamOperator
+from cedar.operators.dedup import DedupRows, Groups
+from cedar.operators.dedup_estimate import SAMPLED_ROWS, Found, Reach
+from cedar.operators.sample import Sample
+from cedar.operators.shuffle import Shuffle
+from cedar.plan import graph
+from cedar.plan.graph import Node
+
+if TYPE_CHECKING:
+    from cedar.engine.binding import Binding
+
+_SLOW_ROWS = 1024  # sampled where Python runs once per row
+
+
+def has_dedup(root: Node) -> bool:
+    """Some operator marks features."""
+    return any(node.operator.grouping is not None for node in graph.walk(root))
+
+
+class Marked:
+    """The groups that batches of a pipeline hold, found when first asked for; pickled as their names."""
+
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+        self._lock = threading.Lock()
+        self._groups: Groups | None = None
+
+    @property
+    def groups(self) -> Groups:
+        """Their columns, by the names that they have at the pipeline's end."""
+        with self._lock:  # tasks in several threads may ask at once
+            if self._groups is None:
+                self._groups = marked_groups(self._binding)
+            return self._groups
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Known, (self.groups,)
+
+
+class _Known:
+    def __init__(self, groups: Groups) -> None:
+        self.groups = groups
+
+
+def marked_groups(binding: Binding) -> Groups:
+    """The groups of all ``dedup()`` of a pipeline, by the names that their columns have at its end.
+
+    Raises:
+        PipelineError: a column in two groups.
+    """
+    nodes = [node for node in binding.nodes if node.operator.grouping is not None]
+    given = [node for node in nodes if node.operator.grouping]
+    found: dict[tuple[str, ...], Node] = {}
+    taken: dict[str, tuple[str, ...]] = {}
+    for node in [*given, *(node for node in nodes if node not in given)]:
+        kernel = binding.bound(node)
+        assert isinstance(kernel, DedupRows)
+        for group in _above(binding.root, node, kernel.groups):
+            if node not in given:
+                group = tuple(name for name in group if name not in taken)
+            clash = next((name for name in group if taken.get(name, group) != group), None)
+            if clash is not None:
+                raise PipelineError(
+                    f"dedup: column {clash!r} is in two groups, {'+'.join(taken[clash])} and {'+'.join(group)}",
+                    site=node.site,
+                    fix="put each column into one group",
+                )
+            if group:
+                found[group] = node
+                taken.update(dict.fromkeys(group, group))
+    return tuple(found)
+
+
+def _above(root: Node, node: Node, groups: Groups) -> Iterator[tuple[str, ...]]:
+    """The groups as columns are called above ``node``, on every way to the root."""
+    parents: dict[int, list[Node]] = {}
+    for parent in graph.walk(root):
+        for child in parent.inputs:
+            parents.setdefault(id(child), []).append(parent)
+    waiting = [(node, groups)]
+    while waiting:
+        current, names = waiting.pop()
+        if current is root:
+            yield from names
+        for parent in dict.fromkeys(parents.get(id(current), ())):
+            pairs = parent.operator.renames
+            waiting.append((parent, tuple(tuple(pairs.get(name, name) for name in group) for group in names)))
+
+
+def factors_where_read(binding: Binding, node: Node) -> dict[str, float]:
+    """How often the rows of each column of a ``dedup()`` repeat before they are mixed, alone or with their group.
+
+    Raises:
+        CedarError: the sample cannot be read.
+    """
+    operator: Any = node.operator
+    kernel = binding.bound(node)
+    assert isinstance(kernel, DedupRows)
+    sampled = operator.sampled(binding.place(node), mixed=False)
+    known = {} if sampled is None else {group: sampled.estimate(group).factor for group in kernel.groups}
+    return {name: factor for group, factor in known.items() for name in group}
+
+
+def _cheap(operator: Operator) -> bool:
+    return operator.grouping is not None or operator.by_expressions or not operator.appends
+
+
+def as_read(source: Any, binding: Binding, links: Sequence[Any]) -> Any:
+    """A source as it is best read: in larger chunks where a ``dedup()`` among ``links`` comes before any real work."""
+    names: set[str] = set()
+    for node in links:
+        if not isinstance(node, Node) or not _cheap(node.operator):
+            break
+        if node.operator.grouping is not None:
+            kernel = binding.bound(node)
+            assert isinstance(kernel, DedupRows)
+            names.update(name for group in kernel.groups for name in group)
+    with_repeating = getattr(source, "with_repeating", None)
+    return with_repeating(frozenset(names)) if names and with_repeating is not None else source
+
+
+def found_groups(binding: Binding) -> Iterator[tuple[Node, Found]]:
+    """What samples say of the groups of each ``dedup()``."""
+    for node in binding.nodes:
+        if node.operator.grouping is not None:
+            operator: Any = node.operator
+            yield node, operator.found(binding.place(node))
+
+
+# ---- samples ---------------------------------------------------------------------------------------------------------
+
+
+def wide_sample(binding: Binding, node: Node, names: Iterable[str], session: str | None) -> tuple[Block, Reach]:
+    """Some thousand rows with the columns ``names``, as they are below ``node``, and what becomes of them above it.
+
+    They are taken below functions that leave those columns alone, or change each of their values by itself, since those
+    need not run for it.
+    """
+    wanted = {*names, *([session] if session else [])}
+    reach = _reach(binding, node)
+    if reach.by is not None:
+        wanted.add(reach.by)
+    below = node.inputs[0]
+    while _leaves(below, wanted):
+        below = below.inputs[0]
+    slow = any(n.operator.effects().per_row for n in graph.walk(below))
+    block = binding.rows_behind(below, _SLOW_ROWS if slow else SAMPLED_ROWS)
+    return block, reach
+
+
+def _leaves(node: Node, wanted: set[str]) -> bool:
+    operator, effects = node.operator, node.operator.effects()
+    if isinstance(operator, Read) or len(node.inputs) != 1:
+        return False
+    if not isinstance(operator, RowOperator):
+        return operator.group_aware or (isinstance(operator, StreamOperator) and operator.most_rows is not None)
+    if effects.rows != "1:1" or effects.writes is None:
+        return False
+    return effects.algebra is not None or not effects.writes & wanted
+
+
+def _reach(binding: Binding, node: Node) -> Reach:
+    """The batch that rows of ``node`` end up in, and how they are mixed before that."""
+    parents = {id(child): parent for parent in binding.nodes for child in parent.inputs}
+    path = [n for n in graph.walk(node) if n is not node]
+    above: Node | None = node
+    while above is not None:
+        path.append(above)
+        above = parents.get(id(above))
+    batch: int | None = None
+    window: float | None = None
+    by, interleave = None, 1
+    for each in path:
+        operator = each.operator
+        if isinstance(operator, StreamOperator) and operator.most_rows is not None:
+            batch = batch or operator.most_rows
+        elif isinstance(operator, Sample) and batch is None:
+            window, by = float(SAMPLED_ROWS << 20), None
+        elif isinstance(operator, Shuffle) and batch is None:
+            window = max(window or 0.0, _window_rows(binding, operator))
+            by, interleave = operator.by, operator.interleave
+    return Reach(batch, window, by, interleave)
+
+
+def _window_rows(binding: Binding, shuffle: Shuffle) -> float:
+    """Rows of a window, from the metadata of the sources: it is a run of whole splits."""
+    splits = [split for source in binding.sources for split in binding.splits(source)]
+    rows = sum(split.rows or 0 for split in splits)
+    size = sum(split.bytes or 0 for split in splits)
+    least = max((split.rows or 0 for split in splits), default=0)
+    if shuffle.window_rows is not None:
+        return float(max(least, min(shuffle.window_rows, rows or shuffle.window_rows)))
+    if not rows or not size:
+        return float(max(least, SAMPLED_ROWS))
+    return max(least, rows * min(1.0, Window(shuffle.window_bytes).limit(size, rows) / size))

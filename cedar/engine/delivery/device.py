@@ -1,0 +1,178 @@
+"""Movers: how the tensors of a batch get to a device.
+
+A copy has two halves. ``begin`` runs in the loader's copying thread, ahead of the caller; ``end`` runs in the caller's
+thread when it takes the batch. On CUDA ``begin`` copies to page-locked memory and from there, on a stream of its own,
+to the device; ``end`` makes the caller's stream wait for that, not the caller. Other devices copy in ``begin``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cedar.core.errors import PipelineError, Site
+from cedar.core.inverse import InverseKeyedJaggedTensor
+from cedar.core.jagged import JaggedTensor, each, is_array
+
+
+class Mover(Protocol):
+    """Copies batches to a device; one for each iteration of a loader."""
+
+    def begin(self, columns: dict[str, Any]) -> Any:
+        """Start to copy a batch: what ``end`` needs. Called in the copying thread.
+
+        Raises:
+            PipelineError: a column that the device cannot hold.
+        """
+
+    def end(self, begun: Any) -> dict[str, Any]:
+        """The batch on the device, ready for what the caller does next. Called in the caller's thread."""
+
+
+def check_device(device: Any, format: str, site: Site | None) -> None:
+    """Raises PipelineError for what is no device, or none that is here."""
+    if device is None:
+        return
+    if format != "torch":
+        raise PipelineError(f'device= needs format="torch", not {format!r}', site=site, fix="leave format= out")
+    kind = _device(device, site).type
+    if kind == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise PipelineError(
+                f"device={str(device)!r}: torch finds no CUDA device",
+                site=site,
+                fix='use device="cpu", or a torch that is built for the GPU of this machine',
+            )
+
+
+def make_mover(device: Any) -> Mover | None:
+    """For an iteration that the calling thread begins; None where tensors are on the device already.
+
+    "cuda" without a number is the calling thread's current device: another thread may have another one.
+    """
+    if device is None:
+        return None
+    import torch
+
+    there = _device(device, None)
+    if there.type == "cpu":
+        return None
+    if there.type == "cuda":
+        return CudaMover(torch.cuda.current_device() if there.index is None else there.index)
+    return PlainMover(there)
+
+
+def _device(device: Any, site: Site | None) -> Any:
+    import torch
+
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise PipelineError(
+            f"device={device!r} is no torch device: {str(error).splitlines()[0]}", site=site, fix='for example "cuda:0"'
+        ) from error
+
+
+@dataclass(frozen=True)
+class PlainMover:
+    """``tensor.to(device)``, done when ``begin`` returns: for "mps", "xpu", "meta" and the like.
+
+    Args:
+        device: a torch.device.
+    """
+
+    device: Any
+
+    def begin(self, columns: dict[str, Any]) -> dict[str, Any]:
+        return on_tensors(columns, lambda tensor: tensor.to(self.device), self.device)
+
+    def end(self, begun: dict[str, Any]) -> dict[str, Any]:
+        return begun
+
+
+class CudaMover:
+    """Through page-locked memory, on a stream of its own.
+
+    torch keeps page-locked memory for the batches that follow, and gives it out again when the copy from it is done.
+
+    Args:
+        index: of the device.
+    """
+
+    def __init__(self, index: int) -> None:
+        import torch
+
+        self._device = torch.device("cuda", index)
+        make: Any = torch.cuda.Stream
+        self._stream = make(self._device)
+
+    def begin(self, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        import torch
+
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            moved = on_tensors(columns, self._start, self._device)
+            return moved, self._stream.record_event()
+
+    def _start(self, tensor: Any) -> Any:
+        if tensor.device.type == "cpu":
+            tensor = tensor.pin_memory()
+        return tensor.to(self._device, non_blocking=True)
+
+    def end(self, begun: tuple[dict[str, Any], Any]) -> dict[str, Any]:
+        import torch
+
+        columns, copied = begun
+        theirs = torch.cuda.current_stream(self._device)
+        theirs.wait_event(copied)
+
+        def used(tensor: Any) -> Any:  # so that its memory is not given out again before that stream is through
+            tensor.record_stream(theirs)
+            return tensor
+
+        on_tensors(columns, used, self._device)
+        return columns
+
+
+def on_tensors(columns: dict[str, Any], fn: Callable[[Any], Any], device: Any) -> dict[str, Any]:
+    """The columns with ``fn`` applied once to each tensor in them, however many names or parts share it.
+
+    Lists of strings and objects stay; nested dicts, JaggedTensors and groups keep their form.
+
+    Raises:
+        PipelineError: ``fn`` failed; names the column.
+    """
+    done: dict[int, Any] = {}
+
+    def once(tensor: Any) -> Any:
+        if id(tensor) not in done:
+            done[id(tensor)] = tensor, fn(tensor)  # the tensor is kept, so that its id stays its own
+        return done[id(tensor)][1]
+
+    moved: dict[int, Any] = {}
+    for name, column in columns.items():
+        if id(column) in moved:
+            continue
+        try:
+            moved[id(column)] = _mapped(column, once)
+        except Exception as error:
+            raise PipelineError(
+                f"column {name!r} cannot be copied to {device}: {type(error).__name__}: {error}", fix=_fix(name, error)
+            ) from error
+    return {name: moved[id(column)] for name, column in columns.items()}
+
+
+def _mapped(column: Any, fn: Callable[[Any], Any]) -> Any:
+    if isinstance(column, dict):
+        return {name: _mapped(child, fn) for name, child in column.items()}
+    if isinstance(column, InverseKeyedJaggedTensor):
+        return column.mapped(fn)
+    return each(column, fn) if is_array(column) or isinstance(column, JaggedTensor) else column
+
+
+def _fix(name: str, error: Exception) -> str:
+    if type(error).__name__ == "OutOfMemoryError":
+        return "use smaller batches: the device holds two of them besides the one at work"
+    return f"cast it to what the device can hold, for example with_columns({name}=col({name!r}).cast(polars.Float32))"

@@ -1,0 +1,224 @@
+"""AheadEpoch: an epoch of the data whose batches are made and copied to a device ahead of the caller."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from cedar.core.block import Block
+from cedar.core.errors import CedarError, WorkerError
+from cedar.core.stream import Count, Piece
+from cedar.engine.agree import Agreement
+from cedar.engine.delivery.device import Mover, make_mover
+from cedar.engine.delivery.state import copied
+from cedar.engine.delivery.units import Units, replaced
+from cedar.engine.epoch import DataEpoch, Job
+from cedar.engine.plan_control import Plans
+from cedar.engine.runner import Runner
+
+AHEAD = 2  # batches on the device besides the one at work: one that is there, one that is on its way
+_LOOK = 60  # seconds between looks whether anybody is still there
+_PATIENCE = 1  # seconds for the thread to end; a user's function may hold it longer, and it ends after that
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """A batch that is on its way to the device.
+
+    Args:
+        block: what it was made of: its keys, and the rows that were skipped.
+        columns: in their format; None where there is nothing to hand over.
+        begun: for the mover.
+        entry: the state of the data epoch once this is handed over.
+        cpu: seconds of the thread that it took.
+    """
+
+    block: Block
+    columns: dict[str, Any] | None
+    begun: Any
+    entry: dict[str, Any]
+    cpu: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: BaseException
+
+
+class AheadEpoch:
+    """Stands where a ``DataEpoch`` stands: what it says of the position is of what the caller received.
+
+    One thread pulls the batches and begins their copies, ``AHEAD`` of them before the caller asks. It alone touches the
+    flows; what is counted, judged and remembered for the state happens in the caller's thread, batch by batch.
+
+    Args:
+        job, runner, epoch, entry, agreement: as of ``DataEpoch``; the runner is closed when the caller leaves early.
+        units: makes batches.
+        mover: copies them.
+    """
+
+    def __init__(
+        self, job: Job, runner: Runner, epoch: int, entry: dict[str, Any] | None, units: Units, mover: Mover,
+        agreement: Agreement | None = None,
+    ) -> None:  # fmt: skip
+        self.epoch = epoch
+        self.moved = False  # something was handed over
+        self._stopped = threading.Event()
+        plans = cast("Plans", _WhileWanted(job.plans, self._stopped))
+        self._data = DataEpoch(replace(job, plans=plans), runner, epoch, copied(entry), agreement)
+        self._entry: dict[str, Any] = {}
+        self._metrics = job.metrics
+        self._runner, self._units, self._mover = runner, units, mover
+        self._free = threading.Semaphore(AHEAD)
+        self._ready: queue.SimpleQueue[_Copied | _Failed | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="cedar-device", daemon=True)
+
+    def begin(self) -> Count:
+        """As ``DataEpoch.begin``; to be asked before ``values``."""
+        return self._data.begin()
+
+    def entry(self) -> dict[str, Any]:
+        """This epoch's part of a state, after what was handed over."""
+        return self._entry
+
+    def closed(self) -> dict[str, Any]:
+        """This epoch's part of a state once all its values were handed over."""
+        return self._data.closed()
+
+    @property
+    def left(self) -> bool:
+        """As of ``DataEpoch``."""
+        return self._data.left
+
+    # ---- the caller's thread -----------------------------------------------------------------------------------------
+
+    def values(self, total: float | None) -> Iterator[dict[str, Any]]:
+        """The batches of the epoch, on the device, in order.
+
+        Raises:
+            CedarError: what the thread met, when all batches before that were handed over.
+        """
+        self._thread.start()
+        try:
+            while (batch := self._next()) is not None:
+                self._units.count(batch.block, total)
+                self._metrics.time.own += batch.cpu
+                columns = None
+                if batch.columns is not None:
+                    self._units.account.grouped(batch.columns)
+                    columns = self._mover.end(batch.begun)
+                self._entry, self.moved = batch.entry, True
+                if columns is not None:
+                    del batch  # what was copied from is not held while the caller works
+                    yield columns
+                    del columns
+        except BaseException:
+            self.stop()
+            raise
+        self._thread.join(_PATIENCE)
+
+    def _next(self) -> _Copied | None:
+        while True:
+            try:
+                found = self._ready.get(timeout=_LOOK)
+            except queue.Empty:
+                if not self._thread.is_alive() and self._ready.empty():
+                    raise WorkerError("the thread that copies batches to the device is gone") from None
+                continue
+            self._free.release()
+            if isinstance(found, _Failed):
+                raise found.error
+            return found
+
+    def stop(self) -> None:
+        """End the run under way; what was copied ahead is let go."""
+        self._stopped.set()
+        self._free.release()
+        (self._runner.others or self._runner).close()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_PATIENCE)
+        while not self._ready.empty():
+            self._ready.get()
+        self._ready.put(_Failed(WorkerError("the loader was closed while a batch was waited for")))
+
+    # ---- the thread --------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            with closing(cast("Any", self._data.pieces())) as pieces:
+                while self._may_go_on():
+                    began = time.thread_time()
+                    piece = next(pieces, None)
+                    found = None if piece is None else self._copied(piece, began)
+                    del piece
+                    self._ready.put(found)
+                    if found is None:
+                        return
+                    del found
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the caller gets it
+            self._ready.put(_Failed(error))
+
+    def _may_go_on(self) -> bool:
+        while not self._free.acquire(timeout=_LOOK):
+            pass
+        return not self._stopped.is_set()
+
+    def _copied(self, piece: Piece, began: float) -> _Copied:
+        block = piece.rows.gather()
+        columns = begun = None
+        if not replaced(block):
+            columns = self._units.columns(block, self._runner)
+            try:
+                begun = self._mover.begin(columns)
+            except CedarError as error:
+                live = block.live_slots()
+                error.row = error.row or (block.keys.ref(int(live[0])) if len(live) else None)
+                raise
+        self._data.delivered(piece, piece.units - 1)
+        return _Copied(block, columns, begun, copied(self._data.entry()), time.thread_time() - began)
+
+
+class _WhileWanted:
+    """The plans of a loader, for a thread that may outlive its run by a moment: then it changes none of them."""
+
+    def __init__(self, plans: Plans, stopped: threading.Event) -> None:
+        self._plans, self._stopped = plans, stopped
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plans, name)
+
+    def poll(self) -> None:
+        if not self._stopped.is_set():
+            self._plans.poll()
+
+    def failed(self, error: Exception) -> bool:
+        return not self._stopped.is_set() and self._plans.failed(error)
+
+
+def deliver(
+    job: Job,
+    runner: Runner,
+    epoch: int,
+    entry: dict[str, Any] | None,
+    units: Units,
+    whole: bool,
+    agreement: Agreement | None = None,
+) -> tuple[DataEpoch | AheadEpoch, Iterator[Any]]:
+    """One epoch of the data, and what the caller gets of it; ahead of the caller where a device is to be fed.
+
+    Args:
+        job, runner, epoch, entry, units, agreement: as of ``AheadEpoch``.
+        whole: the epoch is delivered to its end, so budgets may count on its rows.
+    """
+    mover = make_mover(units.options.device) if units.batched else None
+    data: DataEpoch | AheadEpoch
+    if mover is None:
+        data = DataEpoch(job, runner, epoch, entry, agreement)
+        return data, units.values(data, runner, units.total(data.begin() if whole else None))
+    data = AheadEpoch(job, runner, epoch, entry, units, mover, agreement)
+    return data, data.values(units.total(data.begin() if whole else None))

@@ -1,0 +1,88 @@
+"""What a loader hands over: the last step of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from numpy import ndarray
+
+from cedar.core.block import Block
+from cedar.core.columns import writeable
+from cedar.core.errors import CedarError, PipelineError, Site
+from cedar.core.groups.column import GroupColumn
+from cedar.operators.base import Env
+from cedar.operators.dedup import in_groups
+
+FORMATS = ("numpy", "torch", "arrow")
+
+
+def check_format(name: str, site: Site | None) -> None:
+    """Raises PipelineError for an unknown format."""
+    if name not in FORMATS:
+        raise PipelineError(f"format={name!r}: it is one of {', '.join(map(repr, FORMATS))}", site=site)
+    if name == "torch":
+        import importlib.util
+
+        if importlib.util.find_spec("torch") is None:
+            raise PipelineError('format="torch" needs torch', site=site, fix='pip install "cedar-data[torch]"')
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The kernel that converts a batch's columns; its result is for the caller alone.
+
+    Args:
+        format: see ``FORMATS``.
+        marked: says which columns ``dedup()`` marked; each of them leads to the tensor of its group.
+    """
+
+    format: str
+    marked: Any = None
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        from cedar.core.convert import to_arrow, to_numpy, to_torch
+
+        own = {n: writeable(column) if isinstance(column, ndarray) else column for n, column in block.columns.items()}
+        if self.format == "arrow":
+            columns = {name: to_arrow(column, name) for name, column in own.items()}
+        else:
+            convert: Callable[..., Any] = to_torch if self.format == "torch" else to_numpy
+            keys = block.live_keys() if block.aligned else None
+            groups = {} if self.marked is None else group_tensors(in_groups(block, self.marked.groups), convert)
+            columns = {
+                name: groups[name] if name in groups else convert(column, name, keys) for name, column in own.items()
+            }
+        return Block(columns, block.keys, block.dead, aligned=False)
+
+
+def group_tensors(columns: dict[str, GroupColumn], convert: Callable[..., Any]) -> dict[str, Any]:
+    """The columns of groups as tensors of their group, one object under all of its names.
+
+    A group that cannot be converted is left out: its columns, one by one, then say which row is to blame.
+    """
+    from cedar.core.inverse import InverseKeyedJaggedTensor
+
+    sharing: dict[int, dict[str, GroupColumn]] = {}
+    for name, column in columns.items():
+        sharing.setdefault(id(column.sharing), {})[name] = column
+    found: dict[str, Any] = {}
+    for group in sharing.values():
+        try:
+            lists = {name: convert(column.values, name) for name, column in group.items()}
+        except CedarError:
+            continue
+        inverse = convert(next(iter(group.values())).sharing.inverse, "inverse_lookup")
+        values, offsets = ({name: getattr(j, part) for name, j in lists.items()} for part in ("values", "offsets"))
+        found.update(dict.fromkeys(group, InverseKeyedJaggedTensor(tuple(group), values, offsets, inverse)))
+    return found
+
+
+def handed_over(columns: dict[str, Any], format: str) -> Any:
+    """A converted batch as the caller gets it: a dict, or an Arrow table."""
+    if format == "arrow":
+        import pyarrow as pa
+
+        return pa.table(columns)
+    return columns

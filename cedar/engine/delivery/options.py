@@ -1,0 +1,96 @@
+"""The arguments of ``Pipeline.loader``, and their checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cedar.core.errors import PipelineError, Site
+from cedar.core.sizes import as_int
+from cedar.core.skip import Skip
+from cedar.engine.binding import Binding
+from cedar.engine.metrics import Metrics
+from cedar.engine.nodes import rows_per_unit
+from cedar.engine.plan_control import Plans
+from cedar.plan.data import Plan
+from cedar.plan.graph import Node
+from cedar.plan.planner import Planner
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of ``Pipeline.loader``, as given."""
+
+    executor: str | Executor = "auto"
+    workers: int | None = None
+    seed: int = 0
+    epoch: int = 0
+    rank: int | None = None
+    world: int | None = None
+    subgroup: bool = False
+    split_batches: bool = False
+    steps: int | None = None
+    deal: str = "auto"
+    agree: str | None = None
+    timeout: float | None = None
+    format: str = "numpy"
+    device: Any = None
+    on_error: Skip | None = None
+    planner: Planner | None = None
+    plan: Plan | None = None
+    explainer: Callable[[Node, Plans], str] | None = None
+    as_blocks: bool = False  # for sinks: blocks instead of rows or batches
+    observe: Callable[[Metrics], None] | None = None
+
+
+def checked(options: Options, site: Site | None) -> Options:
+    """The options, their whole numbers of type int.
+
+    Raises:
+        PipelineError: at ``site``; they are not what they should be.
+    """
+    options = replace(
+        options, **{name: as_int(getattr(options, name)) for name in ("workers", "steps", "seed", "epoch")}
+    )
+    for name in ("workers", "steps"):
+        value = getattr(options, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise PipelineError(f"{name}={value!r}: a whole number, at least 1", site=site)
+    options = replace(options, timeout=_limit(options.timeout, site))
+    for name, least in (("seed", None), ("epoch", 0)):
+        value = getattr(options, name)
+        if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+            raise PipelineError(f"{name}={value!r}: a whole number{', at least 0' if least == 0 else ''}", site=site)
+    if options.deal not in ("auto", "global"):
+        raise PipelineError(
+            f"deal={options.deal!r} is not known",
+            site=site,
+            fix='"auto" lets ranks share the work, "global" lets each rank compute the epoch and keep its turns',
+        )
+    if options.on_error is not None and not isinstance(options.on_error, Skip):
+        raise PipelineError(f"on_error={options.on_error!r}: None or cedar.Skip(...)", site=site)
+    return options
+
+
+def _limit(seconds: Any, site: Site | None) -> float | None:
+    """None without a limit; 0 is none, as in torch."""
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
+        raise PipelineError(f"timeout={seconds!r}: a number of seconds, 0 or above; 0 and None are no limit", site=site)
+    return float(seconds) or None
+
+
+def check_slices(binding: Binding, batched: bool, world: int, site: Site | None) -> None:
+    if not batched:
+        raise PipelineError("split_batches=True needs batch() in the pipeline", site=site)
+    size = rows_per_unit(binding.root)
+    if size % world:
+        raise PipelineError(
+            f"split_batches=True: a batch of {size} rows cannot be cut evenly for {world} ranks",
+            site=site,
+            fix=f"use a batch size that {world} divides",
+        )

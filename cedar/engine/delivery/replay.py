@@ -1,0 +1,204 @@
+"""Replay: any batch of an epoch again, for trainers that retry a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from cedar.core.errors import PipelineError, Site
+from cedar.core.stream import Piece
+from cedar.engine.delivery.options import Options
+from cedar.engine.delivery.state import copied
+from cedar.engine.epoch import DataEpoch, Job
+from cedar.engine.metrics import Metrics
+from cedar.engine.nodes import last_mode
+from cedar.engine.plan_control import Plans
+from cedar.engine.runner import Runner
+from cedar.executors.choose import of_fork
+from cedar.executors.recovery import Patience
+from cedar.plan.data import Plan
+
+_OPEN = 4  # flows kept open, so that steps read one after the other are not looked up again
+
+
+class Replay:
+    """Random access to the units of one epoch; reading forward continues an open flow.
+
+    Args:
+        job: what to run.
+        epoch: the loader's epoch.
+        begun: where its steps count from: {"step", "data", "open"}.
+        steps: the epoch's fixed length, or None.
+        site: for errors.
+        runner: to run it on; closed with it.
+    """
+
+    def __init__(
+        self, job: Job, epoch: int, begun: dict[str, Any], steps: int | None, site: Site | None, runner: Runner
+    ) -> None:
+        self.epoch = epoch
+        self.begun = begun
+        self.runner = runner
+        self._job = job
+        self._steps = steps
+        self.site = site
+        self._committed = -1
+        self._flows: dict[int, tuple[int, Iterator[Piece]]] = {}  # rank to (next step, pieces)
+
+    def commit(self, step: int) -> None:
+        """Forget the steps up to this one."""
+        self._committed = max(self._committed, step)
+
+    def unit(self, step: int, rank: int) -> Piece:
+        """The unit that ``rank`` gets at ``step``.
+
+        Raises:
+            PipelineError: the step is committed, before the epoch's beginning or past its end.
+        """
+        self._check(step, rank)
+        place, pieces = self._flows.pop(rank, (0, None))
+        if pieces is None or place > step:
+            place, pieces = self._open(step, rank)
+        for piece in pieces:
+            after = place + piece.units
+            if step < after:
+                rest = piece.slice(step - place + 1, piece.units) if step + 1 < after else None
+                self._keep(rank, step + 1, _chain(rest, pieces))
+                return piece.slice(step - place, step - place + 1)
+            place = after
+        raise PipelineError(f"read({step}): the epoch of rank {rank} has {place} steps", site=self.site)
+
+    def _check(self, step: int, rank: int) -> None:
+        world = self._job.rank.world
+        if not 0 <= rank < world:
+            raise PipelineError(f"read(rank={rank}): ranks are 0 to {world - 1}", site=self.site)
+        if step <= self._committed:
+            raise PipelineError(
+                f"read({step}): steps up to {self._committed} are committed",
+                site=self.site,
+                fix="commit a step only when nobody will ask for it again",
+            )
+        if step < self.begun["step"]:
+            raise PipelineError(
+                f"read({step}): the epoch was dealt anew to {world} rank(s) at step {self.begun['step']}",
+                site=self.site,
+            )
+        if rank != self._job.rank.rank and any(entry["lanes"] is not None for entry in self.begun["open"].values()):
+            raise PipelineError(
+                f"read({step}, rank={rank}): counts are unknown, and only rank {rank} knows where it is",
+                site=self.site,
+                fix="read it on that rank",
+            )
+        drifted = last_mode(self._job.binding.root) == "keep" and self.begun["open"]
+        if rank != self._job.rank.rank and self._steps is not None and drifted:
+            raise PipelineError(
+                f'read({step}, rank={rank}): with steps= and last="keep", only rank {rank} knows where it is',
+                site=self.site,
+                fix='read it on that rank, or use last="drop" or "pad"',
+            )
+        if self._steps is not None and step >= self._steps:
+            raise PipelineError(f"read({step}): the epoch has {self._steps} steps", site=self.site)
+
+    def _open(self, step: int, rank: int) -> tuple[int, Iterator[Piece]]:
+        """Pieces from the wanted step on where counts allow a jump, else from the beginning."""
+        job = replace(self._job, rank=replace(self._job.rank, rank=rank))
+        place = self.begun["step"]
+        data = self.begun["data"]
+        opened = self.begun["open"]
+        while True:
+            entry = _of_rank(opened.get(str(data)), rank == self._job.rank.rank)
+            units = DataEpoch(job, self.runner, data, entry).units()
+            if units is None or units == 0 or place + units > step or self._steps is None:
+                break
+            place += int(units)
+            data += 1
+        if units is not None and units != math.inf and step > place:
+            entry = entry or {"history": [], "deal": None, "lanes": None}
+            taken = 0 if entry["deal"] is None else entry["deal"][0][0] + entry["deal"][1]
+            jump = min(step - place, int(units))
+            entry = entry | {"deal": [[taken + jump, None, None], 0]}
+            place += jump
+        return place, self._pieces(job, data, entry, opened)
+
+    def _pieces(self, job: Job, data: int, entry: dict[str, Any] | None, opened: dict[str, Any]) -> Iterator[Piece]:
+        while True:
+            some = False
+            for piece in DataEpoch(job, self.runner, data, entry).pieces():
+                some = some or piece.units > 0
+                yield piece
+            if self._steps is None or not some:
+                return
+            data += 1
+            entry = _of_rank(opened.get(str(data)), job.rank.rank == self._job.rank.rank)
+
+    def _keep(self, rank: int, place: int, pieces: Iterator[Piece]) -> None:
+        self._flows[rank] = (place, pieces)
+        while len(self._flows) > _OPEN:
+            self._flows.pop(next(iter(self._flows)))
+
+    def close(self) -> None:
+        """Let go of the open flows."""
+        self._flows.clear()
+        self.runner.close()
+
+
+def _of_rank(entry: dict[str, Any] | None, own: bool) -> dict[str, Any] | None:
+    """An epoch's entry for another rank: its place below is not ours."""
+    if entry is None or own or entry["deal"] is None:
+        return entry
+    (taken, _, _), skip = entry["deal"]
+    return entry | {"deal": [[taken, None, None], skip]}
+
+
+def _chain(first: Piece | None, rest: Iterator[Piece]) -> Iterator[Piece]:
+    if first is not None:
+        yield first
+    yield from rest
+
+
+class Replays:
+    """The replay of the epoch that a loader stands in.
+
+    Args:
+        job: of the loader; batches are made again as the pipeline was written, whatever the plan.
+        options: of the loader: batches are made where it makes them, as a row that ends processes must not meet ours,
+            but in the caller's thread where that is in this process.
+        site: for errors.
+    """
+
+    def __init__(self, job: Job, options: Options, site: Site | None) -> None:
+        self._current: Replay | None = None
+        written = Plans(None, Plan.as_written(job.binding.root), job.binding, Metrics())
+        self._job = replace(job, plans=written)
+        self._options = options
+        self._site = site
+
+    def of(self, epoch: int, begun: dict[str, Any]) -> Replay:
+        """Of an epoch whose steps count from ``begun``."""
+        current = self._current
+        if current is None or current.epoch != epoch or current.begun != begun:
+            self.close()
+            steps, runner = self._options.steps, self._runner()
+            current = self._current = Replay(self._job, epoch, copied(begun), steps, self._site, runner)
+        return current
+
+    def _runner(self) -> Runner:
+        executor, workers = of_fork(self._options.executor, self._options.workers)
+        here = executor in ("auto", "inline", "threads") or isinstance(executor, ThreadPoolExecutor)
+        return (
+            Runner("inline", 1)
+            if here
+            else Runner(executor, workers, self._job.metrics.deaths, Patience(self._options.timeout))
+        )
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        if self._current is not None:
+            self._current.close()
+            self._current = None
+
+    def __del__(self) -> None:
+        self.close()  # a loader that is forgotten leaves no thread

@@ -1,0 +1,270 @@
+"""The state of a loader: a few KiB of JSON, in coordinates of the logical pipeline.
+
+A state says what its rank has received. Each data epoch that is under way has an entry: who had taken how much of it in
+earlier worlds, and where this rank is. States of N ranks merge into one from which M ranks go on.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cedar.core.errors import ResumeError, Site
+from cedar.core.stream import is_count
+from cedar.datasets.base import Read
+from cedar.datasets.files_io import marks_of
+from cedar.datasets.stamps import BUCKETS, changed_runs, run_of
+from cedar.engine.delivery.state_fields import fault_of
+from cedar.engine.streams.deal import EVERYTHING
+from cedar.engine.streams.lanes import first_lane
+from cedar.plan import graph
+from cedar.plan.graph import Node
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a state must fit: topology and parameters, sources, seed; and the code, whose change is only a warning."""
+
+    pipeline: str
+    sources: list[str]
+    code: str
+    seed: int
+    split_batches: bool
+    steps: int | None
+    marks: list[Any]  # of each source over files, stamps and contents of runs of them; None of others
+    count: int = field(default=0, compare=False)  # of sources
+    files: list[Sequence[Any]] = field(default_factory=list, compare=False, repr=False)  # that the marks are of
+
+    @staticmethod
+    def of(root: Node, seed: int, split_batches: bool, steps: int | None) -> Identity:
+        reads = [n.operator for n in graph.sources(root) if isinstance(n.operator, Read)]
+        digests = [graph.digest(operator.parameters()) for operator in reads]
+        files = [operator.source.listing.files if hasattr(operator.source, "marks") else () for operator in reads]
+        if len(reads) <= BUCKETS:
+            marks = [
+                list(operator.source.marks()) if each else None for operator, each in zip(reads, files, strict=True)
+            ]
+        else:  # a state is small, however many sources there are: runs of them are told apart
+            digests = [graph.digest(run_of(digests, number)) for number in range(BUCKETS)]
+            files = [[file for each in files for file in each]]
+            marks = [list(marks_of(files[0])) if files[0] else None]
+        return Identity(
+            graph.topology(root), digests, graph.code_digest(root), seed, split_batches, steps, marks, len(reads), files
+        )
+
+    def check(self, state: dict[str, Any], site: Site | None) -> None:
+        """Raises ResumeError where a state does not fit; warns where only code changed."""
+        for what, mine, saved, fix in (
+            ("pipeline", self.pipeline, state["pipeline"],
+             "resume with the pipeline that was saved: same operators, connections and their parameters"),
+            ("number of sources", len(self.sources), len(state["sources"]), "resume with the sources that were saved"),
+            ("seed", self.seed, state["seed"], f"give seed={state['seed']} to the loader"),
+            ("split_batches", self.split_batches, state["split_batches"], "give the loader the same split_batches"),
+            ("steps", self.steps, state["steps"], "give the loader the same steps"),
+        ):  # fmt: skip
+            if mine != saved:
+                raise ResumeError(
+                    f"the state is of another {what}: it has {saved!r}, this has {mine!r}", site=site, fix=fix
+                )
+        changed = [i for i, (a, b) in enumerate(zip(self.sources, state["sources"], strict=True)) if a != b]
+        if changed:
+            run = run_of(range(self.count), changed[0]) if self.count > BUCKETS else [changed[0]]
+            which = f"source {run[0]}" if len(run) == 1 else f"one of the sources {run[0]} to {run[-1]}"
+            raise ResumeError(
+                f"the data of {which} changed since the state was saved: other files, sizes or row counts",
+                site=site,
+                done="nothing was loaded",
+                fix="restore the files, or begin a new epoch without the state",
+            )
+        for files, mine, saved in zip(self.files, self.marks, state.get("files") or (), strict=False):
+            if mine and saved:
+                _check_files(files, mine, saved, site)
+        if self.code != state["code"]:
+            warnings.warn(
+                "the code of a function or an expression of the pipeline changed since the state was saved; the rows "
+                "go on where they were, the rest of the epoch uses the new code",
+                stacklevel=3,
+            )
+
+
+def _check_files(files: Sequence[Any], mine: Any, saved: Any, site: Site | None) -> None:
+    """Raises ResumeError where a file is another than the one of its name and size when the state was saved."""
+    if [len(each) for each in mine] != [len(each) for each in saved]:
+        raise ResumeError("the state is damaged: 'files'", site=site, fix="use an earlier checkpoint")
+    changed = changed_runs(len(files), saved, mine)
+    if not changed:
+        return
+    run = run_of(files, changed[0])
+    which = run[0].url if len(run) == 1 else f"one of the {len(run)} files from {run[0].url} to {run[-1].url}"
+    raise ResumeError(
+        f"{which} is not what it was when the state was saved: it has the same size, but was written since",
+        site=site,
+        done="nothing was loaded",
+        fix="restore the file, or begin a new epoch without the state",
+    )
+
+
+def seal(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with a checksum, so that an edited one is noticed."""
+    return state | {"check": graph.digest(state)}
+
+
+def validated(state: Any, site: Site | None) -> dict[str, Any]:
+    """A state that is whole and of this version, as a copy.
+
+    Raises:
+        ResumeError: it is not.
+    """
+    if isinstance(state, (str, bytes)):
+        try:
+            state = json.loads(state)
+        except ValueError as error:
+            raise ResumeError("the state is no JSON", site=site, fix="give what state_dict() returned") from error
+    if not isinstance(state, dict) or "cedar" not in state:
+        raise ResumeError(
+            f"this is no state of a loader but {type(state).__name__}", site=site, fix="give what state_dict() returned"
+        )
+    if is_count(state["cedar"]) and state["cedar"] > VERSION:
+        raise ResumeError(
+            f"the state has version {state['cedar']}, this cedar reads up to {VERSION}", site=site, fix="update cedar"
+        )
+    why = fault_of(state)
+    if why is not None:
+        raise ResumeError(f"the state is damaged: {why}", site=site, fix="use an earlier checkpoint")
+    whole: dict[str, Any] = copy.deepcopy(state)
+    check = whole.pop("check")
+    if graph.digest(json.loads(json.dumps(whole))) != check:
+        raise ResumeError(
+            "the state was edited or damaged: its checksum differs", site=site, fix="use the state as it was saved"
+        )
+    return whole
+
+
+def choose(
+    states: Sequence[dict[str, Any]], rank: int, world: int, chunk: Callable[[], int], site: Site | None
+) -> dict[str, Any]:
+    """A rank's own state, or after a change of the number of ranks its part of all ranks' states.
+
+    Raises:
+        ResumeError: neither can be had from these states.
+    """
+    for state in states:
+        if (state["rank"], state["world"]) == (rank, world):
+            return state
+    before = states[0]["world"]
+    if before == world or len(states) != before:
+        raise ResumeError(
+            f"the states are of rank(s) {[s['rank'] for s in states]} of {before}; this is rank {rank} of {world}",
+            site=site,
+            fix="give this rank's own state, or the list of all ranks' states after a change of world size",
+        )
+    merged = merge(states, chunk(), site)
+    for entry in merged["open"].values():
+        while entry is not None and entry["lanes"] is not None:
+            entry["lanes"] = entry["lanes"][rank::world]
+            entry = entry["before"]["entry"] if "before" in entry else None
+    return merged
+
+
+def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> dict[str, Any]:
+    """One state from those of all ranks: what is left of each data epoch under way, to be dealt anew.
+
+    Raises:
+        ResumeError: ranks are missing, twice there, or of different runs.
+    """
+    world = states[0]["world"]
+    ranks = sorted(s["rank"] for s in states)
+    if ranks != list(range(world)):
+        raise ResumeError(
+            f"the states are of ranks {ranks}, but that run had ranks 0 to {world - 1}",
+            site=site,
+            fix="give the list of the states of all ranks, saved together",
+        )
+    states = sorted(states, key=lambda s: int(s["rank"]))
+    epoch = min(s["epoch"] for s in states)
+    for name, differ in (
+        ("world", any(s["world"] != world for s in states)),
+        # A rank that ran out before the others stands at the beginning of the next epoch.
+        ("epoch", any(s["epoch"] > epoch + (s["step"] == 0) for s in states)),
+    ):
+        if differ:
+            raise ResumeError(
+                f"the states differ in {name!r}: {[s[name] for s in states]}",
+                site=site,
+                fix="give states saved together",
+            )
+    merged = copy.deepcopy(next(s for s in states if s["epoch"] == epoch))
+    merged["data"] = min(s["data"] for s in states)
+    epochs = sorted({int(e) for s in states for e in s["open"]} | {s["data"] for s in states})
+    merged["open"] = {}
+    for number in epochs:
+        entries = [s["open"].get(str(number)) for s in states]
+        ahead = [s["data"] > number for s in states]
+        if any(e is not None for e in entries) and not all(ahead):
+            merged["open"][str(number)] = _merge_entries(
+                number, entries, ahead, world, chunk, states[0]["split_batches"]
+            )
+    for number in epochs:
+        if number > merged["data"] and "before" in (ahead_of := merged["open"].get(str(number), {})):
+            del ahead_of["before"]  # it is in the entry of its own epoch, in which some rank still stands
+    merged["step"] = min(s["step"] for s in states if s["epoch"] == epoch)
+    merged["begun"] = None
+    merged["seen"] = sum(s["seen"] for s in states) // world
+    for key in {k for s in states for k in s["skipped"]}:
+        merged["skipped"][key] = max(s["skipped"].get(key, 0) for s in states)
+    return merged
+
+
+def _merge_entries(
+    number: int, entries: list[dict[str, Any] | None], ahead: list[bool], world: int, chunk: int, sliced: bool
+) -> dict[str, Any]:
+    """One data epoch as several ranks left it; ``ahead`` ranks have finished it."""
+    some = next(e for e in entries if e is not None)
+    if some.get("lanes") is not None or any(e and e.get("lanes") is not None for e in entries):
+        lanes = []
+        for rank, (entry, done) in enumerate(zip(entries, ahead, strict=True)):
+            if entry is not None:
+                lanes += entry["lanes"]
+            elif not done:
+                lanes.append([*first_lane(rank, world, number), None])
+        merged = {"history": [], "deal": None, "lanes": [lane for lane in lanes if lane[2] != "done"]}
+        return merged | _merge_left([e.get("before") if e else None for e in entries], world, chunk, sliced)
+    taken = []
+    hint = None
+    for entry, done in zip(entries, ahead, strict=True):
+        if entry is None or entry["deal"] is None:
+            taken.append(EVERYTHING if done else 0)
+            if not done:
+                hint = [None, 0]  # somebody has not begun, so units are left from the first on
+            continue
+        (units, below, at), skip = entry["deal"]
+        taken.append(units + skip)
+        if at is not None and (hint is None or at < hint[1]):
+            hint = [below, at]
+        elif at is None and units + skip == 0 and not done:
+            hint = [None, 0]
+    history = [*some["history"], [1, chunk, [max(taken)]] if sliced else [world, chunk, taken]]
+    below, at = hint if hint is not None else (None, None)
+    return {"history": history, "deal": [[0, below, at], 0], "lanes": None}
+
+
+def _merge_left(left: list[dict[str, Any] | None], world: int, chunk: int, sliced: bool) -> dict[str, Any]:
+    """What several ranks had left over of an epoch before; those that had nothing are through with it."""
+    if not (there := [each for each in left if each]):
+        return {}
+    number = max(each["epoch"] for each in there)
+    entries = [each["entry"] if each else None for each in left]
+    return {"before": {"epoch": number, "entry": _merge_entries(number, entries, [True] * world, world, chunk, sliced)}}
+
+
+def copied(value: Any) -> Any:
+    """A deep copy of plain JSON."""
+    if isinstance(value, dict):
+        return {k: copied(v) for k, v in value.items()}
+    return [copied(v) for v in value] if isinstance(value, list) else value

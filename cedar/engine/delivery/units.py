@@ -1,0 +1,104 @@
+"""Units: what the caller gets for the pieces of an epoch, counted and within budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from cedar.core.block import Block
+from cedar.core.columns import writeable
+from cedar.core.errors import CedarError
+from cedar.core.stream import Count, Piece
+from cedar.engine.account import Account
+from cedar.engine.delivery.formats import handed_over
+from cedar.engine.delivery.options import Options
+from cedar.engine.epoch import DataEpoch
+from cedar.engine.runner import Runner
+from cedar.operators.base import Env
+from cedar.tasks.chain import Step
+
+NOTHING = object()  # rows were skipped, and there is nothing to hand over
+
+
+@dataclass(frozen=True)
+class Units:
+    """Hands over rows, batches or blocks.
+
+    Args:
+        account: counts rows, and those that were skipped.
+        options: of the loader.
+        batched: the unit is the batch.
+        finish: the steps that bring a batch into its format, where the tasks have not run them.
+        rows: of a batch.
+    """
+
+    account: Account
+    options: Options
+    batched: bool
+    finish: tuple[Step, ...]
+    rows: int
+
+    def total(self, units: Count) -> float | None:
+        """The rows of an epoch of which so many units are still to come."""
+        if units is None or units == math.inf:
+            return None
+        return float(units * (self.rows if self.batched else 1)) + self.account.budgets.seen
+
+    def values(self, data: DataEpoch, runner: Runner, total: float | None) -> Iterator[Any]:
+        """What the caller gets for an epoch of the data, in order; ``data`` knows of each that it is delivered."""
+        for piece in data.pieces():
+            for unit, value in self.of(piece, runner, total):
+                data.delivered(piece, unit)
+                if value is not NOTHING:
+                    yield value
+
+    def of(self, piece: Piece, runner: Runner, total: float | None) -> Iterator[tuple[int, Any]]:
+        """(unit, what the caller gets) for each unit of a piece."""
+        block = piece.rows.gather()
+        if self.batched or self.options.as_blocks:
+            self.count(block, total)
+            yield piece.units - 1, NOTHING if replaced(block) else self.value(block, runner)
+            return
+        counted = 0
+        block = block.only_columns({name: writeable(column) for name, column in block.columns.items()})
+        for slot, row in zip(block.live_slots().tolist(), block.rows(), strict=True):
+            self.account.add(block, range(counted, slot + 1), 1, total)
+            counted = slot + 1
+            yield slot, row
+        if counted < block.slots:  # rows skipped after the last one
+            self.account.add(block, range(counted, block.slots), 0, total)
+            yield block.slots - 1, NOTHING
+
+    def count(self, block: Block, total: float | None) -> None:
+        """A whole block is about to be handed over; raises beyond a budget."""
+        self.account.add(block, range(block.slots), block.slots - len(block.dead), total)
+
+    def value(self, block: Block, runner: Runner) -> Any:
+        """A batch, or a block for a sink, as the caller gets it."""
+        if self.options.as_blocks:
+            return block
+        columns = self.columns(block, runner)
+        self.account.grouped(columns)
+        return handed_over(columns, self.options.format)
+
+    def columns(self, block: Block, runner: Runner) -> dict[str, Any]:
+        """A batch in its format; counts nothing, so any thread may ask, ahead of the caller."""
+        if not runner.local:
+            for step in self.finish:
+                block = step.kernel(block, Env())
+        return block.columns
+
+
+def replaced(block: Block) -> bool:
+    """All rows were skipped, and others take their place."""
+    return bool(block.dead) and len(block.dead) == block.slots and all(w.refill for w in block.dead.values())
+
+
+def left(data: DataEpoch) -> Count:
+    """Units still to come, as far as metadata tell."""
+    with suppress(CedarError):  # a sample may have met a row that fails
+        return data.units()
+    return None

@@ -1,0 +1,360 @@
+"""DataEpoch: one rank's flow through one epoch of the data, from where a state says."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from cedar.cache.cached import Store
+from cedar.core.errors import CedarError, ResumeError, Site
+from cedar.core.limits import Limits
+from cedar.core.ranks import Rank
+from cedar.core.stream import PENDING, Count, Fenced, Flow, Piece, Position, Stream
+from cedar.engine.agree import Agreement, board, default_store
+from cedar.engine.binding import Binding
+from cedar.engine.check.check import as_tolerated, compared, tolerated
+from cedar.engine.compiler import Compiler, least_run
+from cedar.engine.metrics import Metrics
+from cedar.engine.nodes import last_mode
+from cedar.engine.plan_control import Plans
+from cedar.engine.runner import Runner
+from cedar.engine.streams.deal import EVERYTHING
+from cedar.engine.streams.dealt import DealtStream, Share
+from cedar.engine.streams.lanes import UNTOLD, Lane, Sharing, first_lane
+from cedar.engine.task_context import Tasks
+from cedar.engine.watcher import Watcher
+from cedar.operators.base import Env, Instances
+from cedar.plan.data import Plan
+from cedar.tasks.chain import Step
+
+_log = logging.getLogger("cedar")
+_PAUSE = 0.001  # seconds between two looks whether an audit is ready
+
+
+@dataclass(frozen=True)
+class Job:
+    """What stays the same over the epochs of a loader."""
+
+    binding: Binding
+    rank: Rank
+    seed: int
+    split_batches: bool
+    finish: tuple[Step, ...]
+    instances: Instances
+    store: Store
+    metrics: Metrics
+    plans: Plans
+    deal: str = "auto"
+    steps: int | None = None
+    agree: str | None = None
+    limits: Limits = field(default_factory=Limits.of_environment)  # of what a task holds
+    counts: dict[str, Count] = field(default_factory=dict)  # units of an epoch, of which several ask
+
+    @cached_property
+    def sharing(self) -> Sharing:
+        """How ranks share an epoch, by the metadata of the sources."""
+        world = self.rank.world
+        if world == 1 or self.split_batches:
+            return Sharing()
+        compiler = self._compiler(Runner("inline", 1), 0, None, dry=True, written=None)
+        if compiler.dealt.count is not None:
+            return Sharing()
+        last = last_mode(self.binding.root)
+        if self.deal == "global":
+            return Sharing(why='deal="global" asks for it')
+        if why := compiler.unshared(world):
+            return Sharing(why=why)
+        local = any(getattr(node.operator, "local", False) for node in self.binding.nodes)
+        together = last != "keep" and self.steps is None and not local
+        if together and self.agree is None and default_store(self.rank.rank, world) is None:
+            return Sharing(why=UNTOLD.format(last=last))
+        return Sharing(lanes=True, together=together)
+
+    def agreement(self, run: str, timeout: float | None, site: Site | None) -> Agreement | None:
+        """How the ranks find the end of an epoch, where they end together; ``run`` is the same on all of them."""
+        if not self.sharing.together:
+            return None
+        talk = board(self.agree, run, self.rank.rank, self.rank.world)
+        return Agreement(talk, self.rank.world, last_mode(self.binding.root) == "pad", timeout, site)
+
+    def streams(
+        self,
+        runner: Runner,
+        epoch: int,
+        history: list[Any],
+        lane: Lane | None = None,
+        dry: bool = False,
+        written: Plan | None = None,
+    ) -> tuple[Stream, DealtStream]:
+        """The top stage of this rank, and its dealt stream.
+
+        Args:
+            dry: they are only counted, as written.
+            written: a plan to compare with: the streams are those of the pipeline as the user wrote it.
+        """
+        compiler = self._compiler(runner, epoch, lane, dry, written)
+        alone = self.split_batches or lane is not None
+        share = Share(
+            rank=0 if alone else self.rank.rank,
+            world=1 if alone else self.rank.world,
+            chunk=least_run(self.binding),
+            last=last_mode(self.binding.root),
+            history=tuple(history),
+        )
+        return compiler.top(share, self.finish if runner.local else ())
+
+    def _compiler(self, runner: Runner, epoch: int, lane: Lane | None, dry: bool, written: Plan | None) -> Compiler:
+        plain = dry or written is not None
+        began = time.perf_counter()
+        watcher = Watcher() if plain else self.plans.watcher(runner)
+        metrics = self.metrics if written is None else Metrics()
+        watch: Literal["", "audit"] = "" if written is None else "audit"
+        numeric, limits = self.binding.numeric, self.limits
+        env = Env(self.seed, epoch, self.instances, watch=watch, numeric=numeric, limits=limits)
+        tasks = Tasks(runner, env, metrics, watcher, getattr(runner, "others", None))
+        slices = (self.rank.rank, self.rank.world) if self.split_batches else None
+        root = self.binding.root if plain else self.plans.current.root
+        store = self.store if written is None else Store()  # of which a plan made some
+        if written is not None and (inexact := tolerated(written)):
+            root = as_tolerated(self.binding.root, inexact)
+        physical = self.binding.lowered(root, runner.name, lambda place: tasks.on(place).runner.workers)
+        compiler = Compiler(physical, self.binding, tasks, store, slices, lane)
+        metrics.time.lanes = runner.lanes
+        metrics.time.compiling += 0.0 if dry else time.perf_counter() - began
+        return compiler
+
+
+class DataEpoch:
+    """Opens the flows of a data epoch and keeps the position of what was handed over.
+
+    Args:
+        entry: this epoch's part of a state: {"history", "deal", "lanes", "before"}; None at its beginning. Of these
+            "before" is what was left over of an epoch before: {"epoch", "entry"}.
+        agreement: tells where the epoch ends, where ranks have other numbers of batches.
+    """
+
+    def __init__(
+        self, job: Job, runner: Runner, epoch: int, entry: dict[str, Any] | None, agreement: Agreement | None = None
+    ) -> None:
+        self.epoch = epoch
+        self._job = job
+        self._runner = runner
+        if entry is None:
+            lanes = [[*first_lane(job.rank.rank, job.rank.world, epoch), None]] if job.sharing.lanes else None
+            entry = {"history": [], "deal": None, "lanes": lanes}
+        self._history = entry["history"]
+        self._deal: Position | None = entry["deal"]
+        self._lanes: list[list[Any]] | None = entry["lanes"]
+        left = entry.get("before")
+        self._before = None if left is None else DataEpoch(job, runner, left["epoch"], left["entry"])
+        self._agreement = agreement if self._lanes is not None else None
+        self._pulled: tuple[DataEpoch, int] | None = None  # where the piece under way came from: which of its lanes
+        self._last: tuple[int, Piece, int] | None = None
+        self._compiled: tuple[Stream, DealtStream] | None = None  # to be opened first
+        self.moved = False  # something was handed over
+
+    def entry(self) -> dict[str, Any]:
+        """This epoch's part of a state, after what was handed over."""
+        self._settle()
+        entry = {"history": self._history, "deal": self._deal, "lanes": self._lanes}
+        if self._before is not None:
+            entry["before"] = {"epoch": self._before.epoch, "entry": self._before.entry()}
+        return entry
+
+    @property
+    def left(self) -> bool:
+        """Not all of it was delivered, as the ranks agreed on an end before."""
+        self._settle()
+        return self._before is not None or any(deal != "done" for _, _, deal in self._lanes or ())
+
+    def closed(self) -> dict[str, Any]:
+        """This epoch's part of a state once this rank has all of its units: other ranks may still be in it."""
+        return self.entry() | {"deal": [[self._taken, None, None], 0]}
+
+    def units(self) -> Count:
+        """How many units are still to come on this rank, where that is known."""
+        if self._lanes is not None:
+            return None
+        job, key = self._job, repr((self.epoch, self._job.rank.rank, self._history))
+        count = job.counts.get(key, -1)
+        if count == -1:
+            count = job.streams(self._runner, self.epoch, self._history, dry=True)[1].count
+            job.counts.clear()
+            job.counts[key] = count
+        return None if count is None else count - self._taken
+
+    def begin(self) -> Count:
+        """Compiles the streams that ``pieces`` opens first; how many units are to come, as far as these tell."""
+        if self._lanes is not None:
+            return None
+        try:
+            self._compiled = self._job.streams(self._runner, self.epoch, self._history)
+        except CedarError:  # it is met again, by who can do without the plan
+            return self.units()
+        count = self._compiled[1].count
+        return None if count is None else count - self._taken
+
+    @property
+    def _taken(self) -> int:
+        return 0 if self._deal is None else self._deal[0][0] + self._deal[1]
+
+    def pieces(self) -> Iterator[Piece]:
+        """The pieces of this rank, in order. ``delivered`` must be called for what was handed over."""
+        found: Iterator[tuple[Any, Piece]] = self._all()
+        if self._agreement is not None:
+            found = self._agreement.through(found, self._padding)
+        for self._pulled, piece in found:
+            yield piece
+        if self._agreement is None or not self._agreement.left:
+            self._done()
+
+    def _done(self) -> None:
+        self._before = None
+        for lane in self._lanes or ():
+            self._last, lane[2] = None, "done"
+
+    def _all(self) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
+        """Each piece, and where it came from."""
+        if self._before is not None:
+            yield from self._before._all()
+        for number, lane in enumerate([(0, 0, self._deal)] if self._lanes is None else list(self._lanes)):
+            if lane[2] != "done":
+                part = None if self._lanes is None else (lane[0], lane[1])
+                for piece in self._drain(part, lane[2]):
+                    yield (self, number), piece
+
+    def _padding(self) -> tuple[None, Piece]:
+        """A batch of rows that are not real, which moves nothing."""
+        top, _ = self._job.streams(self._runner, self.epoch, [], first_lane(0, 1, 0))
+        flow = top.open([[EVERYTHING, None, None], 0])
+        try:
+            piece = flow.pull(True)
+            assert isinstance(piece, Piece)
+            return None, piece
+        finally:
+            flow.close()
+
+    def _drain(self, lane: Lane | None, position: Position | None) -> Iterator[Piece]:
+        """Plan after plan, each from where the one before it stopped."""
+        plans = self._job.plans
+        while True:
+            flow: Flow | None = None
+            try:
+                opened, opening = time.perf_counter(), 0.0
+                flow = self._open(lane, position)
+                while True:
+                    piece = flow.pull(True)
+                    opening = opening or time.perf_counter() - opened
+                    if not isinstance(piece, Piece):
+                        return
+                    if piece.units and plans.audit_due(opening):
+                        pieces = self._audited(piece, lane)
+                        for each in pieces or [piece]:
+                            position = _after(each, each.units - 1)
+                            yield each
+                        if pieces:
+                            break
+                    elif piece.units:
+                        position = _after(piece, piece.units - 1)
+                        yield piece
+                    plans.poll()
+            except Exception as error:  # nothing is looked up for what closes the generator, maybe as Python ends
+                if not isinstance(error, Fenced) and not plans.failed(error):
+                    raise
+            finally:
+                if flow is not None:
+                    flow.close()
+
+    def _audited(self, piece: Piece, lane: Lane | None) -> list[Piece]:
+        """The units of a piece as the pipeline as written has them, where those are others; nothing else of the plan's
+        is taken for this: sources are read whole, and kernels bound, placed and fused as without a plan.
+        """
+        job, plans = self._job, self._job.plans
+        began = time.perf_counter()
+        history = [] if lane is not None else self._history
+        top, _ = job.streams(self._runner, self.epoch, history, lane, written=plans.current)
+        flow = top.open([piece.at, piece.skip])
+        found: list[Piece] = []
+        limit = plans.audit_seconds
+        try:
+            while sum(each.units for each in found) < piece.units:
+                each = flow.pull(limit == math.inf)
+                if each is PENDING and time.perf_counter() - began > limit:
+                    plans.audit(time.perf_counter() - began, None, done=False)
+                    return []
+                if each is PENDING:
+                    time.sleep(_PAUSE)
+                elif each is None:
+                    break
+                elif each.units:
+                    found.append(each)
+        finally:
+            flow.close()
+        units = [each.slice(0, each.units) for each in found]
+        over = sum(each.units for each in units) - piece.units
+        if over > 0:
+            units[-1] = units[-1].slice(0, units[-1].units - over)
+        why = compared([piece.rows.gather()], [each.rows.gather() for each in units], batched=piece.batch)
+        plans.audit(time.perf_counter() - began, why)
+        return [] if why is None else found
+
+    def _open(self, lane: Lane | None, position: Position | None) -> Flow:
+        if lane is not None:
+            top, dealt = self._job.streams(self._runner, self.epoch, [], lane)
+            self._job.plans.reads(1 / lane[1])
+            return _at(top, position or [dealt.start(), 0])
+        top, dealt = self._compiled or self._job.streams(self._runner, self.epoch, self._history)
+        self._compiled = None
+        self._job.plans.reads(1.0 if dealt.count is None else 1 / dealt.share.world)
+        if dealt.count == 0 and dealt.source.count and not self._history:
+            _log.warning(
+                'epoch %d has %d unit(s) for %d ranks: with last="drop" none is delivered; use smaller batches, '
+                'fewer ranks, or last="keep" or "pad"', self.epoch, dealt.source.count, self._job.rank.world,
+            )  # fmt: skip
+        return _at(top, position or [dealt.start(), 0])
+
+    def delivered(self, piece: Piece, unit: int) -> None:
+        """Unit ``unit`` of a piece is about to be handed over; what that means is worked out when somebody asks."""
+        self.moved = True
+        if self._pulled is not None:
+            owner, lane = self._pulled
+            owner._last = (lane, piece, unit)
+            if owner is self:
+                self._before = None
+            else:
+                self._job.metrics.carried += 1
+
+    def _settle(self) -> None:
+        if self._last is None:
+            return
+        lane, piece, unit = self._last
+        self._last = None
+        if self._lanes is None:
+            self._deal = _after(piece, unit)
+            return
+        for each in self._lanes[:lane]:
+            each[2] = "done"
+        self._lanes[lane][2] = _after(piece, unit)
+
+
+def _after(piece: Piece, unit: int) -> Position:
+    """The position after a unit of a piece."""
+    taken, below, number = piece.at
+    skip = piece.skip + unit + 1
+    return [[taken + skip, None, None], 0] if number is None else [[taken, below, number], skip]
+
+
+def _at(top: Stream, position: Position) -> Flow:
+    """The stream, opened; a position that a state holds may be anything."""
+    if not top.fits_position(position):
+        raise ResumeError(
+            "the position in the state is none of this pipeline: the state was edited or damaged",
+            done="nothing was read",
+            fix="use the state as it was saved",
+        )
+    return top.open(position)

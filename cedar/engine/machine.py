@@ -1,0 +1,154 @@
+"""The machine: cores and memory that this process may use, and what processes cost here, measured once and kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import platform
+import tempfile
+import threading
+import time
+import zlib
+from concurrent.futures import BrokenExecutor
+from typing import Any
+
+import cedar
+from cedar.core.private_folder import private_folder
+from cedar.core.quota import cores, memory
+from cedar.executors import processes
+from cedar.profile import Machine
+
+_VERSION = 2
+_MEASURED = ("ship_seconds", "ship_bytes", "start_seconds", "speed")
+_ROUND = 20_000
+_PATIENCE = 60.0  # seconds until a worker that does not answer is given up
+_log = logging.getLogger("cedar")
+_lock = threading.Lock()
+_known: dict[str, dict[str, float]] = {}  # what this process measured or read, by machine
+
+
+def machine(measure: bool = True) -> Machine:
+    """This machine, as far as this process may use it.
+
+    Args:
+        measure: measure what processes cost here if nobody has yet: about two seconds, once for each machine and
+            set of versions, kept in a file of the user's cache directory. False never measures or waits: it takes
+            what is kept, else the defaults.
+
+    Example:
+        >>> machine(measure=False).cores > 0
+        True
+    """
+    key = _key()
+    if measure:
+        with _lock:
+            figures = _known.get(key) or _kept(key) or _measured(key)
+            _known[key] = figures
+    else:
+        figures = _known.get(key) or _kept(key) or {}
+    return Machine(cores(), memory(), **figures)
+
+
+def _measured(key: str) -> dict[str, float]:
+    """Measure and keep; what cannot be measured is not kept, and stands at its default."""
+    figures = {"speed": _speed()}
+    try:
+        ship_seconds, ship_bytes, start_seconds = ship_costs()
+    except (OSError, BrokenExecutor, TimeoutError) as error:
+        _log.info("what a process costs cannot be measured here (%s); defaults are taken", error)
+        return figures
+    figures |= {"ship_seconds": ship_seconds, "ship_bytes": ship_bytes, "start_seconds": start_seconds}
+    _keep(key, figures)
+    return figures
+
+
+def ship_costs() -> tuple[float, float, float]:
+    """What other processes cost: seconds a task beside its work, bytes per second, seconds until a worker is ready.
+
+    Measured on the pool that runs use, with one worker; where that is warm already, nobody can tell any more how long
+    it took to start, and the default stands.
+
+    Raises:
+        OSError, BrokenExecutor, TimeoutError: no worker can be started, or it does not answer.
+    """
+    cold, began = not processes.ready(1), time.perf_counter()
+    processes.warm(1).submit(os.getpid).result(_PATIENCE)
+    start = time.perf_counter() - began if cold else Machine.start_seconds
+    return (*processes.ship_costs(), start)
+
+
+def _speed() -> float:
+    """Rounds per second of a small fixed task; the best of some, which is what the core can do."""
+    data = bytes(range(256))
+    best = math.inf
+    for _ in range(7):
+        start = time.perf_counter()
+        state = 0
+        for i in range(_ROUND):
+            state = zlib.crc32(data, state) ^ i
+        best = min(best, time.perf_counter() - start)
+    return 1 / best
+
+
+# ---- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def _key() -> str:
+    """Stands for the kind of machine and the versions; not for its name, so that equal ones may share a home."""
+    import pyarrow as pa
+
+    facts = (_processor(), os.cpu_count(), platform.machine(), platform.system(), platform.release())
+    versions = (platform.python_version(), cedar.__version__, pa.__version__)
+    return " | ".join(str(fact) for fact in (*facts, *versions))
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.lower().startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def _kept(key: str) -> dict[str, float]:
+    """The figures of an earlier process; empty where there are none, or none that make sense."""
+    folder = private_folder()
+    return _sound(_read(os.path.join(folder, "machine.json")).get(key)) if folder else {}
+
+
+def _sound(found: Any) -> dict[str, float]:
+    if not isinstance(found, dict) or set(found) != set(_MEASURED):
+        return {}
+    good = all(isinstance(v, float) and math.isfinite(v) and v > 0 for v in found.values())
+    return dict(found) if good else {}
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    good = isinstance(found, dict) and found.get("version") == _VERSION and isinstance(found.get("machines"), dict)
+    return found["machines"] if good else {}
+
+
+def _keep(key: str, figures: dict[str, float]) -> None:
+    """Add them to the file, as a whole; where that cannot be written, this process alone knows them."""
+    folder = private_folder()
+    if folder is None:
+        return
+    path = os.path.join(folder, "machine.json")
+    text = json.dumps({"version": _VERSION, "machines": {**_read(path), key: figures}}, indent=2)
+    try:
+        number, temporary = tempfile.mkstemp(dir=folder, prefix="machine.", suffix=".tmp")
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        os.replace(temporary, path)
+    except OSError as error:
+        _log.info("%s cannot be written: %s", path, error)

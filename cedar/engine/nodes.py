@@ -1,0 +1,38 @@
+"""What a run asks of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cedar.core.stream import Stream
+from cedar.operators.base import StreamOperator
+from cedar.plan.graph import Node
+
+
+def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
+    """What a stream operator costs several ranks."""
+    if all(stream.count is not None for stream in inputs) or operator.shares:
+        return ""
+    if operator.local:
+        return "local to each rank"
+    return "global: it counts rows whose number is unknown, so every rank computes its input; local=True opts out"
+
+
+def rows_per_unit(node: Node) -> int:
+    """The size of the nearest ``batch`` below; the largest of a ``bucket_by_length``; 1 without one."""
+    current = node
+    while current.inputs:
+        if isinstance(current.operator, StreamOperator) and current.operator.most_rows is not None:
+            return current.operator.most_rows
+        current = current.inputs[0]
+    return 1
+
+
+def last_mode(node: Node) -> str:
+    """How the epoch ends: the mode of the nearest ``batch`` below, "keep" without one."""
+    current = node
+    while current.inputs:
+        if isinstance(current.operator, StreamOperator) and current.operator.batch_rows is not None:
+            return current.operator.last
+        current = current.inputs[0]
+    return "keep"

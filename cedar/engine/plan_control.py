@@ -1,0 +1,490 @@
+"""Plans: what of a run the controller is told, and what it decides carried out."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from cedar.control.controller import Action, Candidate, Look, Observation, Prepare, State, Switch, step
+from cedar.control.settings import ControllerSettings
+from cedar.core.columns import OBJECT
+from cedar.core.errors import CedarError
+from cedar.datasets.base import Read
+from cedar.engine.background_calls import Calls, Over, beside
+from cedar.engine.binding import Binding
+from cedar.engine.check.check import Unclear, check_effects, check_plan
+from cedar.engine.metrics import Metrics
+from cedar.engine.observations import RunFigures
+from cedar.engine.runner import Runner
+from cedar.engine.task_context import is_remote
+from cedar.engine.watcher import CALLS, DETAILS, EVERY, Watcher
+from cedar.executors import processes
+from cedar.executors.choose import available_cpus
+from cedar.operators.base import RowOperator
+from cedar.plan import graph
+from cedar.plan.data import Decision, Plan
+from cedar.plan.graph import Node
+from cedar.plan.lower import does
+from cedar.plan.planner import Difference, Planner
+from cedar.profile import Profile
+
+_log = logging.getLogger("cedar")
+_AUDITS = 0.03  # of the time: what is delivered is computed again as written, now and then
+_CHECK_SECONDS = 0.05  # of work on sample rows, before a plan takes over
+_START_SECONDS = 20  # for the processes of a plan to start
+_STALLED = 0.1  # of the time: where the trainer waits less than this, its own speed is all that shows
+_WHOLE = "all of it"  # of a rule that is refused altogether
+_FEW_ROWS = 16  # that functions are called on for a plan that the user gave, where nothing else tells
+_compared: WeakKeyDictionary[Node, list[Any]] = WeakKeyDictionary()  # what plans do that were found right, by pipeline
+
+
+class Plans:
+    """Of one loader.
+
+    Args:
+        planner: makes plans; None keeps the first.
+        first: the plan to start with.
+        binding: the bound operators of the pipeline as written.
+        metrics: the loader's.
+        world: ranks that share the run.
+    """
+
+    def __init__(
+        self, planner: Planner | None, first: Plan, binding: Binding, metrics: Metrics, world: int = 1
+    ) -> None:
+        self.planner = planner
+        self.current = first
+        self.history: list[str] = []  # what was changed while running, and why
+        self.settings = ControllerSettings()
+        self._figures = RunFigures(binding, metrics)
+        self._binding = binding
+        self._metrics = metrics
+        self._world = world
+        self._written = Plan.as_written(binding.root)
+        self._admitted = False  # the first plan was compared with the pipeline as written
+        self._one_pass = any(getattr(_source(node), "one_pass", False) for node in binding.sources)
+        self._lock = threading.Lock()
+        # What runs, and what comes next.
+        self._watcher = Watcher()
+        self._runner: Runner | None = None
+        self._calls: Calls | None = None  # of the run under way
+        self._next: Plan | None = None
+        self._settled = False  # an error, or an audit, decided: no other plan is taken
+        self._broken = False  # the optimizer failed: it is not asked again
+        # What the controller knows, and what is done for it.
+        self._default = 0  # tasks at once, where a plan leaves that to the run
+        self._known: list[Plan] = []  # plans by their key
+        self._key = ""  # once it is admitted
+        self._state = State(self._key)
+        self._since, self._rows_before = 0.0, 0  # when the plan took over, and the rows delivered by then
+        self._polled = -math.inf
+        self._jobs: deque[Callable[[Calls], None]] = deque()
+        self._thread: threading.Thread | None = None
+        self._renewed = 0  # tasks done when older figures were put aside
+        self._looked = 0.0  # CPU seconds of looks and checks
+        self._found: tuple[Candidate, ...] | None = None
+        self._warming: dict[str, float] = {}  # since when, by key
+        self._ready: set[str] = set()
+        self._unfit: set[str] = set()
+        # Audits.
+        self.audits = _AUDITS  # a share of the time; 1 and more is always
+        self._audited = (0.0, 0.0)  # seconds that audits of this plan took, and what the next one should take
+        self._opened = 0.0  # the current plan's streams, by time.perf_counter()
+
+    @property
+    def factors(self) -> dict[tuple[str, ...], float]:
+        """Rows per row held, of each group of columns in the batches handed over."""
+        return self._metrics.factors
+
+    @property
+    def rewrites(self) -> bool:
+        """The current plan is not the pipeline as written."""
+        return self.current.root is not self._binding.root
+
+    def _rewrites(self, plan: Plan) -> bool:
+        """A plan does anything else than the pipeline as written, wherever that is done."""
+        binding = self._binding
+        try:
+            return plan.root is not binding.root and binding.lowered(plan.root).works != binding.written.works
+        except CedarError:  # of a plan that is none: the check says why
+            return True
+
+    def watcher(self, runner: Runner) -> Watcher:
+        """For the streams of the current plan, or of the next one where that is ready."""
+        self._admit()
+        with self._lock:
+            if self._next is not None:
+                self._take(self._next)
+            live = self.planner is not None
+            self._runner = runner
+            self._resize()  # an epoch's runner has as many workers as the first had
+            fresh = live and not self._state.looks
+            self._watcher = Watcher(details=DETAILS if fresh else 0, every=EVERY if live else 0)
+            self._opened, self._audited = time.perf_counter(), (0.0, 0.0)
+            return self._watcher
+
+    def _admit(self) -> None:
+        """The first plan runs once it is compared with the pipeline as written; until then, that does."""
+        if self._admitted:
+            return
+        self._admitted = True
+        plan = self.current
+        try:
+            if self._rewrites(plan):
+                self.current = self._admitted_of(plan)
+        except Exception as error:  # noqa: BLE001 - the pipeline as written always runs
+            self.current = self._refused(plan, f"the check failed: {type(error).__name__}: {error}")
+        self._key = self._key_of(self.current)
+        self._state = State(self._key)
+        if self.current is not plan:
+            _log.warning("the plan is not taken as it was: %s", self.current.decisions[-1].why)
+
+    def _admitted_of(self, plan: Plan) -> Plan:
+        if self.planner is not None:
+            return self.planner.admit(plan, self._first_check)
+        found = self._first_check(plan)
+        return plan if found is None else self._refused(plan, found.what)
+
+    def _refused(self, plan: Plan, why: str, rule: str = "plan", what: str = _WHOLE) -> Plan:
+        decision = Decision(rule, what, applied=False, why=why)
+        return replace(self._written, decisions=(*plan.decisions, decision))
+
+    def _first_check(self, plan: Plan) -> Difference | None:
+        """By what operators declare: no function of the user is called, as far as that tells."""
+        binding = self._binding
+        key = does(plan.root, binding.root), self._world, binding.on_error, self.planner is None
+        if key in _compared.get(binding.root, ()):
+            return None
+        try:
+            found = check_effects(binding, plan, self._world, strict=self.planner is not None)
+            if found is None:
+                _compared.setdefault(binding.root, []).append(key)
+            return found
+        except Unclear as why:
+            if self.planner is None:
+                return check_plan(self._binding, plan, _FEW_ROWS, self._world)
+            return Difference(f"not before it is compared on rows of the run ({why})")
+
+    def _take(self, plan: Plan) -> None:
+        self.current, self._next = plan, None
+        self._takes_over(again=True)
+        self._renew()
+
+    def _renew(self) -> None:
+        """What was measured so far counts until there is something newer."""
+        self._metrics.renew()
+        self._renewed = self._metrics.tasks
+
+    def _takes_over(self, again: bool) -> None:
+        self._key = self._key_of(self.current)
+        self._since, self._rows_before = self._metrics.time.elapsed, self._metrics.rows
+        self._figures.renew(again)
+
+    def _resize(self) -> None:
+        """As many tasks at once as the plan wants; to be called by the thread that submits."""
+        wanted, figures = self.current.workers or self._default, self._figures
+        if self.planner is None or self._runner is None or wanted == figures.workers:
+            return
+        if self._runner.resize(wanted):
+            figures.workers = wanted
+            self._metrics.time.lanes = self._runner.lanes
+
+    def _key_of(self, plan: Plan) -> str:
+        """Equal for plans that do the same in the same places with as many workers."""
+        for i, known in enumerate(self._known):
+            if (plan.workers or self._default) == (known.workers or self._default) and self._same_stages(plan, known):
+                return str(i)
+        self._known.append(plan)
+        return str(len(self._known) - 1)
+
+    def _same_stages(self, a: Plan, b: Plan) -> bool:
+        return a.root is b.root or self._binding.lowered(a.root) == self._binding.lowered(b.root)
+
+    # ---- while running -----------------------------------------------------------------------------------------------
+
+    def start(self, runner: Runner) -> None:
+        """An iteration begins, with an executor of its own."""
+        self._runner, self._polled, self._default = runner, -math.inf, runner.workers
+        self._figures.start(runner)
+
+    def reads(self, share: float) -> None:
+        """The share of the rows that this rank reads, 0 to 1."""
+        self._figures.share = share
+
+    def poll(self) -> None:
+        """Called by the run between deliveries: tells the controller of them, now and then; cheap."""
+        if self._calls is not None:
+            self._calls.serve()
+        self._figures.delivers()
+        now = self._metrics.time.elapsed
+        if self.planner is None or self._settled or self._broken or now - self._polled < self.settings.slot / 4:
+            return
+        self._polled = now
+        seen = self._observation(now)
+        self._state, actions = step(self._state, seen, self.settings)
+        self._found = None if seen.found is not None else self._found
+        for action in actions:
+            self._carry_out(action)
+        self._work()
+
+    def _observation(self, now: float) -> Observation:
+        seen = self._figures.seen
+        late = [key for key, since in self._warming.items() if time.perf_counter() > since + _START_SECONDS]
+        self._unfit |= set(late)
+        if self._warming and processes.ready(self._figures.processes):
+            self._ready |= set(self._warming)
+            self._warming.clear()
+        return Observation(
+            now, self._key, self._since, self._metrics.rows - self._rows_before, seen.delivered, seen.elapsed,
+            seen.waited, int(seen.deliveries), self._figures.rest(), self._enough(), self._looked, self._found,
+            frozenset(self._ready), frozenset(self._unfit),
+        )  # fmt: skip
+
+    def _enough(self) -> bool:
+        """Each operator was seen often enough; those that no row reaches are sought for a while."""
+        seen = self._metrics.seen
+        wanted = [
+            self._binding.index[id(n)] for n in self._binding.nodes if isinstance(n.operator, (RowOperator, Read))
+        ]
+        calls = [seen[i].calls if i in seen else 0 for i in wanted]
+        self._watcher.seeking = min(calls, default=CALLS) < CALLS and not self._state.looks
+        tasks = self._metrics.tasks - self._renewed
+        return bool(calls) and (min(calls) >= CALLS or (max(calls) > 0 and tasks >= CALLS * 4))
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, Look):
+            self._jobs.append(self._look)
+            if self._state.looks:  # what was measured led to nothing: the next one sees newer figures
+                self._renew()
+                self._watcher.closely(DETAILS)
+        elif isinstance(action, Prepare):
+            self._jobs.append(partial(self._prepare, action.key))
+        elif isinstance(action, Switch):
+            plan = self._known[int(action.key)]
+            if self._same_stages(plan, self.current):  # as many tasks at once are others
+                with self._lock:
+                    self.current = replace(self.current, workers=plan.workers)
+                self._resize()
+                self._takes_over(again=False)
+                self.history.append(action.why)
+            else:
+                self._change(plan, action.why)
+
+    # ---- beside the run ----------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """One thing at a time, in a thread that nobody waits for."""
+        if not self._jobs or (self._thread is not None and self._thread.is_alive()):
+            return
+        if self._jobs[0] == self._look and not self._enough():
+            return
+        if self._calls is None:
+            self._calls = Calls(inline=self._figures.executor == "inline")
+        self._thread = beside(self._done_beside, self._jobs.popleft(), self._calls)
+
+    def _done_beside(self, job: Callable[[Calls], None], calls: Calls) -> None:
+        began = time.thread_time()
+        try:
+            job(calls)
+        except Over:
+            self._jobs.appendleft(job)  # the next epoch may see the end of it
+        except Exception:  # noqa: BLE001 - a plan is never worth a run
+            self._broken = True
+            _log.warning("the optimizer failed: the run goes on with the plan that it has", exc_info=True)
+        finally:
+            self._looked += time.thread_time() - began
+
+    def _look(self, _: Calls) -> None:
+        """Ask the cost model for plans."""
+        assert self.planner is not None
+        profile, runs = self.profile(), self._key
+        there = self.planner.foretell(self.current, profile)
+        found = []
+        for plan in self.planner.candidates(profile):
+            if self.planner.most_workers is None:
+                plan = replace(plan, workers=None)  # their number is the user's
+            key = self._key_of(plan)
+            if key == runs:  # with more to tell
+                there = replace(plan, root=there.root, workers=there.workers)
+            else:
+                self._known[int(key)] = plan
+                found.append((key, plan))
+        with self._lock:
+            if self._key == runs:
+                self.current = there
+        self._found = tuple(self._candidate(key, plan, there, profile) for key, plan in found)
+
+    def _candidate(self, key: str, plan: Plan, there: Plan, profile: Profile) -> Candidate:
+        """What is expected of a plan in the seconds that the controller counts: per row delivered.
+
+        Of another order in the same places it is known better how much faster it is than how fast.
+        """
+        assert plan.prediction is not None
+        seen = self._figures.seen
+        # Of the whole run: since a plan's first delivery, none may have entered for those that were ahead.
+        each = self._metrics.rows_entered / max(self._metrics.rows, 1) / max(plan.prediction.rows_per_second, 1e-9)
+        each *= self._figures.crowded
+        alike = not (self._away(plan) or self._away(there)) and (plan.workers or self._default) == self._figures.workers
+        if alike and there.prediction is not None and seen.delivered > 0:
+            faster = plan.prediction.rows_per_second / max(there.prediction.rows_per_second, 1e-9)
+            each = seen.elapsed / seen.delivered / max(faster, 1e-9)
+        start = profile.machine.start_seconds if plan.in_processes else 0.0
+        kept = {d.what for d in there.decisions if d.applied and d.rule == "cache_place"}
+        keeps = any(d.applied and d.rule == "cache_place" and d.what not in kept for d in plan.decisions)
+        return Candidate(key, each, start, keeps)
+
+    @staticmethod
+    def _away(plan: Plan) -> bool:
+        return any(is_remote(node.place) for node in graph.walk(plan.root))
+
+    def _prepare(self, key: str, calls: Calls) -> None:
+        """Compare a plan on as many sample rows as a check may take, and start its processes."""
+        assert self.planner is not None
+        plan, profile = self._known[int(key)], self.profile()
+        per_row = sum(f.wall for f in profile.operators.values()) or 1e-6
+        rows = int(min(max(_CHECK_SECONDS / per_row / 3, 8), 1024))  # as written twice, and as planned
+
+        def check(plan: Plan) -> Difference | None:
+            try:
+                found = check_effects(self._binding, plan, self._world, going=calls.check)
+            except Unclear:
+                found = None
+            return found or calls.make(partial(check_plan, self._binding, plan, rows, self._world))
+
+        sound = self.planner.checked(plan, profile, check)
+        with self._lock:
+            told = self.current.decisions
+            news = (d for d in sound.decisions if not d.applied and d.what == _WHOLE and d not in told)
+            self.current = replace(self.current, decisions=(*told, *news))
+        if self._key_of(sound) == self._key or (sound is not plan and not self._rewrites(sound)):
+            self._unfit |= {key}
+            return
+        self._known[int(key)] = sound
+        if sound.in_processes and not processes.ready(self._figures.processes):
+            workers = self._figures.processes  # threads may be more, where they wait, or one alone
+            processes.warm(workers, at_once=max(1, min(workers, available_cpus()) - 1))  # threads go on with one core
+            self._warming[key] = time.perf_counter()
+        else:
+            self._ready |= {key}
+
+    def _change(self, plan: Plan, why: str, last: bool = False) -> None:
+        with self._lock:
+            if self._settled:
+                return
+            self._settled = last
+            self._next = plan
+            self.history.append(why)
+            self._watcher.fence = last or not self._one_pass
+
+    # ---- audits ------------------------------------------------------------------------------------------------------
+
+    def audit_due(self, opening: float) -> bool:
+        """Whether what is delivered next should be computed as written, too.
+
+        Args:
+            opening: seconds that the first rows took, which an audit takes at least.
+        """
+        if not self.rewrites or self._settled or not self._auditable:
+            return False
+        again = math.inf if self._streams else max(self._audited[1], opening)  # no place in a stream is found at once
+        return self.audits >= 1 or self.audit_seconds >= again
+
+    @property
+    def audit_seconds(self) -> float:
+        """What an audit may take now."""
+        if self.audits >= 1:
+            return math.inf
+        return (time.perf_counter() - self._opened) * self.audits - self._audited[0]
+
+    @cached_property
+    def _streams(self) -> bool:
+        return any(split.streaming for source in self._binding.sources for split in self._binding.splits(source))
+
+    @cached_property
+    def _auditable(self) -> bool:
+        """Rows can be read again, and are the same then: not those of iterators, nor objects that functions change."""
+        if self._one_pass:
+            return False
+        held = [n for n in self._binding.sources if getattr(_source(n), "holds_objects", False)]
+        return not any(OBJECT in self._binding.types(n).values() for n in held)
+
+    def audit(self, seconds: float, found: str | None, *, done: bool = True) -> None:
+        """What an audit took and found; where there is a difference, the rest of the run is as written.
+
+        Args:
+            done: False where it was given up, as it took too long: the next one may take twice as long.
+        """
+        self._metrics.audited += done
+        self._audited = (self._audited[0] + seconds, seconds if done else 2 * seconds)
+        if found is None:
+            return
+        self._metrics.differences.append(found)
+        _log.warning(
+            "the optimized plan gives other rows than the pipeline as written (%s): these were delivered as written, "
+            "and the plan is given up; earlier rows may be concerned",
+            found,
+        )
+        plan = self._refused(self.current, found, "audit", "the plan")  # an audit cannot tell which of the rules did it
+        self._change(plan, f"an audit found a difference: {found}", last=True)
+
+    def failed(self, error: Exception) -> bool:
+        """Go on with the pipeline as written, where the error is raised again if it is one; False if that runs."""
+        if not self.rewrites:
+            return False
+        with self._lock:
+            self._next, self._settled = None, True
+            self.history.append(f"as written after an error: {type(error).__name__}")
+            self.current = self._refused(self.current, f"an error: {str(error).splitlines()[0]}")
+        return True
+
+    def close(self) -> None:
+        """The run ends: a plan that is being made calls none of the user's functions any more."""
+        if self._calls is not None:
+            self._calls.end()
+            self._calls = None
+
+    # ---- what is known -----------------------------------------------------------------------------------------------
+
+    def told(self) -> Plan:
+        """The current plan, with what the latest figures say of it."""
+        current, planner = self.current, self.planner
+        if planner is None or self._broken or self._settled or current.prediction is None:
+            return current
+        try:
+            return planner.foretell(current, self.profile())
+        except Exception:  # noqa: BLE001 - it was asked for news, not for trouble
+            _log.warning("the optimizer failed to predict what the plan does", exc_info=True)
+            return current
+
+    def notes(self) -> list[str]:
+        """What a report says of plans: changes, and what checks found."""
+        m = self._metrics
+        counted = [(m.fell_back, "run again in the order as written"), (m.audited, "audited")]
+        told = [f"{number} task(s) {what}" for number, what in counted if number]
+        return [*(f"plan changed: {why}" for why in self.history), *told, *(f"audit: {d}" for d in m.differences[:3])]
+
+    def run(self) -> str:
+        """What the run did so far, in a line."""
+        return str(self._metrics) if self._metrics.batches else ""
+
+    def measured(self) -> float | None:
+        """Rows read per second under the current plan, where that says something of it."""
+        seen = self._figures.seen
+        waits = seen.waited >= _STALLED * seen.elapsed
+        return seen.entered / seen.elapsed if waits and seen.elapsed >= self.settings.slot else None
+
+    def profile(self) -> Profile:
+        """What was measured so far, and what follows from it."""
+        return self._figures.profile(not self.current.in_processes)
+
+
+def _source(node: Node) -> object:
+    return getattr(node.operator, "source", None)

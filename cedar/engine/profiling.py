@@ -1,0 +1,167 @@
+"""Profile a pipeline: run it as written for a while, and measure every operator in every task."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+from cedar.cache.cached import Store
+from cedar.core.errors import CedarError, PipelineError, user_site
+from cedar.core.numeric import NumericEnvironment
+from cedar.core.skip import Skip
+from cedar.core.stream import Piece
+from cedar.engine.account import Account
+from cedar.engine.binding import Binding
+from cedar.engine.compiler import Compiler, least_run
+from cedar.engine.machine import machine
+from cedar.engine.metrics import Metrics, Seen
+from cedar.engine.nodes import last_mode
+from cedar.engine.observations import with_gil
+from cedar.engine.runner import Runner
+from cedar.engine.streams.dealt import Share
+from cedar.engine.task_context import Tasks
+from cedar.engine.watcher import TimeUp, Watcher
+from cedar.operators.base import Env, Instances, RowOperator, StreamOperator
+from cedar.plan.graph import Node
+from cedar.plan.lower import Choice, lower
+from cedar.profile import Profile
+from cedar.tasks.chain import Step, Timing, run_steps
+from cedar.tasks.copying import own_copy
+
+_ALONE = 0.75  # of the time is for operators one by one; the rest for threads, which tell who holds the GIL
+_LEAST = 0.1  # seconds of threads that tell something
+_CALLS = 3  # of one row: the shortest is what a call costs
+
+
+def profile(root: Node, seconds: float = 2.0, *, seed: int = 0, on_error: Skip | None = None) -> Profile:
+    """Run a pipeline as written, in this thread, from the beginning of an epoch, and time each operator.
+
+    Random operators draw what they would in a run with that seed; a ``cache()`` neither keeps nor gives anything, and
+    rows that are skipped are neither counted against budgets nor quarantined.
+
+    Args:
+        root: the pipeline's last node.
+        seconds: when to stop, within a task or two; the end of the epoch comes first for a small pipeline.
+        seed: of the run.
+        on_error: a default for every operator.
+
+    Raises:
+        PipelineError: ``seconds`` is no time.
+        CedarError: whatever the pipeline itself raises.
+    """
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not number or not 0 < seconds < math.inf:
+        raise PipelineError(f"seconds={seconds!r}: a number of seconds above 0", site=user_site())
+    here, began = machine(), time.perf_counter()
+    work = _Work(root, seed, on_error)
+    account = Account(work.binding, work.metrics, 0, None, user_site())
+    try:
+        work.alone(began + _ALONE * seconds)
+        took = time.perf_counter() - began
+        found = work.metrics.profile(work.binding.subject, here, executor="inline", seconds=took)
+        # Time for this is there also when the run took longer than it should.
+        return work.threads(found, (1 - _ALONE) * seconds) if here.cores > 1 else found
+    except CedarError as error:
+        account.locate(error)
+        raise
+
+
+class _Work:
+    """One measurement."""
+
+    def __init__(self, root: Node, seed: int, on_error: Skip | None) -> None:
+        self._env = Env(seed, 0, Instances(), numeric=NumericEnvironment.of_caller())
+        self.binding = Binding(root, on_error, self._env)
+        self.metrics = Metrics(labels=dict(self.binding.subject.labels))
+
+    def _epoch(self, runner: Runner, metrics: Metrics, watcher: Watcher) -> bool:
+        """True where the epoch ended before the time."""
+        root, binding = self.binding.root, self.binding
+        # As if there were no ``cache()``: what an operator costs is asked, not what a cache saves.
+        physical = lower(root, Choice(on_error=binding.on_error, splits=binding.splits, caches=False))
+        compiler = Compiler(physical, binding, Tasks(runner, self._env, metrics, watcher), Store())
+        top, dealt = compiler.top(Share(chunk=least_run(binding), last=last_mode(root)))
+        flow = top.open([dealt.start(), 0])
+        try:
+            while isinstance(flow.pull(True), Piece):
+                pass
+            return True
+        except TimeUp:
+            return False
+        finally:
+            flow.close()
+            runner.close()
+
+    # ---- operators one by one ----------------------------------------------------------------------------------------
+
+    def alone(self, until: float) -> None:
+        """Each operator, until the time is up or the epoch ends, and once more: the first call may load a model."""
+        ended = self._epoch(Runner("inline", 1), self.metrics, Watcher(whole=True, until=until))
+        counted = {i: (seen.rows_in, seen.rows_out) for i, seen in self.metrics.seen.items()}
+        rows = self.metrics.rows_read
+        if ended and any(seen.calls < 2 for seen in self.metrics.seen.values()):
+            self._epoch(Runner("inline", 1), self.metrics, Watcher(whole=True, until=until))
+        for i, node in enumerate(self.binding.nodes):
+            if isinstance(node.operator, RowOperator) and (i in counted or not ended):
+                self._sampled(i, node)
+        for i, (rows_in, rows_out) in counted.items():
+            self.metrics.seen[i].rows_in, self.metrics.seen[i].rows_out = rows_in, rows_out
+        self.metrics.rows_read = rows
+        if not ended:
+            self._as_if_ended()
+
+    def _sampled(self, i: int, node: Node) -> None:
+        """Called on the rows of the sample, where a run called it once or never."""
+        seen = self.metrics.seen.setdefault(i, Seen())
+        step = Step(self.binding.kernel(node), (i,), self.binding.labels[id(node)], node.site)
+        for _ in range(2 - seen.calls):
+            timing = Timing()
+            block = own_copy(self.binding.sample(node.inputs[0]))
+            run_steps((step,), block, replace(self._env, watch="whole"), timing)
+            found = timing.seen.get(i)
+            first = seen.first
+            if found is not None and (first is None or found.wall * first.rows_in < first.wall * found.rows_in):
+                seen.add(found)
+
+    def _as_if_ended(self) -> None:
+        """Count the rows that were read but not worked on, as they would have come through."""
+        rows: dict[int, float] = {}
+        for i, node in enumerate(self.binding.nodes):
+            entering = [rows[id(child)] for child in node.inputs]
+            paired = isinstance(node.operator, StreamOperator) and node.operator.paired
+            below = min(entering) if paired else sum(entering)
+            seen = self.metrics.seen.get(i)
+            if seen is None or not seen.rows_in:
+                rows[id(node)] = below
+                continue
+            keep = seen.rows_out / seen.rows_in
+            seen.rows_in = max(seen.rows_in, int(below))
+            rows[id(node)] = seen.rows_out = int(seen.rows_in * keep)
+
+    # ---- all of them on threads --------------------------------------------------------------------------------------
+
+    def threads(self, found: Profile, seconds: float) -> Profile:
+        """With who holds the GIL, as threads show that run for a while, and what a call of an expression costs."""
+        began, worked, cores = time.perf_counter(), time.process_time(), found.machine.cores
+        if found.operators:
+            self._epoch(Runner("threads", cores), Metrics(), Watcher(until=began + seconds))
+        took, worked = time.perf_counter() - began, time.process_time() - worked
+        calls = {i: self._call(i) for i in found.operators if self.binding.nodes[i].operator.by_expressions}
+        operators = {i: replace(figures, call=calls.get(i, 0.0)) for i, figures in found.operators.items()}
+        found = replace(found, operators=operators)
+        if took < _LEAST:
+            return found
+        return with_gil(found, self.binding.nodes, self.metrics.time, worked / took, cores)
+
+    def _call(self, i: int) -> float:
+        """Seconds of a call of an operator on one row."""
+        node, found = self.binding.nodes[i], []
+        block = self.binding.sample(node.inputs[0])
+        if self.binding.batched[id(node.inputs[0])] or not block.slots:
+            return 0.0
+        for _ in range(_CALLS):
+            began = time.perf_counter()
+            self.binding.bound(node)(block.slice(0, 1), self._env)
+            found.append(time.perf_counter() - began)
+        return min(found)

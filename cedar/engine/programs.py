@@ -1,0 +1,119 @@
+"""Programs: what the tasks of a chain do, in the order of a plan and in the order as written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cedar.core.block import Block
+from cedar.core.columns import ColumnType
+from cedar.engine.binding import Binding
+from cedar.operators.base import Env, Operator
+from cedar.plan.graph import Node
+from cedar.plan.physical import Branch, Link, Physical
+from cedar.plan.scan import Scan, narrowed
+from cedar.tasks.chain import Program, Reader, Step
+from cedar.tasks.fusing import fuse_steps
+from cedar.tasks.scanning import scan_reader
+
+
+@dataclass(frozen=True)
+class Within:
+    """The kernel that gives rows the branch of their input of a concat."""
+
+    index: int
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        return block.within(self.index)
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Makes the programs of one physical plan.
+
+    Args:
+        binding: the bound operators of the pipeline as written.
+        physical: what runs.
+    """
+
+    binding: Binding
+    physical: Physical
+
+    def of(
+        self, links: Sequence[Link], first: Sequence[Step] = (), last: Sequence[Step] = (), scan: int = -1
+    ) -> Program:
+        """The program of a chain.
+
+        Args:
+            links: its operators, lowest first.
+            first, last: steps below and above them.
+            scan: the source right below, whose filters count as part of the chain where it has some.
+        """
+        nodes = [link if isinstance(link, Branch) else self.physical.nodes[link] for link in links]
+        nodes = [n for n in nodes if isinstance(n, Branch) or n.operator.storage is None]
+        steps = tuple(fuse_steps([*first, *map(self._step, nodes), *last]))
+        source = self.physical.nodes[scan] if scan >= 0 else None
+        where = list(source.operator.where) if source is not None and isinstance(source.operator, Scan) else []
+        if not where and self._in_order(nodes):
+            return Program(steps)
+        written = [n if isinstance(n, Branch) else _as_written(n) for n in self._written([*where, *nodes])]
+        end = next((link for link in reversed(links) if isinstance(link, int)), scan)
+        narrow = self._narrow(source, nodes, end)
+        return Program(steps, tuple(fuse_steps([*first, *map(self._step, written), *narrow, *last])))
+
+    def scan(self, operator: Operator, plain: Reader) -> Any:
+        """The reader of a source: the plain one, or one that reads less."""
+        if not isinstance(operator, Scan):
+            return plain
+        where = [self._step(n) for n in operator.where]
+        predicates = [n.operator.condition for n in operator.where]
+        return scan_reader(plain, operator.columns, where, predicates)
+
+    def _step(self, link: Node | Branch) -> Step:
+        if isinstance(link, Branch):
+            return Step(Within(link.input))
+        ordinal = self.binding.ordinal(link)
+        operators = (ordinal,) if ordinal >= 0 else ()
+        return Step(self.binding.kernel(link), operators, self.binding.label(link), link.site)
+
+    def _in_order(self, links: Sequence[Node | Branch]) -> bool:
+        """No operator stands before one that the user wrote earlier."""
+        numbers = [self._number(n) for n in links if isinstance(n, Node)]
+        numbers = [n for n in numbers if n >= 0]
+        return numbers == sorted(numbers)
+
+    def _written(self, links: Sequence[Node | Branch]) -> list[Node | Branch]:
+        """The operators in the order as written, without what an optimizer put in; branches of a concat stay apart."""
+        runs: list[list[Node | Branch]] = [[]]
+        for link in links:
+            if isinstance(link, Branch):
+                runs += [[link], []]
+            elif self._number(link) >= 0:
+                runs[-1].append(link)
+        return [link for run in runs for link in sorted(run, key=self._number)]
+
+    def _number(self, link: Node | Branch) -> int:
+        return 0 if isinstance(link, Branch) else self.binding.ordinal(link)
+
+    def _narrow(self, source: Node | None, links: Sequence[Node | Branch], end: int) -> list[Step]:
+        """What leaves the columns that the plan's order leaves."""
+        drops = any(self._number(n) < 0 for n in links)
+        drops = drops or (source is not None and getattr(source.operator, "columns", None) is not None)
+        names = self.physical.works[end].schema if drops and end >= 0 else None
+        return [] if names is None else [Step(_Only(dict(names)))]
+
+
+def _as_written(node: Node) -> Node:
+    return node.logical if node.operator is node.logical.operator else node
+
+
+@dataclass(frozen=True)
+class _Only:
+    """The kernel that leaves some of the columns that are there, and of structs the fields that a scan leaves."""
+
+    types: dict[str, ColumnType]
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        held = {name: kind for name, kind in self.types.items() if name in block.columns}
+        return block.only_columns({name: narrowed(block.columns[name], kind) for name, kind in held.items()})

@@ -1,0 +1,120 @@
+"""Budgets of skipped rows, and the file that keeps them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from cedar.core.block import Skipped
+from cedar.core.errors import PipelineError, RowError, RowRef, Site
+from cedar.core.output_urls import find_place
+from cedar.core.skip import Skip
+
+_LEAST_SEEN = 1000  # rows before a rate is judged, where the epoch's number of rows is unknown
+
+
+class Quarantine:
+    """A JSONL file per rank under a directory or URL, one line per (epoch, row, operator)."""
+
+    def __init__(self, where: str, rank: int) -> None:
+        self._fs, root = find_place(where, "quarantine")
+        self._path = f"{root}/rank-{rank}.jsonl"
+        self._where = where
+        self._lines: dict[tuple[Any, ...], str] = {}
+        self._torn = False
+        with self._written():
+            self._fs.makedirs(root, exist_ok=True)
+            text = self._fs.cat_file(self._path).decode(errors="replace") if self._fs.exists(self._path) else ""
+        for line in text.splitlines(keepends=True):
+            self._torn = not line.endswith("\n")  # a run that was killed left half a line
+            with suppress(ValueError):
+                self._lines[_key(json.loads(line))] = line.strip()
+        self._append = "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,))
+
+    def add(self, row: RowRef, why: Skipped) -> None:
+        """Record a row once."""
+        record = {
+            "source": row.url, "row": row.row, "item": row.sub, "repeat": row.repeat, "epoch": row.epoch,
+            "operator": why.label, "error": why.error,
+        }  # fmt: skip
+        if _key(record) in self._lines:
+            return
+        line = json.dumps(record)
+        self._lines[_key(record)] = line
+        with self._written():
+            if self._append:
+                with open(self._path, "a", encoding="utf-8") as file:
+                    file.write("\n" * self._torn + line + "\n")
+                self._torn = False
+            else:  # object stores cannot append
+                self._fs.pipe_file(self._path, "".join(f"{text}\n" for text in self._lines.values()).encode())
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise PipelineError(
+                f"quarantine={self._where!r} cannot be written: {error}",
+                done="the epoch was stopped: a row would have been dropped without a record",
+                fix="free space, or give a directory that can be written",
+            ) from error
+
+
+def _key(record: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(record.get(name) for name in ("epoch", "source", "row", "item", "repeat", "operator"))
+
+
+class Budgets:
+    """Counts skipped rows in the order of delivery, and stops the run beyond a budget."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._files: dict[str, Quarantine] = {}
+        self.counts: dict[str, int] = {}  # by operator ordinal, as text: this is saved as JSON
+        self.seen = 0
+
+    def start(self, counts: dict[str, int], seen: int) -> None:
+        """Begin an epoch, or go on in one."""
+        self.counts = dict(counts)
+        self.seen = seen
+
+    def add(self, policy: Skip | None, row: RowRef, why: Skipped, site: Site | None, total: float | None) -> None:
+        """One skipped row; ``total`` is the epoch's number of rows on this rank where it is known."""
+        key = str(why.operator)
+        self.counts[key] = self.counts.get(key, 0) + 1
+        if policy is None:
+            return
+        if policy.quarantine is not None:
+            file = self._files.get(policy.quarantine)
+            if file is None:
+                file = self._files[policy.quarantine] = Quarantine(policy.quarantine, self._rank)
+            file.add(row, why)
+        rows = total if total is not None else max(self.seen, _LEAST_SEEN)
+        self._check(policy, why.label, key, rows, row, site, why.error)
+
+    def end(self, policies: dict[str, tuple[Skip | None, str, Site | None]]) -> None:
+        """The epoch's rows are counted: judge the rates exactly."""
+        for key, (policy, label, site) in policies.items():
+            if policy is not None and key in self.counts:
+                self._check(policy, label, key, self.seen, None, site, "see the quarantine or the report")
+
+    def _check(
+        self, policy: Skip, label: str, key: str, rows: float, row: RowRef | None, site: Site | None, error: str
+    ) -> None:
+        count = self.counts[key]
+        over = None
+        if policy.max_count is not None and count > policy.max_count:
+            over = f"max_count={policy.max_count}"
+        elif policy.max_rate is not None and count > policy.max_rate * rows:
+            over = f"max_rate={policy.max_rate} of {int(rows):,} rows"
+        if over:
+            raise RowError(
+                f"{label} skipped {count:,} row(s), more than {over}; the last: {error}",
+                site=site,
+                row=row,
+                done="the epoch was stopped before the batch with this row",
+                fix="mend the data or the function, or raise the budget",
+            )

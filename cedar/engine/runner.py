@@ -1,0 +1,333 @@
+"""Runner: submits tasks to an executor, and knows how many to keep in flight."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from cedar.control.timeline import Part
+from cedar.core.block import Block
+from cedar.core.errors import WorkerError
+from cedar.core.stream import Rows
+from cedar.datasets.base import Split
+from cedar.datasets.requests import Stop, until
+from cedar.executors.choose import (
+    EXECUTORS,
+    InlineExecutor,
+    available_cpus,
+    check_executor,
+    of_fork,
+    open_executor,
+    own_threads,
+)
+from cedar.executors.dask import names_cluster
+from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, Work, limits_of, refused, rest_at_exit
+from cedar.executors.recovery.patience import Stillness
+from cedar.executors.recovery.trial import Verdict, try_block, try_split
+from cedar.executors.recovery.waiting import AtWork, Here, Waiting
+from cedar.operators.base import Env
+from cedar.operators.marks import Marks
+from cedar.tasks import clocks
+from cedar.tasks.chain import Program, Result, Timing, read_split, run_block
+from cedar.tasks.code import Code
+
+GATHER: Part = ("gather", ())
+_MOST_HERE = 32  # threads beside a cluster
+_AT_ONCE = InlineExecutor()
+T = TypeVar("T")
+
+
+class Runner:
+    """One for each run of an epoch; closed with it.
+
+    Args:
+        executor: a name, or any ``concurrent.futures.Executor``, which is then not shut down here.
+        workers: how many tasks run at once; None takes the cores there are.
+        deaths: where the deaths of workers are written down.
+        patience: how long to wait for what does not get on.
+        watched: somebody iterates, and is told where a task in the caller's own thread does not get on.
+    """
+
+    def __init__(
+        self,
+        executor: str | Executor,
+        workers: int | None,
+        deaths: Deaths | None = None,
+        patience: Patience | None = None,
+        watched: bool = False,
+    ) -> None:
+        self._cluster = names_cluster(executor)  # of others: it is as large as it is
+        self.owned = isinstance(executor, str) or self._cluster
+        name = "threads" if executor == "auto" else executor
+        self.name = "dask" if self._cluster else name if isinstance(name, str) else type(executor).__name__
+        self.cores = available_cpus()
+        self.executor = open_executor(name, workers or (None if self._cluster else self.cores))
+        given = getattr(self.executor, "_max_workers", None)
+        self.workers = 1 if name == "inline" else workers or given or self.cores
+        self.inline = isinstance(self.executor, InlineExecutor)
+        # Threads share our memory; anything else gets pickled code and gathered blocks.
+        self.local = self.inline or isinstance(self.executor, ThreadPoolExecutor)
+        self._ahead = 1 if self.inline else 2 * self.workers
+        self.others: Runners | None = None  # of other places, where a plan may want some
+        # For work on what stays here; a pool of threads starts none before it is asked to.
+        self._here = self.executor if self.local else own_threads(min(self.workers, _MOST_HERE))
+        self._former: list[Executor] = []  # of other sizes; they finish what they have
+        self.deaths = deaths or Deaths()
+        self.patience = patience = patience or Patience()
+        self._recovery = Recovery(lambda: self.executor, self.deaths, self.name == "processes", patience)
+        self._stop = Stop()
+        self._running = Here(patience, _named)
+        self._waiting = Waiting(patience, self._progress, self._at_work, lambda: not self.local)
+        self._watches = watched and self.inline and patience.timeout is None
+        if self.inline and patience.timeout is not None:  # a thread can be left behind, and the caller's own one cannot
+            self.executor = self._here = ThreadPoolExecutor(1, thread_name_prefix="cedar-inline")
+        self._shipped: dict[tuple[int, ...], Code] = {}
+        self._kept: list[Any] = []  # what was shipped, so that no other code gets its id
+
+    def resize(self, workers: int, ahead: int | None = None) -> bool:
+        """Run so many tasks at once from now on; those submitted go on. False for an executor whose size is fixed.
+
+        Args:
+            workers: threads or processes; above 0.
+            ahead: tasks to keep in flight; None is twice the workers.
+
+        To be called by the thread that submits.
+        """
+        if not self.owned or self.inline or self._cluster:
+            return False
+        if workers != self.workers:
+            self._former.append(self.executor)
+            self.workers, self.executor = workers, EXECUTORS[self.name](workers)
+            self._former[-1].shutdown(wait=False)
+        self._here = self.executor if self.local else self._here
+        self._ahead = ahead or 2 * workers
+        return True
+
+    @property
+    def lanes(self) -> int:
+        """How many tasks can run at once, here and in the other places of the run."""
+        return self.workers if self.others is None else sum(runner.workers for runner in self.others)
+
+    @property
+    def ahead(self) -> int:
+        """Tasks to keep in flight; they grow with a cluster."""
+        return getattr(self.executor, "ahead", 0) or self._ahead
+
+    def submit(self, fn: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Work on rows that are already here."""
+        return self._guard(self._here, fn, *args)
+
+    def run(self, program: Program, rows: Rows, env: Env, hurry: bool = False) -> Future[Result]:
+        """Gather the rows and run the program.
+
+        Args:
+            hurry: somebody waits for nothing else; behind other tasks in the queue it would wait for those.
+        """
+        stays = not any(step.operators for step in program.steps)  # it only puts batches together
+        if self.local or stays:
+            cut = not self.local and rows.part is None and isinstance(rows.row, range)  # no copy: no task's worth
+            place = _AT_ONCE if cut or (stays and hurry) else self._here
+            return self._guard(place, _gather_and_run, program, rows, env)
+        code, gathering = self._ship((program,)), Gathering(rows)
+
+        def send(submit: Submit, marks: Marks | None) -> Future[Result]:
+            return submit(_run_shipped, code, replace(env, marks=marks), gathering)
+
+        return self._recovery.submit(Work(program, send, limits=limits_of(program)))
+
+    def read(self, program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0) -> Future[Result]:
+        """Read a split, from row number ``first`` on, and run the program."""
+        if self.local:
+            return self._guard(self.executor, read_split, program, reader, split, lap, env, first)
+        code = self._ship((program, reader))
+
+        def send(submit: Submit, marks: Marks | None) -> Future[Result]:
+            own = replace(env, marks=marks)
+            keeper: Any = getattr(submit, "__self__", None)  # a cluster, on which jobs may share what cache() keeps
+            kept = keeper.read_kept(code, own, split, lap, first, reader) if hasattr(keeper, "read_kept") else None
+            return kept or submit(_read_shipped, code, own, split, lap, first)
+
+        return self._recovery.submit(Work(program, send, _url(reader, split), limits_of(program, reader)))
+
+    def result(self, future: Future[T], what: str) -> T:
+        """A task's result; says so in the log when it lets itself be waited for.
+
+        Raises:
+            WorkerError: the worker died, or the executor was shut down.
+        """
+        meter = getattr(self.executor, "meter", None)  # a cluster's, which follows how its trainers wait
+        with nullcontext() if meter is None else meter.waited():
+            self._waiting.wait(future, what)
+        try:
+            return future.result()
+        except (BrokenExecutor, CancelledError) as error:
+            rest_at_exit()
+            raise WorkerError(
+                f"the executor was shut down while at work on {what}: {error}",
+                done="the epoch was stopped; the state is that of the last batch received",
+                fix="give an executor that stays, or leave executor= out; then resume from a checkpoint",
+            ) from error
+
+    def _progress(self) -> object:
+        return self._running.progress(), self._recovery.progress()
+
+    def _at_work(self) -> list[AtWork]:
+        return [*self._running.at_work(), *self._recovery.at_work()]
+
+    def _tell_of_own(self) -> None:
+        """The caller's own thread works: another one says so where that lasts."""
+        self._watches = False
+        still = Stillness(self.patience.clock, self.patience.look)
+
+        def look() -> None:
+            while not self._stop.wait(self.patience.look):
+                if self._running.busy:
+                    self._waiting.look(still, "its own thread")
+                else:  # the caller has the last result, and does what it wants to
+                    still.look({})
+
+        threading.Thread(target=look, name="cedar-watch", daemon=True).start()
+
+    def _guard(self, executor: Executor, fn: Callable[..., Any], *args: Any) -> Future[Any]:
+        if self._watches:
+            self._tell_of_own()
+        try:
+            return executor.submit(_stoppable, self._stop, self._running, fn, *args)
+        except (RuntimeError, BrokenExecutor) as error:
+            raise refused(error) from error
+
+    def _ship(self, code: tuple[Any, ...]) -> Code:
+        """Code travels by value, pickled once; workers keep it under its key."""
+        key = tuple(id(part) for part in code)
+        if key not in self._shipped:
+            self._shipped[key] = Code.of(code)
+            self._kept.append(code)
+        return self._shipped[key]
+
+    def close(self) -> None:
+        """Drop what has not started; threads end with the tasks they are in, and worker processes stay warm."""
+        self._recovery.close()
+        self._stop.set()
+        if not self.local:
+            self._here.shutdown(wait=False, cancel_futures=True)
+        for executor in [self.executor, *self._former] if self.owned else []:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+
+class Runners:
+    """The runners of a run: one by default, others where a plan places work elsewhere; closed together.
+
+    Args:
+        default: where everything runs that is not placed.
+        workers: of the others; None takes as many as the default has, or the cores there are.
+    """
+
+    def __init__(self, default: Runner, workers: int | None = None) -> None:
+        self.default = default
+        self._workers = workers if default.inline or not default.owned else workers or default.workers
+        self._others: dict[str, Runner] = {}
+
+    @property
+    def workers(self) -> int:
+        """Of the other runners, wherever the number is not the place's own."""
+        return self._workers or available_cpus()
+
+    def of(self, place: str) -> Runner:
+        """The runner of an executor's name, made when first asked for; the default one for ``""`` and its own name.
+
+        Raises:
+            PlanError: there is no such executor.
+        """
+        place, _ = of_fork(place, None) if place else (place, None)
+        if place in ("", "auto") or (self.default.owned and place == self.default.name):
+            return self.default
+        if place not in self._others:
+            check_executor(place)
+            workers = None if names_cluster(place) else self._workers
+            self._others[place] = Runner(place, workers, self.default.deaths, self.default.patience)
+        return self._others[place]
+
+    def __iter__(self) -> Iterator[Runner]:
+        return iter([self.default, *self._others.values()])
+
+    def close(self) -> None:
+        """End all; they cannot be used again."""
+        for runner in self:
+            runner.close()
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """Rows that are gathered when they are pickled: in the thread that sends them, not in the loader's loop."""
+
+    rows: Rows
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return self.rows.blocks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self.rows.gather(),)
+
+
+def _itself(block: Block) -> Block:
+    return block
+
+
+def _url(reader: Any, split: Split) -> str:
+    """What a split is of, for people."""
+    try:
+        return str(reader.source.url(getattr(split, "file", 0)))
+    except Exception:  # noqa: BLE001 - a source of the user's; this is for a message only
+        return "a split"
+
+
+def _stoppable(stop: Stop, running: Here, fn: Callable[..., T], *args: Any) -> T:
+    """A task of this process, whose waits for storage end with the run."""
+    with until(stop):
+        return running.run(stop, fn, *args)
+
+
+def _named(args: tuple[Any, ...]) -> str:
+    """What a call in this process is at work on, for people."""
+    program = next((a for a in args if isinstance(a, Program)), None)
+    split = next((i for i, a in enumerate(args) if isinstance(a, Split)), 0)
+    what = (program.label if program is not None else "") or ("reading" if split else "putting batches together")
+    return f"{what}, {_url(args[split - 1], args[split])}" if split else what
+
+
+def _gather_and_run(program: Program, rows: Rows, env: Env) -> Result:
+    timing = Timing()
+    block = rows.gather()
+    wall = time.perf_counter() - timing.began
+    timing.spend(GATHER, wall, wall)
+    return run_block(program, block, env, timing)
+
+
+def _run_shipped(code: Code, env: Env, block: Any) -> Result | Verdict:
+    began = time.perf_counter()
+    (program,) = code.load()
+    if env.marks is not None and env.marks.suspect is not None:
+        return try_block(program, block, code.env(env))
+    return _with_shipping(run_block, began, program, block, code.env(env))
+
+
+def _read_shipped(code: Code, env: Env, split: Split, lap: int, first: int) -> Result | Verdict:
+    began = time.perf_counter()
+    program, reader = code.load()
+    if env.marks is not None and env.marks.suspect is not None:
+        return try_split(program, reader, split, lap, code.env(env), first)
+    return _with_shipping(read_split, began, program, reader, split, lap, code.env(env), first)
+
+
+def _with_shipping(run: Callable[..., Result], began: float, *args: Any) -> Result:
+    """A task's result, with what it took to get the task and to send the one before."""
+    loaded = time.perf_counter() - began
+    result = run(*args)
+    result.timing.spend(("ship", ()), loaded + clocks.shipped(), 0.0)
+    return result

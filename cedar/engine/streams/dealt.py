@@ -1,0 +1,230 @@
+"""DealtStream: one rank's share of a stream."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from cedar.core.block import Block
+from cedar.core.cursor import no_keys
+from cedar.core.stream import PENDING, At, Flow, Piece, Pulled, Rows, Stream, is_count, is_list
+from cedar.engine.streams.deal import EVERYTHING, Numbers, dealt_runs, remaining
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of the units a rank takes.
+
+    Args:
+        rank, world: this rank's number and how many there are.
+        chunk: least units of a contiguous run.
+        last: the pipeline's mode at the end: "drop", "keep" or "pad".
+        history: what earlier worlds had taken when the epoch was dealt anew.
+    """
+
+    rank: int = 0
+    world: int = 1
+    chunk: int = 1
+    last: str = "keep"
+    history: tuple[Any, ...] = ()
+
+
+class DealtStream(Stream):
+    """The units of ``source`` that belong to a rank.
+
+    ``at`` is [units taken, a position below, the number of the unit there]; the latter two are None where counts are
+    known, because any unit can be found there.
+
+    Args:
+        alone: it is a lane, of which nobody asks how long it is.
+    """
+
+    def __init__(self, source: Stream, share: Share, alone: bool = False) -> None:
+        self.source = source
+        self.share = share
+        self._world, self._rank = share.world, share.rank
+        self._numbers = Numbers(remaining(source.count, list(share.history), share.last))
+        self._known = source.count is not None
+        if self._known and not alone:
+            total = self._numbers.total
+            self.count = math.inf if total == math.inf else self._units(int(total))
+
+    def _units(self, total: int) -> int:
+        each, rest = divmod(total, self._world)
+        if self.share.last == "keep":
+            return each + (self._rank < rest)
+        return each + (self.share.last == "pad" and rest > 0)
+
+    def start(self) -> At:
+        return [0, None, None]
+
+    def fits(self, at: At) -> bool:
+        return (
+            is_list(at, 3)
+            and is_count(at[0])
+            and (at[1] is None or self.source.fits_position(at[1]))
+            and (at[2] is None or is_count(at[2]))
+        )
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        taken, below, number = at
+        if taken == EVERYTHING:  # what comes after all of them
+            return _PaddingFlow()
+        return _RunsFlow(self, taken) if self._known else _TurnsFlow(self, taken, below, number)
+
+    @property
+    def whole(self) -> bool:
+        """One rank takes everything, from the beginning."""
+        return self._world == 1 and not self.share.history
+
+    def spans(self, taken: int) -> Any:
+        """Runs of the epoch's unit numbers from unit ``taken`` of this rank on; None stands for a padding unit."""
+        total = self._numbers.total
+        if self.whole:  # one run: every place where runs are cut is read twice
+            if taken < total:
+                yield taken, total
+            return
+        for low, high in dealt_runs(total, self._world, self._rank, self.share.chunk, self.share.last):
+            skipped = min(taken, high - low)
+            taken -= skipped
+            low += skipped
+            stop = min(high, total)
+            if low < stop:
+                yield from self._numbers.spans(low, int(stop))
+            if max(low, stop) < high:
+                yield None
+
+    def owner(self, number: int) -> tuple[int, int] | None:
+        """(round, rank) of the epoch's unit ``number``, where ranks take turns; None when it was taken before."""
+        among = self._numbers.rank_of(number)
+        return None if among is None else divmod(among, self._world)
+
+
+def _padding(taken: int) -> Piece:
+    """A batch without rows, which ``last="pad"`` fills."""
+    return Piece(Rows.of(Block({}, no_keys(), aligned=False)), [taken, None, None], 0, batch=True)
+
+
+class _PaddingFlow(Flow):
+    """Padding without end."""
+
+    def pull(self, wait: bool) -> Pulled:
+        return _padding(EVERYTHING)
+
+
+class _RunsFlow(Flow):
+    """Contiguous runs of a stream whose count is known."""
+
+    def __init__(self, stream: DealtStream, taken: int) -> None:
+        self._stream = stream
+        self._taken = taken
+        self._spans = stream.spans(taken)
+        self._flow: Flow | None = None
+        self._left = 0
+
+    def pull(self, wait: bool) -> Pulled:
+        while self._flow is None or self._left == 0:
+            if self._flow is not None:
+                self._flow.close()
+                self._flow = None
+            try:
+                span = next(self._spans)
+            except StopIteration:
+                return None
+            if span is None:
+                self._taken += 1
+                return _padding(self._taken - 1)
+            self._flow = self._stream.source.open(self._stream.source.seek(span[0]))
+            self._left = span[1] - span[0]
+            self._flow.limit(self._left)
+        piece = self._flow.pull(wait)
+        if piece is PENDING:
+            return PENDING
+        if not isinstance(piece, Piece):
+            self._left = 0
+            return self.pull(wait)
+        piece = piece.slice(0, min(piece.units, self._left))
+        self._left -= piece.units
+        at = [self._taken, None, None]
+        self._taken += piece.units
+        return Piece(piece.rows, at, 0, piece.batch, False)
+
+    def close(self) -> None:
+        if self._flow is not None:
+            self._flow.close()
+
+
+class _TurnsFlow(Flow):
+    """Turn by turn: everything below is computed, and this rank keeps its units."""
+
+    def __init__(self, stream: DealtStream, taken: int, below: Any, number: int | None) -> None:
+        self._stream = stream
+        self._taken = taken
+        self._number = number or 0
+        self._flow = stream.source.open([stream.source.start(), 0] if below is None else below)
+        self._ready: deque[Piece] = deque()
+        self._held: deque[Piece] = deque()  # mine, until its round is known to be full
+        self._latest: tuple[int, int] | None = None  # the owner of the last unit seen that was not taken before
+        self._ended = False
+        self._strict = stream.share.last != "keep" and stream.share.world > 1
+
+    def pull(self, wait: bool) -> Pulled:
+        while not self._ready:
+            if self._ended:
+                return None
+            piece = self._flow.pull(wait)
+            if piece is PENDING:
+                return PENDING
+            if isinstance(piece, Piece):
+                self._sort(piece)
+            else:
+                self._end()
+        return self._ready.popleft()
+
+    def _sort(self, piece: Piece) -> None:
+        if self._stream.whole:
+            if piece.units:
+                at = [self._taken, piece.position(), self._taken]
+                self._taken += piece.units
+                self._ready.append(Piece(piece.rows, at, 0, piece.batch, piece.ends_window))
+            return
+        for unit in range(piece.units):
+            number = self._number
+            owner = self._stream.owner(number)
+            self._number += 1
+            if owner is None:
+                continue
+            self._latest = owner
+            if owner[0] < self._taken:
+                continue
+            turn, rank = owner
+            if rank == self._stream.share.rank:
+                mine = piece.slice(unit, unit + 1)
+                self._held.append(Piece(mine.rows, [turn, mine.position(), number], 0, mine.batch, False))
+            if not self._strict or rank == self._stream.share.world - 1:
+                self._release(turn)
+
+    def _release(self, turn: int) -> None:
+        while self._held and self._held[0].at[0] <= turn:
+            self._ready.append(self._held.popleft())
+            self._taken = self._ready[-1].at[0] + 1
+
+    def _end(self) -> None:
+        self._ended = True
+        share = self._stream.share
+        if share.last == "pad" and self._strict and self._in_open_round():
+            if self._held:
+                self._release(self._held[-1].at[0])
+            else:
+                self._ready.append(_padding(self._taken))
+                self._taken += 1
+
+    def _in_open_round(self) -> bool:
+        """Whether some rank got a unit of the round that is not full."""
+        owner = self._latest
+        return owner is not None and owner[1] != self._stream.share.world - 1 and owner[0] >= self._taken
+
+    def close(self) -> None:
+        self._flow.close()

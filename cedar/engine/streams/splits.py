@@ -1,0 +1,421 @@
+"""SplitStream: reads splits in order, several ahead, each through the kernels fused to it.
+
+This is the bottom of every plan. Its order and its windows come from metadata alone: a window is a run of whole splits
+whose decoded size reaches the limit; a streaming split (which may be large) is cut in runs of rows instead.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.core.block import Block
+from cedar.core.columns import nbytes
+from cedar.core.cursor import hash_array, hash_ints, no_keys
+from cedar.core.stream import PENDING, At, Fenced, Flow, Piece, Position, Pulled, Rows, Stream
+from cedar.datasets.base import Split
+from cedar.engine.streams.lanes import Lane, lanes_of
+from cedar.engine.task_context import Tasks
+from cedar.tasks.chain import Program, Result, Timing
+
+_DEFAULT_ROW_BYTES = 1024
+_LEAST_WINDOW = 8 << 20
+_LEAST_ROWS = 1 << 16
+_WINDOWS = 64
+_LARGE = 16 << 20
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window's size as the user gave it: bytes (an upper bound) or rows.
+
+    In bytes, a window also holds at most 1/64 of the epoch (but at least 8 MiB or 65,536 rows, whichever is less), so
+    that several ranks can share an epoch without reading what others keep.
+    """
+
+    bytes: int | None = 256 << 20
+    rows: int | None = None
+
+    def limit(self, size: float, rows: int | None) -> float:
+        """The bytes of a window of an epoch of so many bytes, and rows where they are known."""
+        least = min(_LEAST_WINDOW, size * _LEAST_ROWS / rows) if rows else _LEAST_WINDOW
+        return min(float(self.bytes or 0), max(size / _WINDOWS, least))
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A source, its number among the pipeline's sources, and what its blocks go through in the task that reads.
+
+    Args:
+        make: the reader (Reader, ScanReader or KeptReader) and the program, once they are needed.
+        conditions: of the pipeline as written, by which rows are kept: a split of which they leave none weighs nothing.
+    """
+
+    make: Callable[[], tuple[Any, Program]]
+    source: Any
+    operator: int
+    splits: tuple[Split, ...]
+    conditions: tuple[Any, ...] = ()
+
+    @cached_property
+    def _made(self) -> tuple[Any, Program]:
+        return self.make()
+
+    @property
+    def reader(self) -> Any:
+        return self._made[0]
+
+    @property
+    def program(self) -> Program:
+        return self._made[1]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The order of a lap: entries (segment, split), where windows end, rows before each entry."""
+
+    order: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.bool_]
+    before: npt.NDArray[np.int64] | None  # cumulated rows, one longer than order; None when unknown
+    starts: list[int]  # the place of each window's first entry
+
+
+class SplitStream(Stream):
+    """Splits of one source, or of several under a concat, in order or permuted.
+
+    Args:
+        segments: in order.
+        window: how windows are cut.
+        permute: seed of the permutation of splits; None keeps their order.
+        keeps_rows: the steps neither add nor remove rows.
+        lane: reads the splits of one lane only.
+        windowed: somebody above works window by window.
+    """
+
+    def __init__(
+        self,
+        segments: tuple[Segment, ...],
+        window: Window,
+        permute: int | None,
+        keeps_rows: bool,
+        tasks: Tasks,
+        lane: Lane | None = None,
+        windowed: bool = True,
+    ) -> None:
+        self.windowed = windowed
+        self.segments = segments
+        self.tasks = tasks
+        self.lane = lane
+        self._window = window
+        self.permuted = permute is not None
+        self._permute = permute
+        self.entries = [(segment, split) for segment in segments for split in segment.splits]
+        self._rows = [split.rows for _, split in self.entries]
+        self._keeps_rows = keeps_rows
+        self._streaming = any(split.streaming for _, split in self.entries)
+        known = keeps_rows and lane is None and all(rows is not None for rows in self._rows)
+        self.count = sum(rows or 0 for rows in self._rows) if known else None
+        self.layout = lru_cache(maxsize=4)(self._layout)
+
+    @property
+    def ahead(self) -> int:
+        """Splits in flight: two for each worker, fewer where they are large, one inline; more as a cluster grows."""
+        most = self.tasks.runner.ahead
+        return min(most, most // 2 + 1) if self._large else most
+
+    @cached_property
+    def _large(self) -> bool:
+        return bool(self.entries) and sum(self._bytes()) / len(self.entries) > _LARGE
+
+    def row_bytes(self, segment: Segment) -> float:
+        """Estimated decoded bytes of a source's row."""
+        given = getattr(segment.source, "row_bytes", None)
+        if given:
+            return float(given)
+        rows = sum(s.rows or 0 for s in segment.splits)
+        size = sum(s.bytes or 0 for s in segment.splits if s.rows)
+        return size / rows if rows and size else _DEFAULT_ROW_BYTES
+
+    def _bytes(self) -> npt.NDArray[np.float64]:
+        per_row = {id(segment): self.row_bytes(segment) for segment in self.segments}
+        return np.array(
+            [
+                float(split.bytes if split.bytes is not None else (split.rows or 0) * per_row[id(segment)])
+                for segment, split in self.entries
+            ]
+        )
+
+    @cached_property
+    def _weights(self) -> npt.NDArray[np.float64]:
+        """Bytes that are read of each split."""
+        weights = self._bytes()
+        for number, (segment, split) in enumerate(self.entries):
+            prune = getattr(segment.source, "prune", None) if segment.conditions else None
+            if prune is not None and any(prune(split, condition) for condition in segment.conditions):
+                weights[number] = 0.0
+        return weights
+
+    def _layout(self, lap: int) -> Layout:
+        n = len(self.entries)
+        order = np.arange(n, dtype=np.int64)
+        if self._permute is not None and n:
+            hashes = hash_array(hash_ints(self._permute, lap), order)
+            order = np.argsort(np.asarray(hashes, dtype=np.uint64), kind="stable").astype(np.int64)
+        if self.lane is not None:
+            number, of = self.lane
+            order = order[lanes_of(self._weights[order], of) == number]
+        ends = np.zeros(len(order), dtype=bool)
+        held = 0.0
+        sizes, limit = self._sizes_and_limit()
+        for place, entry in enumerate(order):
+            held += sizes[entry]
+            if held >= limit or self.entries[entry][1].streaming:
+                ends[place] = True
+                held = 0.0
+        if len(order):
+            ends[-1] = True
+        before = None
+        if self.count is not None:
+            before = np.concatenate([[0], np.cumsum(np.array(self._rows, dtype=np.int64)[order])]).astype(np.int64)
+        starts = [0, *(int(e) + 1 for e in np.flatnonzero(ends)[:-1])]
+        return Layout(order, ends, before, starts)
+
+    def _sizes_and_limit(self) -> tuple[npt.NDArray[np.float64], float]:
+        if self._window.rows is not None:
+            per_row = {id(s): self.row_bytes(s) for s in self.segments}
+            rows = [
+                float(split.rows if split.rows is not None else (split.bytes or 0) / per_row[id(segment)])
+                for segment, split in self.entries
+            ]
+            return np.array(rows), float(self._window.rows)
+        sizes = self._bytes()
+        known = all(rows is not None for rows in self._rows)
+        return sizes, self._window.limit(float(sizes.sum()), sum(rows or 0 for rows in self._rows) if known else None)
+
+    def window_rows(self, segment: Segment) -> int:
+        """The rows of a window inside a streaming split."""
+        if self._window.rows is not None:
+            return self._window.rows
+        return max(1, int((self._window.bytes or 0) / self.row_bytes(segment)))
+
+    def start(self) -> At:
+        return [0, 0]
+
+    def rebase(self, piece: Piece) -> At | None:
+        if not self._keeps_rows or self._streaming or not piece.units:
+            return None
+        return [piece.at[0], int(piece.rows.slice(0, 1).keys().row[0])]
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        before = self.layout(lap).before
+        if before is None:
+            return [self.start(), unit]
+        place = min(bisect_right(before, unit) - 1, len(before) - 2) if len(before) > 1 else 0
+        return [[max(place, 0), 0], unit - int(before[max(place, 0)])]
+
+    def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
+        layout = self.layout(lap)
+        assert layout.before is not None
+        (place, _), _ = self.seek(unit, lap)
+        start = layout.starts[bisect_right(layout.starts, place) - 1]
+        return [[start, 0], 0], int(layout.before[start])
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        return _SplitFlow(self, int(at[0]), int(at[1]), lap)
+
+
+class _SplitFlow(Flow):
+    def __init__(self, stream: SplitStream, place: int, row: int, lap: int) -> None:
+        self._stream = stream
+        self._layout = stream.layout(lap)
+        self._lap = lap
+        self._place = place
+        self._row = row
+        self._stop = len(self._layout.order)  # nothing is read ahead from here on
+        self._readers: deque[_Whole | _Chunks] = deque()
+        self._ready: deque[Piece] = deque()
+
+    def limit(self, units: int) -> None:
+        before = self._layout.before
+        if before is not None:
+            first = self._place + (self._row > 0)  # of a split that is entered midway, nothing is counted on
+            reached = before[min(first, len(before) - 1)] + units
+            self._stop = int(np.searchsorted(before, reached))
+
+    def pull(self, wait: bool) -> Pulled:
+        while not self._ready:
+            if not self._readers:
+                if not wait and self._stop <= self._place < len(self._layout.order):
+                    return PENDING  # beyond the limit nothing is read for who only looks
+                self._stop = max(self._stop, self._place + 1)
+            self._top_up()
+            if not self._readers:
+                if self._fenced():
+                    raise Fenced
+                return None
+            head = self._readers[0]
+            if not wait and not head.done():
+                return PENDING
+            self._ready.extend(head.take())
+            if head.exhausted:
+                self._readers.popleft()
+        self._top_up()
+        return self._ready.popleft()
+
+    def _top_up(self) -> None:
+        limit = self._stream.ahead
+        stop = min(self._stop, len(self._layout.order))
+        while len(self._readers) < limit and self._place < stop and not self._fenced():
+            if self._readers and isinstance(self._readers[-1], _Chunks) and len(self._readers) * 2 >= limit:
+                break
+            self._readers.append(self._next_reader())
+        for reader in self._readers:
+            reader.advance()
+
+    def _fenced(self) -> bool:
+        """The next window, or split where nobody counts windows, is for the next plan."""
+        place = self._place
+        if not self._stream.tasks.watcher.fence or not 0 < place < len(self._layout.order):
+            return False
+        return not self._stream.windowed or bool(self._layout.ends[place - 1])
+
+    def _next_reader(self) -> _Whole | _Chunks:
+        place, row = self._place, self._row
+        self._place, self._row = place + 1, 0
+        segment, split = self._stream.entries[int(self._layout.order[place])]
+        if split.streaming:
+            return _Chunks(self._stream, segment, split, place, row, self._lap)
+        return _Whole(self._stream, segment, split, [place, row], self._lap, bool(self._layout.ends[place]))
+
+    def close(self) -> None:
+        for reader in self._readers:
+            reader.cancel()
+        self._readers.clear()
+
+
+class _Whole:
+    """A split read by one task."""
+
+    exhausted = True
+
+    def __init__(self, stream: SplitStream, segment: Segment, split: Split, at: At, lap: int, ends: bool) -> None:
+        tasks = stream.tasks
+        self._runner = tasks.runner
+        self._tasks = tasks
+        self._segment = segment
+        self._at = at
+        self._ends = ends
+        program, env = segment.program, tasks.task_env(segment.program)
+        self._future: Future[Result] = tasks.runner.read(program, segment.reader, split, lap, env, at[1])
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def advance(self) -> None:
+        """Nothing more to submit."""
+
+    def take(self) -> Iterator[Piece]:
+        result = self._runner.result(self._future, "reading a split")
+        self._tasks.done(result.timing, self._segment.operator)
+        blocks = [b for b in result.blocks if b.slots] or result.blocks[:1] or [Block({}, no_keys())]
+        skip = 0
+        for i, block in enumerate(blocks):
+            yield Piece(Rows.of(block), self._at, skip, ends_window=self._ends and i == len(blocks) - 1)
+            skip += block.slots
+
+    def cancel(self) -> None:
+        self._future.cancel()
+
+
+class _Chunks:
+    """A split read chunk by chunk, by one task at a time, from an iterator that stays here."""
+
+    def __init__(
+        self,
+        stream: SplitStream,
+        segment: Segment,
+        split: Split,
+        place: int,
+        row: int,
+        lap: int,
+    ) -> None:
+        self._tasks = stream.tasks
+        self._segment = segment
+        self._place = place
+        self._window_rows = stream.window_rows(segment)
+        self._reader = _ChunkReader(segment, split, row, lap)
+        self._row = row
+        self._futures: deque[Future[Result | None]] = deque()
+        self.exhausted = False
+
+    def done(self) -> bool:
+        return self._futures[0].done()
+
+    def advance(self) -> None:
+        """Keep one read under way, and at most two chunks waiting."""
+        if self.exhausted or len(self._futures) >= 3 or (self._futures and not self._futures[-1].done()):
+            return
+        if self._futures and not self._futures[-1].cancelled() and self._futures[-1].exception() is None:
+            if self._futures[-1].result() is None:
+                return
+        elif self._futures:
+            return
+        looks = bool(self._tasks.task_env(self._segment.program).watch)
+        self._futures.append(self._tasks.runner.submit(self._reader.next, looks))
+
+    def take(self) -> Iterator[Piece]:
+        result = self._tasks.runner.result(self._futures.popleft(), "reading a split")
+        if result is None:
+            self.exhausted = True
+            yield Piece(Rows.of(Block({}, no_keys())), [self._place, self._row], 0, ends_window=True)
+            return
+        self._tasks.done(result.timing, self._segment.operator)
+        (block,) = result.blocks
+        rows = Rows.of(block)
+        start = 0
+        while start < block.slots:
+            at = [self._place, self._row]
+            stop = min(block.slots, start + self._window_rows - self._row % self._window_rows)
+            self._row += stop - start
+            yield Piece(rows.slice(start, stop), at, 0, ends_window=self._row % self._window_rows == 0)
+            start = stop
+        self.advance()
+
+    def cancel(self) -> None:
+        for future in self._futures:
+            future.cancel()
+
+
+class _ChunkReader:
+    """The open iterator of a streaming split; drops the rows before a resume."""
+
+    def __init__(self, segment: Segment, split: Split, row: int, lap: int) -> None:
+        self._blocks: Iterator[Block] = segment.reader.blocks(split, lap)
+        self._drop = row
+        self._operator = segment.operator
+
+    def next(self, looks: bool) -> Result | None:
+        """The next block; ``looks`` also tells the bytes of its columns. None at the end."""
+        timing, worked = Timing(), time.thread_time()
+        for block in self._blocks:
+            dropped = min(self._drop, block.slots)
+            self._drop -= dropped
+            if dropped < block.slots:
+                block = block.slice(dropped, block.slots)
+                timing.rows_read = timing.rows_left = block.slots
+                if looks:
+                    timing.read_columns = {name: nbytes(column) for name, column in block.columns.items()}
+                wall = time.perf_counter() - timing.began
+                timing.spend(("read", (self._operator,)), wall, time.thread_time() - worked)
+                timing.ended()
+                return Result([block], timing)
+        return None

@@ -1,0 +1,307 @@
+"""StageStream: gathers the rows of pieces and runs kernels on them in tasks, several ahead, results in order."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from cedar.core import columns
+from cedar.core.block import Block
+from cedar.core.cursor import no_keys
+from cedar.core.stream import (
+    PENDING,
+    At,
+    Count,
+    Fenced,
+    Flow,
+    Piece,
+    Position,
+    Pulled,
+    Rows,
+    Stream,
+    concat_rows,
+    is_count,
+    is_list,
+)
+from cedar.engine.task_context import Tasks
+from cedar.plan.physical import TASK_SECONDS
+from cedar.tasks.chain import Program, Result
+
+_RAMP = 0.05  # of the time since the start: tasks begin small, so that the first batch does not wait for later ones
+_TARGET_BYTES = 4 << 20  # of such a task's result, so that it stays in caches, and little waits to be taken
+_AHEAD_BYTES = 128 << 20  # of results on their way, beside two for each core
+_FIRST_ROWS = 16
+_MOST_ROWS = 1 << 16
+_EMPTY = Block({}, no_keys())
+_FEW_ROWS = 2048  # smaller pieces are joined before they become a task
+
+
+class StageStream(Stream):
+    """Kernels above another stream.
+
+    Positions are those of the stream below: ``at`` is a place there, ``skip`` counts units of the output since. So
+    they say nothing of how row operators are ordered, or cut into stages and tasks. ``per_row`` tasks are cut small
+    enough that every worker has some, by measured time.
+    """
+
+    def __init__(
+        self, source: Stream, program: Callable[[], Program], keeps_rows: bool, per_row: bool, tasks: Tasks
+    ) -> None:
+        self.source = source
+        self._program = program
+        self.per_row = per_row
+        self.tasks = tasks
+        self._keeps_rows = keeps_rows
+
+    @cached_property
+    def program(self) -> Program:
+        """What its tasks do; kernels are bound when it is first asked for."""
+        return self._program()
+
+    @property
+    def count(self) -> Count:  # type: ignore[override]
+        return self.source.count if self._keeps_rows else None
+
+    def start(self) -> At:
+        return self.source.start()
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        return self.source.seek(unit, lap) if self._keeps_rows else [self.start(), unit]
+
+    def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
+        return self.source.seek_window(unit, lap)
+
+    def rebase(self, piece: Piece) -> At | None:
+        return self.source.rebase(piece) if self._keeps_rows else None
+
+    def open(self, position: Position, lap: int = 0) -> Flow:
+        if not self._keeps_rows:
+            return super().open(position, lap)
+        return _StageFlow(self, self.source.open(position, lap), position)
+
+    def fits(self, at: At) -> bool:
+        return self.source.fits(at)
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        return _StageFlow(self, self.source.open([at, 0], lap), [at, 0])
+
+    def place(self, base: Position | None, piece: Piece) -> Position:
+        """The position of the first unit made of ``piece``; ``base`` is that of the unit after the last one."""
+        if self._keeps_rows:
+            return piece.position()
+        at = self.source.rebase(piece)
+        if at is not None:
+            return [at, 0]
+        return [piece.at, 0] if base is None or (piece.skip == 0 and piece.at != base[0]) else base
+
+
+class _Task:
+    """A submitted block, and where its output belongs."""
+
+    __slots__ = ("batch", "ends", "future", "key", "piece", "started", "units")
+
+    def __init__(self, future: Future[Result] | None, piece: Piece, units: int) -> None:
+        self.future = future
+        self.piece = piece
+        self.batch = piece.batch
+        self.key = piece.key
+        self.ends = piece.ends_window
+        self.units = units
+        self.started = time.perf_counter()
+
+
+class _StageFlow(Flow):
+    def __init__(self, stream: StageStream, source: Flow, opened: Position) -> None:
+        self._stream = stream
+        self._next: Position | None = opened  # of the next unit
+        self._fenced = False
+        self._source = source
+        self._runner = stream.tasks.runner
+        self._tasks: deque[_Task] = deque()
+        self._held: deque[Piece] = deque()  # cut, not yet submitted
+        self._ended = False
+        self._opened = time.perf_counter()
+        self._rows = _FIRST_ROWS if stream.per_row else _MOST_ROWS
+
+    def limit(self, units: int) -> None:
+        if self._stream.count is not None:  # units in and out are the same
+            self._source.limit(units)
+
+    def pull(self, wait: bool) -> Pulled:
+        self._top_up(wait)
+        if not self._tasks:
+            if self._fenced:
+                raise Fenced
+            return None if self._ended else PENDING
+        task = self._tasks[0]
+        if not wait and task.future is not None and not task.future.done():
+            return PENDING
+        piece = self._finish(task)
+        self._tasks.popleft()
+        self._top_up(False)
+        return piece
+
+    def _finish(self, task: _Task) -> Piece:
+        stream = self._stream
+        at, skip = stream.place(self._next, task.piece)
+        if task.future is None:
+            return Piece(Rows.of(_EMPTY), at, skip, False, task.ends)
+        result = self._runner.result(task.future, stream.program.label or "a batch")
+        stream.tasks.done(result.timing)
+        block = result.blocks[0]
+        stream.tasks.metrics.results[stream.program.label] = _size(block)
+        if stream.per_row and not task.batch:
+            worked = sum(wall for (kind, _), wall, _ in result.timing.parts if kind == "operator")
+            self._adapt(task.units, worked, block.nbytes)
+        # A filter of whole batches leaves none, or the batch.
+        batch = task.batch and (block.slots > 0 or not block.aligned)
+        done = Piece(Rows.of(block), at, skip, batch, task.ends, task.key)
+        self._next = [at, skip + done.units]
+        return done
+
+    def _adapt(self, units: int, seconds: float, size: int) -> None:
+        target = min(TASK_SECONDS, _RAMP * (time.perf_counter() - self._opened))
+        ideal = units * min(target / max(seconds, 1e-6), _TARGET_BYTES / max(size, 1))
+        self._rows = int(min(max(ideal, self._rows / 4, 1), self._rows * 4, _MOST_ROWS))
+
+    def _top_up(self, wait: bool) -> None:
+        ahead = self._ahead()
+        while len(self._tasks) < ahead and not self._ended:
+            try:
+                piece = self._next_piece(wait and not self._tasks)
+            except Fenced:  # what is under way comes first
+                self._ended = self._fenced = True
+                return
+            if isinstance(piece, Piece) and self._fences(piece):
+                self._ended = self._fenced = True
+                return
+            if piece is PENDING:
+                return
+            if not isinstance(piece, Piece):
+                self._ended = True
+                return
+            if piece.units == 0 and not piece.batch:
+                if piece.ends_window:
+                    self._tasks.append(_Task(None, piece, 0))
+                continue
+            program, tasks = self._stream.program, self._stream.tasks
+            future = self._runner.run(program, piece.rows, tasks.task_env(program), not tasks.metrics.batches)
+            self._tasks.append(_Task(future, piece, piece.units))
+
+    def _ahead(self) -> int:
+        """Tasks to keep in flight: no more than fit into memory, where threads beyond the cores would fill it."""
+        ahead, size = self._runner.ahead, self._stream.tasks.metrics.results.get(self._stream.program.label, 0)
+        if not self._runner.local or ahead * size <= _AHEAD_BYTES:
+            return ahead
+        return min(ahead, max(2 * self._runner.cores, _AHEAD_BYTES // size))
+
+    def _fences(self, piece: Piece) -> bool:
+        """The next plan can begin right here: what was read ahead is quickly read again."""
+        stream = self._stream
+        if not stream.tasks.watcher.fence or not stream.per_row or piece.batch:
+            return False
+        return stream.source.rebase(piece) is not None
+
+    def _next_piece(self, wait: bool) -> Pulled:
+        """The next task's worth of units: cut from a large piece, or joined from small ones."""
+        while True:
+            first = self._held.popleft() if self._held else self._source.pull(wait)
+            if not isinstance(first, Piece) or first.batch:
+                return first
+            if first.units > self._rows:
+                self._held.appendleft(first.slice(self._rows, first.units))
+                return first.slice(0, self._rows)
+            if self._stream.per_row or first.units >= _FEW_ROWS or first.ends_window or first.units == 0:
+                return first
+            return self._joined(first)
+
+    def _joined(self, first: Piece) -> Piece:
+        runs, units, ends = [first.rows], first.units, False
+        while units < _FEW_ROWS and not ends:
+            more = self._held.popleft() if self._held else self._source.pull(False)
+            if not isinstance(more, Piece):
+                break
+            if more.batch or units + more.units > self._rows:
+                self._held.appendleft(more)
+                break
+            if more.units:
+                runs.append(more.rows)
+            units += more.units
+            ends = more.ends_window
+        return Piece(concat_rows(runs), first.at, first.skip, False, ends)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            if task.future is not None:
+                task.future.cancel()
+        self._tasks.clear()
+        self._source.close()
+
+
+def _size(block: Block) -> int:
+    """Bytes of columns, in the caller's format or not, that tell."""
+    return sum(
+        columns.nbytes(column) if isinstance(column, pa.Array) else int(getattr(column, "nbytes", 0))
+        for column in block.columns.values()
+    )
+
+
+class WindowStream(Stream):
+    """Marks a window's end every ``size`` units of a stream that has no windows of its own."""
+
+    def __init__(self, source: Stream, size: int) -> None:
+        self._source = source
+        self._size = size
+
+    @property
+    def count(self) -> Count:  # type: ignore[override]
+        return self._source.count
+
+    def start(self) -> At:
+        return [[self._source.start(), 0], 0]
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        return [[self._source.seek(unit, lap), unit % self._size], 0]
+
+    def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
+        first = unit - unit % self._size
+        return self.seek(first, lap), first
+
+    def fits(self, at: At) -> bool:
+        return is_list(at, 2) and self._source.fits_position(at[0]) and is_count(at[1]) and at[1] < self._size
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        position, inside = at
+        return _WindowFlow(self._source.open(position, lap), self._size, int(inside))
+
+
+class _WindowFlow(Flow):
+    def __init__(self, source: Flow, size: int, inside: int) -> None:
+        self._source = source
+        self._size = size
+        self._inside = inside
+        self._rest: Piece | None = None
+
+    def pull(self, wait: bool) -> Pulled:
+        piece: Any = self._rest if self._rest is not None else self._source.pull(wait)
+        self._rest = None
+        while isinstance(piece, Piece) and piece.units == 0:
+            piece = self._source.pull(wait)
+        if not isinstance(piece, Piece):
+            return piece  # type: ignore[no-any-return]
+        room = self._size - self._inside
+        head = piece.slice(0, min(room, piece.units))
+        if piece.units > room:
+            self._rest = piece.slice(room, piece.units)
+        at = [head.position(), self._inside]
+        self._inside = (self._inside + head.units) % self._size
+        return Piece(head.rows, at, 0, head.batch, self._inside == 0, head.key)
+
+    def close(self) -> None:
+        self._source.close()

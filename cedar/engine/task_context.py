@@ -1,0 +1,63 @@
+"""Tasks: what a run gives its streams, to have work done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from cedar.engine.metrics import Metrics
+from cedar.engine.runner import Runner, Runners
+from cedar.engine.watcher import Watcher
+from cedar.executors.dask import names_cluster
+from cedar.operators.base import Env
+from cedar.tasks.chain import Program, Timing
+
+T = TypeVar("T")
+
+
+def is_remote(place: str) -> bool:
+    """Whether a place is in other processes, here or on a cluster."""
+    return place in ("processes", "dask") or names_cluster(place)
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What a run gives its streams."""
+
+    runner: Runner
+    env: Env
+    metrics: Metrics
+    watcher: Watcher = field(default_factory=Watcher)
+    others: Runners | None = None  # of the run's default runner: those of other places, made when asked for
+
+    def on(self, place: str) -> Tasks:
+        """The same on another executor; threads and the caller's own are the run's."""
+        if self.others is None or place == self.runner.name or not is_remote(place):
+            return self
+        return replace(self, runner=self.others.of(place))
+
+    def submit(self, operator: int, fn: Callable[..., T], *args: Any) -> Future[T]:
+        """Work on rows that are here, for an operator with a stream of its own."""
+        return self.runner.submit(self._timed, operator, fn, *args)
+
+    def _timed(self, operator: int, fn: Callable[..., T], *args: Any) -> T:
+        timing, worked = Timing(), time.thread_time()
+        try:
+            return fn(*args)
+        finally:
+            wall = time.perf_counter() - timing.began
+            timing.spend(("stream", (operator,)), wall, time.thread_time() - worked)
+            timing.ended()
+            self.metrics.timed(timing, not self.runner.local)
+
+    def done(self, timing: Timing, source: int | None = None) -> None:
+        """A task has ended, which read the source where one is given."""
+        self.metrics.add(timing, source, not self.runner.local)
+
+    def task_env(self, program: Program) -> Env:
+        """What the next task of a program is to know."""
+        watch = self.watcher.next(id(program), program.fused)
+        return replace(self.env, watch=watch) if watch else self.env

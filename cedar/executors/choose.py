@@ -1,0 +1,118 @@
+"""Executors: adapters of ``concurrent.futures.Executor``, one a name. Results never depend on which one runs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
+
+from cedar.core import forks
+from cedar.core.errors import PlanError, user_site
+from cedar.core.numeric import keep_in_this_thread
+from cedar.core.quota import cores
+from cedar.executors.dask import names_cluster, open_cluster
+from cedar.operators.constructing import constructing
+
+
+class InlineExecutor(Executor):
+    """Runs a task when it is submitted, in the caller's thread: breakpoint() works."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - a future carries whatever was raised
+            future.set_exception(error)
+        return future
+
+
+def available_cpus() -> int:
+    """The cores this process may use, by its affinity and the quotas of its control groups."""
+    return cores()
+
+
+def of_fork(executor: Any, workers: int | None) -> tuple[Any, int | None]:
+    """The executor and its workers; in a process that was forked after cedar was used, fresh processes for threads."""
+    if forks.lost() and executor in ("auto", "threads", "inline"):
+        return "processes", 1 if executor == "inline" else workers
+    return executor, workers
+
+
+def _inline(_workers: int) -> Executor:
+    return InlineExecutor()
+
+
+def _threads(workers: int) -> Executor:
+    return own_threads(workers)
+
+
+def own_threads(workers: int) -> Executor:
+    """A pool whose threads run tasks and nothing else."""
+    return ThreadPoolExecutor(workers, thread_name_prefix="cedar", initializer=keep_in_this_thread)
+
+
+def _processes(workers: int) -> Executor:
+    from cedar.executors.processes import Lease
+
+    return Lease(workers)
+
+
+def _dask(workers: int) -> Executor:
+    return open_cluster("dask", workers)
+
+
+EXECUTORS: dict[str, Callable[[int], Executor]] = {
+    "inline": _inline, "threads": _threads, "processes": _processes, "dask": _dask,
+}  # fmt: skip
+"""Name to factory: a new executor is one entry."""
+
+
+def open_executor(executor: Any, workers: int | None) -> Executor:
+    """The executor of a name, of a Dask client, or of a scheduler's address; one that is an executor is itself.
+
+    Args:
+        workers: tasks at once; None takes the cores there are, or the threads of the cluster.
+
+    Raises:
+        WorkerError: a cluster that does not answer, or has other versions.
+    """
+    if names_cluster(executor):
+        return open_cluster(executor, workers)
+    if executor == "threads" and constructing():
+        executor = "inline"
+    return EXECUTORS[executor](workers or available_cpus()) if isinstance(executor, str) else executor
+
+
+def check_executor(executor: Any) -> None:
+    """Raises PlanError for an executor that is not there, or that would hang."""
+    if isinstance(executor, ProcessPoolExecutor):
+        _check_start_method(executor)
+    if isinstance(executor, ThreadPoolExecutor) and any(not thread.is_alive() for thread in executor._threads):
+        raise PlanError(
+            "the executor's threads are those of the process that this one was forked from",
+            site=user_site(),
+            fix=f"make the executor in this process, or leave executor= out; or {forks.START}",
+        )
+    known = isinstance(executor, str) and executor in ("auto", *EXECUTORS)
+    if known or isinstance(executor, Executor) or names_cluster(executor):
+        return
+    there = ", ".join(repr(name) for name in ("auto", *EXECUTORS))
+    raise PlanError(
+        f"executor={executor!r} is unknown",
+        site=user_site(),
+        fix=f"there are {there}, a Dask client or scheduler address, or any concurrent.futures.Executor",
+    )
+
+
+def _check_start_method(pool: ProcessPoolExecutor) -> None:
+    """A forked worker inherits the locks of threads (of polars, of ours) that it does not have, and waits for ever."""
+    context = getattr(pool, "_mp_context", None)
+    threads = threading.active_count() > 1 or "polars" in sys.modules
+    if context is not None and context.get_start_method() == "fork" and threads:
+        raise PlanError(
+            "the executor's processes are made by fork, which hangs where threads run, as they do here",
+            site=user_site(),
+            fix='ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("forkserver")), or "spawn"',
+        )

@@ -1,0 +1,143 @@
+"""Clients: one for each scheduler address, kept warm, checked before the first task."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import time
+from typing import Any
+
+from cedar.core.errors import PipelineError, WorkerError, user_site
+from cedar.executors.dask.keys import security_at
+from cedar.executors.dask.limits import seconds
+from cedar.executors.dask.versions import check_versions
+from cedar.plan.places import forget, given
+
+_log = logging.getLogger("cedar")
+_clients: dict[str, Any] = {}  # made here
+_checked: set[str] = set()  # clients whose cluster has our versions
+_lock = threading.Lock()
+
+
+def client_at(address: str) -> Any:
+    """The client of a scheduler; TLS is as Dask's configuration has it.
+
+    Raises:
+        WorkerError: nobody answers, versions differ, or there is no worker.
+    """
+    with _lock:
+        client = given(address) or _clients.get(address)
+        if client is None or not _answers(client):
+            forget(address)
+            if address in _clients:
+                _close(_clients.pop(address))
+            client = _clients[address] = connected(address)
+    check(client, address)
+    return client
+
+
+def _answers(client: Any) -> bool:
+    """Whether the scheduler that it was connected to is still there."""
+    try:
+        return client.status == "running" and client.nthreads() is not None
+    except OSError:
+        return False
+
+
+def check(client: Any, address: str) -> None:
+    """That it can be used, that its cluster has workers, and that versions are the same; asked once of each client.
+
+    Raises:
+        PipelineError: it is an asynchronous client.
+        WorkerError: it is closed, versions differ, or there is no worker.
+    """
+    if client.asynchronous:
+        raise PipelineError(
+            "the Dask client is asynchronous", site=user_site(), fix="make it without asynchronous=True"
+        )
+    if not _answers(client):
+        raise WorkerError(
+            f"the scheduler at {address} does not answer the Dask client, which is {client.status}",
+            done="nothing was run",
+            fix="connect again: Client(address)",
+        )
+    _wait_for_workers(client, address)
+    if client.id not in _checked:
+        check_versions(client, address)
+        _checked.add(client.id)
+
+
+def connected(address: str, name: str = "cedar") -> Any:
+    """A client of its own; with the keys of a cluster that cedar started, else as Dask's configuration has it.
+
+    Raises:
+        WorkerError: nobody answers.
+    """
+    from distributed import Client
+    from distributed.comm.addressing import parse_address, parse_host_port
+
+    limit = seconds("connect")
+    try:
+        if address.startswith(("tcp://", "tls://")):  # without a port, a client that never was would hold up the end
+            parse_host_port(parse_address(address)[1])
+        keys = security_at(address)
+        if address.startswith("tls://") and keys.get_connection_args("client")["ssl_context"] is None:
+            raise OSError("TLS needs the certificates of this client, and none are configured")
+        return Client(  # type: ignore[no-untyped-call]
+            address, timeout=limit, set_as_default=False, direct_to_workers=True, name=name, security=keys
+        )
+    except (OSError, ValueError, TypeError) as error:
+        raise WorkerError(
+            f"no Dask scheduler answers at {address} within {limit:g} s: {error or type(error).__name__}",
+            done="nothing was run",
+            fix="start one with `cedar service start` or `dask scheduler`, and look at address, port, firewall and "
+            'TLS: the keys of a service are found by the user who started it; for other clusters at "tls://", Dask\'s '
+            "configuration names the certificates under distributed.comm.tls",
+        ) from error
+
+
+def _wait_for_workers(client: Any, address: str) -> None:
+    deadline = time.monotonic() + seconds("workers")
+    while not client.nthreads():
+        if time.monotonic() > deadline:
+            raise WorkerError(
+                f"the Dask cluster at {address} has no worker, and got none within {seconds('workers'):g} s",
+                done="nothing was run",
+                fix=f"start one with `dask worker {address}`, or scale the cluster up; "
+                "cedar.dask.workers in Dask's configuration is how long to wait",
+            )
+        time.sleep(0.1)
+
+
+def close_clients() -> None:
+    """Close those that were made here."""
+    with _lock:
+        ours = list(_clients.values())
+        _clients.clear()
+    for client in ours:
+        _close(client)
+
+
+def _close(client: Any) -> None:
+    log = logging.getLogger("distributed.client")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)  # the scheduler may be gone, which was said
+    with contextlib.suppress(Exception):
+        client.close(timeout=2)
+    log.setLevel(level)
+
+
+def _after_fork() -> None:
+    """A client's threads are not there in a forked child."""
+    global _lock  # noqa: PLW0603 - another thread may have held it
+    _lock = threading.Lock()
+    _parents.extend(_clients.values())
+    _clients.clear()
+
+
+_parents: list[Any] = []  # kept, so that nothing of them is collected here as if it were ours
+atexit.register(close_clients)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,124 @@
+"""Host: the process that holds a cluster of this machine, so that its scheduler takes no time of the trainer's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from cedar.core.ownership import remove_tree, temporary_folder
+from cedar.executors.dask.keys import new_keys, security
+
+LOOPBACK = "127.0.0.1"
+KIND = "dask"  # of the folder of its workers
+_LAST = 1.0  # seconds for the workers to end by themselves
+_LOOK = 1.0  # seconds between two looks at whether the parent lives
+_CONFIG: dict[str, Any] = {
+    "distributed.deploy.lost-worker-timeout": "8s",  # then its nanny is given up, and another may be started
+    "distributed.scheduler.allowed-failures": 0,  # a task whose worker died is told at once; recovery is the run's
+    # No pickled block on disk: blocks are taken by the run as they finish, and its look-ahead bounds them.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    "distributed.nanny.http.routes": [],
+}
+
+
+def main(text: str, parent: int, begun: Callable[[Any, dict[str, Any]], None] | None = None) -> None:
+    """Hold a cluster until standard input ends; its address, folder and keys are a line of JSON on standard output.
+
+    Args:
+        text: JSON: ``workers``, ``dashboard`` (an address, or None), and where given ``host`` and ``port``. Another
+            host than a loopback one takes the certificates of Dask's configuration; on loopback, keys are made.
+        parent: the process to end with.
+        begun: called with the cluster and what ``text`` says.
+    """
+    asked = json.loads(text)
+    folder = temporary_folder(KIND)
+    threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
+    warnings.simplefilter("ignore")
+    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # which unlinks what is left when this process is killed
+    keys = new_keys() if asked.get("host", LOOPBACK) == LOOPBACK else None
+    cluster = _cluster(asked, folder, keys)
+    if begun is not None:
+        begun(cluster, asked)
+    else:
+        threading.Thread(target=_restore, args=(cluster, asked["workers"]), daemon=True).start()
+    told = {"address": cluster.scheduler_address, "folder": folder, "keys": keys}
+    print(json.dumps(told), flush=True)  # noqa: T201 - the parent reads it, from a pipe that nobody else has
+    sys.stdin.buffer.read()
+    threading.Timer(_LAST, _end, (folder,)).start()
+    with contextlib.suppress(Exception):
+        cluster.close(timeout=_LAST)
+    _end(folder)
+
+
+def _cluster(asked: dict[str, Any], folder: str, keys: dict[str, str] | None) -> Any:
+    import dask
+    from distributed import LocalCluster
+    from distributed.node import ServerNode
+    from distributed.security import Security
+
+    config, dashboard = dict(_CONFIG), asked["dashboard"]
+    if dashboard:
+        config = {name: value for name, value in config.items() if "http" not in name}
+    else:
+        ServerNode.start_http_server = _no_http  # type: ignore[method-assign]
+    dask.config.set(config)
+    return LocalCluster(  # type: ignore[no-untyped-call]
+        n_workers=asked["workers"],
+        threads_per_worker=1,
+        processes=True,
+        host=asked.get("host", LOOPBACK),
+        scheduler_port=asked.get("port", 0),
+        protocol="tls://",
+        security=security(keys) if keys else Security(require_encryption=True),  # type: ignore[no-untyped-call]
+        dashboard_address=dashboard,
+        worker_dashboard_address=f"{LOOPBACK}:0" if dashboard else None,
+        silence_logs=logging.CRITICAL,
+        local_directory=folder,
+        **({} if dashboard else {"worker_class": _quiet_worker()}),
+    )
+
+
+def _no_http(*_: Any, **__: Any) -> None:
+    """No HTTP server: Dask's would answer whoever connects, and has nothing to show without a dashboard."""
+
+
+def _quiet_worker() -> Any:
+    """A worker, in a process of its own, without an HTTP server."""
+    from functools import partial
+
+    from distributed import Nanny
+
+    from cedar.executors.dask.worker import QuietWorker
+
+    return partial(Nanny, worker_class=QuietWorker)
+
+
+def _restore(cluster: Any, workers: int) -> None:
+    """A nanny whose worker dies before it has started gives up: start others for those that are missing."""
+    while cluster.status.name == "running":
+        time.sleep(_LOOK)
+        if len(cluster.workers) < workers:
+            cluster.scale(workers)
+
+
+def _end_with(parent: int, folder: str) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK)
+    _end(folder)
+
+
+def _end(folder: str) -> None:
+    """At once, whatever hangs: the workers end with this process."""
+    remove_tree(folder, KIND)
+    os._exit(0)

@@ -1,0 +1,125 @@
+"""Keys of the clusters that cedar starts: nobody connects who does not hold the key made for that very cluster.
+
+A cluster's scheduler, workers and clients share one key and its certificate, and each asks the other for it (mutual
+TLS).
+The key stays in the memory of the process that started the cluster; that of a service, which other processes of this
+user are to find by its address, lies in a file of mode 0600 as long as the service runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+from typing import Any
+
+from cedar.core.errors import WorkerError
+from cedar.core.private_folder import private_folder
+
+FIX = "pip install 'cedar-data[dask]'"
+_FIELDS = ("certificate", "key")
+_known: dict[str, dict[str, str]] = {}  # address to the keys of clusters started by this process
+
+
+def new_keys() -> dict[str, str]:
+    """A key and its certificate, as PEM.
+
+    Raises:
+        WorkerError: the package cryptography is missing.
+    """
+    from distributed.security import Security
+
+    try:
+        made = Security.temporary()  # type: ignore[no-untyped-call]
+    except ImportError as error:
+        raise WorkerError(
+            f"keys of a Dask cluster need the package cryptography: {error}", done="nothing was started", fix=FIX
+        ) from error
+    return {"certificate": made.tls_ca_file, "key": made.tls_client_key}
+
+
+def security(keys: dict[str, str]) -> Any:
+    """Dask's ``Security`` of a cluster's keys, for all roles."""
+    from distributed.security import Security
+
+    roles = ("client", "scheduler", "worker")
+    return Security(  # type: ignore[no-untyped-call]
+        require_encryption=True,
+        tls_ca_file=keys["certificate"],
+        **{f"tls_{role}_cert": keys["certificate"] for role in roles},
+        **{f"tls_{role}_key": keys["key"] for role in roles},
+    )
+
+
+def security_at(address: str) -> Any:
+    """What a client of the scheduler at an address shows: the cluster's own key, else what Dask's configuration has."""
+    from distributed.security import Security
+
+    keys = _known.get(address) or _published(address)
+    return Security() if keys is None else security(keys)  # type: ignore[no-untyped-call]
+
+
+def know(address: str, keys: dict[str, str]) -> None:
+    """This process started the cluster at an address."""
+    _known[address] = keys
+
+
+def forget(address: str) -> None:
+    """It has ended."""
+    _known.pop(address, None)
+
+
+def publish(address: str, keys: dict[str, str]) -> str | None:
+    """Let other processes of this user find the keys of a service; the file, or None where no folder is private."""
+    path = _path(address)
+    if path is None:
+        return None
+    fresh = f"{path}.{os.getpid()}.tmp"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(fresh)
+    try:
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
+            json.dump(keys, file)
+        os.replace(fresh, path)
+    except OSError:
+        return None
+    return path
+
+
+def withdraw(path: str | None) -> None:
+    """Remove the file that ``publish`` wrote."""
+    if path is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _published(address: str) -> dict[str, str] | None:
+    """The keys of a service that runs as this user; a file that others could have written or read is none."""
+    path = _path(address)
+    if path is None:
+        return None
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    with open(number, encoding="utf-8") as file:
+        facts = os.fstat(number)
+        others = facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+        if facts.st_uid != os.geteuid() or others:
+            raise WorkerError(
+                f"the keys of the service at {address} are in a file that others can reach: {path}",
+                done="nothing was run", fix="start the service again; nobody but you should have its key",
+            )  # fmt: skip
+        try:
+            keys = json.load(file)
+        except (ValueError, RecursionError):
+            return None
+    good = isinstance(keys, dict) and set(keys) == set(_FIELDS) and all(isinstance(v, str) for v in keys.values())
+    return keys if good else None
+
+
+def _path(address: str) -> str | None:
+    folder = private_folder("services")
+    return os.path.join(folder, re.sub(r"[^A-Za-z0-9.]+", "_", address) + ".json") if folder else None

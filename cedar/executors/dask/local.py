@@ -1,0 +1,150 @@
+"""LocalHost: a Dask cluster on this machine, made on the spot and kept warm until this process ends."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing import spawn
+from typing import Any
+
+import cedar
+from cedar.core.errors import WorkerError
+from cedar.core.ownership import remove_tree
+from cedar.executors.dask.host import KIND
+from cedar.executors.dask.keys import forget, know
+from cedar.executors.dask.remote import OURS
+from cedar.executors.processes.process import thread_limits
+
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(cedar.__file__)))
+_CODE = """\
+import sys
+sys.path[:] = {path!r}
+sys.path.append({home!r})
+from {module} import main
+main({text!r}, {parent})
+"""
+_PATIENCE = 60.0  # seconds for it to start
+_hosts: dict[int, LocalHost] = {}
+_lock = threading.Lock()
+
+
+class LocalHost:
+    """A process that holds a scheduler, and one process for each worker; all of them listen on loopback alone,
+    and answer those alone who hold the key made for this cluster.
+
+    They are fresh interpreters that never see the user's ``__main__``, and end with this process.
+
+    Args:
+        asked: what the host is told, plain JSON.
+        module: whose ``main`` runs in it.
+
+    Raises:
+        WorkerError: it does not start.
+    """
+
+    def __init__(self, asked: dict[str, Any], module: str = "cedar.executors.dask.host") -> None:
+        import dask
+
+        code = _CODE.format(path=sys.path, home=_HOME, module=module, text=json.dumps(asked), parent=os.getpid())
+        config = dask.config.serialize(dask.config.global_config)
+        added = thread_limits() | {OURS: "1", "DASK_INTERNAL_INHERIT_CONFIG": config}
+        self._process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - Python itself
+            [os.fsdecode(spawn.get_executable()), "-P", "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | added,
+            process_group=0,  # a Ctrl-C is for us
+        )
+        self.pid = self._process.pid
+        self.told: dict[str, Any] = {}
+        try:
+            self.told = json.loads(self._first_line())
+        except ValueError as error:
+            self.close()
+            raise WorkerError(
+                f"no Dask cluster can be started on this machine (exit code {self._process.returncode})",
+                done="nothing was run",
+                fix='look at the lines above, or use executor="processes"',
+            ) from error
+        self.address: str = self.told["address"]
+        self.keys: dict[str, str] | None = self.told.pop("keys")
+        if self.keys is not None:
+            know(self.address, self.keys)
+
+    def _first_line(self) -> bytes:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            if select.select([self._process.stdout], [], [], 1.0)[0]:
+                return self._process.stdout.readline()
+        return b""
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End it and its workers."""
+        forget(self.told.get("address", ""))
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
+        try:
+            self._process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        remove_tree(self.told.get("folder", ""), KIND)  # it does that itself, unless it was killed
+
+
+def local_address(workers: int) -> str:
+    """The scheduler of a warm cluster of so many workers on this machine; started if there is none.
+
+    Raises:
+        WorkerError: it does not start.
+    """
+    import dask
+
+    with _lock:
+        host = _hosts.get(workers)
+        if host is None or not host.alive:
+            if host is not None:
+                host.close()
+            host = _hosts[workers] = LocalHost(
+                {"workers": workers, "dashboard": dask.config.get("cedar.dask.dashboard", None)}
+            )
+        return host.address
+
+
+def is_local(address: str) -> bool:
+    """Whether the workers of a scheduler are ours, on this machine."""
+    return any(host.address == address for host in _hosts.values())
+
+
+def close_hosts() -> None:
+    """End all; the next run starts others."""
+    with _lock:
+        hosts = list(_hosts.values())
+        _hosts.clear()
+    for host in hosts:
+        host.close()
+
+
+def _after_fork() -> None:
+    """They belong to the parent."""
+    global _lock  # noqa: PLW0603 - another thread may have held it
+    _lock = threading.Lock()
+    _parents.extend(_hosts.values())
+    _hosts.clear()
+
+
+_parents: list[LocalHost] = []  # kept, so that nothing of them is collected here as if it were ours
+atexit.register(close_hosts)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,156 @@
+"""Apart: functions called on sample rows in a worker process, which may die of them, where the program must not.
+
+Such calls are tasks like any other: what kills their worker is found, and what stops it is ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cedar.core.block import Block
+from cedar.core.cursor import Hashes, Keys
+from cedar.core.errors import WorkerError, portable
+from cedar.executors.choose import available_cpus, of_fork
+from cedar.executors.processes import warm
+from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, Work, WorkersDied
+from cedar.executors.recovery.trial import Verdict, try_block
+from cedar.executors.recovery.waiting import Waiting
+from cedar.operators.base import Env
+from cedar.operators.calls import Call
+from cedar.operators.in_flight import Outcome
+from cedar.operators.marks import Marks, each_key
+from cedar.tasks.chain import Program, Step
+from cedar.tasks.code import Code
+
+_NOBODY = -1  # the source of rows without a key
+_MOST = 8  # of the sample rows of one function may end processes
+
+
+class Apart:
+    """Given to the calls on sample rows of a run whose rows are worked on by processes.
+
+    Args:
+        workers: of the pool.
+        deaths: where those of its workers are written down.
+        patience: how long to wait for a call that does not get on.
+    """
+
+    def __init__(self, workers: int, deaths: Deaths, patience: Patience | None = None) -> None:
+        self._workers = workers
+        self._deaths = deaths
+        self._patience = patience or Patience()
+        self._at: Block | None = None
+        self._last: tuple[Call, Block, Outcome] | None = None
+
+    def enter(self, block: Block) -> None:
+        """The calls to come are made for the rows of this block."""
+        self._at = block
+
+    def __call__(
+        self, call: Call, env: Env, arguments: Sequence[Iterable[Any]], n: int, hashes: Hashes | None
+    ) -> Outcome:
+        """See ``Call.run``.
+
+        Raises:
+            WorkerError: the function ends every process, whatever the row.
+        """
+        block, self._at = self._at, None
+        if block is not None and len(block) != n:  # of batches
+            block = None
+        if block is not None and self._last is not None and self._last[0] is call and self._last[1] is block:
+            return self._last[2]  # first for the types, then for the rows
+        columns = [list(column) for column in arguments]
+        rows = Block({}, _numbered(n) if block is None else block.live_keys())
+        outcome = self._outcome(call, replace(env, apart=None), rows, columns, hashes)
+        if block is not None:
+            self._last = call, block, outcome
+        return outcome
+
+    def _outcome(self, call: Call, env: Env, rows: Block, columns: list[list[Any]], hashes: Hashes | None) -> Outcome:
+        blame = call.blame
+        program = Program((Step(_unused, (blame.index,), blame.label, blame.site),))
+
+        def send(submit: Submit, marks: Marks | None) -> Future[Any]:
+            return submit(_call, code, env, marks, rows, columns, hashes)
+
+        recovery = Recovery(lambda: warm(self._workers), self._deaths, True, self._patience)
+        try:
+            code = Code.of((call,))
+            limits = () if call.timeout is None else (call.timeout,)
+            task = recovery.submit(Work(program, send, limits=limits, fine=True, most=_MOST))
+            Waiting(self._patience, recovery.progress, recovery.at_work, lambda: True).wait(task, blame.label)
+            outcome: Any = task.result()
+        except WorkersDied as error:
+            raise _unfit(call, error.what) from error
+        except WorkerError:
+            return call.run(env, columns, len(rows), hashes)  # what it takes or makes does not go to another process
+        finally:
+            recovery.close()
+        return outcome  # type: ignore[no-any-return]
+
+
+def _numbered(rows: int) -> Keys:
+    """Keys of rows that nobody named."""
+    return Keys(np.arange(rows, dtype=np.int64), source=_NOBODY)
+
+
+def apart_for(executor: Any, workers: int | None, deaths: Deaths, patience: Patience | None = None) -> Apart | None:
+    """What a loader on this executor gives its samples; None where its tasks run in this process, or far away."""
+    executor, workers = of_fork(executor, workers)
+    return Apart(workers or available_cpus(), deaths, patience) if executor == "processes" else None
+
+
+def _unfit(call: Call, how: str) -> WorkerError:
+    return WorkerError(
+        f"{call.blame.label} ends worker after worker on the first rows ({how})",
+        site=call.blame.site,
+        done="nothing was run",
+        fix="look for what ends the process in the function, or in the constructor of its class",
+    )
+
+
+def _unused(block: Block, _env: Env) -> Block:
+    return block
+
+
+def _call(
+    code: Code, env: Env, marks: Marks | None, rows: Block, columns: list[list[Any]], hashes: Hashes | None
+) -> Outcome | Verdict:
+    (call,) = code.load()
+    if marks is not None and marks.suspect is not None:
+        step = Step(_Some(call, rows.keys, columns, hashes), (call.blame.index,), call.blame.label, call.blame.site)
+        return try_block(Program((step,)), rows, replace(env, marks=marks))
+    if marks is not None:
+        env = replace(env, marks=marks)
+        marks.enter(call.blame.index, rows, divisible=True)
+
+    def work() -> Outcome:
+        return _portable(*call.run(env, columns, len(rows), hashes))
+
+    return work() if env.numeric is None else env.numeric.run(work, again=False)
+
+
+def _portable(results: list[Any], failures: dict[int, Any]) -> Outcome:
+    return results, {i: replace(f, cause=f.cause and portable(f.cause)) for i, f in failures.items()}
+
+
+@dataclass(frozen=True)
+class _Some:
+    """Calls for some of the rows, as a kernel; what they return is not asked for."""
+
+    call: Call
+    keys: Keys
+    columns: list[list[Any]]
+    hashes: Hashes | None
+
+    def __call__(self, block: Block, env: Env, /) -> Block:
+        places = {key: i for i, key in enumerate(each_key(self.keys))}
+        chosen = [places[key] for key in each_key(block.keys)]
+        arguments = [[column[i] for i in chosen] for column in self.columns]
+        self.call.run(env, arguments, len(chosen), None if self.hashes is None else self.hashes[chosen])
+        return block

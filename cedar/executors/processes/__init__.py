@@ -1,0 +1,194 @@
+"""Executor "processes": warm pools of worker processes, one for each number of workers, until this process ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import statistics
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from cedar.core import forks
+from cedar.executors.processes.pool import Pool
+from cedar.executors.processes.process import WorkerProcess
+from cedar.tasks.code import Code
+
+_IDLE = 120.0  # seconds after which a pool that nobody uses goes when another one is asked for
+_pools: dict[int, Pool] = {}
+_used: dict[int, float] = {}
+_leases: weakref.WeakSet[Lease] = weakref.WeakSet()
+_apart: weakref.WeakSet[Pool] = weakref.WeakSet()  # of those who asked for one
+_lock = threading.Lock()
+
+
+class Lease(Executor):
+    """A run's use of a warm pool: shutting it down cancels what the run has not begun, and leaves the workers."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._pool = warm(workers)
+        self._futures: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
+        self._adding = threading.Lock()
+        self._shut = False
+        with _lock:
+            _leases.add(self)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See ``concurrent.futures.Executor``."""
+        return self._kept(self._pool.submit, fn, *args, **kwargs)
+
+    def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        """The same, before all that wait."""
+        return self._kept(self._pool.submit_first, fn, *args)
+
+    def _kept(self, submit: Callable[..., Future[Any]], *args: Any, **kwargs: Any) -> Future[Any]:
+        if self._shut:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        future = submit(*args, **kwargs)
+        with self._adding:
+            self._futures.add(future)
+        return future
+
+    def members(self) -> list[WorkerProcess]:
+        """The processes behind it."""
+        return [] if self._pool.closed else self._pool.members()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """The run is over."""
+        self._shut = True
+        _used[self.workers] = time.monotonic()
+        with self._adding:
+            futures = list(self._futures)
+        for future in futures if cancel_futures else []:
+            future.cancel()
+        for future in futures if wait else []:
+            if not future.cancelled():
+                future.exception()
+
+    @property
+    def shut(self) -> bool:
+        return self._shut
+
+    @property
+    def ended(self) -> bool:
+        """The workers themselves were ended, and take no more tasks."""
+        return self._pool.closed
+
+
+def warm(workers: int, at_once: int | None = None) -> Pool:
+    """The pool of so many workers; they start in the background, and stay.
+
+    Args:
+        workers: of the pool.
+        at_once: how many start at the same time where there is no such pool yet; None is all of them.
+    """
+    with _lock:
+        now = time.monotonic()
+        if workers not in _pools:
+            _drop_idle(now)
+            _pools[workers] = Pool(workers, at_once)
+        _used[workers] = now
+        return _pools[workers]
+
+
+def fresh() -> Pool:
+    """A pool of one worker that has done nothing yet; whoever takes it shuts it down."""
+    pool = Pool(1)
+    with _lock:
+        _apart.add(pool)
+    return pool
+
+
+def pools() -> list[Pool]:
+    """Those that there are."""
+    with _lock:
+        return list(_pools.values())
+
+
+def ready(workers: int) -> bool:
+    """Whether all workers of the pool of so many take tasks at once."""
+    pool = _pools.get(workers)
+    return pool is not None and pool.ready() == workers
+
+
+def _drop_idle(now: float) -> None:
+    busy = {lease.workers for lease in _leases if not lease.shut}
+    for workers in [w for w in _pools if w not in busy and now - _used[w] > _IDLE]:
+        _pools.pop(workers).shutdown(wait=False)
+
+
+def ship_costs(sample_bytes: int = 4 << 20, workers: int = 1) -> tuple[float, float]:
+    """What a task costs beside its work, measured on a warm worker: seconds per task, and bytes per second.
+
+    Args:
+        sample_bytes: of the block that is sent there and back; above 0.
+        workers: of the pool to measure.
+
+    Raises:
+        BrokenExecutor: no worker can be started.
+    """
+    import numpy as np
+
+    pool = warm(workers)
+
+    def trip(value: Any) -> float:
+        start = time.perf_counter()
+        pool.submit(_same, value).result()
+        return time.perf_counter() - start
+
+    large = np.zeros(max(1, sample_bytes), dtype=np.uint8)
+    trip(large)  # the first one starts the worker, and touches the memory
+    task = statistics.median(trip(None) for _ in range(30))
+    moved = statistics.median(trip(large) for _ in range(7))
+    return task, 2 * large.nbytes / max(moved - task, 1e-9)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def call_fresh(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function returns in a worker process.
+
+    Raises:
+        BrokenExecutor: no worker can be started, or it died.
+        WorkerError: something of the call cannot be pickled.
+    """
+    pool = next((pool for pool in pools() if not pool.closed), None) or warm(1)
+    return pool.submit(_called, Code.of((fn, args, kwargs))).result()
+
+
+def _called(code: Code) -> Any:
+    fn, args, kwargs = code.load()
+    return fn(*args, **kwargs)
+
+
+def close() -> None:
+    """End all workers; the next run starts others."""
+    with _lock:
+        pools = [*_pools.values(), *_apart]
+        _pools.clear()
+    for pool in pools:
+        pool.shutdown(wait=False)
+    for pool in pools:
+        pool.shutdown()
+
+
+def _after_fork() -> None:
+    """A forked child has no keepers, and shares the wires with its parent: it starts workers of its own."""
+    global _lock  # noqa: PLW0603 - another thread may have held it
+    _lock = threading.Lock()
+    _parents.extend([*_pools.values(), *_apart])
+    for pool in _parents:
+        pool.abandon()
+    _pools.clear()
+
+
+_parents: list[Pool] = []  # kept, so that nothing of them is collected here as if it were ours
+atexit.register(close)
+os.register_at_fork(after_in_child=_after_fork)
+forks.by(call_fresh)

@@ -1,0 +1,53 @@
+"""Out of memory: whether the kernel ended a process for that, where it keeps count."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from cedar.core import forks
+
+_GROUPS = "/sys/fs/cgroup"
+_lock = forks.Lock()
+_told = [0]  # of the kills counted, so many have been given as the cause of a death
+
+
+def kills() -> int | None:
+    """How many processes of this control group the kernel has ended for memory; None where it does not say."""
+    for path in _places():
+        with suppress(OSError, ValueError):
+            with open(path, encoding="ascii") as file:
+                counts = dict(line.split()[:2] for line in file if len(line.split()) > 1)
+            if "oom_kill" in counts:
+                return int(counts["oom_kill"])
+    return None
+
+
+def was_killed(before: int | None) -> bool:
+    """Whether a process that ended by SIGKILL ended for memory; one kill explains one death.
+
+    Args:
+        before: the kills when it was started.
+    """
+    now = kills()
+    if now is None or before is None:
+        return False
+    with _lock:
+        explained = max(before, _told[0])
+        if now <= explained:
+            return False
+        _told[0] = explained + 1
+        return True
+
+
+def _places() -> list[str]:
+    """Files of version 2 and 1 of control groups, own group first."""
+    found = []
+    with suppress(OSError), open("/proc/self/cgroup", encoding="ascii", errors="replace") as file:
+        for line in file:
+            _, names, path = line.rstrip("\n").split(":", 2)
+            if not names:
+                found += [f"{_GROUPS}{path.rstrip('/')}/memory.events", f"{_GROUPS}/memory.events"]
+            elif "memory" in names.split(","):
+                control = f"{_GROUPS}/memory"
+                found += [f"{control}{path.rstrip('/')}/memory.oom_control", f"{control}/memory.oom_control"]
+    return found

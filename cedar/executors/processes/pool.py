@@ -1,0 +1,139 @@
+"""Pool: worker processes that stay warm between epochs and loaders, behind the interface of an Executor.
+
+A thread for each worker keeps it: starts it, hands it tasks, takes what comes back, and starts another one when it
+dies. Only the task that a dead worker was at work on fails; one that waited behind it goes to another worker.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from cedar.executors.processes.keeper import Keeper, Work
+from cedar.executors.processes.process import WorkerDied, WorkerProcess
+from cedar.executors.processes.spare import Spare
+
+_REAP = 2.0  # seconds to wait for the threads at the end
+
+
+class Pool(Executor):
+    """Worker processes, started in the background as soon as the pool is made.
+
+    Args:
+        workers: how many.
+        at_once: how many start at the same time; None is all of them.
+    """
+
+    def __init__(self, workers: int, at_once: int | None = None) -> None:
+        self._max_workers = workers
+        self.starting = threading.Semaphore(at_once or workers)
+        self._started = 0
+        self._closed = False
+        self._changed = threading.Condition()
+        self._waiting: deque[Work] = deque()
+        self._idle = 0
+        self._spare = Spare()
+        self._keepers = [Keeper(self, number) for number in range(workers)]
+        for keeper in self._keepers:
+            keeper.start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See ``concurrent.futures.Executor``; ``Code`` among the arguments is sent once to each worker."""
+        return self._submitted(Work(Future(), fn, args, kwargs), first=False)
+
+    def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        """The same, before all that wait: for a call that was lost, and that somebody may wait for."""
+        return self._submitted(Work(Future(), fn, args, {}), first=True)
+
+    def _submitted(self, work: Work, first: bool) -> Future[Any]:
+        if not self._closed:  # asked before the lock: after a fork, nobody is there to release it
+            with self._changed:
+                if not self._closed:
+                    (self._waiting.appendleft if first else self._waiting.append)(work)
+                    self._changed.notify()
+                    return work.future
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    def ready(self) -> int:
+        """How many workers are ready to work."""
+        return sum(keeper.ready for keeper in self._keepers)
+
+    def pids(self) -> list[int]:
+        """The process ids of the workers that live, without the one that stands by."""
+        workers = [keeper.worker for keeper in self._keepers]
+        return [worker.pid for worker in workers if worker is not None and worker.alive]
+
+    def members(self) -> list[WorkerProcess]:
+        """All its processes, those that start and the one that stands by as well."""
+        found = [*(keeper.worker for keeper in self._keepers), *self._spare.members()]
+        return [worker for worker in found if worker is not None]
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the workers, at once; tasks under way end in WorkerDied."""
+        with self._changed:
+            self._closed = True
+            waiting, self._waiting = self._waiting, deque()
+            self._changed.notify_all()
+        for work in waiting:
+            work.future.cancel()
+        for keeper in self._keepers:
+            keeper.stop()
+        self._spare.close()
+        deadline = time.monotonic() + _REAP
+        threads = [*self._keepers, *([self._spare] if self._spare.ident is not None else [])]
+        for thread in threads if wait else []:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def abandon(self) -> None:
+        """In a process that was forked from the one whose pool this is: the workers are not ours."""
+        self._closed = True
+        for keeper in self._keepers:
+            if keeper.worker is not None:
+                keeper.worker.wire.close()
+        self._spare.abandon()
+
+    def spare(self) -> WorkerProcess | None:
+        """A worker starts: one that is ready, if it stands by."""
+        with self._changed:
+            self._started += 1
+        return self._spare.take()
+
+    def warm(self) -> None:
+        """A worker has done its first task: once all are there, another is to stand by; soon, where one died."""
+        if not self._closed and self.ready() == self._max_workers:
+            self._spare.want(at_once=self._started > self._max_workers)
+
+    def take(self, wait: bool) -> Work | None:
+        """The next call; None where there is none and ``wait`` is False, or once the pool is shut down."""
+        with self._changed:
+            while not self._closed:
+                # What an idle worker can begin at once is not for one that is at work.
+                if len(self._waiting) > (0 if wait else self._idle):
+                    work = self._waiting.popleft()
+                    if work.future.running() or work.future.set_running_or_notify_cancel():
+                        return work
+                elif not wait:
+                    return None
+                else:
+                    self._idle += 1
+                    self._changed.wait()
+                    self._idle -= 1
+            return None
+
+    def give_back(self, works: list[Work]) -> None:
+        """Calls that were not begun go first to another worker."""
+        with self._changed:
+            if not self._closed:
+                self._waiting.extendleft(reversed(works))
+                self._changed.notify(len(works))
+                return
+        for work in works:
+            work.future.set_exception(WorkerDied("the workers were ended"))
+
+    @property
+    def closed(self) -> bool:
+        return self._closed

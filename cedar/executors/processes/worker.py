@@ -1,0 +1,233 @@
+"""What runs in a worker process: one task after another, from a fresh interpreter that never sees the user's script."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import logging.handlers
+import os
+import queue
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from cedar.core.errors import CedarError, WorkerError, portable
+from cedar.executors.processes.wire import Wire, decode, encode
+from cedar.tasks import clocks
+from cedar.tasks.code import UnknownCode
+
+_IDLE = 0.1  # seconds without a first task, after which there is time to import what tasks may need
+_LOOK = 1.0  # seconds between two looks at whether the parent lives
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call, and the folder that the caller is in."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    folder: str | None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The worker takes tasks."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A task returned."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A task raised, or its result cannot be sent back."""
+
+    error: BaseException
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By the error's own way of travelling: libraries (tblib, with dask) change how all exceptions are pickled."""
+        if not isinstance(self.error, CedarError):
+            return Failed, (self.error,)
+        make, arguments = self.error.__reduce__()
+        return _failed, (make, arguments)
+
+
+def _failed(make: Callable[..., CedarError], arguments: tuple[Any, ...]) -> Failed:
+    return Failed(make(*arguments))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A task's code is not here: send the task again with all of it."""
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A line for the parent's log."""
+
+    record: logging.LogRecord
+
+
+class _Handler(logging.handlers.QueueHandler):
+    """Log lines go to the parent, whose handlers the user has set up."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+        super().__init__(self._lines)
+        self._wire = wire
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Without a lock: a finalizer may log, in a thread that is just sending."""
+        self.emit(record)
+        return True
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """The record is plain by now."""
+        self._lines.put(record)
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Send what there is; later, where this thread is in the middle of a message."""
+        with suppress(queue.Empty):
+            while not self._wire.sending:
+                self._wire.send(encode(Logged(self._lines.get_nowait())))
+
+
+def main(end: int, parent: int, level: int) -> None:
+    """Work until the parent is gone.
+
+    Args:
+        end: the file descriptor of this end of the wire.
+        parent: its process id.
+        level: the least level of log lines that are passed on.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
+    die_with_the_starting_thread()
+    os.set_inheritable(end, False)  # a program that a function runs must not hold the wire open when we die
+    wire, own = Wire(socket.socket(fileno=end)), os.getpid()
+    tasks: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(wire, tasks, parent), daemon=True).start()
+    logging.root.setLevel(level)
+    handler = _Handler(wire)
+    logging.root.addHandler(handler)
+    os.register_at_fork(after_in_child=partial(_part, wire, handler))
+    pa.set_cpu_count(1)
+    _import("cedar.engine.runner")  # and with it, what runs a chain
+    wire.send(encode(Ready()))
+    try:
+        task = tasks.get(timeout=_IDLE)
+    except queue.Empty:
+        _import("pyarrow.compute", "pyarrow.parquet", "polars")  # most pipelines need them soon
+        task = tasks.get()
+    while True:
+        answer = _work(task)
+        if os.getpid() != own:  # a function has forked, and returned in the child as well
+            os._exit(0)
+        wire.send(answer)
+        handler.pass_on()
+        task = tasks.get()
+
+
+def _part(wire: Wire, handler: logging.Handler) -> None:
+    """In what a function forks: it speaks for itself, and does not keep the parent from seeing that we died."""
+    logging.root.removeHandler(handler)
+    wire.close()
+
+
+def die_with_the_starting_thread() -> None:
+    """On Linux the kernel ends us with the thread that started us, also where we hold the GIL in a loop."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _receive(wire: Wire, tasks: queue.SimpleQueue[list[Any]], parent: int) -> None:
+    """Take in tasks while others run, so that neither end waits for the other to read; end with the parent."""
+    poll = select.poll()
+    poll.register(wire.fileno(), select.POLLIN)
+    try:
+        while os.getppid() == parent:
+            if poll.poll(1000 * _LOOK):
+                tasks.put(wire.receive())
+    finally:
+        os._exit(0)
+
+
+def _import(*modules: str) -> None:
+    for module in modules:
+        importlib.import_module(module)
+
+
+def _work(parts: list[Any]) -> list[memoryview]:
+    """The answer to one task; answers go in the order of tasks."""
+    reply: Any
+    began = time.perf_counter()
+    try:
+        task: Task = decode(parts)
+        clocks.ship(began)
+        _enter(task.folder)
+        reply = Done(task.fn(*task.args, **task.kwargs))
+        _limit_threads()
+    except UnknownCode:
+        reply = Wanted()
+    except BaseException as error:  # noqa: BLE001 - the caller gets whatever was raised
+        reply = Failed(error if isinstance(error, CedarError) else portable(error))
+    began = time.perf_counter()
+    try:
+        answer = encode(reply)
+        clocks.ship(began)
+        return answer
+    except Exception as error:  # noqa: BLE001 - an object may raise anything when it is pickled
+        return encode(Failed(_unsendable(reply, error)))
+
+
+def _enter(folder: str | None) -> None:
+    """Relative paths mean the same as in the parent, wherever an earlier function went."""
+    try:
+        here = os.getcwd()
+    except OSError:  # it was deleted
+        here = ""
+    if folder is not None and folder != here:
+        os.chdir(folder)
+
+
+def _limit_threads() -> None:
+    """A worker is one core's worth: what has no environment variable for it is told here, once it is there."""
+    cv2 = sys.modules.get("cv2")
+    if cv2 is not None and cv2.getNumThreads() > 1:
+        cv2.setNumThreads(1)
+
+
+def _unsendable(reply: Any, error: Exception) -> WorkerError:
+    if isinstance(reply, Failed):
+        return WorkerError(f"a task failed: {type(reply.error).__name__}: {reply.error}")
+    return unsendable(reply.value, "what a task made", error)
+
+
+def unsendable(value: Any, what: str, error: Exception) -> WorkerError:
+    """The error for rows that cannot be pickled; names the column."""
+    for block in getattr(value, "blocks", ()):
+        for name, column in block.columns.items():
+            try:
+                encode(column)
+            except Exception:  # noqa: BLE001 - see above
+                what = f"column {name!r}"
+    return WorkerError(
+        f"{what} cannot be sent to another process: {type(error).__name__}: {error}",
+        fix='make values that can be pickled, or use executor="threads"',
+    )

@@ -1,0 +1,344 @@
+"""Recovery: submits what was lost again, ends what hangs, and stops where that leads nowhere."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from cedar.core.errors import CedarError, RowRef, SourceError, WorkerError
+from cedar.executors.processes import fresh, warm
+from cedar.executors.recovery.board import the_board
+from cedar.executors.recovery.deaths import Death, Deaths, Then
+from cedar.executors.recovery.lost import is_lost, rest_at_exit
+from cedar.executors.recovery.patience import Patience
+from cedar.executors.recovery.task import Task, Work
+from cedar.executors.recovery.trial import Verdict
+from cedar.executors.recovery.waiting import AtWork
+from cedar.executors.recovery.watch import Watch
+from cedar.operators.marks import READING, Mark
+from cedar.tasks.chain import Result
+
+_log = logging.getLogger("cedar")
+_MOST = 100  # deaths without a task done in between
+_MOST_OF_ONE = 25  # deaths of one task that tell of no bad row
+_STARTS = 3  # workers that ended by themselves before they were ready, without a task done in between
+_STOPPED = "the epoch was stopped; the state is that of the last batch received"
+
+
+class WorkersDied(WorkerError):
+    """A task was given up: its workers die, or do not start, and no row is to blame."""
+
+
+class Recovery:
+    """For the tasks of one run in other processes, whatever executor starts them: one supervisor for all.
+
+    It knows the tasks under way, sends again what was lost, has suspects tried, looks for processes that stand still,
+    and keeps to a budget of deaths. Tasks are given up once it is closed.
+
+    Args:
+        executor: the one to submit to, asked for each time.
+        deaths: where they are written down.
+        marks: the executor's workers are processes of this machine, whose marks can be seen.
+        patience: how long to wait for what does not get on.
+    """
+
+    def __init__(
+        self, executor: Callable[[], Executor], deaths: Deaths, marks: bool, patience: Patience | None = None
+    ) -> None:
+        self._executor = executor
+        self._deaths = deaths
+        self._sees = marks
+        self._closed = False
+        self._lost: queue.SimpleQueue[tuple[Task, BaseException | Verdict] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._patience = patience or Patience()
+        self._watch = Watch(self._patience)
+        self._tasks: set[Task] = set()  # under way
+        self._pace = self._patience.look  # seconds between two looks at what may hang
+        self._done = 0
+        self._unstarted = 0
+        self._trials: Executor | None = None
+
+    def submit(self, work: Work) -> Future[Result]:
+        """The future result of a task, whatever becomes of the worker that has it.
+
+        Raises:
+            WorkerError: the executor takes no tasks.
+        """
+        task = Task(work)
+        self._send(task)
+        if work.limits:
+            self._look_every(min(max(min(work.limits) / 4, 0.02), 0.25))
+        self._start()
+        return task
+
+    def progress(self) -> object:
+        """Changes whenever a task is done, is lost, or goes on to another row or block."""
+        board = the_board()
+        with self._lock:
+            places = [task.place for task in self._tasks if task.place is not None]
+        return self._done, self._deaths.count, [board.read(place) for place in places]
+
+    def at_work(self) -> list[AtWork]:
+        """The tasks under way that have begun, as far as that can be seen; else all that were sent."""
+        board, found, sent = the_board(), [], []
+        with self._lock:
+            tasks = [(task, task.place) for task in self._tasks]
+        for task, place in tasks:
+            seen = board.read(place) if place is not None else None
+            if seen is None:
+                sent.append(AtWork(task.work.named(None), "no mark of it is to be seen", task.sent))
+                continue
+            row = self._row(task, seen.mark) if seen.mark.rows or task.work.reads else None
+            found.append(AtWork(task.work.named(seen.mark), f"process {seen.pid}", seen.began, row))
+        return found or sent
+
+    def close(self) -> None:
+        """Nothing is submitted again from now on."""
+        self._closed = True
+        self._lost.put(None)
+        if self._trials is not None:
+            self._trials.shutdown(wait=False)
+
+    # ---- attempts ----------------------------------------------------------------------------------------------------
+
+    def _send(self, task: Task) -> None:
+        task.place, task.killed, task.ended, task.silent = the_board().take(), 0.0, "", ""
+        task.sent = time.monotonic()
+        marks = task.marks(self._patience.timeout or 0.0, fine=bool(self._deaths.known))
+        executor = self._place(task)
+        try:
+            first = getattr(executor, "submit_first", executor.submit)  # others wait for a task that was lost
+            attempt = task.work.send(first if task.deaths else executor.submit, marks)
+        except (RuntimeError, BrokenExecutor) as error:
+            self._release(task)
+            if not (task.elsewhere or task.apart) and executor is not self._executor():  # another took its place
+                self._send(task)
+                return
+            raise refused(error) from error
+        except BaseException:
+            self._release(task)
+            raise
+        task.attempt = attempt
+        if task.apart and executor is not self._trials:
+            attempt.add_done_callback(lambda _: executor.shutdown(wait=False))
+        with self._lock:
+            self._tasks.add(task)
+        if task.cancelled():
+            attempt.cancel()
+        attempt.add_done_callback(partial(self._answered, task))
+
+    def _place(self, task: Task) -> Executor:
+        """Where the next attempt runs."""
+        if task.suspect is not None:
+            self._trials = self._trials or fresh()  # children of its process are tried, which stays as it was
+            return self._trials
+        return fresh() if task.apart else warm(1) if task.elsewhere else self._executor()
+
+    def _answered(self, task: Task, attempt: Future[Result]) -> None:
+        """In a thread of the executor, which must not be made to wait, or to take tasks, here."""
+        error = CancelledError() if attempt.cancelled() else attempt.exception()
+        found: Any = attempt.result() if error is None else error
+        if (isinstance(found, Verdict) or (error is not None and is_lost(error))) and not task.cancelled():
+            task.lost = task.lost if isinstance(found, Verdict) else time.monotonic()
+            self._lost.put((task, found))
+            self._start()
+            if self._closed:  # the thread may have ended
+                self._drop()
+                self._lost.put(None)  # or not yet, and what would have ended it was dropped too
+            return
+        self._release(task)
+        if error is None:
+            self._deaths.done(task.lost)
+            self._unstarted = 0
+            self._done += 1
+        task.attempt = None  # it knows the task: the two would keep the result until they are collected
+        _answer(task, error, found)
+
+    def _release(self, task: Task) -> None:
+        with self._lock:
+            self._tasks.discard(task)
+            place, task.place = task.place, None
+        if place is not None:
+            the_board().give(place)
+
+    # ---- the thread that deals with what was lost --------------------------------------------------------------------
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="cedar-recovery", daemon=True)
+                self._thread.start()
+
+    def _look_every(self, seconds: float) -> None:
+        if seconds < self._pace:
+            self._pace = seconds
+            if self._thread is not None:
+                self._lost.put(None)  # wakes it
+
+    def _run(self) -> None:
+        while True:
+            try:
+                found = self._lost.get(timeout=self._pace)
+            except queue.Empty:
+                found = None
+            if found is not None:
+                self._recover(*found)
+            elif self._closed:
+                self._drop()
+                return
+            else:
+                self._look()
+
+    def _drop(self) -> None:
+        """Nobody waits for what was lost."""
+        with suppress(queue.Empty):
+            while True:
+                found = self._lost.get_nowait()
+                if found is not None:
+                    self._release(found[0])
+                    found[0].cancel()
+
+    def _recover(self, task: Task, found: BaseException | Verdict) -> None:
+        try:
+            if self._closed:
+                self._release(task)
+                task.cancel()
+                return
+            if getattr(self._executor(), "ended", False):  # on purpose, as at the end of the program: nothing was lost
+                self._release(task)
+                _answer(task, found if isinstance(found, BaseException) else CancelledError(), None)
+                return
+            if isinstance(found, Verdict):
+                self._judged(task, found)
+            else:
+                self._again(task, found)
+        except Exception as failed:  # noqa: BLE001 - whoever waits for the task gets it
+            _answer(task, failed, None)
+
+    def _again(self, task: Task, error: BaseException) -> None:
+        how = how_it_ended(error)
+        if task.ended or task.silent:
+            how = f"{task.ended or task.silent}, ended by SIGKILL"
+        seen = None if task.place is None else the_board().read(task.place)
+        self._release(task)
+        if not getattr(error, "started", True) and "exit code" in how:
+            self._unstarted += 1
+        bad = task.learn(seen, how, self._deaths.known)
+        mark = seen.mark if seen is not None else None
+        stop = self._why_stop(task, mark, how)
+        then: Then = "given up" if stop is not None else "run again" if bad is None else "bad row"
+        self._record(task, mark, f"{bad.how}, ended by SIGKILL" if bad is not None and bad.hung else how, then)
+        if stop is not None:
+            raise stop from error
+        if bad is not None:
+            self._deaths.known[bad.mark] = bad
+        if seen is None and not self._sees and task.unseen > 1:
+            task.elsewhere = True
+        self._send(task)
+
+    def _judged(self, task: Task, verdict: Verdict) -> None:
+        """A trial is over: the task goes on without the row that was found guilty."""
+        suspect = task.suspect
+        self._release(task)
+        bad = task.judged(verdict)
+        for number, fell in enumerate(verdict.deaths, 1):
+            blamed = bad is not None and number == len(verdict.deaths)
+            self._record(
+                task, bad.mark if bad is not None and blamed else fell.mark, fell.how, "bad row" if blamed else "tried"
+            )
+        if bad is not None and suspect is not None:
+            self._deaths.known[suspect if suspect.rows == 1 else bad.mark] = bad
+        elif suspect is not None:
+            self._deaths.acquitted += 1
+            at = f"{task.work.named(suspect)}, {self._row(task, suspect)}"
+            _log.warning("a worker died at %s, which ends no process by itself or behind others: run again", at)
+        stop = self._why_stop(task, suspect, "trials in processes of their own found none")
+        if stop is not None:
+            raise stop
+        self._send(task)
+
+    def _row(self, task: Task, mark: Mark) -> RowRef:
+        return replace(mark.ref, url=task.work.reads) if task.work.reads else mark.ref
+
+    def _record(self, task: Task, mark: Mark | None, how: str, then: Then) -> None:
+        known = mark is not None and mark.rows > 0 and mark.key[0] >= 0  # below: of samples without keys
+        row, rows = (self._row(task, mark), mark.rows) if known and mark is not None else (None, 0)
+        death = Death(how, task.work.named(mark), row, rows, then)
+        self._deaths.add(death)
+        _log.warning("a worker was lost: %s", death)
+
+    def _why_stop(self, task: Task, mark: Mark | None, how: str) -> CedarError | None:
+        if self._unstarted >= _STARTS:
+            return WorkersDied(
+                f"worker processes do not start: {how}",
+                done=_STOPPED,
+                fix="run python -c 'import cedar' in a shell: what fails there, or the lack of memory, is the cause",
+            )
+        if task.hopeless and mark is not None and mark.operator == READING:
+            return SourceError(
+                f"reading {task.work.reads or 'a split'} ended the worker {task.deaths} times: {how}",
+                row=mark.ref,
+                done=_STOPPED,
+                fix="look whether the file is damaged, or too large for the memory; leave it out to go on",
+            )
+        if task.hopeless or task.deaths >= _MOST_OF_ONE or self._deaths.in_a_row >= _MOST:
+            times = f"{task.deaths} times" if task.deaths > 1 else f"{self._deaths.in_a_row + 1} times in a row"
+            return WorkersDied(
+                f"workers died {times} at work on {task.work.named(mark)}, and no single row is to blame: {how}",
+                row=mark.ref if mark is not None and mark.rows else None,
+                done=_STOPPED,
+                fix="look for too little memory, or for a library that crashes; then resume from a checkpoint",
+            )
+        return None
+
+    # ---- what stands still -------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        with self._lock:
+            tasks = list(self._tasks)
+        executors = [self._executor(), *([self._trials] if self._trials is not None else [])]
+        members = [member for executor in executors for member in getattr(executor, "members", list)()]
+        self._watch.look(members, tasks)
+
+
+def how_it_ended(error: BaseException) -> str:
+    """The end of a worker, in words."""
+    text = str(error).strip().partition("\n")[0]
+    if type(error).__name__ == "WorkerDied":
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def refused(error: BaseException) -> WorkerError:
+    """The error for an executor that takes no more tasks."""
+    rest_at_exit()
+    if isinstance(error, BrokenExecutor):
+        return WorkerError(
+            f"a worker died, and the executor takes no more tasks: {error}",
+            done=_STOPPED,
+            fix='use executor="processes", which starts another worker and finds the row; or make a new executor',
+        )
+    return WorkerError(
+        f"the executor takes no more tasks: {error}",
+        done="the epoch was stopped",
+        fix="give an executor that is running, or leave executor= out",
+    )
+
+
+def _answer(task: Task, error: BaseException | None, result: Any) -> None:
+    with suppress(InvalidStateError):  # it was cancelled meanwhile
+        if not task.done():
+            if error is None:
+                task.set_result(result)
+            else:
+                task.set_exception(error)

@@ -1,0 +1,179 @@
+"""Waiting: for a result, with a word on who waits for what where nothing gets on, and an end where that lasts."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from cedar.core.errors import WorkerError
+from cedar.datasets.requests import Stop
+from cedar.executors.recovery.board import the_board
+from cedar.executors.recovery.patience import Patience, Stillness
+from cedar.operators.base import Env
+from cedar.operators.marks import Marks, Place
+
+_log = logging.getLogger("cedar")
+_GRACE = 10.0  # seconds beyond twice the limit, in which recovery was to end what stands still, and did not
+_GLANCE = 0.1  # seconds between two looks of a task's thread at whether the run is over
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class AtWork:
+    """A task under way: what it is called, where it runs, and since when; ``row`` is the one at hand, where known."""
+
+    what: str
+    where: str
+    since: float
+    row: object = None
+
+    def told(self, now: float) -> str:
+        row = "" if self.row is None else f", {self.row}"
+        return f"{self.what}{row} ({self.where}, for {now - self.since:.0f} s)"
+
+
+class Waiting:
+    """Of one run.
+
+    Args:
+        patience: how long.
+        progress: changes whenever something gets on.
+        at_work: the tasks under way.
+        ends: processes that stand still are ended, and their tasks run again.
+    """
+
+    def __init__(
+        self,
+        patience: Patience,
+        progress: Callable[[], object],
+        at_work: Callable[[], list[AtWork]],
+        ends: Callable[[], bool],
+    ) -> None:
+        self.patience = patience
+        self._progress, self._at_work, self._ends = progress, at_work, ends
+        self._warned = False
+
+    def wait(self, future: Future[Any], what: str) -> None:
+        """Until the future is done.
+
+        Raises:
+            WorkerError: nothing got on for too long, and nothing can be ended.
+        """
+        if future.done():
+            return
+        still: Stillness | None = None
+        while not wait_for([future], self.patience.look).done:
+            still = still or Stillness(self.patience.clock, self.patience.look)
+            self.look(still, what)
+
+    def look(self, still: Stillness, what: str) -> None:
+        """Once; see ``wait``."""
+        seconds = still.look({"progress": self._progress()})["progress"]
+        timeout = self.patience.timeout
+        if seconds >= self.patience.warn and not self._warned:
+            self._warned = True
+            _log.warning("%s; loader(timeout=) limits such waits", self._said(seconds, what))
+        limit = None if timeout is None else 2 * timeout + _GRACE if self._ends() else timeout
+        if limit is not None and seconds >= limit:
+            raise WorkerError(
+                self._said(seconds, what),
+                done="the epoch was stopped; the state is that of the last batch received",
+                fix='give the function a limit (map(timeout=)), or use executor="processes", which ends what hangs; '
+                "or raise timeout= of the loader",
+            )
+
+    def _said(self, seconds: float, what: str) -> str:
+        since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+        now = time.monotonic()
+        tasks = sorted(self._at_work(), key=lambda task: task.since)
+        work = "; ".join(task.told(now) for task in tasks[:4]) or "no task has begun"
+        return f"no progress for {seconds:.0f} s, since {since}: the loop waits for {what}; at work: {work}"
+
+
+@dataclass
+class _Call:
+    args: tuple[Any, ...]
+    thread: str
+    since: float
+    place: Place | None = None
+
+
+class Here:
+    """The tasks of this process: in its threads, or in the caller's own.
+
+    Args:
+        patience: with a limit, rows are marked, so that it shows whether they get on.
+        named: what a call with these arguments is at work on, for people.
+    """
+
+    def __init__(self, patience: Patience, named: Callable[[tuple[Any, ...]], str]) -> None:
+        self._patience = patience
+        self._named = named
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, _Call] = {}
+        self.done = 0
+
+    def run(self, stop: Stop, fn: Callable[..., T], *args: Any) -> T:
+        """Call it, in this thread; with a limit, in one beside it, which is left behind where it hangs."""
+        number = next(self._numbers)
+        call = self._calls[number] = _Call(args, threading.current_thread().name, time.monotonic())
+        try:
+            if self._patience.timeout is None:
+                return fn(*args)
+            return _beside(stop, lambda: fn(*self._marked(call)))
+        finally:
+            del self._calls[number]
+            self.done += 1
+            if call.place is not None:
+                the_board().give(call.place)
+
+    def _marked(self, call: _Call) -> tuple[Any, ...]:
+        call.place = the_board().take()
+        if call.place is None:
+            return call.args
+        marks = Marks(call.place, fine=True)
+        return tuple(replace(a, marks=marks) if isinstance(a, Env) else a for a in call.args)
+
+    @property
+    def busy(self) -> bool:
+        """A task is under way."""
+        return bool(self._calls)
+
+    def progress(self) -> object:
+        """Changes whenever a task is done, or goes on to another row."""
+        return self.done, tuple(self._seen(call) for call in list(self._calls.values()))
+
+    def _seen(self, call: _Call) -> object:
+        return None if call.place is None else the_board().read(call.place)
+
+    def at_work(self) -> list[AtWork]:
+        found = []
+        for call in list(self._calls.values()):
+            seen = None if call.place is None else the_board().read(call.place)
+            row = seen.mark.ref if seen is not None and seen.mark.rows else None
+            since = seen.began if seen is not None else call.since
+            found.append(AtWork(self._named(call.args), f"thread {call.thread}", since, row))
+        return found
+
+
+def _beside(stop: Stop, work: Callable[[], T]) -> T:
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="cedar-task", daemon=True).start()
+    while not wait_for([answer], _GLANCE).done:
+        if stop.wait(0):
+            raise CancelledError
+    return answer.result()

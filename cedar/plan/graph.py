@@ -1,0 +1,152 @@
+"""The logical DAG: nodes, how to walk them, and their fingerprints."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cedar.core.digests import digest_of
+from cedar.core.errors import CedarError, PipelineError, Site
+from cedar.operators.base import Effects, Operator, Schema, StreamOperator
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """An operator and the nodes it draws from. Two uses of one Node are one shared sub-pipeline.
+
+    In the graph of a plan, ``origin`` is the node of the pipeline as written whose work this one does (None for what
+    the optimizer put in), and ``place`` the executor it runs on ("" where the run decides).
+    """
+
+    operator: Operator
+    inputs: tuple[Node, ...] = ()
+    site: Site | None = None
+    origin: Node | None = None
+    place: str = ""
+
+    @cached_property
+    def effects(self) -> Effects:
+        """Of the operator, which is asked again and again while a plan is made."""
+        return self.operator.effects()
+
+    @property
+    def logical(self) -> Node:
+        """The node of the pipeline as written; itself there."""
+        return self.origin if self.origin is not None else self
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The columns that leave it, as far as they are known without running."""
+        with at_site(self):
+            return self.operator.schema(*(child.schema for child in self.inputs))
+
+    @cached_property
+    def batched(self) -> bool:
+        """Its unit is the batch."""
+        below = [child.batched for child in self.inputs]
+        with at_site(self):
+            return self.operator.batched(*below) if isinstance(self.operator, StreamOperator) else any(below)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in dataclasses.fields(self)}  # not what was worked out
+
+    def __post_init__(self) -> None:
+        wanted = self.operator.inputs
+        if wanted is not None and wanted != len(self.inputs):
+            raise PipelineError(
+                f"{self.operator.label()} takes {wanted} input(s), not {len(self.inputs)}", site=self.site
+            )
+
+
+def walk(node: Node, known: Container[int] = ()) -> Iterator[Node]:
+    """Every node once, inputs first; the order is the same for the same graph. It stops at nodes ``known`` by id."""
+    seen: set[int] = set()
+    stack: list[tuple[Node, bool]] = [(node, False)]
+    while stack:
+        current, expanded = stack.pop()
+        if expanded:
+            yield current
+        elif id(current) not in seen and id(current) not in known:
+            seen.add(id(current))
+            stack.append((current, True))
+            stack.extend((child, False) for child in reversed(current.inputs))
+
+
+def replace(node: Node, rewrite: Callable[[Node], Node | None]) -> Node:
+    """The graph with ``rewrite`` applied to every node, inputs first; None keeps a node. Sharing is kept."""
+    done: dict[int, Node] = {}
+    for current in walk(node):
+        inputs = tuple(done[id(child)] for child in current.inputs)
+        same = all(a is b for a, b in zip(inputs, current.inputs, strict=True))
+        rebuilt = current if same else dataclasses.replace(current, inputs=inputs)
+        done[id(current)] = rewrite(rebuilt) or rebuilt
+    return done[id(node)]
+
+
+@contextmanager
+def at_site(node: Node) -> Iterator[None]:
+    """Gives an error that names no place the user's line that built the operator."""
+    try:
+        yield
+    except CedarError as error:
+        error.site = error.site or node.site
+        raise
+
+
+def schemas(node: Node) -> dict[int, Schema]:
+    """The schema of every node, by id, without running."""
+    return {id(current): current.schema for current in walk(node)}
+
+
+def batched(node: Node) -> dict[int, bool]:
+    """Whether each node's unit is the batch, by id."""
+    return {id(current): current.batched for current in walk(node)}
+
+
+def labels(node: Node) -> dict[int, str]:
+    """What each node is called, by id; equal labels are numbered."""
+    found: dict[int, str] = {}
+    seen: dict[str, int] = {}
+    for current in walk(node):
+        label = current.operator.label()
+        seen[label] = seen.get(label, 0) + 1
+        found[id(current)] = label if seen[label] == 1 else f"{label} #{seen[label]}"
+    return found
+
+
+def digest(value: Any) -> str:
+    """16 hex digits that stand for a JSON-able value."""
+    text = json.dumps(value, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def topology(node: Node) -> str:
+    """Stands for the operators, how they are connected, and the parameters that fix the order of rows."""
+    numbers: dict[int, int] = {}
+    rows = []
+    for current in walk(node):
+        numbers[id(current)] = len(numbers)
+        parameters = {} if current.operator.inputs == 0 else current.operator.parameters()
+        rows.append([current.operator.name, parameters, [numbers[id(child)] for child in current.inputs]])
+    return digest(rows)
+
+
+def calls_functions(node: Node) -> bool:
+    """Somewhere at or below the node, code of the user's runs."""
+    return any(current.operator.calls_functions for current in walk(node))
+
+
+def sources(node: Node) -> list[Node]:
+    """The source nodes, in the order that row keys number them."""
+    return [current for current in walk(node) if not current.inputs]
+
+
+def code_digest(node: Node) -> str:
+    """Stands for the functions and expressions of the pipeline, without the data that a run may change."""
+    return digest([[digest_of(item, data=False) for item in current.operator.code()] for current in walk(node)])

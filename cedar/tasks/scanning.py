@@ -1,0 +1,326 @@
+"""ScanReader: reads a split for a scan of a plan: fewer columns, and of the rest only what its filters leave.
+
+The columns that the filters read come first. Where the source's metadata or the filters leave no row of a split, the
+other columns are never read. Filters that fail say nothing here: the split is read again as the pipeline has it, and
+only what fails there is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.core.arrow import of_numbers
+from cedar.core.block import Block, concat_blocks
+from cedar.core.columns import UNKNOWN, Column, Index, blank, take
+from cedar.core.cursor import Keys, no_keys
+from cedar.core.errors import CedarError, SourceError
+from cedar.operators.base import Env
+from cedar.operators.elementwise import columns_of, fields_of
+from cedar.plan.scan import dotted
+from cedar.tasks.chain import Reader, Step, Timing, run_steps
+from cedar.tasks.fusing import fuse_steps
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_LEAST_ROWS = 4096  # blocks that a filter leaves fewer rows in are joined
+_RATE = 1 / 24  # before anything is known: a second read then adds less than 3%
+
+
+class Luck:
+    """How often the filters left nothing of late: a second read of a split, for its other columns, has a price.
+
+    Args:
+        rate: the share of splits of which nothing is expected to be left.
+    """
+
+    def __init__(self, rate: float = _RATE) -> None:
+        self._rate = rate
+
+    def see(self, empty: bool) -> None:
+        """A split was read; ``empty`` says that nothing was left of it."""
+        self._rate += (empty - self._rate) / 4
+
+    def worth(self, size: float | None, price: float) -> bool:
+        """Whether to leave ``size`` bytes for a second read, at the price of ``price`` bytes; None: of unknown size."""
+        return size is None or self._rate * size >= price
+
+
+class _Again(Exception):
+    """The filters did not get through: read as written."""
+
+
+@dataclass(frozen=True)
+class ScanReader:
+    """Used in place of ``Reader`` where a plan scans; made by ``scan_reader``.
+
+    Args:
+        plain: the source as the pipeline has it.
+        narrow: the source with the columns that the filters read or that leave.
+        steps: the filters, fused.
+        predicate: their conjunction; None where there are none.
+        columns: what leaves, in order; None is all.
+        reads: the columns that the filters read; None where that is not known.
+        first: these columns alone; None where everything is read at once.
+        rest: the other columns.
+        rest_bytes: of a row; None where that is not known.
+        luck: decides whether the other columns wait for the filters; shows in no result.
+    """
+
+    plain: Reader
+    narrow: Reader
+    steps: tuple[Step, ...] = ()
+    predicate: pl.Expr | None = None
+    columns: tuple[str, ...] | None = None
+    reads: frozenset[str] | None = None
+    first: Reader | None = None
+    rest: Reader | None = None
+    rest_bytes: float | None = None
+    luck: Luck = field(default_factory=Luck, compare=False, repr=False)
+
+    @property
+    def source(self) -> Any:
+        """The source as the pipeline has it; splits, windows and keys are its own."""
+        return self.plain.source
+
+    @property
+    def ordinal(self) -> int:
+        return self.plain.ordinal
+
+    def blocks(self, split: Any, lap: int) -> Iterator[Block]:
+        """As ``Reader.blocks``, for streaming splits, where a filter would move the windows."""
+        return self.read_blocks(split, lap, Env())
+
+    def read_blocks(self, split: Any, lap: int, env: Env, timing: Timing | None = None) -> Iterator[Block]:
+        """The rows that are left of a split, with the keys that ``Reader`` gives them; an empty block where none is.
+
+        Args:
+            timing: is told the rows read, and what the filters took.
+        """
+        timing = Timing() if timing is None else timing
+        if not self.steps:
+            yield from self._at_once(split, lap, env, timing)
+            return
+        found = False
+        if not self._pruned(split):
+            for block in _joined(self._left(split, lap, env, timing)):
+                found = True
+                yield block
+            self.luck.see(not found)
+        if not found:
+            yield from self._nothing()
+
+    def _left(self, split: Any, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
+        rest = self._rest_for(split)
+        if rest is not None:
+            try:
+                places, heads = self._filtered(split, lap, env, timing)
+            except _Again:
+                timing.rows_read = 0
+            else:
+                if heads:
+                    yield from self._with_rest(rest, split, lap, places, concat_blocks(heads))
+                return
+        yield from self._at_once(split, lap, env, timing)
+
+    def _rest_for(self, split: Any) -> Reader | None:
+        """The reader of the other columns, where they are to wait until the filters are through."""
+        if self.rest is None or getattr(split, "streaming", False):
+            return None
+        rows = getattr(split, "rows", None)
+        size = None if rows is None or self.rest_bytes is None else rows * self.rest_bytes
+        return self.rest if self.luck.worth(size, self.source.reread_bytes) else None
+
+    def _pruned(self, split: Any) -> bool:
+        prune = getattr(self.source, "prune", None)
+        if self.predicate is None or prune is None:
+            return False
+        try:
+            return bool(prune(split, self.predicate))
+        except CedarError as error:
+            error.site = error.site or self.plain.site
+            raise
+
+    def _at_once(self, split: Any, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
+        for block in self.narrow.blocks(split, lap):
+            timing.rows_read += block.slots
+            left = self._kept(block, env, timing) if self.steps else block
+            yield left if self.columns is None else left.only_columns(_ordered(self.columns, left.columns))
+
+    def _kept(self, block: Block, env: Env, timing: Timing) -> Block:
+        """The block behind the filters, which see their own columns alone."""
+        if self.reads is None:
+            return run_steps(self.steps, block, env, timing)
+        try:
+            left = self._sieve(block, env, timing)
+        except _Again:
+            return run_steps(self.steps, block, env, timing)
+        rows = left.keys.row
+        if len(rows) == block.slots:
+            return block
+        others = {name: column for name, column in block.columns.items() if name not in left.columns}
+        both = {**left.columns, **_gather(others, rows)}
+        return Block({name: both[name] for name in block.columns}, block.keys.take(rows))
+
+    def _sieve(self, block: Block, env: Env, timing: Timing) -> Block:
+        """The filters' columns of the rows that they leave, whose keys are their places in the block.
+
+        Raises:
+            _Again: a filter failed, or left a slot without a row.
+        """
+        assert self.reads is not None
+        columns = {name: column for name, column in block.columns.items() if name in self.reads}
+        try:
+            left = run_steps(self.steps, Block(columns, Keys(np.arange(block.slots, dtype=np.int64))), env, timing)
+        except Exception as error:
+            raise _Again from error
+        if block.dead or left.dead or not left.aligned:
+            raise _Again
+        return left
+
+    def _filtered(self, split: Any, lap: int, env: Env, timing: Timing) -> tuple[Index, list[Block]]:
+        """The places in the split of the rows that the filters leave, and the filters' columns of these rows.
+
+        Raises:
+            _Again: as ``_sieve`` does.
+        """
+        assert self.first is not None
+        places: list[Index] = [np.empty(0, dtype=np.int64)]
+        heads: list[Block] = []
+        start = 0
+        for block in self.first.blocks(split, lap):
+            left = self._sieve(block, env, timing)
+            rows = left.keys.row
+            if len(rows):
+                keys = block.keys if len(rows) == block.slots else block.keys.take(rows)
+                columns = left.columns if self.columns is None else _ordered(self.columns, left.columns)
+                heads.append(Block(columns, keys))
+                places.append(rows + start)
+            start += block.slots
+        timing.rows_read += start
+        return np.concatenate(places), heads
+
+    def _with_rest(self, reader: Reader, split: Any, lap: int, places: Index, heads: Block) -> Iterator[Block]:
+        """The rows at ``places`` with all their columns; ``heads`` has those of the filters."""
+        done = start = 0
+        for block in reader.blocks(split, lap):
+            stop = start + block.slots
+            upto = int(np.searchsorted(places, stop))
+            if upto > done:
+                some = heads.slice(done, upto)
+                rest = block.columns
+                if upto - done < block.slots:
+                    rest = _gather(rest, places[done:upto] - start)
+                both = {**some.columns, **rest}
+                yield some.only_columns(both if self.columns is None else _ordered(self.columns, both))
+            start, done = stop, upto
+            if done == len(places):
+                return
+        url = self.source.url(getattr(split, "file", 0))
+        raise SourceError(
+            f"{url}: {start} rows where there were {int(places[-1]) + 1} before",
+            site=self.plain.site,
+            done="reading stopped; no row of this split was delivered",
+            fix="do not write to the data while they are read",
+        )
+
+    def _nothing(self) -> Iterator[Block]:
+        """One block of no rows, where its types are known."""
+        schema = getattr(self.narrow.source, "schema", None)
+        types = schema() if schema is not None else None
+        if types is not None and UNKNOWN not in types.values():
+            columns = {name: blank(kind, 0) for name, kind in types.items()}
+            yield Block(columns if self.columns is None else _ordered(self.columns, columns), no_keys())
+
+
+def scan_reader(
+    reader: Reader,
+    columns: Sequence[str] | None,
+    steps: Sequence[Step],
+    predicates: Sequence[pl.Expr],
+    empty: float = _RATE,
+) -> ScanReader:
+    """The reader of a scan.
+
+    Args:
+        reader: of the source as the pipeline has it.
+        columns: what leaves the scan, in order; ``"a.b"`` is a part of a struct column. None is all.
+        steps: the kernels of the filters, in order.
+        predicates: what they keep.
+        empty: the share of splits of which the filters are expected to leave nothing.
+    """
+    source = reader.source
+    schema = source.schema() if hasattr(source, "schema") else None
+    predicate = reduce(and_, predicates) if predicates else None
+    fused = tuple(fuse_steps(steps))
+    if schema is None or not hasattr(source, "select"):
+        return ScanReader(reader, reader, fused, predicate, None if columns is None else tuple(columns))
+    wanted = list(schema if columns is None else columns)
+    names = None if columns is None else tuple(dict.fromkeys(_top(path, schema) for path in wanted))
+    reads = frozenset[str]() if predicate is None else columns_of(predicate)
+    if reads is None:  # a selector
+        return ScanReader(reader, reader, fused, predicate, names)
+    first = [path for path in wanted if _top(path, schema) in reads]
+    first += _alone(reads - {_top(path, schema) for path in first}, predicate, source, schema)
+    rest = [path for path in wanted if path not in first]
+    everything = [*wanted, *(path for path in first if path not in wanted)]
+    narrow = reader if columns is None else _selected(reader, everything)
+    if not first or not rest or not hasattr(source, "reread_bytes"):
+        return ScanReader(reader, narrow, fused, predicate, names, reads or None)
+    names = tuple(schema) if names is None else names
+    others = _selected(reader, rest)
+    size = getattr(others.source, "row_bytes", None)
+    both = _selected(reader, first), others
+    return ScanReader(reader, narrow, fused, predicate, names, reads, *both, size, Luck(empty))
+
+
+def _alone(names: frozenset[str], predicate: pl.Expr | None, source: Any, schema: Mapping[str, Any]) -> list[str]:
+    """Columns that the filters alone read, or fields of them, where the source can leave out the others."""
+    fields = fields_of(predicate) if predicate is not None and getattr(source, "selects_fields", False) else {}
+    paths: list[str] = []
+    for name in sorted(names):
+        paths += dotted(name, fields.get(name) or (), dict(schema)) or [name]
+    return paths
+
+
+def _selected(reader: Reader, columns: Sequence[str]) -> Reader:
+    selected = reader.source.select(columns)
+    selected.schema()  # known once, here, it travels to every worker
+    return replace(reader, source=selected)
+
+
+def _top(path: str, schema: Mapping[str, Any]) -> str:
+    """The column that a path leads into."""
+    return path if path in schema else path.partition(".")[0]
+
+
+def _ordered(names: Sequence[str], columns: Mapping[str, Column]) -> dict[str, Column]:
+    return {name: columns[name] for name in names if name in columns}
+
+
+def _joined(blocks: Iterator[Block]) -> Iterator[Block]:
+    """The blocks that hold rows; small ones are joined."""
+    held: list[Block] = []
+    for block in blocks:
+        if block.slots:
+            held.append(block)
+        if sum(b.slots for b in held) >= _LEAST_ROWS:
+            yield concat_blocks(held)
+            held = []
+    if held:
+        yield concat_blocks(held)
+
+
+def _gather(columns: Mapping[str, Column], rows: Index) -> dict[str, Column]:
+    index = of_numbers(rows)
+    return {
+        name: column.take(index) if isinstance(column, pa.Array) else take(column, rows)
+        for name, column in columns.items()
+    }

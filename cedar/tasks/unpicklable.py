@@ -1,0 +1,195 @@
+"""Which object inside a function, or inside what else goes to other processes, cannot be pickled; and what to do."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cedar.core.errors import Site, WorkerError
+
+_DEPTH = 24  # objects inside each other
+_WIDTH = 256  # objects that are tried inside one
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+_PLAIN = (str, bytes, int, float, complex, bool, type(None))
+
+_IN_INIT = "make it in the __init__ of a class and give map the class: it is made once in every worker"
+_INSTEAD = (  # words in the name of a type, and what to do about such objects
+    (("Lock", "Condition", "Semaphore", "Event", "local"), "locks and threads belong to one process: " + _IN_INIT),
+    (("generator", "coroutine", "async_generator"), "a generator is used up once: make a list of it, or a function"),
+    (("IO", "Buffered", "TextIO", "FileIO"), "keep the path, and open the file where it is read; or " + _IN_INIT),
+    (("socket", "SSL", "Connection", "Cursor", "Client", "Session", "Engine"), "connections stay here: " + _IN_INIT),
+    (("module",), "import the module inside the function"),
+)
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """An object that cannot be pickled.
+
+    Args:
+        path: how to get there, such as ``decode.<closure conn>`` or ``Tokenizer._lock``.
+        kind: its type, such as ``sqlite3.Connection``.
+        label: the operator that it is in, as plans call it.
+        site: the user's line that built that operator.
+    """
+
+    path: str
+    kind: str
+    label: str = ""
+    site: Site | None = None
+
+
+def unsendable_code(value: Any, error: Exception) -> WorkerError:
+    """The error for functions that cannot be sent to another process: names what is in the way."""
+    found = culprit(value)
+    if found is None:
+        return WorkerError(
+            f"a function of the pipeline cannot be sent to another process: {error}",
+            done="nothing was run",
+            fix='make what it closes over picklable, or use executor="threads"',
+        )
+    where = f"{found.label}: " if found.label else ""
+    return WorkerError(
+        f"{where}{found.path} cannot be sent to another process: it is a {found.kind} ({error})",
+        site=found.site,
+        done="nothing was run",
+        fix=f'{_advice(found.kind)}; or use executor="threads"',
+    )
+
+
+def _advice(kind: str) -> str:
+    name = kind.rpartition(".")[2]
+    for words, advice in _INSTEAD:
+        if any(word in name for word in words):
+            return advice
+    return _IN_INIT
+
+
+def culprit(value: Any) -> Culprit | None:
+    """The innermost object in ``value`` that cannot be pickled; None where all of it can, each by itself.
+
+    Example:
+        >>> import threading
+        >>> def decode(x, lock=threading.Lock()):
+        ...     return x
+        >>> culprit([decode]).path
+        'decode.<default 0>'
+    """
+    return None if _pickles(value) else _inside(value, "", Culprit("", ""), _DEPTH, set())
+
+
+def _inside(value: Any, path: str, above: Culprit, depth: int, seen: set[int]) -> Culprit:
+    """The culprit in a value that does not pickle: in one of its parts, or else itself.
+
+    Args:
+        value: does not pickle.
+        path: leads there from the user's function or object; inside our own objects, the last step alone.
+        above: the operator.
+        depth: how much further to look.
+        seen: what contains the value, by id.
+    """
+    kind = type(value)
+    label, site = getattr(value, "label", None), getattr(value, "site", None)
+    if _ours(value) and isinstance(site, Site) and isinstance(label, str):  # an operator's step: the user's line
+        above = Culprit("", "", label, site)
+    path = path or _name(value)
+    for step, part in _parts(value):
+        if id(part) not in seen and not isinstance(part, _PLAIN) and depth and not _pickles(part):
+            if _ours(value) or not path:
+                inner = step.lstrip(".") if isinstance(part, _CONTAINERS) and step.startswith(".") else ""
+            else:
+                inner = path + step
+            return _inside(part, inner, above, depth - 1, seen | {id(value)})
+    named = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return Culprit(path or _name(value) or kind.__name__, named, above.label, above.site)
+
+
+def _ours(value: Any) -> bool:
+    """An object of this package."""
+    return type(value).__module__.partition(".")[0] == "cedar"
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, (types.FunctionType, types.MethodType, type)):
+        return value.__qualname__.rpartition("<locals>.")[2]
+    return "" if isinstance(value, _CONTAINERS) else type(value).__qualname__.rpartition("<locals>.")[2]
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a pickle of a value holds, each part with the step that leads to it."""
+    if isinstance(value, types.FunctionType):
+        yield from _parts_of_function(value)
+    elif isinstance(value, types.MethodType):
+        yield ".__self__", value.__self__
+    elif isinstance(value, functools.partial):
+        yield ".func", value.func
+        yield from ((f".args[{i}]", part) for i, part in enumerate(value.args))
+        yield from ((f".keywords[{name!r}]", part) for name, part in value.keywords.items())
+    elif isinstance(value, type):
+        yield from ((f".{name}", getattr(part, "__func__", part)) for name, part in vars(value).items())
+    elif isinstance(value, Mapping):
+        for i, (key, part) in enumerate(value.items()):
+            if i == _WIDTH:
+                return
+            yield f"[{key!r}]", part
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from ((f"[{i}]", part) for i, part in zip(range(_WIDTH), value, strict=False))
+    else:
+        yield from _state(value)
+
+
+def _parts_of_function(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+        try:
+            yield f".<closure {name}>", cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    for name in dict.fromkeys(_globals_of(fn.__code__)):
+        if name in fn.__globals__:
+            yield f".<global {name}>", fn.__globals__[name]
+    yield from ((f".<default {i}>", part) for i, part in enumerate(fn.__defaults__ or ()))
+    yield from ((f".<default {name}>", part) for name, part in (fn.__kwdefaults__ or {}).items())
+    yield from ((f".{name}", part) for name, part in vars(fn).items())
+
+
+def _globals_of(code: types.CodeType) -> Iterator[str]:
+    """Names that a function, or one inside it, looks up in its module."""
+    yield from (i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _globals_of(inner)
+
+
+def _state(value: Any) -> Iterator[tuple[str, Any]]:
+    """What an object's pickle keeps of it: its own state where it says so, else its attributes."""
+    own = getattr(type(value), "__getstate__", None)
+    state: Any = None
+    if own is not None and own is not getattr(object, "__getstate__", None):
+        try:
+            state = own(value)
+        except Exception:  # noqa: BLE001 - the user's code; then its attributes have to do
+            state = None
+    if not isinstance(state, dict):
+        state = getattr(value, "__dict__", {})
+    yield from ((f".{name}", part) for name, part in list(state.items()))
+    for each in type(value).__mro__:
+        slots = each.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                yield f".{name}", getattr(value, name)
+    if hasattr(value, "__wrapped__"):
+        yield ".__wrapped__", value.__wrapped__
+
+
+def _pickles(value: Any) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001 - any object may raise anything
+        return False
+    return True

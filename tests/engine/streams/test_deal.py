@@ -1,0 +1,86 @@
+"""Dealing: every unit once, at any sequence of world sizes."""
+
+import itertools
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedar.engine.streams.deal import Numbers, dealt_runs, remaining, units_of
+
+WORLDS = st.integers(1, 6)
+
+
+def units(total, world, rank, chunk, last):
+    return [n for low, high in dealt_runs(total, world, rank, chunk, last) for n in range(low, high)]
+
+
+@given(st.integers(0, 200), WORLDS, st.integers(1, 20), st.sampled_from(["drop", "keep", "pad"]))
+def test_runs_cover_each_unit_once(total, world, chunk, last):
+    dealt = [units(total, world, rank, chunk, last) for rank in range(world)]
+    flat = sorted(itertools.chain(*dealt))
+    if last == "drop":
+        assert flat == list(range(total - total % world))
+    elif last == "keep":
+        assert flat == list(range(total))
+        assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+    else:
+        assert flat == list(range(-(-total // world) * world))
+    assert [len(d) for d in dealt] == [units_of(total, world, rank, last) for rank in range(world)]
+
+
+@given(st.integers(1, 5), WORLDS, st.integers(1, 9))
+def test_runs_without_end_cover_a_prefix(rounds, world, chunk):
+    heads = []
+    for rank in range(world):
+        runs = itertools.islice(dealt_runs(math.inf, world, rank, chunk, "drop"), rounds)
+        heads += [n for low, high in runs for n in range(low, high)]
+    assert sorted(heads) == list(range(rounds * world * chunk))
+
+
+SESSIONS = st.tuples(WORLDS, st.lists(st.integers(0, 40), min_size=6, max_size=6))  # a world, and what ranks take
+
+
+@given(st.integers(0, 120), st.lists(SESSIONS, max_size=4), st.integers(1, 9))
+def test_what_is_left_is_what_nobody_took(total, worlds, chunk):
+    left = set(range(total))
+    history = []
+    for world, wanted in worlds:
+        numbers = Numbers(remaining(total, history, "keep"))
+        taken = []
+        for rank in range(world):
+            mine = units(numbers.total, world, rank, chunk, "keep")[: wanted[rank]]
+            taken.append(len(mine))
+            got = [numbers.at(n) for n in mine]
+            assert left.issuperset(got)
+            left -= set(got)
+        history.append([world, chunk, taken])
+    intervals = remaining(total, history, "keep")
+    assert [n for low, high in intervals for n in range(low, int(high))] == sorted(left)
+
+
+@given(st.lists(st.tuples(WORLDS, st.lists(st.integers(0, 30), min_size=6, max_size=6)), max_size=3))
+def test_turns_leave_what_nobody_took(worlds):
+    taken_units = set()
+    history = []
+    for world, wanted in worlds:
+        numbers = Numbers(remaining(None, history, "keep"))
+        taken = wanted[:world]
+        for rank, count in enumerate(taken):
+            got = {numbers.at(turn * world + rank) for turn in range(count)}
+            assert not got & taken_units
+            taken_units |= got
+        history.append([world, 1, taken])
+    intervals = remaining(None, history, "keep")
+    assert intervals[-1][1] == math.inf
+    left = {n for low, high in intervals for n in range(low, int(min(high, 500)))}
+    assert left == set(range(500)) - taken_units
+
+
+def test_numbers_find_their_way_back():
+    numbers = Numbers([(2, 5), (9, 12), (20, math.inf)])
+    epoch = [numbers.at(n) for n in range(9)]
+    assert epoch == [2, 3, 4, 9, 10, 11, 20, 21, 22]
+    assert [numbers.rank_of(n) for n in epoch] == list(range(9))
+    assert numbers.rank_of(7) is None
+    assert list(numbers.spans(1, 7)) == [(3, 5), (9, 12), (20, 21)]

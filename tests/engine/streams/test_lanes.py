@@ -1,0 +1,214 @@
+"""Ranks share pipelines whose row counts are unknown: compared with a plain-Python model of the rows of the epoch.
+
+CASES sets the number of random pipelines, CEDAR_SEED the first of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cedar
+from cedar import col
+from cedar.engine.streams.lanes import lanes_of
+from tests.toy_pipelines import Source, expand
+from tests.toy_runs import run, saved
+
+CASES = int(os.environ.get("CASES", "200"))
+SEED = int(os.environ.get("CEDAR_SEED", "0"))
+GROUP = max(10, CASES // 40)
+WORLD = 4  # sources have at least so many splits
+
+Rows = list[tuple[int, int]]  # (id, x)
+
+
+class Toy:
+    """A random pipeline over columns ``id`` and ``x``, and the rows of its epoch in plain Python."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
+        self.sources = 0
+        self.pipeline, self.rows = self.source()
+        if draw.random() < 0.4:
+            self.join()
+        for _ in range(draw.randint(1, 4)):
+            self.grow()
+        self.pipeline = self.pipeline.filter(lambda x: x != 6, "x")
+        self.rows = [row for row in self.rows if row[1] != 6]
+        if draw.random() < 0.3:
+            self.pipeline, self.rows = self.pipeline.repeat(2), self.rows * 2
+        if draw.random() < 0.2:
+            self.pipeline = self.pipeline.bucket_by_length("l", [1, 2], [4, 3, 2]).drop("l")
+        else:
+            self.pipeline = self.pipeline.drop("l").batch(draw.randint(1, 5), last="keep")
+        self.expected = Counter(self.rows)
+
+    def source(self) -> tuple[cedar.Pipeline, Rows]:
+        draw = self.draw
+        sizes = [draw.choice([0, 1, 3, 8, 21]) for _ in range(draw.randint(WORLD, 9))]
+        sizes[0] = max(sizes[0], WORLD)  # so that what counts rows has one for each rank
+        source = Source(self.sources * 100_000, sizes, draw.random() < 0.7)
+        self.sources += 1
+        ids = [(self.sources - 1) * 100_000 + 1000 * part + i for part, n in enumerate(sizes) for i in range(n)]
+        pipeline, rows = cedar.from_source(source).select("id", "x", "l"), [(i, i % 7) for i in ids]
+        if source._known and draw.random() < 0.3:
+            n = draw.randint(WORLD, 40)
+            return pipeline.take(n), rows[:n]
+        if source._known and draw.random() < 0.3:
+            right = cedar.from_source(source).select(z=col("id") * 2).shuffle(seed=2)
+            return cedar.zip(pipeline, right).drop("z"), rows
+        return pipeline, rows
+
+    def join(self) -> None:
+        other, rows = self.source()
+        if self.draw.random() < 0.5:
+            self.pipeline = cedar.concat(self.pipeline, other)
+        else:
+            self.pipeline = cedar.mix([(self.pipeline, 0.6), (other, 0.4)], stop="all")
+        self.rows = self.rows + rows
+
+    def grow(self) -> None:
+        kind = self.draw.choice(["filter", "function", "flat_map", "map", "shuffle", "shuffle"])
+        value = self.draw.randint(0, 4)
+        if kind == "filter":
+            self.pipeline = self.pipeline.filter(col("x") % 5 != value)
+        if kind == "function":
+            self.pipeline = self.pipeline.filter(lambda x: x % 5 != value, "x")
+        if kind in ("filter", "function"):
+            self.rows = [row for row in self.rows if row[1] % 5 != value]
+        if kind == "flat_map":
+            self.pipeline = self.pipeline.flat_map(expand, "x", into="x", dtype=int)
+            self.rows = [(i, each) for i, x in self.rows for each in expand(x)]
+        if kind == "map":
+            self.pipeline = self.pipeline.map(lambda x: x + value, "x", dtype=int)
+            self.rows = [(i, x + value) for i, x in self.rows]
+        if kind == "shuffle":
+            self.pipeline = self.pipeline.shuffle(seed=value, window=self.draw.choice(["256MiB", 3, 10]))
+
+    def loader(self, **options: Any) -> cedar.Loader:
+        executor, plan = self.draw.choice([("inline", "off")] * 4 + [("threads", "off"), ("threads", "auto")])
+        return self.pipeline.loader(executor=executor, workers=2, plan=plan, **options)
+
+
+def pairs(batches: list[Any]) -> Counter[tuple[int, int]]:
+    return Counter((i, x) for batch in batches for i, x in zip(batch["id"], batch["x"], strict=True))
+
+
+def ranks_share_the_rows(toy: Toy) -> None:
+    world = toy.draw.randint(2, WORLD)
+    parts = [run(toy.loader(rank=rank, world=world))[0] for rank in range(world)]
+    assert pairs([batch for part in parts for batch in part]) == toy.expected
+    for rank, part in enumerate(parts):  # fixed by rank and world: not by plan, executor, or where it was stopped
+        head, state = run(toy.loader(rank=rank, world=world), toy.draw.randint(0, len(part)))
+        loader = toy.loader(rank=rank, world=world)
+        loader.load_state_dict(state)
+        rest = run(loader)[0] if loader.epoch == 0 else []
+        assert head + rest == part
+
+
+def worlds_change_twice(toy: Toy) -> None:
+    worlds = [toy.draw.randint(1, WORLD) for _ in range(3)]
+    states: list[Any] = []
+    got: list[Any] = []
+    for number, world in enumerate(worlds):
+        after = []
+        for rank in range(world):
+            loader = toy.loader(rank=rank, world=world)
+            if states:
+                loader.load_state_dict(states)
+            wanted = 10_000 if number == 2 else toy.draw.randint(0, 12)
+            state = saved(loader)
+            for batch in loader if wanted else ():
+                got.append({name: column.tolist() for name, column in batch.items()})
+                state = saved(loader)  # still in the epoch
+                wanted -= 1
+                if not wanted:
+                    break
+            after.append(state)
+        states = after
+    assert pairs(got) == toy.expected
+
+
+PROPERTIES: list[Callable[[Toy], None]] = [ranks_share_the_rows, worlds_change_twice]
+
+
+@pytest.mark.parametrize("first", range(SEED, SEED + CASES, GROUP))
+def test_random_pipelines_are_shared(first: int) -> None:
+    for seed in range(first, min(first + GROUP, SEED + CASES)):
+        for check in PROPERTIES:
+            try:
+                check(Toy(random.Random(seed)))
+            except BaseException as error:
+                error.add_note(f"{check.__name__} failed: CEDAR_SEED={seed} CASES=1")
+                raise
+
+
+def test_lanes_are_dealt_by_bytes() -> None:
+    sizes = np.array([5.0, 1.0, 9.0, 3.0, 3.0, 7.0, 0.0, 2.0])
+    for of in (1, 2, 3, 8):
+        lanes = lanes_of(sizes, of)
+        loads = np.bincount(lanes, sizes, minlength=of)
+        assert loads.max() <= sizes.sum() / of + sizes.max() * (1 - 1 / of)
+        assert set(lanes.tolist()) == set(range(of))
+    assert sorted(Counter(lanes_of(np.ones(64), 8).tolist()).values()) == [8] * 8
+
+
+def numbers(splits: int) -> cedar.Pipeline:
+    return cedar.from_source(Source(0, [32] * splits, True)).select("id", "x")
+
+
+def test_a_rank_reads_its_share_alone_and_another_lane_in_each_epoch() -> None:
+    p = numbers(16).filter(lambda x: x > 1, "x").shuffle(seed=1).batch(4, last="keep")
+    firsts = []
+    for rank in range(4):
+        loader = p.loader(rank=rank, world=4, executor="inline")
+        firsts.append({i for batch in loader for i in batch["id"].tolist()})
+        assert loader.report().rows_read == 128
+    unshuffled = numbers(16).filter(lambda x: x > 1, "x").batch(4, last="keep")
+    loader = unshuffled.loader(rank=0, world=4, executor="inline")
+    seen = [{i for batch in loader for i in batch["id"].tolist()} for _ in range(4)]
+    assert set.union(*seen) == set.union(*firsts)
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        (lambda p: p.batch(4), "all ranks take as many steps"),
+        (lambda p: p.take(50).batch(4, last="keep"), "take(50) counts rows whose number is unknown"),
+        (lambda p: cedar.zip(p, p.select(z="x")).batch(4, last="keep"), "zip counts rows whose number is unknown"),
+        (lambda p: cedar.concat(p, cedar.from_items([{"id": 1, "x": 2}])).batch(4, last="keep"), "has 1 piece(s)"),
+    ],
+)
+def test_one_warning_says_why_ranks_do_not_share(build: Any, told: str, caplog: pytest.LogCaptureFixture) -> None:
+    p = build(numbers(8).filter(lambda x: x > 1, "x"))
+    with caplog.at_level(logging.WARNING, "cedar"):
+        loaders = [p.loader(rank=rank, world=2, executor="inline") for rank in range(2)]
+        for _ in range(2):
+            parts = [run(loader)[0] for loader in loaders]
+    assert [told in record.getMessage() for record in caplog.records] == [True, True]
+    assert loaders[0].explain().startswith("RANKS  each of the 2 ranks reads and computes the whole epoch")
+    assert abs(len(parts[0]) - len(parts[1])) <= 1
+
+
+def test_the_former_meaning_stays_by_name() -> None:
+    p = numbers(8).filter(lambda x: x > 1, "x").batch(4, last="keep")
+    alone = run(p.loader(executor="inline"))[0]
+    shares = [run(p.loader(rank=rank, world=2, deal="global", executor="inline"))[0] for rank in range(2)]
+    assert [batch for pair in zip(*shares, strict=True) for batch in pair] == alone
+    with pytest.raises(cedar.PipelineError, match="deal='mine' is not known"):
+        p.loader(deal="mine")  # type: ignore[arg-type]
+
+
+def test_steps_share_the_work_of_dropped_batches_too() -> None:
+    p = numbers(12).filter(lambda x: x > 1, "x").batch(4)
+    loaders = [p.loader(rank=rank, world=3, steps=11, executor="inline") for rank in range(3)]
+    epochs = [[run(loader)[0] for _ in range(3)] for loader in loaders]
+    assert {len(part) for parts in epochs for part in parts} == {11}
+    assert all(loader.report().rows_read < 3 * 12 * 32 * 0.5 for loader in loaders)

@@ -1,0 +1,237 @@
+"""Ranks end an epoch at the same step: in threads that talk through a folder, and processes with torch.distributed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cedar
+from cedar.engine.agree import BLOCK, Agreement, FolderBoard
+from tests.toy_pipelines import Source
+from tests.toy_runs import run
+
+
+def at_once(world: int, work: Callable[[int], Any]) -> list[Any]:
+    """What each rank's work gives, all of them at once."""
+    with ThreadPoolExecutor(world) as pool:
+        return list(pool.map(work, range(world)))
+
+
+def talk(folder: Path, counts: list[int], pads: bool, timeout: float = 30) -> list[list[int | None]]:
+    def rank(number: int) -> list[int | None]:
+        board = FolderBoard(str(folder), "toy/1", number, len(counts))
+        agreement = Agreement(board, len(counts), pads, timeout, None)
+        return list(agreement.through(iter(range(counts[number])), lambda: None))
+
+    return at_once(len(counts), rank)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_ranks_take_as_many_steps(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    counts = [draw.randint(0, 3 * BLOCK) for _ in range(draw.randint(2, 4))]
+    for pads in (False, True):  # in one folder: words of the run before do not count
+        end = max(counts) if pads else min(counts)
+        expected = [[i if i < count else None for i in range(end)] for count in counts]
+        assert talk(tmp_path, counts, pads) == expected
+
+
+def test_words_of_a_job_that_was_killed_do_not_count(tmp_path: Path) -> None:
+    for number in range(2):
+        board = FolderBoard(str(tmp_path), "toy/1", number, 2)
+        board.put(0, 1)
+    assert board.ends(0) is None  # rank 0 met no one before it ended
+    assert talk(tmp_path, [6, 9], False) == [[0, 1, 2, 3, 4, 5]] * 2
+
+
+def test_a_rank_that_is_gone_is_named_by_all_others(tmp_path: Path) -> None:
+    def rank(number: int) -> str:
+        board = FolderBoard(str(tmp_path), "toy/1", number, 3)
+        units = iter(Agreement(board, 3, False, 1.0, None).through(iter(range(100)), lambda: None))
+        if number == 1:
+            next(units)
+            return "gone"
+        with pytest.raises(cedar.WorkerError) as caught:
+            for _ in units:
+                pass
+        return str(caught.value)
+
+    told = at_once(3, rank)
+    assert told[1] == "gone"
+    assert all("rank(s) 1 did not come to step" in each and "timeout=" in each for each in (told[0], told[2]))
+
+
+# ---- loaders ---------------------------------------------------------------------------------------------------------
+
+
+def odd(last: Any = "drop", splits: int = 13, size: int = 4) -> cedar.Pipeline:
+    """Lanes of other lengths: of splits of 24 rows some keep many."""
+    source = cedar.from_source(Source(0, [24] * splits, True)).select("id", "x")
+    return source.filter(lambda i: (i // 1000) % 3 != 1 or i % 5 == 0, "id").shuffle(seed=1).batch(size, last=last)
+
+
+def kept(pipeline: cedar.Pipeline) -> set[int]:
+    return {i for batch in run(pipeline.loader(executor="inline"))[0] for i in batch["id"]}
+
+
+@pytest.mark.parametrize("last", ["drop", "pad"])
+def test_ranks_share_and_end_together(last: Any, tmp_path: Path) -> None:
+    p = odd(last)
+    loaders = [p.loader(rank=rank, world=3, agree=tmp_path, executor="inline", timeout=20) for rank in range(3)]
+    seen: Counter[int] = Counter()
+    for _ in range(4):
+        parts = at_once(3, lambda rank: run(loaders[rank])[0])
+        assert len({len(part) for part in parts}) == 1
+        batches = [batch for part in parts for batch in part]
+        assert all(len(batch["id"]) == 4 for batch in batches)
+        here = Counter(i for b in batches for i, v in zip(b["id"], b.get("valid", [True] * 4), strict=True) if v)
+        if last == "pad":
+            assert here == Counter(kept(p))
+        seen += here
+    assert max(seen.values()) <= 4
+    carried = [note for loader in loaders for note in loader.report().notes if "opened the next" in note]
+    assert bool(carried) == (last == "drop")
+    everything = 4 * 13 * 24
+    assert all(loader.report().rows_read < 0.75 * everything for loader in loaders)
+
+
+def test_what_was_left_over_opens_the_next_epoch(tmp_path: Path) -> None:
+    """Two epochs deliver, in order, what each rank would have delivered of them alone."""
+    p = odd()
+    whole = odd("keep")
+    loaders = [p.loader(rank=rank, world=3, agree=tmp_path, executor="inline", timeout=20) for rank in range(3)]
+    epochs = [at_once(3, lambda rank: run(loaders[rank])[0]) for _ in range(3)]
+    for rank in range(3):
+        lanes = [run(whole.loader(rank=rank, world=3, epoch=epoch, executor="inline"))[0] for epoch in range(3)]
+        expected = [batch for lane in lanes for batch in lane if len(batch["id"]) == 4]
+        got = [batch for parts in epochs for batch in parts[rank]]
+        assert got == expected[: len(got)]
+
+
+@pytest.mark.parametrize("after", [3, 2, 4])
+def test_states_with_something_left_over_resume(after: int, tmp_path: Path) -> None:
+    p = odd(size=1)
+    loaders = [p.loader(rank=rank, world=3, agree=tmp_path / "a", executor="inline", timeout=20) for rank in range(3)]
+    epochs = [at_once(3, lambda rank: run(loaders[rank])[0]) for _ in range(1)]
+    heads = at_once(3, lambda rank: run(loaders[rank], 5))
+    got = Counter(i for part in epochs[0] for batch in part for i in batch["id"])
+    got += Counter(i for part, _ in heads for batch in part for i in batch["id"])
+    states = [state for _, state in heads]
+    again = [
+        p.loader(rank=rank, world=after, agree=tmp_path / "b", executor="inline", timeout=20) for rank in range(after)
+    ]
+    for rank, loader in enumerate(again):
+        loader.load_state_dict(states[rank] if after == 3 else states)
+    for _ in range(2):
+        parts = at_once(after, lambda rank: run(again[rank])[0])
+        assert len({len(part) for part in parts}) == 1
+        got += Counter(i for part in parts for batch in part for i in batch["id"])
+    assert set(got) == kept(p)
+    assert max(got.values()) <= 3
+
+
+def test_a_break_begins_the_epoch_again_with_what_was_left_over(tmp_path: Path) -> None:
+    p = odd()
+    loaders = [p.loader(rank=rank, world=2, agree=tmp_path, executor="inline", timeout=20) for rank in range(2)]
+    at_once(2, lambda rank: run(loaders[rank])[0])
+    for loader in loaders:
+        loader.set_epoch(1)  # as with torch's samplers
+    heads = at_once(2, lambda rank: run(loaders[rank], 2)[0])
+    again = at_once(2, lambda rank: run(loaders[rank])[0])
+    assert [part[:2] for part in again] == heads
+    assert (
+        sum(
+            loader.report().text.count("opened the next") if hasattr(loader.report(), "text") else 0
+            for loader in loaders
+        )
+        >= 0
+    )
+
+
+def test_nothing_is_asked_of_ranks_that_need_not_talk(tmp_path: Path) -> None:
+    source = cedar.from_items([{"x": i} for i in range(64)])
+    for p, options in (
+        (source.batch(4), {"rank": 0, "world": 2}),  # counts are known
+        (odd(), {}),  # one rank
+        (odd("keep"), {"rank": 0, "world": 2}),
+        (odd(), {"rank": 0, "world": 2, "steps": 3}),
+    ):
+        assert run(p.loader(agree=tmp_path, executor="inline", **options))[0]
+    assert not list(tmp_path.iterdir())
+
+
+# ---- processes that talk through torch.distributed -------------------------------------------------------------------
+
+SCRIPT = """
+import os, signal, sys, time
+import torch.distributed as dist
+import cedar
+from tests.engine.test_agree import odd
+
+rank, world, port, gone = map(int, sys.argv[1:5])
+store = dist.TCPStore("127.0.0.1", port, world, is_master=rank == 0)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+loader = odd().loader(executor="inline", timeout=12)
+try:
+    for epoch in range(2):
+        for step, batch in enumerate(loader):
+            if rank == 1 and gone and epoch and step == 6:
+                os.kill(os.getpid(), gone)
+        print("epoch", step + 1, loader.report().rows_read, flush=True)
+    dist.barrier()  # the store is in rank 0
+except cedar.WorkerError as error:
+    print("error", error.what, flush=True)
+    time.sleep(3)
+os._exit(0)
+"""
+
+
+def processes(world: int, gone: int = 0) -> list[list[str]]:
+    """What each rank printed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, *map(str, (rank, world, port, gone))],
+            stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
+        )
+        for rank in range(world)
+    ]  # fmt: skip
+    try:
+        for rank, process in enumerate(started):
+            if not (gone and rank == 1):
+                process.wait(120)
+    finally:
+        for process in started:
+            process.kill()
+    return [process.communicate()[0].splitlines() for process in started]
+
+
+@pytest.mark.slow
+def test_ranks_agree_through_torch_distributed() -> None:
+    pytest.importorskip("torch")
+    told = [[line.split() for line in lines] for lines in processes(2)]
+    assert [line[1] for line in told[0]] == [line[1] for line in told[1]]
+    assert len(told[0]) == 2
+    assert all(int(lines[-1][2]) < 2 * 13 * 24 * 0.85 for lines in told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gone", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_dies_or_stops_ends_all_others_in_time(gone: signal.Signals) -> None:
+    pytest.importorskip("torch")
+    told = processes(3, gone)
+    for rank in (0, 2):
+        assert told[rank][0].startswith("epoch")
+        assert told[rank][1].startswith("error rank(s) 1 did not come to step")

@@ -1,0 +1,62 @@
+"""What runs is the physical plan: lowered once, compiled once for the rows of an epoch, and compared as it runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import cedar
+from cedar import col
+from cedar.engine import binding as binding_module
+from cedar.engine.binding import Binding
+from cedar.engine.check.check import check_plan
+from cedar.engine.compiler import Compiler
+from cedar.operators.base import Env
+from cedar.pipeline.planning import plan_of
+from cedar.plan.lower import lower
+
+
+def pipeline() -> cedar.Pipeline:
+    p = cedar.from_items([{"x": i, "y": i % 7} for i in range(90)]).map(lambda x: x + 1, "x", dtype=int)
+    return p.filter(col("y") > 2).shuffle(window=20).batch(4)
+
+
+@pytest.mark.parametrize("plan", ["off", "auto"])
+def test_a_plan_is_lowered_once_for_all_epochs(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: Counter[str] = Counter()
+    roots: list[Any] = []
+    made = Compiler.__init__
+
+    def compiled(self: Compiler, *args: Any) -> None:
+        counts["compiled"] += 1
+        made(self, *args)
+
+    def lowered(*args: Any) -> Any:
+        roots.append(args[0])
+        return lower(*args)
+
+    monkeypatch.setattr(Compiler, "__init__", compiled)
+    monkeypatch.setattr(binding_module, "lower", lowered)
+    loader = pipeline().loader(executor="inline", plan=plan, seed=1)
+    for _ in range(3):
+        assert sum(1 for _ in loader)
+    assert len({id(root) for root in roots}) == len(roots)
+    assert counts["compiled"] == 3
+
+
+def test_a_plan_is_compared_in_the_stages_in_which_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = pipeline()
+    plan, binding = plan_of(p.node), Binding(p.node, None, Env())
+    seen: list[Any] = []
+    made = Compiler.top
+
+    def top(self: Compiler, *args: Any) -> Any:
+        seen.append(self.physical.stages)
+        return made(self, *args)
+
+    monkeypatch.setattr(Compiler, "top", top)
+    assert check_plan(binding, plan, 40) is None
+    assert seen == [binding.lowered(p.node).stages] * 2 + [binding.lowered(plan.root).stages]
+    assert seen[0] != seen[2]

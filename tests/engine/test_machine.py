@@ -1,0 +1,178 @@
+"""What a machine gives, and what is kept of it."""
+
+import json
+import os
+import stat
+
+import pytest
+
+from cedar.core import quota
+from cedar.core.quota import cores, memory
+from cedar.engine import machine as module
+from cedar.engine.machine import machine, ship_costs
+from cedar.executors.choose import available_cpus
+
+COSTS = (2e-4, 1e9, 0.5)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A cache directory of its own, nothing known, and a count of measurements."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "_known", {})
+    monkeypatch.setattr(module, "_speed", lambda: 100.0)
+    calls = []
+    monkeypatch.setattr(module, "ship_costs", lambda: calls.append(1) or COSTS)
+    return tmp_path / "cache" / "cedar", calls
+
+
+def forget(monkeypatch):
+    """As another process would begin."""
+    monkeypatch.setattr(module, "_known", {})
+
+
+def test_it_is_measured_once_and_kept_for_other_processes(home, monkeypatch):
+    folder, calls = home
+    first = machine()
+    forget(monkeypatch)
+    assert machine() == first
+    assert (first.ship_seconds, first.ship_bytes, first.start_seconds) == COSTS
+    assert first.speed == 100.0
+    assert len(calls) == 1
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_without_measuring_it_takes_what_is_kept_or_the_defaults(home, monkeypatch):
+    _, calls = home
+    assert machine(measure=False).ship_seconds == 5e-4
+    assert calls == []
+    machine()
+    forget(monkeypatch)
+    assert machine(measure=False).ship_seconds == COSTS[0]
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"version": 2}', '{"version": 9, "machines": {}}', '{"version": 2, "machines": []}']
+)
+def test_a_damaged_file_is_measured_anew_and_replaced(home, monkeypatch, text):
+    folder, calls = home
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "machine.json").write_text(text)
+    machine()
+    forget(monkeypatch)
+    machine()
+    assert len(calls) == 1
+    assert json.loads((folder / "machine.json").read_text())["version"] == 2
+
+
+@pytest.mark.parametrize("wrong", [-1.0, 0.0, float("nan"), "fast", None])
+def test_figures_that_make_no_sense_are_not_taken(home, monkeypatch, wrong):
+    folder, calls = home
+    machine()
+    kept = json.loads((folder / "machine.json").read_text())
+    for figures in kept["machines"].values():
+        figures["ship_bytes"] = wrong
+    (folder / "machine.json").write_text(json.dumps(kept))
+    forget(monkeypatch)
+    assert machine().ship_bytes == COSTS[1]
+    assert len(calls) == 2
+
+
+def test_figures_of_other_machines_stay_in_the_file(home):
+    folder, _ = home
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "machine.json").write_text('{"version": 2, "machines": {"another": {"speed": 1.0}}}')
+    machine()
+    machines = json.loads((folder / "machine.json").read_text())["machines"]
+    assert machines["another"] == {"speed": 1.0}
+    assert len(machines) == 2
+
+
+def test_a_folder_that_others_may_write_is_not_used(home, monkeypatch):
+    folder, calls = home
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    machine()
+    assert list(folder.iterdir()) == []
+    machine()
+    assert len(calls) == 1  # this process knows them
+
+
+def test_a_folder_of_another_user_is_not_used(home, monkeypatch):
+    folder, _ = home
+    monkeypatch.setattr(os, "geteuid", lambda: 12345678)
+    machine()
+    assert list(folder.iterdir()) == []
+
+
+def test_no_place_to_keep_them_is_no_error(home, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
+    assert machine().ship_seconds == COSTS[0]
+
+
+def test_a_machine_without_processes_keeps_the_defaults(home, monkeypatch):
+    def refused():
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(module, "ship_costs", refused)
+    assert machine().ship_seconds == 5e-4
+    forget(monkeypatch)
+    monkeypatch.setattr(module, "ship_costs", lambda: COSTS)
+    assert machine().ship_seconds == COSTS[0]  # the failure was not kept
+
+
+def test_shipping_is_measured_with_a_real_process():
+    assert all(cost > 0 for cost in ship_costs())
+
+
+# ---- control groups --------------------------------------------------------------------------------------------------
+
+
+def root_with(tmp_path, cgroup, **files):
+    """A file system with this process's control groups; double underscores stand for slashes."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(cgroup)
+    for name, text in files.items():
+        path = tmp_path / "sys/fs/cgroup" / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(tmp_path)
+
+
+def test_a_quota_of_version_2_counts_also_from_above(tmp_path, monkeypatch):
+    monkeypatch.setattr(quota, "allowed", lambda: 16)
+    files = {"job__cpu_dot_max": "350000 100000\n", "job__task__cpu_dot_max": "max 100000\n"}
+    assert cores(root_with(tmp_path, "0::/job/task\n", **files)) == 4
+
+
+def test_a_quota_of_version_1_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(quota, "allowed", lambda: 16)
+    files = {"cpu__job__cpu_dot_cfs_quota_us": "200000\n", "cpu__job__cpu_dot_cfs_period_us": "100000\n"}
+    assert cores(root_with(tmp_path, "3:cpu,cpuacct:/job\n", **files)) == 2
+
+
+def test_a_run_has_as_many_workers_as_the_quota_allows(monkeypatch):
+    monkeypatch.setattr(quota, "allowed", lambda: 16)
+    monkeypatch.setattr(quota, "_cpu_quotas", lambda root: iter([2.5]))
+    assert available_cpus() == machine(measure=False).cores == 3
+
+
+def test_no_quota_leaves_the_affinity(tmp_path, monkeypatch):
+    monkeypatch.setattr(quota, "allowed", lambda: 3)
+    files = {"cpu__cpu_dot_cfs_quota_us": "-1\n", "cpu__cpu_dot_cfs_period_us": "100000\n"}
+    assert cores(root_with(tmp_path, "3:cpu:/\n", **files)) == 3
+    assert cores(str(tmp_path / "nowhere")) == 3
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "name"),
+    [("0::/job\n", "job__memory_dot_max"), ("4:memory:/job\n", "memory__job__memory_dot_limit_in_bytes")],
+)
+def test_a_limit_of_memory_counts(tmp_path, cgroup, name):
+    assert memory(root_with(tmp_path, cgroup, **{name: "1048576\n"})) == 1048576
+
+
+def test_without_a_limit_it_is_the_memory_of_the_machine(tmp_path):
+    assert memory(root_with(tmp_path, "0::/job\n", job__memory_dot_max="max\n")) == memory(str(tmp_path / "nowhere"))

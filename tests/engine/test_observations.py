@@ -1,0 +1,212 @@
+"""How fast a run goes, what it takes around its operators, and which tasks are measured."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import cedar
+from cedar.control.timeline import TaskTime
+from cedar.engine import observations as run_figures
+from cedar.engine.account import OwnTime
+from cedar.engine.binding import Binding
+from cedar.engine.metrics import Metrics
+from cedar.engine.observations import RunFigures
+from cedar.engine.runner import Runner, Runners
+from cedar.engine.watcher import Watcher
+from cedar.operators.base import Env
+from cedar.profile import Machine, Observation
+from cedar.tasks import clocks
+
+
+def test_what_is_around_operators_is_what_threads_did_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics, spent = Metrics(), [0.0, 0.0]
+    monkeypatch.setattr(clocks, "spent_by", lambda _: tuple(spent))
+    figures, runner = RunFigures(_binding(), metrics), Runner("threads", 2)
+    figures.start(runner)
+    metrics.time.add(TaskTime([(("operator", (1,)), 5.0, 5.0)]))
+    spent[0] = 9.0  # before the first delivery: not of this plan
+    figures.delivers()
+    for _ in range(10):
+        metrics.time.elapsed += 0.1
+        metrics.time.waited += 0.05
+        metrics.rows_read += 100
+        metrics.rows += 50
+        metrics.time.own += 0.01
+        metrics.time.add(TaskTime([(("operator", (1,)), 0.06, 0.06)]))
+        spent[0] += 0.08
+        spent[1] += 0.02
+        figures.delivers()
+    profile = figures.profile(local=True)
+    assert profile.own == pytest.approx(1e-4)
+    assert profile.around == pytest.approx(2e-4)
+    assert figures.crowded == pytest.approx(1.25), "others had the cores for a while"
+    assert figures.seen.waited == pytest.approx(0.5)
+    assert figures.seen.delivered == 500
+    figures.start(runner)  # another epoch under the same plan
+    metrics.time.elapsed += 5.0
+    figures.delivers()
+    metrics.time.elapsed += 0.5
+    assert figures.seen.elapsed == pytest.approx(1.5), "its start is not counted"
+    figures.renew(again=False)
+    assert figures.seen.elapsed == 0.0
+    runner.close()
+
+
+@pytest.mark.parametrize(
+    ("cores", "gil"),
+    [
+        (1.0, 1.0),
+        (1.4, 1.0),  # they may idle for an import, or a slow start
+        (1.9, pytest.approx(0.1, abs=0.15)),  # whoever is that busy waits for nobody
+    ],
+)
+def test_idle_cores_do_not_say_who_holds_the_gil(monkeypatch: pytest.MonkeyPatch, cores: float, gil: Any) -> None:
+    monkeypatch.setattr(run_figures, "machine", lambda measure: Machine(2, 1 << 34))
+    metrics = Metrics(labels={1: "map"})
+    metrics.time.add(TaskTime([(("operator", (1,)), 1.0, 0.0)]))
+    figures, runner = RunFigures(_binding(), metrics), Runner("threads", 2)
+    figures.start(runner)
+    figures.delivers()
+    metrics.time.elapsed, metrics.time.own, metrics.rows_read = 1.0, cores, 100
+    metrics.observe(1, Observation(100, 100, 0, 0, 0.01, 0.01))
+    assert figures.profile(local=True).operators[1].gil == gil
+    assert figures.profile(local=False).operators[1].gil is None, "processes share no GIL"
+    runner.close()
+
+
+def test_as_many_epochs_are_expected_as_were_begun() -> None:
+    metrics, runner = Metrics(), Runner("inline", 1)
+    figures = RunFigures(_binding(100_000), metrics)
+    for epochs in range(1, 4):
+        figures.start(runner)
+        metrics.rows_read += 50_000
+        metrics.rows += 5_000
+        assert figures.rest() == pytest.approx((epochs - 1) * 10_000 + 5_000, rel=0.1)
+        metrics.rows_read += 50_000
+        metrics.rows += 5_000
+
+
+def test_what_a_plan_reads_again_is_not_taken_for_done() -> None:
+    metrics = Metrics()
+    figures = RunFigures(_binding(100_000), metrics)
+    figures.start(Runner("inline", 1))
+    metrics.rows_read, metrics.rows = 50_000, 40_000
+    before = figures.remaining()
+    figures.renew(again=True)
+    metrics.rows_read += 2_000
+    after = figures.remaining()
+    assert before is not None
+    assert after is not None
+    assert before - 2_000 <= after <= before + 2_000
+
+
+def test_a_rank_counts_its_own_share_of_what_is_left() -> None:
+    metrics = Metrics()
+    figures = RunFigures(_binding(100_000), metrics)
+    figures.start(Runner("inline", 1))
+    figures.share, metrics.rows_read = 0.25, 5_000
+    left = figures.remaining()
+    assert left is not None
+    assert 20_000 <= left < 22_500  # of the splits read last, half is taken to be done
+
+
+def test_processes_are_as_many_as_the_pool_has_that_a_plan_would_use() -> None:
+    figures, runner = RunFigures(_binding(), Metrics()), Runner("threads", 3)
+    try:
+        runner.others = Runners(runner)
+        runner.resize(9)  # threads that wait
+        figures.start(runner)
+        assert (figures.workers, figures.processes) == (9, 3)
+        assert runner.others.of("processes").workers == figures.processes
+    finally:
+        for each in runner.others or ():
+            each.close()
+
+
+def _binding(rows: int = 1) -> Binding:
+    root = cedar.from_items([{"x": i} for i in range(rows)]).map(abs, "x", dtype=int).batch(10).node
+    return Binding(root, None, Env())
+
+
+def test_the_time_of_other_threads_is_told_while_they_live() -> None:
+    go = threading.Event()
+
+    def works() -> None:
+        sum(range(200_000))
+        go.wait(30)
+
+    thread = threading.Thread(target=works)
+    thread.start()
+    before = clocks.spent_by([thread])
+    go.set()
+    thread.join()
+    assert before[0] >= 0.0
+    limit = time.monotonic() + 30
+    while os.path.exists(f"/proc/self/task/{thread.native_id}") and time.monotonic() < limit:
+        time.sleep(0.001)  # the system's thread ends a little after Python's
+    assert clocks.spent_by([thread]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_the_time_of_the_loaders_thread_is_counted_between_asking_and_having(every: int) -> None:
+    metrics = Metrics()
+    own = OwnTime(metrics, every)
+    for _ in range(20):
+        own.enter()
+        sum(range(20_000))
+        own.leave()
+    counted = metrics.time.own
+    assert counted > 0
+    sum(range(20_000))
+    own.leave()
+    assert metrics.time.own == counted, "what the trainer does is not the loader's"
+
+
+def test_tasks_are_measured_early_while_they_grow_and_now_and_then() -> None:
+    watcher = Watcher(details=2, every=64)
+    assert [n for n in range(1, 130) if watcher.next(0) == "detail"] == [2, 3, 12, 16, 24, 32, 48, 64, 128]
+    watcher.closely(2)
+    assert [n for n in range(130, 140) if watcher.next(0) == "detail"] == [130, 131]
+    assert [n for n in range(1, 5) if watcher.next(1) == "detail"] == [2, 3], "a stage that begins later"
+
+
+def test_tasks_that_grow_in_later_epochs_are_not_measured_again() -> None:
+    watcher = Watcher(every=64)
+    assert [n for n in range(1, 130) if watcher.next(0) == "detail"] == [64, 128]
+
+
+def test_operators_that_were_not_seen_are_sought() -> None:
+    watcher = Watcher(details=1, every=0, seeking=True)
+    assert sum(watcher.next(0) == "detail" for _ in range(1000)) == 255
+    watcher.seeking = False
+    assert watcher.next(1) == ""
+
+
+def test_newer_figures_count_as_soon_as_there_are_enough() -> None:
+    metrics = Metrics(labels={0: "f"})
+
+    def calls(number: int, seconds: float) -> None:
+        for _ in range(number):
+            metrics.observe(0, Observation(100, 100, 0, 0, seconds * 100, seconds * 100))
+
+    calls(40, 1e-3)
+    metrics.renew()
+    calls(2, 5e-3)
+    assert metrics.seen[0].figures("f").cpu == pytest.approx(1e-3)
+    calls(1, 5e-3)
+    assert metrics.seen[0].figures("f").cpu == pytest.approx(5e-3)
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_rows_from_a_cache_count_as_much_as_rows_that_are_read(executor: str) -> None:
+    loader = cedar.from_items(list(range(200))).map(abs, "item").cache().batch(8).loader(executor=executor, workers=2)
+    for epoch in (1, 2):
+        assert sum(len(batch["item"]) for batch in loader) == 200
+        metrics = loader._metrics
+        assert metrics.rows_entered == 200 * epoch, "else a plan seems to have stopped"
+        assert executor == "processes" or metrics.rows_read == 200

@@ -1,0 +1,410 @@
+"""Executor "dask": tasks and code on a cluster, deaths and silences, errors within seconds, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import types
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+import cedar
+from cedar.executors import dask
+from cedar.executors.dask import executor as executor_module
+from cedar.executors.dask import remote
+from cedar.executors.dask.clients import client_at
+from cedar.executors.dask.executor import DaskExecutor
+from cedar.executors.dask.keys import security_at
+from cedar.executors.dask.local import LocalHost, local_address
+from cedar.executors.dask.remote import Parcel, run, stamp
+from cedar.executors.dask.versions import check_versions
+from cedar.executors.processes.process import WorkerDied
+from cedar.plan import graph
+from cedar.tasks.code import Code
+
+WORKERS = 2
+NOBODY = "tcp://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    yield
+    dask.close()
+
+
+@pytest.fixture
+def executor() -> Iterator[DaskExecutor]:
+    executor = dask.open_cluster("dask", WORKERS)
+    assert isinstance(executor, DaskExecutor)
+    yield executor
+    executor.shutdown(cancel_futures=True)
+
+
+def within(seconds: float, what: Any) -> bool:
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return bool(what())
+
+
+def limits(**limits: str) -> Any:
+    """As a user sets them."""
+    from dask import config
+
+    return config.set({f"cedar.dask.{name.replace('_', '-')}": limit for name, limit in limits.items()})
+
+
+def keys(client: Any, run: str = "") -> list[Any]:
+    """What the cluster still knows of us, or of one run."""
+    found: list[Any] = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+    return [key for key in found if run in str(key)]
+
+
+def pids(client: Any) -> list[int]:
+    return list(client.run(os.getpid).values())
+
+
+def numbers(n: int = 600) -> cedar.Pipeline:
+    def slow(x: int) -> int:
+        time.sleep(0.002)
+        return x * 2
+
+    return cedar.from_items([{"x": i} for i in range(n)]).map(slow, "x", into="y", dtype=int).batch(20)
+
+
+def taken(loader: Any) -> list[Any]:
+    return [batch["y"].tolist() for batch in loader]
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[Any]:
+    return taken(numbers().loader(executor="inline", plan="off"))
+
+
+# ---- what a task is --------------------------------------------------------------------------------------------------
+
+
+def test_results_and_errors_come_back(executor: DaskExecutor) -> None:
+    def raises() -> None:
+        raise KeyError("name")
+
+    assert [f.result() for f in [executor.submit(pow, i, 2) for i in range(20)]] == [i * i for i in range(20)]
+    with pytest.raises(KeyError, match="name") as caught:
+        executor.submit(raises).result()
+    assert "in raises" in "".join(caught.value.__notes__)
+    with pytest.raises(SystemExit):
+        executor.submit(sys.exit, 3).result()
+
+
+def test_what_cannot_be_sent_is_said(executor: DaskExecutor) -> None:
+    with pytest.raises(cedar.WorkerError, match="cannot be sent"):
+        executor.submit(id, threading.Lock()).result()
+    with pytest.raises(cedar.WorkerError, match="cannot be sent"):
+        executor.submit(threading.Lock).result()
+
+
+def test_a_parcel_keeps_large_buffers_apart() -> None:
+    message: dict[str, Any] = {"values": np.arange(1 << 16), "text": "x"}
+    parcel = Parcel.of(message)
+    assert sys.getsizeof(parcel) > 1 << 19
+    assert parcel.open()["values"].tolist() == message["values"].tolist()
+
+
+def test_code_is_sent_once_and_again_to_a_worker_that_lost_it(executor: DaskExecutor) -> None:
+    def size(code: Code) -> tuple[int, int]:
+        return len(code.load()[0]), os.getpid()
+
+    code = Code.of((bytes(1 << 20),))
+    assert executor.submit(size, code).result()[0] == 1 << 20
+    assert executor.submit(size, code.known()).result()[0] == 1 << 20  # which has nothing to send
+    before = set(executor.client.nthreads())
+    for pid in pids(executor.client):
+        os.kill(pid, signal.SIGKILL)
+    assert within(30, lambda: len(set(executor.client.nthreads()) - before) == WORKERS)
+    assert executor.submit(size, code).result(30)[0] == 1 << 20
+
+
+def test_a_killed_worker_fails_its_task_at_once(executor: DaskExecutor) -> None:
+    with pytest.raises(WorkerDied, match="worker of the Dask cluster died"):
+        executor.submit(os._exit, 3).result(30)
+    assert executor.submit(abs, -1).result(30) == 1
+
+
+def test_the_tasks_of_a_silent_worker_are_done_elsewhere(
+    executor: DaskExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert within(30, lambda: len(executor.client.nthreads()) == WORKERS)
+    stopped = pids(executor.client)[0]
+    try:
+        with limits(worker_silent="1s"):
+            os.kill(stopped, signal.SIGSTOP)
+            futures = [executor.submit(pow, i, 2) for i in range(6)]
+            assert [f.result(60) for f in futures] == [i * i for i in range(6)]
+    finally:
+        os.kill(stopped, signal.SIGKILL)
+    assert "has not been heard of" in caplog.text
+
+
+def test_a_try_that_is_given_up_for_another_is_no_death(
+    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch, fetched = executor._fetched, []
+
+    async def hangs_once(future: Any) -> Parcel:
+        fetched.append(future)
+        if len(fetched) == 1:
+            await asyncio.sleep(600)
+        return await fetch(future)
+
+    monkeypatch.setattr(executor, "_fetched", hangs_once)
+    result = executor.submit(abs, -5)
+    assert within(30, lambda: fetched)
+    (task,) = executor.pending()
+    executor._in_loop(executor.again(task))
+    assert result.result(60) == 5
+
+
+def test_code_that_is_pushed_out_while_a_task_begins_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget() -> str:
+        remote._code.clear()  # as when other code comes
+        return os.path.sep
+
+    code = Code.of((41,))
+    assert code.pickled is not None
+    monkeypatch.setattr(remote, "_code", {code.key: code.pickled})
+    monkeypatch.setattr(os, "getcwd", forget)
+    monkeypatch.setattr(remote, "_begin", lambda: None)
+    call = Parcel.of(remote.Call(lambda code: code.load()[0] + 1, (remote.Slot(code.key, code.path),), {}, os.path.sep))
+    answer = run(stamp(), call).open()
+    assert isinstance(answer, remote.Done)
+    assert answer.value == 42
+
+
+def test_a_cancelled_task_leaves_the_cluster(executor: DaskExecutor) -> None:
+    futures = [executor.submit(time.sleep, 1.0) for _ in range(6)]
+    assert futures[-1].cancel()
+    executor.shutdown(wait=False, cancel_futures=True)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(int)
+    within(60, lambda: not keys(executor.client, executor._run))
+    assert keys(executor.client, executor._run) == []  # of other runs, some may still be on their way out
+
+
+def test_a_task_that_the_scheduler_has_not_taken_up_yet_leaves_it_too(executor: DaskExecutor) -> None:
+    held = 6.0 if os.environ.get("CEDAR_LONG") else 0.5
+
+    def slow_down(dask_scheduler: Any) -> None:
+        from distributed import scheduler
+
+        take_up = scheduler._materialize_graph
+
+        def slowly(*args: Any, **kwargs: Any) -> Any:
+            time.sleep(held)
+            dask_scheduler.taken_up = True
+            return take_up(*args, **kwargs)
+
+        dask_scheduler.at_once = take_up
+        scheduler._materialize_graph = slowly
+
+    def restore(dask_scheduler: Any) -> None:
+        from distributed import scheduler
+
+        scheduler._materialize_graph = dask_scheduler.at_once
+
+    client = executor.client
+    client.run_on_scheduler(slow_down)
+    try:
+        future = executor.submit(abs, -1)
+        assert within(30, lambda: executor.pending()[0].tries)
+        assert future.cancel()
+        assert within(60, lambda: client.run_on_scheduler(lambda dask_scheduler: hasattr(dask_scheduler, "taken_up")))
+        assert within(
+            60, lambda: not client.run_on_scheduler(lambda dask_scheduler: dask_scheduler._active_graph_updates)
+        )
+        assert within(60, lambda: not keys(client, executor._run))
+    finally:
+        client.run_on_scheduler(restore)
+
+
+def test_results_that_nobody_takes_wait_on_their_workers(
+    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_module, "_HELD", 3000)
+
+    def later(length: int) -> Any:
+        time.sleep(0.02)  # one after the other: what is reported at once is fetched at once
+        return np.zeros(length)
+
+    futures: list[Future[Any]] = [executor.submit(later, 1000) for _ in range(40)]
+    assert within(30, lambda: len(executor._held_back) > 10)
+    assert any(future.done() for future in futures), "the first to come is taken; it may not be the first in order"
+    with executor.meter.waited():  # as a run does, that waits for its next result
+        assert [future.result(30).nbytes for future in futures] == [8000] * 40
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_outlives_a_killed_worker(expected: list[Any]) -> None:
+    with numbers().loader(executor="dask", workers=WORKERS, plan="off") as loader:
+        got = []
+        for number, batch in enumerate(loader):
+            got.append(batch["y"].tolist())
+            if number == 2:
+                os.kill(pids(client_at(local_address(WORKERS)))[0], signal.SIGKILL)
+    assert got == expected
+
+
+def test_an_abandoned_run_leaves_nothing_on_the_cluster() -> None:
+    with numbers().loader(executor="dask", workers=WORKERS) as loader:
+        next(iter(loader))
+    assert within(20, lambda: not keys(client_at(local_address(WORKERS))))
+
+
+def test_a_user_s_client_stays_open(expected: list[Any]) -> None:
+    from distributed import Client
+
+    address = local_address(WORKERS)
+    with Client(address, set_as_default=False, security=security_at(address)) as client:
+        with numbers().loader(executor=client) as loader:
+            assert taken(loader) == expected
+        assert loader.report().executor == "dask"
+        assert client.status == "running"
+
+
+def test_the_scheduler_killed_is_an_error_and_the_run_resumes(expected: list[Any]) -> None:
+    host = LocalHost({"workers": 1, "dashboard": None})
+    loader = numbers().loader(executor=host.address, plan="off")
+    got = []
+    try:
+        with pytest.raises(cedar.WorkerError, match="scheduler at .* is gone") as caught:
+            for batch in loader:
+                got.append(batch["y"].tolist())
+                os.kill(host.pid, signal.SIGKILL)
+    finally:
+        host.close()
+    assert "load the state into a new loader" in str(caught.value)
+    resumed = numbers().loader(executor="threads")
+    resumed.load_state_dict(loader.state_dict())
+    assert got + taken(resumed) == expected
+
+
+def test_a_script_without_a_guard_works_and_leaves_no_process_when_it_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+            import os, signal, cedar
+            from cedar.executors.dask import local
+            pipeline = cedar.from_items([{"x": i} for i in range(8)]).map(lambda x: x + 1, "x", dtype=int).batch(4)
+            with pipeline.loader(executor="dask", workers=1) as loader:
+                print([batch["x"].tolist() for batch in loader], flush=True)
+            print(local._hosts[1].pid, flush=True)
+            input()
+        """)
+    )
+    process = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "[[1, 2, 3, 4], [5, 6, 7, 8]]\n"
+        host = psutil.Process(int(process.stdout.readline()))
+        family = [host, *host.children(recursive=True)]
+        assert len(family) > 2
+        listening = [c.laddr.ip for p in family for c in p.net_connections() if c.status == "LISTEN"]
+        assert set(listening) == {"127.0.0.1"}
+        process.kill()
+    assert within(20, lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family))
+
+
+# ---- what cannot work ------------------------------------------------------------------------------------------------
+
+
+def test_an_address_without_a_port() -> None:
+    with pytest.raises(cedar.core.errors.WorkerError, match="missing port number"):
+        client_at("tcp://127.0.0.1")
+
+
+def test_an_address_that_nobody_answers() -> None:
+    with limits(connect="300ms"), pytest.raises(cedar.WorkerError, match="within 0.3 s") as caught:
+        next(iter(numbers().loader(executor=NOBODY)))
+    assert f"no Dask scheduler answers at {NOBODY}" in str(caught.value)
+    assert "distributed.comm.tls" in str(caught.value)
+
+
+def test_a_cluster_without_workers() -> None:
+    host = LocalHost({"workers": 0, "dashboard": None})
+    try:
+        with limits(workers="200ms"), pytest.raises(cedar.WorkerError, match="has no worker, and got none"):
+            next(iter(numbers().loader(executor=host.address)))
+    finally:
+        host.close()
+
+
+def test_versions_that_differ_are_named() -> None:
+    class Client:
+        def get_versions(self, **_: Any) -> dict[str, Any]:
+            def part(cedar: str | None, python: str = "3.11.7.final.0") -> dict[str, Any]:
+                return {"packages": {"cedar": cedar, "python": python, "pyarrow": "25.0"}}
+
+            workers = {"tcp://a:1": part("0.1.0", "3.12.1.final.0"), "tcp://a:2": part("0.1.0", "3.11.2.final.0")}
+            return {"client": part("0.1.0"), "scheduler": part("0.0.9"), "workers": workers}
+
+    with pytest.raises(cedar.WorkerError) as caught:
+        check_versions(Client(), NOBODY)
+    told = str(caught.value)
+    assert "scheduler: cedar 0.0.9, here 0.1.0" in told
+    assert "worker tcp://a:1: Python 3.12, here 3.11" in told
+    assert "a:2" not in told
+
+
+def test_a_worker_of_another_version_that_came_late_refuses_the_task() -> None:
+    answer = run("cedar 0.0.1, Python 3.9", Parcel((b"whatever",))).open()
+    assert isinstance(answer.error, cedar.WorkerError)
+    assert f"has {stamp()}, and the client cedar 0.0.1, Python 3.9" in str(answer.error)
+
+
+def test_a_module_that_the_workers_do_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("only_here")
+    exec("def twice(x): return 2 * x", module.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    p = cedar.from_items([{"x": 1}]).map(module.twice, "x", dtype=int).batch(1)
+    with pytest.raises(cedar.WorkerError, match="no module.* 'only_here'|No module named 'only_here'") as caught:
+        next(iter(p.loader(executor="dask", workers=WORKERS, plan="off")))
+    assert "next" in str(caught.value)
+
+
+def test_an_asynchronous_client_is_refused() -> None:
+    class Asynchronous:
+        asynchronous = True
+
+    from cedar.executors.dask.clients import check
+
+    with pytest.raises(cedar.PipelineError, match="asynchronous"):
+        check(Asynchronous(), NOBODY)
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_places_stages_on_the_cluster_where_that_pays() -> None:
+    address = local_address(WORKERS)
+    p = cedar.from_items([{"x": i} for i in range(400)]).map(lambda x: x + 1, "x", into="y", dtype=int).batch(20)
+    plan = p.optimize(cedar.Budget(cluster=address))
+    nodes = list(graph.walk(plan.root))
+    there = {n.operator.name: replace(n, place=address) for n in nodes if n.operator.name == "map"}
+    forced = replace(plan, root=replace(nodes[-1], inputs=(replace(there["map"], inputs=nodes[1].inputs),)))
+    with p.loader(plan=forced) as loader:
+        assert taken(loader) == [[x + 1 for x in range(i, i + 20)] for i in range(0, 400, 20)]
+    assert address in p.explain() or address in loader.explain()

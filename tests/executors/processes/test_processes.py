@@ -1,0 +1,570 @@
+"""Executor "processes": warm workers, code by value, transport, deaths, and nothing left behind."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import cedar
+from cedar.core.block import Block
+from cedar.engine.runner import Runner, Runners
+from cedar.executors import processes
+from cedar.executors.processes import keeper, process
+from cedar.executors.processes.pool import Pool
+from cedar.executors.processes.process import WorkerDied
+from cedar.executors.processes.wire import Wire, decode, encode
+from cedar.tasks.code import Code
+
+WORKERS = 2
+
+
+@pytest.fixture(scope="module")
+def pool() -> Pool:
+    return processes.warm(WORKERS)
+
+
+@pytest.fixture
+def one() -> Iterator[Pool]:
+    pool = Pool(1)
+    yield pool
+    pool.shutdown()
+
+
+def numbers(n: int = 200) -> cedar.Pipeline:
+    return cedar.from_items([{"x": i} for i in range(n)])
+
+
+def taken(pipeline: cedar.Pipeline, **options: Any) -> list[Any]:
+    with pipeline.loader(executor="processes", workers=WORKERS, **options) as loader:
+        return [batch["x"].tolist() for batch in loader]
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, or is a zombie that nobody has waited for."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "ZX"
+
+
+def within(seconds: float, what: Any) -> bool:
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return bool(what())
+
+
+# ---- wire ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wires() -> Iterator[tuple[Wire, Wire]]:
+    here, there = (Wire(end) for end in socket.socketpair())
+    yield here, there
+    here.close()
+    there.close()
+
+
+def test_large_buffers_travel_apart(wires: tuple[Wire, Wire]) -> None:
+    message = {"a": np.arange(1 << 18), "b": pa.array(range(1 << 16)), "c": [np.ones(3000)] * 3, "d": "small"}
+    parts = encode(message)
+    assert parts[0].nbytes < 10_000
+    sender = threading.Thread(target=wires[0].send, args=(parts,))
+    sender.start()
+    got = decode(wires[1].receive())
+    sender.join()
+    assert got["a"].tolist() == message["a"].tolist()
+    assert got["b"].equals(message["b"])
+    assert got["a"].flags.writeable
+    assert got["d"] == "small"
+
+
+def test_many_buffers_are_one_message(wires: tuple[Wire, Wire]) -> None:
+    arrays = [np.full(5000, i) for i in range(1500)]
+    sender = threading.Thread(target=wires[0].send, args=(encode(arrays),))
+    sender.start()
+    got = decode(wires[1].receive())
+    sender.join()
+    assert [int(a[0]) for a in got] == list(range(1500))
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        pa.array(range(100_000)),
+        pa.array(["text"] * 100_000, pa.large_string()),
+        pa.array([[1, 2]] * 100_000, pa.large_list(pa.int64())),
+        pa.array([{"a": 1, "b": None}] * 100_000),
+    ],
+    ids=str,
+)
+def test_a_slice_leaves_the_rest_behind(whole: pa.Array) -> None:
+    piece = whole.slice(500, 20)
+    parts = encode(piece)
+    assert sum(part.nbytes for part in parts) < 8_000
+    assert decode(parts).equals(piece)
+
+
+def test_a_closed_wire_ends_the_other() -> None:
+    here, there = (Wire(end) for end in socket.socketpair())
+    here.close()
+    with pytest.raises(EOFError):
+        there.receive()
+    there.close()
+
+
+def test_functions_that_a_module_of_ours_makes_travel_by_value() -> None:
+    module: dict[str, Any] = {"__name__": "cedar.core.stream"}
+    exec("def outer(x):\n    def inner(): return x\n    return inner", module)
+    assert bytes(encode(Block)[0]).count(b"cedar.core.block") == 1
+    assert decode(encode(module["outer"](7)))() == 7
+
+
+# ---- pool ------------------------------------------------------------------------------------------------------------
+
+
+def test_workers_start_one_after_another_where_a_run_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools: list[Pool] = []
+    there: list[int] = []
+
+    class Watched(process.WorkerProcess):
+        def __init__(self) -> None:
+            there.append(pools[0].ready() if pools else 0)
+            super().__init__()
+
+    monkeypatch.setattr(keeper, "WorkerProcess", Watched)
+    pools.append(Pool(2, at_once=1))
+    assert within(60, lambda: pools[0].ready() == 2)
+    assert there == [0, 1]
+    pools[0].shutdown()
+
+
+def test_the_pool_is_kept(pool: Pool) -> None:
+    assert processes.warm(WORKERS) is pool
+    assert within(30, lambda: processes.ready(WORKERS))
+    before = pool.pids()
+    p = numbers().map(lambda x: x + 1, "x", dtype=int).batch(10)
+    assert taken(p) == taken(p)
+    assert pool.pids() == before
+
+
+def test_workers_are_one_core_each(pool: Pool) -> None:
+    def limits() -> tuple[str, str, int]:
+        return os.environ["OMP_NUM_THREADS"], os.environ["RAYON_NUM_THREADS"], pa.cpu_count()
+
+    assert pool.submit(limits).result() == ("1", "1", 1)
+
+
+def test_the_pool_of_polars_is_as_here(pool: Pool) -> None:
+    """Sums of long columns show its size, which nobody can change once it is there."""
+    import polars as pl
+
+    assert pool.submit(pl.thread_pool_size).result() == pl.thread_pool_size()
+
+
+def test_workers_ignore_control_c(pool: Pool) -> None:
+    pid = pool.submit(os.getpid).result()
+    os.kill(pid, signal.SIGINT)
+    assert {pool.submit(os.getpid).result() for _ in range(20)} <= set(pool.pids())
+    assert pid in pool.pids()
+    assert not gone(pid)
+
+
+def test_relative_paths_mean_the_same(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert pool.submit(os.getcwd).result() == str(tmp_path)
+    monkeypatch.undo()
+    assert pool.submit(os.getcwd).result() == os.getcwd()
+
+
+def test_a_worker_s_log_is_the_parent_s(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    def says(word: str) -> None:
+        logging.getLogger("cedar.test").warning("heard %s", word)
+
+    pool.submit(says, "it").result()
+    assert "heard it" in caplog.messages
+
+
+def test_whatever_is_raised_comes_through(pool: Pool) -> None:
+    def raises() -> None:
+        raise KeyError("name")
+
+    with pytest.raises(KeyError, match="name") as caught:
+        pool.submit(raises).result()
+    assert "in raises" in "".join(caught.value.__notes__)
+    with pytest.raises(SystemExit):
+        pool.submit(sys.exit, 3).result()
+    assert pool.submit(abs, -1).result() == 1
+
+
+def test_what_cannot_be_pickled_is_said(pool: Pool) -> None:
+    with pytest.raises(cedar.WorkerError, match="cannot be sent"):
+        pool.submit(id, threading.Lock()).result()
+    with pytest.raises(cedar.WorkerError, match="cannot be sent"):
+        pool.submit(threading.Lock).result()
+    assert pool.submit(abs, -1).result() == 1
+
+
+def test_code_is_sent_once_to_a_worker(one: Pool) -> None:
+    code = Code.of((bytes(1 << 20),))
+
+    def size(code: Code) -> int:
+        return len(code.load()[0])
+
+    keeper = one._keepers[0]
+    sizes = []
+    for _ in range(3):
+        assert one.submit(size, code).result() == 1 << 20
+        assert keeper.worker is not None
+        sizes.append(code.key in keeper.worker.known)
+    assert sizes == [True] * 3
+    for number in range(40):  # the worker forgets the first, and asks for it again
+        assert one.submit(size, Code.of((b"x" * number,))).result() == number
+    assert one.submit(size, code).result() == 1 << 20
+
+
+def test_equal_code_is_equal_whatever_the_run() -> None:
+    def code() -> Code:
+        return Code.of((test_equal_code_is_equal_whatever_the_run, 3))
+
+    assert code().key == code().key
+    assert code().known().pickled is None
+
+
+def test_a_death_fails_its_task_alone(one: Pool) -> None:
+    one.submit(int).result()
+    dying = one.submit(os._exit, 3)
+    after = [one.submit(abs, -i) for i in range(5)]
+    with pytest.raises(WorkerDied, match="exit code 3"):
+        dying.result()
+    assert [f.result() for f in after] == list(range(5))
+
+
+def test_a_worker_that_dies_idle_is_replaced_without_a_word(one: Pool) -> None:
+    pid = one.submit(os.getpid).result()
+    worker = one._keepers[0].worker
+    assert worker is not None
+    os.kill(pid, signal.SIGKILL)
+    assert within(30, lambda: not worker.alive)
+    assert one.submit(os.getpid).result() != pid
+
+
+def test_a_worker_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_CODE", "import os; os._exit(7)")
+    pool = Pool(1)
+    for _ in range(2):
+        with pytest.raises(WorkerDied, match=r"could not be started \(exit code 7\)"):
+            pool.submit(int).result()
+    monkeypatch.undo()
+    assert pool.submit(abs, -2).result() == 2
+    pool.shutdown()
+
+
+def test_shutting_down_ends_the_workers_at_once() -> None:
+    pool = Pool(1)
+    pid = pool.submit(os.getpid).result()
+    busy = pool.submit(time.sleep, 600)
+    waiting = [pool.submit(int) for _ in range(3)]
+    assert within(30, busy.running)
+    pool.shutdown()
+    assert isinstance(busy.exception(), WorkerDied)
+    assert all(f.cancelled() or isinstance(f.exception(), WorkerDied) for f in waiting)
+    assert gone(pid)
+    with pytest.raises(RuntimeError):
+        pool.submit(int)
+
+
+def test_a_forked_child_leaves_the_workers_alone(pool: Pool) -> None:
+    pool.submit(int).result()
+    script = """
+        import os, sys, warnings
+        warnings.simplefilter("ignore")
+        from cedar.executors import processes
+        pool = processes.warm(1)
+        assert pool.submit(abs, -3).result() == 3
+        child = os.fork()
+        if not child:
+            try:
+                pool.submit(int)
+            except RuntimeError:
+                os._exit(processes.warm(1).submit(abs, -5).result())
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+        assert pool.submit(abs, -4).result() == 4
+    """
+    arguments = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_costs_are_measured() -> None:
+    task, rate = processes.ship_costs(1 << 20, WORKERS)
+    assert 0 < task < 1
+    assert rate > 1e6
+
+
+# ---- loaders ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_failing_row_is_named(pool: Pool) -> None:
+    class Wrong(Exception):
+        pass
+
+    def fails(x: int) -> int:
+        if x == 77:
+            raise Wrong("seventy-seven")
+        return x
+
+    with pytest.raises(cedar.RowError, match="seventy-seven") as caught:
+        taken(numbers().map(fails, "x", dtype=int).batch(10))
+    assert caught.value.row is not None
+    assert caught.value.row.row == 77
+    assert type(caught.value.__cause__) is Wrong
+    assert "in fails" in "".join(caught.value.__cause__.__notes__)
+
+
+@pytest.mark.parametrize("end", [lambda: os._exit(3), lambda: os.kill(os.getpid(), signal.SIGKILL)])
+def test_a_row_that_ends_its_worker_is_named(end: Any, pool: Pool) -> None:
+    def dies(x: int) -> int:
+        return end() if x == 50 else x
+
+    with pytest.raises(cedar.RowError, match=r"map\(dies\) failed.*(exit code 3|SIGKILL)") as caught:
+        taken(numbers().map(dies, "x", dtype=int).batch(10))
+    assert caught.value.row is not None
+    assert caught.value.row.row == 50
+    assert sum(map(len, taken(numbers().map(abs, "x", dtype=int).batch(10)))) == 200
+
+
+def test_a_function_that_cannot_be_sent(pool: Pool) -> None:
+    lock = threading.Lock()
+
+    def locks(x: int) -> int:
+        with lock:
+            return x
+
+    with pytest.raises(cedar.WorkerError, match="cannot be sent to another process"):
+        taken(numbers().map(locks, "x", dtype=int).batch(10))
+
+
+def test_rows_that_cannot_be_sent_name_their_column(pool: Pool) -> None:
+    def opens(x: int) -> Any:
+        return threading.Lock()
+
+    with pytest.raises(cedar.WorkerError, match="column 'lock'"):
+        taken(numbers().map(opens, "x", into="lock", dtype=object).batch(10))
+
+
+def test_instances_live_through_epochs(pool: Pool) -> None:
+    class Loads:
+        def __init__(self) -> None:
+            self.born = time.monotonic_ns()
+
+        def __call__(self, x: int) -> int:
+            return self.born
+
+    p = numbers().map(Loads, "x", dtype=int).batch(10)
+    with p.loader(executor="processes", workers=WORKERS) as loader:
+        first, second = ({v for batch in loader for v in batch["x"].tolist()} for _ in range(2))
+        first, second = set(first), set(second)
+    assert 1 <= len(first | second) <= WORKERS
+
+
+def test_streaming_sources_are_read_beside_the_loop(pool: Pool) -> None:
+    readers: set[str] = set()
+
+    def rows() -> Iterator[dict[str, int]]:
+        readers.add(threading.current_thread().name)
+        yield from ({"x": i} for i in range(500))
+
+    got = taken(cedar.from_iterable(rows).map(abs, "x", dtype=int).batch(50))
+    assert [x for batch in got for x in batch] == list(range(500))
+    assert threading.current_thread().name not in readers
+
+
+# ---- scripts ---------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys, time
+import cedar
+
+print("main runs", flush=True)
+
+class Point:
+    def __init__(self, x): self.x = x
+    def __eq__(self, other): return self.x == other.x
+
+class Doubles:
+    def __call__(self, x): return helper(x)
+
+def helper(x):
+    return 2 * x
+
+p = cedar.from_items([{"x": i, "p": Point(i)} for i in range(100)]).map(Doubles, "x", dtype=int).batch(5)
+for number, batch in enumerate(p.loader(executor="processes", workers=2)):
+    assert all(type(point) is Point for point in batch["p"])
+    print(batch["x"].tolist()[-1], flush=True)
+    END
+"""
+
+
+def script(end: str, how: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    text = SCRIPT.replace("END", end)
+    file = tmp_path / "script.py"
+    file.write_text(text)
+    arguments, stdin = {"file": ([str(file)], ""), "stdin": (["-"], text), "-c": (["-c", text], "")}[how]
+    return subprocess.run(
+        [sys.executable, *arguments], input=stdin, capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(Path(cedar.__file__).parents[1])},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["file", "stdin", "-c"])
+def test_a_script_without_a_guard_works(how: str, tmp_path: Path) -> None:
+    done = script("pass", how, tmp_path)
+    assert done.stderr == ""
+    assert done.stdout.split("\n")[:2] == ["main runs", "8"]
+    assert done.stdout.count("main runs") == 1
+    assert len(done.stdout.split()) == 22
+
+
+def test_a_script_that_breaks_off_ends_quietly(tmp_path: Path) -> None:
+    done = script("if number == 1: break", "file", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_script_that_raises_shows_its_error_alone(tmp_path: Path) -> None:
+    done = script("if number == 1: 1 / 0", "file", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1
+    assert "ZeroDivisionError" in done.stderr
+
+
+NUMBERS = """
+import sys
+import cedar
+def there(x): return int("pandas" in sys.modules)
+p = cedar.read_parquet(sys.argv[1]).map(there, "x", dtype=int).map(float, "y", dtype=float).batch(10)
+for executor in ("threads", "processes"):
+    print(*[batch["x"].max() for batch in p.loader(executor=executor, workers=1)])
+"""
+
+
+def test_no_number_waits_for_pandas_to_be_imported(tmp_path: Path) -> None:
+    numbers(20).map(lambda x: x / 2, "x", into="y").write_parquet(str(tmp_path))
+    command = [sys.executable, "-c", NUMBERS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr) == ("0 0\n" * 2, "")
+
+
+ORPHANS = """
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background ignore it
+from cedar.executors import processes
+def spin():
+    while True: pass
+def quiet():
+    time.sleep(600)
+pool = processes.warm(3)
+pool.submit(abs, 1).result()
+while not processes.ready(3): time.sleep(0.01)
+pool.submit(spin), pool.submit(quiet)
+time.sleep(0.1)
+print(*pool.pids(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_workers_end_with_their_parent(how: signal.Signals) -> None:
+    parent: Any = subprocess.Popen(
+        [sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        assert len(pids) == 3
+        assert not any(map(gone, pids))
+        parent.send_signal(how)
+        parent.wait(60)
+    finally:
+        parent.kill()
+        parent.communicate()
+    assert within(30, lambda: all(map(gone, pids)))
+
+
+# ---- runners ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["threads", "processes"])
+def test_a_runner_changes_its_size(name: str, pool: Pool) -> None:
+    runner = Runner(name, 1)
+    before = [runner.executor.submit(pow, i, 2) for i in range(20)]
+    assert runner.resize(WORKERS)
+    assert (runner.workers, runner.ahead) == (WORKERS, 2 * WORKERS)
+    after = [runner.executor.submit(pow, i, 2) for i in range(20)]
+    assert [f.result() for f in before + after] == [i**2 for i in range(20)] * 2
+    assert runner.resize(WORKERS, ahead=9)
+    assert runner.ahead == 9
+    runner.close()
+
+
+def test_more_threads_run_at_once_after_a_resize() -> None:
+    runner = Runner("threads", 1)
+    runner.resize(3)
+    together = threading.Barrier(3)
+    futures = [runner.submit(together.wait, 20) for _ in range(3)]
+    assert sorted(f.result() for f in futures) == [0, 1, 2]
+    runner.close()
+
+
+def test_closing_drops_what_an_earlier_size_has_not_begun() -> None:
+    runner = Runner("threads", 1)
+    begun, go = threading.Event(), threading.Event()
+
+    def waits() -> None:
+        begun.set()
+        go.wait(20)
+
+    runner.submit(waits)
+    begun.wait(20)
+    waiting = [runner.submit(int) for _ in range(3)]
+    runner.resize(2)
+    runner.close()
+    go.set()
+    assert all(f.cancelled() for f in waiting)
+
+
+def test_some_executors_keep_their_size() -> None:
+    assert not Runner("inline", 1).resize(4)
+
+
+def test_runners_are_made_once_and_closed_together(pool: Pool) -> None:
+    runners = Runners(Runner("threads", WORKERS))
+    assert runners.of("") is runners.of("threads") is runners.default
+    other = runners.of("processes")
+    assert other is runners.of("processes")
+    assert (other.name, other.workers) == ("processes", WORKERS)
+    assert runners.of("inline").inline
+    with pytest.raises(cedar.PlanError):
+        runners.of("nowhere")
+    assert {runner.name for runner in runners} == {"threads", "processes", "inline"}
+    runners.close()
+    for runner in (runners.default, other):
+        with pytest.raises(cedar.WorkerError, match="takes no more tasks"):
+            runner.submit(int)

@@ -1,0 +1,354 @@
+"""Recovery with spare workers, time limits, and executors of others."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cedar
+from cedar.executors import processes
+from cedar.executors.processes import spare as spare_module
+from cedar.executors.processes.pool import Pool
+from cedar.executors.processes.process import WorkerDied
+from cedar.executors.recovery import Deaths, Recovery, Work, is_lost
+from cedar.executors.recovery import recovery as recovering
+from cedar.executors.recovery import watch as watching
+from cedar.executors.recovery.board import Board
+from cedar.operators.base import Env
+from cedar.operators.marks import Mark, Written
+from cedar.tasks.chain import Program
+
+WORKERS = 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pool() -> Pool:
+    return processes.warm(WORKERS)
+
+
+def numbers(n: int = 200) -> cedar.Pipeline:
+    return cedar.from_items([{"x": i} for i in range(n)])
+
+
+def loader(pipeline: cedar.Pipeline, executor: Any = "processes", **options: Any) -> cedar.Loader:
+    return pipeline.loader(executor=executor, workers=WORKERS, plan="off", **options)
+
+
+def rows(loader: cedar.Loader) -> list[int]:
+    with loader:
+        return [x for batch in loader for x in batch["x"].tolist()]
+
+
+def but(*left_out: int) -> list[int]:
+    return [x for x in range(200) if x not in left_out]
+
+
+# ---- a worker that stands by -----------------------------------------------------------------------------------------
+
+
+def with_spare(pool: Pool) -> int:
+    """The process id of the spare worker: there is one soon after a worker has died, and another one took its place."""
+    pool.submit(int).result()
+    with pytest.raises(WorkerDied):
+        pool.submit(os._exit, 1).result()
+    pool.submit(int).result()
+    deadline = time.monotonic() + 60
+    while not pool._spare.standing and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert pool._spare._standing is not None
+    return pool._spare._standing.pid
+
+
+def test_a_spare_stands_by_and_takes_over() -> None:
+    pool = Pool(1)
+    spare = with_spare(pool)
+    assert spare not in pool.pids()
+    with pytest.raises(WorkerDied):
+        pool.submit(os._exit, 1).result()
+    assert pool.submit(os.getpid).result() == spare
+    pool.shutdown()
+    assert not pool._spare.is_alive()
+
+
+def test_a_spare_stands_by_though_nobody_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spare_module, "_PATIENCE", 0.01)
+    pool = Pool(1)
+    pool.submit(int).result()
+    deadline = time.monotonic() + 60
+    while not pool._spare.standing and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert pool._spare.standing
+    pool.shutdown()
+
+
+def test_a_spare_that_died_is_not_used() -> None:
+    pool = Pool(1)
+    pid, spare = with_spare(pool), pool._spare._standing
+    assert spare is not None
+    os.kill(pid, signal.SIGKILL)
+    while spare.alive:
+        time.sleep(0.01)
+    with pytest.raises(WorkerDied):
+        pool.submit(os._exit, 1).result()
+    assert pool.submit(os.getpid).result() != pid
+    pool.shutdown()
+
+
+ORPHANS = """
+import os, sys, time
+from cedar.executors.processes import spare as spare_module
+from cedar.executors.processes.pool import Pool
+pool = Pool(1)
+pool.submit(os._exit, 1).exception()
+pool.submit(int).result()
+while not pool._spare.standing: time.sleep(0.01)
+print(*pool.pids(), pool._spare._standing.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="looks for processes in /proc")
+def test_a_spare_ends_with_its_parent() -> None:
+    parent: Any = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
+    try:
+        pids = parent.stdout.readline().split()
+        assert len(pids) == 2
+    finally:
+        parent.kill()
+        parent.communicate()
+    deadline = time.monotonic() + 30
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(alive(pid) for pid in pids)
+
+
+def alive(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+# ---- time limits -----------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_hang_are_bad_rows() -> None:
+    def hangs(x: int) -> int:
+        if x == 70:
+            time.sleep(1000)
+        if x == 120:
+            ctypes.PyDLL(None).sleep(1000)  # holds the lock of the interpreter, in C
+        while x == 133:
+            pass
+        return x
+
+    bad = loader(numbers().map(hangs, "x", dtype=int, timeout=2, on_error=cedar.Skip()).batch(10))
+    assert rows(bad) == but(70, 120, 133)
+    assert bad.report().restarts == 3
+    assert all("no result within timeout=2 s" in death for death in bad.report().deaths)
+
+
+def test_a_batch_that_hangs_is_a_bad_batch() -> None:
+    def hangs(x: Any) -> Any:
+        while 77 in x:
+            pass
+        return x
+
+    hanging = numbers().batch(10).map(hangs, "x", dtype=int, timeout=2)
+    with pytest.raises(cedar.RowError, match=r"map\(hangs\) failed: TimeoutError: no result within timeout=2 s"):
+        rows(loader(hanging))
+
+
+def test_threads_that_hang_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cedar.operators import calls
+
+    monkeypatch.setattr(calls, "_MOST_LEFT", 1)
+    go = threading.Event()
+
+    def hangs(x: int) -> int:
+        return go.wait(60) + x if x == 10 else x
+
+    try:
+        some = numbers(30).map(hangs, "x", dtype=int, timeout=2, on_error=cedar.Skip()).batch(10)
+        with loader(some, "threads") as first:
+            assert sum(len(batch["x"]) for batch in first) == 29
+            assert "1 call(s) beyond their timeout= still run" in str(first.report())
+        with pytest.raises(cedar.PipelineError, match=r"2 calls go on beyond timeout=2 s"):
+            rows(loader(some, "threads"))
+    finally:
+        go.set()
+
+
+# ---- executors of others ---------------------------------------------------------------------------------------------
+
+
+def test_what_counts_as_lost() -> None:
+    killed = type("KilledWorker", (Exception,), {"__module__": "distributed.scheduler"})
+    assert all(map(is_lost, [BrokenProcessPool(""), WorkerDied("exit code 1"), CancelledError(), killed("task")]))
+    assert not any(map(is_lost, [ValueError(), cedar.WorkerError("it cannot be pickled"), KeyboardInterrupt()]))
+
+
+def test_a_broken_pool_of_the_user_says_what_to_do() -> None:
+    def ends(x: int) -> int:
+        return os._exit(3) if x == 50 else x
+
+    broken = pytest.raises(cedar.WorkerError, match=r"a worker died, and the executor takes no more")
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool, broken as caught:
+        rows(loader(numbers().map(ends, "x", dtype=int).batch(10), pool))
+    assert 'executor="processes"' in str(caught.value.fix)
+
+
+class Forgetful(Executor):
+    """Runs tasks in a process whose marks cannot be seen, as one on another machine, and loses every third."""
+
+    def __init__(self, inner: Executor) -> None:
+        self.inner, self.count = inner, 0
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        def far(a: Any) -> Any:
+            if not isinstance(a, Env) or a.marks is None:
+                return a
+            return replace(a, marks=replace(a.marks, place=replace(a.marks.place, path="/nowhere")))
+
+        self.count += 1
+        if self.count % 3 == 0:
+            lost: Future[Any] = Future()
+            lost.set_exception(WorkerDied("connection lost"))
+            return lost
+        return self.inner.submit(fn, *map(far, args), **kwargs)
+
+
+def test_tasks_lost_by_any_executor_are_run_again(pool: Pool) -> None:
+    some = loader(numbers().map(abs, "x", dtype=int).batch(10), Forgetful(pool))
+    assert rows(some) == but()
+    assert some.report().restarts > 0
+    assert all("connection lost" in death for death in some.report().deaths)
+
+
+def test_a_row_that_ends_processes_far_away_is_found_here(pool: Pool) -> None:
+    def ends(x: int) -> int:
+        return os._exit(3) if x == 77 else x
+
+    bad = loader(numbers().map(ends, "x", dtype=int, on_error=cedar.Skip()).batch(10), Forgetful(pool))
+    assert rows(bad) == but(77)
+    assert any("row 77, epoch 0; the row is a bad row" in death for death in bad.report().deaths)
+
+
+def test_an_executor_that_is_shut_down_ends_the_run(pool: Pool) -> None:
+    class Shut(Executor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            future.cancel()
+            future.set_running_or_notify_cancel()
+            self.submit = self.refuse  # type: ignore[method-assign]
+            return future
+
+        def refuse(self, *args: Any, **kwargs: Any) -> Any:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+
+    with pytest.raises(cedar.WorkerError, match="the executor takes no more tasks: cannot schedule"):
+        rows(loader(numbers().map(abs, "x", dtype=int).batch(10), Shut()))
+
+
+def test_a_loader_that_is_left_does_not_go_on(pool: Pool) -> None:
+    def ends(x: int) -> int:
+        return os._exit(3) if x > 100 else x
+
+    left = loader(numbers().map(ends, "x", dtype=int).batch(10))
+    for _ in left:
+        break
+    left.close()
+    count = left.report().restarts
+    assert pool.submit(abs, -1).result() == 1
+    assert left.report().restarts - count <= WORKERS
+
+
+def test_a_task_that_meets_a_pool_being_replaced_goes_to_the_next(pool: Pool) -> None:
+    class Left(Executor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            current[0] = pool
+            raise RuntimeError("cannot schedule new futures after shutdown")
+
+    current: list[Executor] = [Left()]
+    recovery = Recovery(lambda: current[0], Deaths(), marks=True)
+    work = Work(Program((), 0), lambda submit, _: submit(abs, -3))
+    result: Any = recovery.submit(work).result(60)
+    assert result == 3
+    recovery.close()
+
+
+def test_a_task_lost_while_recovery_closes_leaves_its_thread_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: Future[Any] = Future()
+
+    class One(Executor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            return lost
+
+    recovery = Recovery(One, Deaths(), marks=True)
+    start = recovery._start
+    task = recovery.submit(Work(Program((), 0), lambda submit, _: submit(abs, -3)))
+    recovery.close()
+    with monkeypatch.context() as late:
+        late.setattr(recovery, "_start", lambda: None)  # as where the thread has not looked yet
+        lost.set_exception(WorkerDied("connection lost"))
+    start()
+    assert recovery._thread is not None
+    recovery._thread.join(20)
+    assert not recovery._thread.is_alive()
+    assert task.cancelled()
+
+
+def test_a_row_that_ends_just_in_time_spares_its_worker_and_not_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at(row: int, limit: float) -> Written:
+        return Written(Mark(0, 1, (0, 0, row, -1, 0, 0)), pid, began=0.0, limit=limit)
+
+    pool = Pool(1)
+    pid = pool.submit(os.getpid).result()
+    # The first row is over its time, and then the second one is at hand; the third one hangs.
+    looks = iter([at(1, 1e-9), at(2, 1e9), at(3, 1e-9), at(3, 1e-9)])
+    board = Board()
+    monkeypatch.setattr(board, "read", lambda _: next(looks))
+    monkeypatch.setattr(recovering, "the_board", lambda: board)
+    monkeypatch.setattr(watching, "the_board", lambda: board)
+    recovery = Recovery(lambda: pool, Deaths(), marks=True)
+    monkeypatch.setattr(recovery, "_start", lambda: None)
+    work = Work(Program((), 0), lambda submit, _: submit(time.sleep, 600), limits=(1.0,))
+    recovery.submit(work)
+    (task,) = recovery._tasks
+    recovery._look()
+    assert not task.killed
+    recovery._look()
+    assert task.killed
+    task.cancel()
+    recovery.close()
+    pool.shutdown()
+
+
+def test_a_forgotten_loader_that_made_a_batch_again_leaves_no_thread(pool: Pool) -> None:
+    def watching() -> int:
+        return sum(thread.name == "cedar-recovery" and thread.is_alive() for thread in threading.enumerate())
+
+    before = watching()
+    forgotten = loader(numbers(20).map(abs, "x", dtype=int, timeout=60).batch(10))
+    forgotten.read(0)
+    assert watching() == before + 1
+    del forgotten
+    gc.collect()
+    deadline = time.monotonic() + 60
+    while watching() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert watching() == before

@@ -1,0 +1,53 @@
+"""What is measured of operators that work together: their shares apart, the time of all together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from cedar.core.block import Block
+from cedar.core.cursor import Keys
+from cedar.operators.base import Env
+from cedar.tasks import clocks
+from cedar.tasks.chain import Step, Timing, run_steps
+
+
+@dataclass
+class Takes:
+    """A kernel that does nothing, for so many seconds a row."""
+
+    each: float
+    clock: list[float]
+    inexact: bool = False
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        self.clock[0] += self.each * block.slots
+        return block
+
+
+@pytest.mark.parametrize(("together", "factor"), [(0.002, 0.5), (0.008, 2.0)])
+def test_operators_take_what_they_take_together(
+    monkeypatch: pytest.MonkeyPatch, together: float, factor: float
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(clocks, "now", lambda: clocks.Reading(clock[0], clock[0] / 2))
+    parts = tuple(Step(Takes(each, clock), (i,)) for i, each in ((4, 0.001), (7, 0.003)))
+    block, timing = Block({"x": np.zeros((64, 2))}, Keys(np.arange(64))), Timing()
+    run_steps([Step(Takes(together, clock), (4, 7), parts=parts)], block, Env(watch="detail"), timing)
+    found = {i: (seen.wall / seen.rows_in, seen.cpu / seen.rows_in) for i, seen in timing.seen.items()}
+    assert found == {
+        4: pytest.approx((0.001 * factor, 0.0005 * factor)),
+        7: pytest.approx((0.003 * factor, 0.0015 * factor)),
+    }
+
+
+def test_a_block_that_is_looked_at_as_a_whole_is_not_worked_on_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(clocks, "now", lambda: clocks.Reading(clock[0], clock[0]))
+    parts = tuple(Step(Takes(each, clock), (i,)) for i, each in ((0, 0.001), (1, 0.003)))
+    block, timing = Block({"x": np.zeros((4, 2))}, Keys(np.arange(4))), Timing()
+    run_steps([Step(Takes(9.0, clock), (0, 1), parts=parts)], block, Env(watch="detail"), timing)
+    assert clock[0] == pytest.approx(4 * 0.004)
+    assert [seen.wall for seen in timing.seen.values()] == pytest.approx([0.004, 0.012])
