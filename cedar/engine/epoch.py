@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from cedar.cache.cached import Store
-from cedar.core.errors import CedarError, ResumeError, Site
+from cedar.core.errors import ResumeError, Site
 from cedar.core.limits import Limits
 from cedar.core.ranks import Rank
 from cedar.core.stream import PENDING, Count, Fenced, Flow, Piece, Position, Stream
@@ -194,7 +194,7 @@ class DataEpoch:
             return None
         try:
             self._compiled = self._job.streams(self._runner, self.epoch, self._history)
-        except CedarError:  # it is met again, by who can do without the plan
+        except Exception:  # noqa: BLE001 - it is met again, by who can do without the plan
             return self.units()
         count = self._compiled[1].count
         return None if count is None else count - self._taken

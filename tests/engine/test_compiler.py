@@ -60,3 +60,23 @@ def test_a_plan_is_compared_in_the_stages_in_which_it_runs(monkeypatch: pytest.M
     assert check_plan(binding, plan, 40) is None
     assert seen == [binding.lowered(p.node).stages] * 2 + [binding.lowered(plan.root).stages]
     assert seen[0] != seen[2]
+
+
+def test_a_plan_that_cannot_be_compiled_runs_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = pipeline()
+    made = Compiler.__init__
+
+    def compiled(self: Compiler, physical: Any, *args: Any) -> None:
+        if physical.root is not p.node:
+            raise RuntimeError("no such stage")
+        made(self, physical, *args)
+
+    with p.loader(executor="inline", plan="off", seed=1) as loader:
+        written = [batch["x"].tolist() for batch in loader]
+    plan = plan_of(p.node)
+    assert plan.root is not p.node
+    monkeypatch.setattr("cedar.engine.plan_control.check_effects", lambda *_, **__: None)
+    monkeypatch.setattr(Compiler, "__init__", compiled)
+    with p.loader(executor="inline", seed=1) as loader:
+        assert [batch["x"].tolist() for batch in loader] == written
+        assert "RuntimeError" in str(loader.report())
