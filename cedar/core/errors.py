@@ -22,6 +22,7 @@ from typing import Any
 from cedar.core.redact import redact
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_MODULES = __name__.partition(".")[0] + "."
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def user_site() -> Site | None:
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        ours = file.startswith(_PACKAGE) or str(frame.f_globals.get("__name__")).startswith(__package__ + ".")
+        ours = file.startswith(_PACKAGE) or str(frame.f_globals.get("__name__")).startswith(_MODULES)
         if not ours and not file.startswith("<frozen"):  # a dataclass's __init__ has a file name of its own: <string>
             return Site(file, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment]
