@@ -1,32 +1,86 @@
-"""Methods that show a pipeline."""
+"""Methods that show a pipeline, and what its rows hold."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
-from cedar.pipeline.planning import plan_of
+from cedar.core.errors import PipelineError, user_site
+from cedar.engine.delivery.loader import Loader
+from cedar.engine.delivery.options import Options
+from cedar.operators.take import whole
+from cedar.pipeline.planning import Chosen, choose_plan, plan_of
+from cedar.plan.graph import labels
+from cedar.report.describe import Description, describe, first_rows
 from cedar.report.explain import explain, explain_html
+from cedar.report.picture import as_written, boxes, mermaid
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from cedar.pipeline.core import Pipeline
 
 
 class LookMethods:
-    """explain, and how notebooks show a pipeline."""
+    """explain, head, describe, and how notebooks show a pipeline."""
 
     __slots__ = ()
 
-    def explain(self) -> str:
+    def explain(self, format: Literal["text", "mermaid", "html"] = "text") -> str:
         """The logical plan, the physical plan, and what they cost, as text. Storage is listed; nothing is run.
+
+        Args:
+            format: "mermaid" gives the operators alone, as a flow chart; "html" a picture of them and the text.
 
         Example:
             >>> import cedar
-            >>> "batch(2" in cedar.from_items([{"x": 1}]).batch(2).explain()
+            >>> p = cedar.from_items([{"x": 1}]).batch(2)
+            >>> "batch(2" in p.explain()
             True
+            >>> p.explain(format="mermaid").splitlines()[1]
+            '  n0["from_items(list of 1)"]'
         """
         node = cast("Pipeline", self).node
-        return explain(node, plan_of(node))
+        if format == "mermaid":
+            return mermaid(boxes(node, as_written(node, labels(node))))
+        if format not in ("text", "html"):
+            raise PipelineError(f"explain(format={format!r})", site=user_site(), fix='"text", "mermaid" or "html"')
+        return (explain if format == "text" else explain_html)(node, plan_of(node))
 
     def _repr_html_(self) -> str:
-        node = cast("Pipeline", self).node
-        return explain_html(node, plan_of(node))
+        return self.explain("html")
+
+    def head(self, n: int = 10) -> pl.DataFrame:
+        """The first ``n`` rows, as a polars frame; of batches their rows. Reads little more than these rows.
+
+        Raises:
+            CedarError: whatever the pipeline itself raises.
+
+        Example:
+            >>> import cedar
+            >>> cedar.from_items([{"x": i} for i in range(100)]).head(3)["x"].to_list()
+            [0, 1, 2]
+        """
+        n = whole(n, "head(n)")
+        node = cast("Pipeline", self).take(n).node
+        planner, _ = choose_plan(node, "auto", "inline", 1, None, True, Chosen())
+        options = Options(rank=0, world=1, subgroup=True, as_blocks=True, executor="inline", planner=planner)
+        with Loader(node, options) as loader:
+            return first_rows(loader, n)
+
+    def describe(self) -> Description:
+        """Counts, nulls, least and most, mean, quantiles and frequent values of each column, from one epoch.
+
+        Of lists, bytes and arrays the figures are those of their lengths. Everything but quantiles and frequent values
+        is exact; these come from 100,000 rows drawn at random, or from all where there are no more.
+
+        Raises:
+            PipelineError: a pipeline without end.
+            CedarError: whatever the pipeline itself raises.
+
+        Example:
+            >>> import cedar
+            >>> found = cedar.from_items([{"x": i, "s": "a"} for i in range(5)]).describe()
+            >>> found.rows, found.columns["x"].mean, found.columns["s"].top
+            (5, 2.0, {'a': 1.0})
+        """
+        return describe(cast("Pipeline", self)._blocks("describe"))

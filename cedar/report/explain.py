@@ -18,11 +18,12 @@ from cedar.engine.streams.dealt import DealtStream, Share
 from cedar.engine.task_context import Tasks
 from cedar.operators.base import Env
 from cedar.plan.data import Decision, Plan, Prediction
-from cedar.plan.graph import Node
+from cedar.plan.graph import Node, labels
 from cedar.plan.lower import Choice, lower
 from cedar.profile import Profile
 from cedar.report.logical import logical_lines
 from cedar.report.physical import notes, physical_lines
+from cedar.report.picture import as_written, boxes, svg
 from cedar.report.text import headed
 
 _RULES = 6  # lines for decisions
@@ -58,7 +59,7 @@ def explain(
     binding = Binding(root, None, Env(sampling=True))
     compiler, dealt = _compiled(binding, shown)
     unit = "batches" if binding.batched[id(root)] else "rows"
-    lines = logical_lines(root, binding.labels, profile)
+    lines = logical_lines(root, as_written(root, binding.labels), profile)
     if profile is None and shown.prediction is None:
         lines += headed("COST", [_UNMEASURED])
     lines += physical_lines(shown, compiler)
@@ -76,8 +77,9 @@ def explain(
 
 
 def explain_html(root: Node, plan: Plan | None = None) -> str:
-    """For notebooks."""
-    return f"<pre>{escape(explain(root, plan))}</pre>"
+    """For notebooks: a picture of the operators, and the text."""
+    text = explain(root, plan)
+    return f"{svg(boxes(root, as_written(root, labels(root))))}<pre>{escape(text)}</pre>"
 
 
 def _compiled(binding: Binding, plan: Plan) -> tuple[Compiler, DealtStream]:

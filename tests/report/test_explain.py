@@ -5,6 +5,7 @@ import re
 import sys
 import types
 from dataclasses import replace
+from xml.etree import ElementTree as ET
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -146,7 +147,7 @@ def test_the_common_pipeline_before_anything_was_measured(log):
         "  batch(32, last='drop')",
         "  shuffle(seed=1, window='256MiB')",
         "  map(decode)                       x => u",
-        '  filter([(col("label")) == (1)])   label => -',
+        '  filter(col("label") == 1)         label => -',
         "  read_parquet(log)",
         'COST   not measured yet: p.profile() measures, or a run under plan="auto" (then loader.explain())',
         "PHYSICAL PLAN (as written)",
@@ -177,7 +178,7 @@ def test_the_common_pipeline_planned_and_measured(log):
         "  batch(32, last='drop')",
         "  shuffle(seed=1, window='256MiB')",
         "  map(decode)                       x => u         123     1   32 B    89%",
-        '  filter([(col("label")) == (1)])   label => -     0.1  0.21   24 B     0%',
+        '  filter(col("label") == 1)         label => -     0.1  0.21   24 B     0%',
         "  read_parquet(log)                                  3     1   24 B    10%",
         "PHYSICAL PLAN (exact search, 2 worker(s))",
     ]
@@ -261,7 +262,8 @@ def test_a_selection_that_the_optimizer_put_in_is_shown(log):
 def test_notebooks_see_the_plan(log):
     pipeline, chosen = common(log)
     html = explain_html(pipeline.node, chosen)
-    assert html.startswith("<pre>LOGICAL PLAN")
+    assert html.startswith("<svg")
+    assert "<pre>LOGICAL PLAN" in html
     assert "x =&gt; u" in html
     assert "exact search" in html
 
@@ -334,3 +336,36 @@ def test_progress_is_quiet_for_a_second(monkeypatch):
     with Progress("count") as line:
         line.update(Metrics(rows=1))
     assert stream.getvalue() == ""
+
+
+def test_expressions_are_shown_as_they_were_written():
+    # fmt: off
+    written = rows().filter(
+        col("x") * 2  % 10 < 8,
+    ).with_columns(z=col("x") + 1).select("z", w=col("z") ** 2)
+    # fmt: on
+    logical = written.explain().partition("COST")[0]
+    assert 'filter(col("x") * 2 % 10 < 8)' in logical
+    twice = rows().filter(col("x") > 1).filter(col("x") > 2).explain()  # nobody knows which of them is which
+    assert '(col("x")) > (1)' in twice
+    assert '(col("x")) > (2)' in twice
+
+
+def test_a_flow_chart_names_every_operator_once():
+    shared = rows().map(lambda x: x + 1, "x", dtype=int)
+    lines = cedar.zip(shared.select("x"), shared.select('y "quoted"')).explain(format="mermaid").splitlines()
+    assert lines[0] == "flowchart TB"
+    assert sum("-->" in line for line in lines) == 5
+    assert sum("[" in line for line in lines) == 5
+    assert "#quot;" in "".join(lines)
+    with pytest.raises(cedar.PipelineError, match="mermaid"):
+        rows().explain(format="dot")
+
+
+def test_a_picture_has_a_box_for_every_operator():
+    html = cedar.zip(rows().select("x"), rows().select("y")).batch(4).explain(format="html")
+    picture = ET.fromstring(html.partition("<pre>")[0])
+    labels = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert "from_items(list of 100) #2" in labels
+    assert "batch(4, last='drop')" in labels
+    assert len(list(picture.iter("{http://www.w3.org/2000/svg}line"))) == 5

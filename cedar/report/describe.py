@@ -1,0 +1,219 @@
+"""What the rows of a pipeline hold: its first rows as a table, and figures of each column from one pass over them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cedar.core.block import Block
+from cedar.core.groups.column import plain
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_PART = 65_536  # rows that are looked at together, wherever blocks are cut: no figure depends on their size
+_SAMPLE = 100_000  # rows that quantiles and top values come from
+_QUANTILES = (0.25, 0.5, 0.75)
+_TOP = 3
+_CELL = 24  # characters
+
+
+@dataclass(frozen=True)
+class ColumnFigures:
+    """Figures of one column; of its values, or of the ``lengths`` of lists, texts in bytes and arrays.
+
+    ``nulls`` and ``nans`` are counts; no other figure counts such values. ``deviation`` is the standard deviation of
+    all of them. ``quantiles`` maps 0.25, 0.5 and 0.75 to values, ``top`` the most frequent values to their share of
+    the rows, 0 to 1. What a type has no such figure for is None or empty.
+    """
+
+    type: str
+    lengths: bool = False
+    nulls: int = 0
+    nans: int = 0
+    least: Any = None
+    most: Any = None
+    mean: float | None = None
+    deviation: float | None = None
+    quantiles: dict[float, Any] | None = None
+    top: dict[Any, float] | None = None
+
+
+@dataclass(frozen=True)
+class Description:
+    """What ``Pipeline.describe()`` found; ``sampled`` rows are what quantiles and top values come from."""
+
+    rows: int
+    sampled: int
+    columns: dict[str, ColumnFigures]
+
+    def table(self) -> pl.DataFrame:
+        """A row for each column, all cells text."""
+        import polars as pl
+
+        return pl.DataFrame([{"column": name, **_cells(figures, self.rows)} for name, figures in self.columns.items()])
+
+    @property
+    def _title(self) -> str:
+        of = "" if self.sampled == self.rows else f"; quantiles and top values of {self.sampled:,} rows drawn at random"
+        return f"{self.rows:,} rows{of}"
+
+    def __str__(self) -> str:
+        import polars as pl
+
+        with pl.Config(
+            tbl_rows=-1, tbl_cols=-1, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True,
+            tbl_width_chars=200, fmt_str_lengths=80,
+        ):  # fmt: skip
+            return f"{self._title}\n{self.table()}"
+
+    def _repr_html_(self) -> str:
+        import polars as pl
+
+        with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_hide_dataframe_shape=True, fmt_str_lengths=80):
+            return f"<p>{self._title}</p>{self.table()._repr_html_()}"
+
+
+def first_rows(blocks: Iterable[Block], n: int) -> pl.DataFrame:
+    """The first ``n`` rows of all blocks."""
+    import polars as pl
+
+    found: list[pl.DataFrame] = []
+    for block in blocks:
+        found.append(_frame(block).head(n))
+        n -= found[-1].height
+        if n <= 0:
+            break
+    return pl.concat(found, how="vertical_relaxed") if found else pl.DataFrame()
+
+
+def describe(blocks: Iterable[Block]) -> Description:
+    """The figures of all rows, in one pass; memory holds a part of the rows and a sample."""
+    import polars as pl
+
+    columns: dict[str, _Column] = {}
+    rows, drawn = 0, np.random.default_rng(0)
+    sample, tickets = pl.DataFrame(), np.empty(0)
+    for part in _parts(map(_frame, blocks)):
+        rows += part.height
+        columns = columns or {name: _Column(part[name]) for name in part.columns}
+        values = pl.DataFrame({name: column.add(part[name]) for name, column in columns.items()})
+        sample = pl.concat([sample, values], how="vertical_relaxed") if sample.height else values
+        tickets = np.concatenate([tickets, drawn.random(part.height)])
+        if len(tickets) > _SAMPLE:
+            kept = np.sort(np.argpartition(tickets, _SAMPLE)[:_SAMPLE])
+            sample, tickets = sample[kept], tickets[kept]
+    figures = {name: column.figures(sample[name]) for name, column in columns.items()}
+    return Description(rows, sample.height, figures)
+
+
+def _frame(block: Block) -> pl.DataFrame:
+    import polars as pl
+
+    def series(name: str, column: Any) -> pl.Series:
+        column = plain(column)
+        if not isinstance(column, np.ndarray):
+            return pl.Series(name, pl.from_arrow(column))
+        return pl.Series(name, column.tolist(), dtype=pl.Object) if column.dtype == object else pl.Series(name, column)
+
+    return pl.DataFrame([series(name, column) for name, column in block.columns.items()])
+
+
+def _parts(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """The same rows, so many at a time."""
+    import polars as pl
+
+    held: list[pl.DataFrame] = []
+    height = 0
+    for frame in frames:
+        held.append(frame)
+        height += frame.height
+        while height >= _PART:
+            whole = pl.concat(held, how="vertical_relaxed").rechunk()  # a sum in floating point goes chunk by chunk
+            yield whole[:_PART].rechunk()
+            held = [whole[_PART:]]
+            height -= _PART
+    if height:
+        yield pl.concat(held, how="vertical_relaxed").rechunk()
+
+
+class _Column:
+    """Adds up a column, part by part."""
+
+    def __init__(self, first: pl.Series) -> None:
+        import polars as pl
+
+        kind = first.dtype
+        self.type = str(kind)
+        self.lengths = kind == pl.Binary or isinstance(kind, pl.List)
+        self.opaque = kind.is_nested() or kind.is_object()
+        self.nulls = self.nans = self.count = 0
+        self.mean = self.squares = 0.0
+        self.least: Any = None
+        self.most: Any = None
+
+    def add(self, part: pl.Series) -> pl.Series:
+        """The values that figures are of; null where there is none."""
+        import polars as pl
+
+        self.nulls += part.null_count()
+        if self.lengths:
+            part = part.bin.size() if part.dtype == pl.Binary else part.list.len()
+        elif self.opaque:
+            return pl.Series(part.name, [None] * len(part), dtype=pl.Boolean)
+        if part.dtype.is_float():
+            self.nans += int(part.is_nan().sum())
+            part = part.fill_nan(None)
+        here = part.drop_nulls()
+        if len(here):
+            self.least = here.min() if self.least is None else min(self.least, here.min())
+            self.most = here.max() if self.most is None else max(self.most, here.max())
+            if part.dtype.is_numeric() or part.dtype == pl.Boolean:
+                self._add_numbers(here.cast(pl.Float64))
+        return part
+
+    def _add_numbers(self, part: pl.Series) -> None:
+        """Mean and squares of two sets joined (Chan et al., 1979)."""
+        mean: Any = part.mean()
+        squares: Any = ((part - mean) ** 2).sum()
+        count, away = self.count + len(part), mean - self.mean
+        self.mean += away * len(part) / count
+        self.squares += squares + away * away * self.count * len(part) / count
+        self.count = count
+
+    def figures(self, sample: pl.Series) -> ColumnFigures:
+        known = sample.drop_nulls()
+        ordered = known.dtype.is_numeric() or known.dtype.is_temporal()
+        quantiles = {q: known.quantile(q, "nearest") for q in _QUANTILES} if ordered and len(known) else {}
+        top: dict[Any, float] = {}
+        if not (self.lengths or self.opaque) and len(known):
+            counts = known.value_counts(sort=True).sort(["count", known.name], descending=[True, False]).head(_TOP)
+            top = {value: count / len(sample) for value, count in counts.iter_rows() if count > 1}
+        numbers = bool(self.count)
+        return ColumnFigures(
+            self.type, self.lengths, self.nulls, self.nans, self.least, self.most,
+            self.mean if numbers else None, math.sqrt(self.squares / self.count) if numbers else None, quantiles, top,
+        )  # fmt: skip
+
+
+def _cells(figures: ColumnFigures, rows: int) -> dict[str, str]:
+    quantiles = figures.quantiles or {}
+    nulls = f"{figures.nulls:,} ({figures.nulls / rows:.1%})" if figures.nulls else "0"
+    return {
+        "type": figures.type + (", lengths:" if figures.lengths else ""),
+        "nulls": nulls + (f", {figures.nans:,} NaN" if figures.nans else ""),
+        "min": _shown(figures.least), **{f"{q:.0%}": _shown(quantiles.get(q)) for q in _QUANTILES},
+        "max": _shown(figures.most), "mean": _shown(figures.mean), "std": _shown(figures.deviation),
+        "top": ", ".join(f"{_shown(value)} {share:.0%}" for value, share in (figures.top or {}).items()),
+    }  # fmt: skip
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _CELL else text[: _CELL - 3] + "..."

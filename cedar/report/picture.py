@@ -1,0 +1,118 @@
+"""A pipeline as a picture: its operators and what flows where, as Mermaid text or as SVG for a notebook."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from html import escape
+
+from cedar.core.redact import redact
+from cedar.plan.graph import Node, walk
+
+_WIDE, _HIGH, _GAP = 8, 30, 26  # pixels: of a character, of a box, between boxes
+_MOST = 60  # characters of a box
+
+
+@dataclass(frozen=True)
+class Box:
+    """One operator: its label, and the numbers of the boxes that it draws from."""
+
+    label: str
+    inputs: tuple[int, ...]
+
+
+def boxes(root: Node, labels: Mapping[int, str]) -> list[Box]:
+    """The operators of a pipeline, sources first; ``labels`` by the id of their nodes."""
+    number = {id(node): i for i, node in enumerate(walk(root))}
+    return [Box(labels[id(node)], tuple(number[id(child)] for child in node.inputs)) for node in walk(root)]
+
+
+def mermaid(shown: Sequence[Box]) -> str:
+    """Text that Mermaid draws, as GitHub and notebooks do.
+
+    Example:
+        >>> print(mermaid([Box("read", ()), Box("batch(2)", (0,))]))
+        flowchart TB
+          n0["read"]
+          n1["batch(2)"]
+          n0 --> n1
+    """
+    told = [_cut(box.label).replace('"', "#quot;") for box in shown]
+    arrows = [f"  n{i} --> n{at}" for at, box in enumerate(shown) for i in box.inputs]
+    return "\n".join(["flowchart TB", *(f'  n{i}["{label}"]' for i, label in enumerate(told)), *arrows])
+
+
+def svg(shown: Sequence[Box], shares: Mapping[str, float] | None = None) -> str:
+    """A picture that needs nothing else; a box is the redder the larger its label's share, 0 to 1, which it shows."""
+    shares = shares or {}
+    depth: list[int] = []
+    for box in shown:
+        depth.append(1 + max((depth[i] for i in box.inputs), default=-1))
+    texts = [_cut(b.label) + (f"  {shares[b.label]:.0%}" if b.label in shares else "") for b in shown]
+    width = max(map(len, texts)) * _WIDE + 16
+    ranks: list[list[int]] = [[i for i, d in enumerate(depth) if d == level] for level in range(max(depth) + 1)]
+    across = max(map(len, ranks)) * (width + _GAP)
+    at = {
+        i: (across / 2 + (place - (len(rank) - 1) / 2) * (width + _GAP), level * (_HIGH + _GAP) + 4)
+        for level, rank in enumerate(ranks)
+        for place, i in enumerate(rank)
+    }
+    parts = [
+        f'<line x1="{at[i][0]:.0f}" y1="{at[i][1] + _HIGH:.0f}" x2="{at[n][0]:.0f}" y2="{at[n][1]:.0f}" stroke="#666"/>'
+        for n, box in enumerate(shown)
+        for i in box.inputs
+    ]
+    for i, text in enumerate(texts):
+        x, y = at[i]
+        share = shares.get(shown[i].label, 0.0)
+        fill = f"rgb(255,{250 - 130 * share:.0f},{245 - 170 * share:.0f})"
+        parts.append(
+            f'<rect x="{x - width / 2:.0f}" y="{y:.0f}" width="{width}" height="{_HIGH}" rx="4" fill="{fill}" '
+            f'stroke="#666"><title>{escape(shown[i].label)}</title></rect>'
+            f'<text x="{x:.0f}" y="{y + 19:.0f}" text-anchor="middle" fill="#111">{escape(text)}</text>'
+        )
+    high = len(ranks) * (_HIGH + _GAP)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="operators of the pipeline" '
+        f'width="{across:.0f}" height="{high}" font-family="monospace" font-size="13">{"".join(parts)}</svg>'
+    )
+
+
+def _cut(label: str) -> str:
+    return label if len(label) <= _MOST else label[: _MOST - 3] + "..."
+
+
+# ---- the user's own words --------------------------------------------------------------------------------------------
+
+
+def as_written(root: Node, labels: Mapping[int, str]) -> dict[int, str]:
+    """The labels, those of expressions as they stand in the user's file where that can be read."""
+    return {id(node): _worded(node, labels[id(node)]) for node in walk(root)}
+
+
+def _worded(node: Node, label: str) -> str:
+    if node.site is None or "col(" not in label:
+        return label
+    source, calls = _calls(node.site.file)
+    found = calls.get((node.site.line, node.operator.name), [])
+    if len(found) != 1:  # another file by now, or two on one line
+        return label
+    given = [*found[0].args, *found[0].keywords]
+    words = [" ".join((ast.get_source_segment(source, each) or "").split()) for each in given]
+    return redact(f"{node.operator.name}({', '.join(words)})")
+
+
+@functools.lru_cache(maxsize=16)
+def _calls(file: str) -> tuple[str, dict[tuple[int, str], list[ast.Call]]]:
+    """A file, and its calls of methods by line and name."""
+    source = "".join(linecache.getlines(file))
+    found: dict[tuple[int, str], list[ast.Call]] = {}
+    with suppress(SyntaxError, ValueError):
+        for call in ast.walk(ast.parse(source)):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+                found.setdefault((call.func.end_lineno or 0, call.func.attr), []).append(call)
+    return source, found
