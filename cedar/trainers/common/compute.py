@@ -41,7 +41,7 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-_DRAWING = threading.Lock()  # torch has one generator for all threads
+_DRAWING = threading.RLock()  # torch has one generator for all threads
 
 
 def digest(value: object) -> int:

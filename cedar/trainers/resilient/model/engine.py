@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import keyed
+from cedar.trainers.moe.layer import mixtures
 from cedar.trainers.resilient.model.state import Layout, State
 
 Found = list[tuple[int, torch.Tensor]]  # a weight's number, its gradient
@@ -150,7 +151,7 @@ class Engine:
         dtype: of weights and activations; None: as they are.
 
     Raises:
-        CedarError: ``tied`` names no parameter.
+        CedarError: ``tied`` names no parameter; a ``SymiMoE`` shares its experts with ranks, or moves a bias by steps.
 
     ``inputs`` and ``outputs`` are what the stage takes from the one before it, and gives to the next.
     """
@@ -162,6 +163,12 @@ class Engine:
         self.module, self.number, self.loss = module, stage, loss
         self.first, self.last = stage == 0, stage == stages - 1
         self.seed, self.share, self.dtype, self.device = seed, share, dtype, torch.device(device)
+        self.mixtures = mixtures(module)
+        if any(layer.group.size > 1 or layer.bias_rate for layer in self.mixtures):
+            raise CedarError(
+                f"stage {stage} has a SymiMoE whose experts are on several ranks, or whose bias moves with each step",
+                fix="make it with group=None and bias_rate=0: each worker of the stage holds all its experts",
+            )
         named = {f"{prefix}{name}": p for name, p in module.named_parameters() if p.requires_grad}
         shared = f"{prefix}{tied}" if tied is not None and self.first != self.last else None
         if shared is not None and shared not in named:
@@ -190,7 +197,7 @@ class Engine:
     def look(self, x: Any) -> None:
         """Find out what crosses the boundaries, from an input of the stage: it computes, and keeps nothing."""
         with torch.no_grad():
-            found = self._compute(-1, (0, 0), self._here(x, self.dtype))
+            found, _ = self._compute(-1, (0, 0), self._here(x, self.dtype))
         self.inputs = None if self.first else Signature.of(x)
         self.outputs = None if self.last else Signature.of(found)
 
@@ -216,7 +223,7 @@ class Engine:
         """
         x = self._here(x, self.dtype) if self.first else x.to(self.device).detach().requires_grad_()
         before = [buffer._version for buffer in self.module.buffers()]
-        found = self._compute(step, key, x, self._here(targets) if self.last else None)
+        found, beside = self._compute(step, key, x, self._here(targets) if self.last else None)
         if before != [buffer._version for buffer in self.module.buffers()]:
             raise CedarError(
                 f"stage {self.number} changes a buffer while it computes: workers of one stage would differ",
@@ -225,12 +232,20 @@ class Engine:
         if self.last:
             self.losses[key] = float(found.detach())
             found = found * self.share
+        if beside is not None:
+            found = _Beside.apply(found, beside * self.share)  # type: ignore[no-untyped-call]
         self._kept[key] = x, found
         return found.detach()
 
-    def _compute(self, step: int, key: Key, x: Any, targets: Any = None) -> torch.Tensor:
+    def _compute(
+        self, step: int, key: Key, x: Any, targets: Any = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+        """What the stage gives, or its loss; beside it the sum of the losses of its routers."""
         with keyed(self.device, self.seed, self.number, step, *key):
             found = self.module(x)
+            beside = [loss for layer in self.mixtures for loss in layer.losses]
+            for layer in self.mixtures:
+                layer.clear()
             if targets is not None:
                 found = self.loss(found, targets)
         if not isinstance(found, torch.Tensor) or not found.is_floating_point():
@@ -238,7 +253,7 @@ class Engine:
             raise CedarError(
                 f"stage {self.number} gave {kind}", fix="let it give one tensor of floats: join several into one"
             )
-        return found
+        return found, torch.stack(beside).sum() if beside else None
 
     def _here(self, values: Any, dtype: torch.dtype | None = None) -> Any:
         def moved(value: torch.Tensor) -> torch.Tensor:
@@ -263,6 +278,19 @@ class Engine:
     def give_up(self, key: Key) -> None:
         """Forget a micro-batch that needs no B_WEIGHT."""
         self._waiting.pop(key, None)
+
+
+class _Beside(torch.autograd.Function):
+    """The output of a stage; in the backward, a loss of the stage's own falls beside it."""
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
+        ctx.one = torch.ones_like(loss)
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return grads[0], ctx.one
 
 
 def _whole(output: torch.Tensor, gradient: torch.Tensor | None, weights: list[nn.Parameter]) -> Found:
