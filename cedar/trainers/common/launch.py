@@ -41,13 +41,9 @@ def run_ranks(command: Sequence[str], ranks: int, environment: Mapping[str, str]
     """
     folder = tempfile.mkdtemp(prefix="cedar-ranks-")  # of mode 0700: nobody else meets these ranks
     base = dict(os.environ if environment is None else environment) | {
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "GLOO_SOCKET_IFNAME": _loopback(),
-        "NCCL_SOCKET_IFNAME": _loopback(),
-        STORE: os.path.join(folder, "store"),
-        LAUNCHER: str(os.getpid()),
-    }
+        "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "GLOO_SOCKET_IFNAME": _loopback(),
+        "NCCL_SOCKET_IFNAME": _loopback(), STORE: os.path.join(folder, "store"), LAUNCHER: str(os.getpid()),
+    }  # fmt: skip
     started: list[subprocess.Popen[bytes]] = []
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the ranks end, too
     try:

@@ -116,15 +116,9 @@ class FbgemmTables:
     """
 
     def __init__(
-        self,
-        tables: Sequence[Table],
-        width: int,
-        *,
-        rule: str = "rowwise_adagrad",
-        eps: float = 1e-8,
-        seed: int = 0,
+        self, tables: Sequence[Table], width: int, *, rule: str = "rowwise_adagrad", eps: float = 1e-8, seed: int = 0,
         device: torch.device | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.tables, self.width, self.rule = tuple(tables), width, rule
         self.starts, total = {}, 0
         for table in tables:

@@ -73,14 +73,9 @@ class Inputs:
 
 
 def read_batch(
-    batch: Mapping[str, Any],
-    features: Sequence[FeatureOptions],
-    dense: Sequence[str],
-    label: str | None,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | None = None,
-) -> Inputs:
+    batch: Mapping[str, Any], features: Sequence[FeatureOptions], dense: Sequence[str], label: str | None, *,
+    dtype: torch.dtype = torch.float32, device: torch.device | None = None,
+) -> Inputs:  # fmt: skip
     """The inputs of a model from a batch of a loader with ``format="torch"``.
 
     A feature's column may be a tensor of ids (one a row, or a fixed number), a JaggedTensor of lists, or a group.

@@ -165,16 +165,9 @@ class TorchTables:
     """
 
     def __init__(
-        self,
-        tables: Sequence[Table],
-        width: int,
-        *,
-        rule: Rule = "rowwise_adagrad",
-        eps: float = 1e-8,
-        dtype: torch.dtype = torch.float32,
-        seed: int = 0,
-        device: torch.device | None = None,
-    ) -> None:
+        self, tables: Sequence[Table], width: int, *, rule: Rule = "rowwise_adagrad", eps: float = 1e-8,
+        dtype: torch.dtype = torch.float32, seed: int = 0, device: torch.device | None = None,
+    ) -> None:  # fmt: skip
         self.tables, self.width, self.rule, self.eps, self.seed = tuple(tables), width, rule, eps, seed
         self.rate, self.step = 0.0, 0
         starts = [0]

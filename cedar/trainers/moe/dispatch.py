@@ -136,15 +136,9 @@ def kept_copies(counts: torch.Tensor, limit: torch.Tensor, drop: Drop) -> torch.
 
 
 def plan_dispatch(
-    experts: torch.Tensor,
-    gates: torch.Tensor,
-    counts: torch.Tensor,
-    placement: Placement,
-    rank: int,
-    *,
-    capacity: float | None,
-    drop: Drop = "position",
-) -> Dispatch:
+    experts: torch.Tensor, gates: torch.Tensor, counts: torch.Tensor, placement: Placement, rank: int, *,
+    capacity: float | None, drop: Drop = "position",
+) -> Dispatch:  # fmt: skip
     """The way of every copy of a token.
 
     Kept copies of an expert are numbered over all ranks; number g goes to replica g mod r, so that the loads of
@@ -179,25 +173,15 @@ def plan_dispatch(
     places = torch.full_like(flat, len(copies))
     places[copies] = torch.arange(len(copies), device=device)
     return Dispatch(
-        copies,
-        places.view(experts.shape),
-        sent,
-        own.sum(1).tolist(),
-        _regroup(own).to(device),
-        _regroup(own.T.contiguous()).to(device),
-        received,
-        kept,
-    )
+        copies, places.view(experts.shape), sent, own.sum(1).tolist(), _regroup(own).to(device),
+        _regroup(own.T.contiguous()).to(device), received, kept,
+    )  # fmt: skip
 
 
 def _sizes(
-    kept: torch.Tensor,
-    before: torch.Tensor,
-    replicas: torch.Tensor,
-    first: torch.Tensor,
-    placement: Placement,
+    kept: torch.Tensor, before: torch.Tensor, replicas: torch.Tensor, first: torch.Tensor, placement: Placement,
     rank: int,
-) -> tuple[list[int], torch.Tensor, list[int]]:
+) -> tuple[list[int], torch.Tensor, list[int]]:  # fmt: skip
     """Rows that this rank sends to each, rows by sender and own expert, and rows of each own expert."""
     of = torch.tensor(placement.experts)
     replica = torch.arange(len(of)) - first[of]

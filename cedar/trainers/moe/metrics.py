@@ -122,15 +122,13 @@ def layer_columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
         layers = [line["layers"][at] for line in lines]
         survival = [layer["survival"] for layer in layers]
         columns[first["name"]] = [
-            f"{fmean(survival):.3f}",
-            f"{min(survival):.3f}",
-            f"{fmean(layer['entropy'] for layer in layers):.3f}",
+            f"{fmean(survival):.3f}", f"{min(survival):.3f}", f"{fmean(layer['entropy'] for layer in layers):.3f}",
             f"{fmean(layer['peak'] for layer in layers):.2f}",
             f"{min(layers[-1]['replicas'])} to {max(layers[-1]['replicas'])}",
             f"{fmean(layer['moved'] for layer in layers):.2f}",
             *(f"{fmean(layer['sent'].get(phase, 0) for layer in layers) / 1000:.1f}" for phase in _SENT),
             f"{1000 * fmean(sum(layer['seconds'].values()) for layer in layers):.1f}",
-        ]
+        ]  # fmt: skip
     sent = [f"{fmean(line['dense'].get(phase, 0) for line in lines) / 1000:.1f}" for phase in _SENT]
     return columns | {"dense": [""] * 6 + sent + [""]}
 

@@ -86,15 +86,9 @@ class Model(nn.Module):
     """
 
     def __init__(
-        self,
-        model: ModelOptions,
-        experts: ExpertOptions,
-        group: Group,
-        *,
-        length: int,
-        vocabulary: int = 256,
+        self, model: ModelOptions, experts: ExpertOptions, group: Group, *, length: int, vocabulary: int = 256,
         seed: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, model.width)
         self.places = nn.Parameter(torch.randn(length, model.width) * 0.02)

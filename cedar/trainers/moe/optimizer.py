@@ -180,14 +180,9 @@ class SymiOptimizer:
         self.steps += 1
         for part, gradients in zip(self.parts, found, strict=True):
             part.shards.update(
-                gradients.mul_(outcome.scale),
-                rate=rate,
-                decay=self.options.decay,
-                betas=self.options.betas,
-                eps=self.options.eps,
-                step=self.steps,
-                still=part.idle() if self.options.skip_inactive else (),
-            )
+                gradients.mul_(outcome.scale), rate=rate, decay=self.options.decay, betas=self.options.betas,
+                eps=self.options.eps, step=self.steps, still=part.idle() if self.options.skip_inactive else (),
+            )  # fmt: skip
         return outcome
 
     def _judge(self, found: Sequence[torch.Tensor]) -> Outcome:

@@ -35,16 +35,9 @@ class Shards:
     """
 
     def __init__(
-        self,
-        name: str,
-        rows: int,
-        size: int,
-        group: Group,
-        *,
-        weights: torch.dtype,
-        gradients: torch.dtype | None = None,
-        device: torch.device | None = None,
-    ) -> None:
+        self, name: str, rows: int, size: int, group: Group, *, weights: torch.dtype,
+        gradients: torch.dtype | None = None, device: torch.device | None = None,
+    ) -> None:  # fmt: skip
         self.name, self.rows, self.size, self.group = name, rows, size, group
         self.width = -(-size // group.size)
         self.dtype = weights
@@ -94,16 +87,9 @@ class Shards:
         return total
 
     def update(
-        self,
-        gradients: torch.Tensor,
-        *,
-        rate: float,
-        decay: float,
-        betas: Sequence[float],
-        eps: float,
-        step: int,
+        self, gradients: torch.Tensor, *, rate: float, decay: float, betas: Sequence[float], eps: float, step: int,
         still: Iterable[int] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """A step of AdamW (arXiv 1711.05101), the ``step``-th from 1; ``still`` and frozen rows stay as they are."""
         kept = sorted({*still, *self.frozen})
         state = (self.master, self.first, self.second)
@@ -193,15 +179,9 @@ class DensePart:
     """
 
     def __init__(
-        self,
-        parameters: Sequence[nn.Parameter],
-        group: Group,
-        *,
-        row: int,
-        dtype: torch.dtype,
-        gradients: torch.dtype | None = None,
-        name: str = "dense",
-    ) -> None:
+        self, parameters: Sequence[nn.Parameter], group: Group, *, row: int, dtype: torch.dtype,
+        gradients: torch.dtype | None = None, name: str = "dense",
+    ) -> None:  # fmt: skip
         self.parameters = list(parameters)
         total = sum(p.numel() for p in self.parameters)
         rows = max(1, -(-total // row))

@@ -18,7 +18,7 @@ from cedar.trainers.common.checkpoint import (
     torn,
     whole_number,
     write_index,
-)
+)  # fmt: skip
 from cedar.trainers.common.tensors import Part, Reader, write_parts
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board, Epoch

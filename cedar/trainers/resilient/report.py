@@ -144,11 +144,8 @@ def plot(record: Record, path: str) -> None:
                     event.detected - begun, color="tab:green" if event.what == "join" else "tab:red", alpha=0.6
                 )
                 axes.annotate(
-                    f"{event.what} {event.worker or ''}",
-                    (event.detected - begun, 0),
-                    rotation=90,
-                    fontsize=7,
+                    f"{event.what} {event.worker or ''}", (event.detected - begun, 0), rotation=90, fontsize=7,
                     va="bottom",
-                )
+                )  # fmt: skip
     axes.set(xlabel="seconds", ylabel="steps per second", ylim=(0, None))
     figure.savefig(path, dpi=110)

@@ -23,7 +23,7 @@ from cedar.trainers.common.files import (
     claim_folder,
     finite,
     replacing,
-)
+)  # fmt: skip
 from cedar.trainers.common.run import progress, say_choices
 from cedar.trainers.resilient.chaos import Mishap
 from cedar.trainers.resilient.control import protocol as keys

@@ -8,7 +8,7 @@ from cedar.trainers.resilient.executor.transport import (
     Superseded,
     Transport,
     Waiting,
-)
+)  # fmt: skip
 
 __all__ = [
     "Executor", "Kept", "Lost", "Reduction", "Result", "StrictNetwork", "StrictTransport", "Superseded", "Transport",

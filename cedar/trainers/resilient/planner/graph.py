@@ -112,16 +112,11 @@ class Graph:
         if fused:
             costs = [(forward, on_input + on_weight, 0) for forward, on_input, on_weight in costs]
         return cls(
-            problem,
-            fused,
-            size,
-            workers,
-            [worker.stage for worker in workers],
-            [problem.caps[worker.stage] or size for worker in workers],
-            costs,
+            problem, fused, size, workers, [worker.stage for worker in workers],
+            [problem.caps[worker.stage] or size for worker in workers], costs,
             [numbers[Worker(s, replica)] for s, routes in enumerate(problem.routes) for replica in routes],
             _groups(problem),
-        )
+        )  # fmt: skip
 
     @property
     def nodes(self) -> int:

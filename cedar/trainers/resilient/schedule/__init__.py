@@ -68,7 +68,7 @@ from cedar.trainers.resilient.schedule.language import (
     save,
     serve,
     to_plain,
-)
+)  # fmt: skip
 from cedar.trainers.resilient.schedule.pictures import chart, gantt
 from cedar.trainers.resilient.schedule.timeline import Costs, Span, Timeline, timeline
 from cedar.trainers.resilient.schedule.validator import Facts, validate

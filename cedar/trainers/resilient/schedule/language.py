@@ -191,17 +191,11 @@ _KINDS = {str(kind): kind for kind in KINDS}
 def to_plain(schedule: Schedule) -> dict[str, Any]:
     """What ``json.dumps`` takes."""
     return {
-        "format": FORMAT,
-        "stages": schedule.stages,
-        "replicas": schedule.replicas,
-        "micro_batches": schedule.micro_batches,
-        "dead": sorted(list(worker) for worker in schedule.dead),
-        "mode": schedule.mode,
-        "caps": list(schedule.caps),
-        "serving": sorted(schedule.serving),
-        "tied": schedule.tied,
+        "format": FORMAT, "stages": schedule.stages, "replicas": schedule.replicas,
+        "micro_batches": schedule.micro_batches, "dead": sorted(list(worker) for worker in schedule.dead),
+        "mode": schedule.mode, "caps": list(schedule.caps), "serving": sorted(schedule.serving), "tied": schedule.tied,
         "work": {f"{w.stage},{w.replica}": [_text(done) for done in schedule.work[w]] for w in sorted(schedule.work)},
-    }
+    }  # fmt: skip
 
 
 def from_plain(plain: Any, where: str = "the schedule") -> Schedule:
@@ -216,16 +210,12 @@ def from_plain(plain: Any, where: str = "the schedule") -> Schedule:
         if plain["mode"] not in MODES or not isinstance(plain["tied"], bool):
             raise ValueError(f"mode {plain['mode']!r}, tied {plain['tied']!r}")
         return Schedule(
-            _number(plain["stages"]),
-            _number(plain["replicas"]),
-            _number(plain["micro_batches"]),
+            _number(plain["stages"]), _number(plain["replicas"]), _number(plain["micro_batches"]),
             {_worker(name): tuple(map(_instruction, texts)) for name, texts in plain["work"].items()},
-            frozenset(Worker(*map(_number, pair)) for pair in plain["dead"]),
-            plain["mode"],
+            frozenset(Worker(*map(_number, pair)) for pair in plain["dead"]), plain["mode"],
             tuple(None if cap is None else _number(cap) for cap in plain["caps"]),
-            frozenset(map(_number, plain["serving"])),
-            plain["tied"],
-        )
+            frozenset(map(_number, plain["serving"])), plain["tied"],
+        )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise ScheduleError(f"{where} cannot be read: {type(error).__name__}: {error}", fix="make it again") from error
 

@@ -120,13 +120,9 @@ class Timeline:
 
 
 def timeline(
-    schedule: Schedule,
-    costs: Costs | Callable[[Worker, Instruction], float] | None = None,
-    *,
-    iterations: int = 1,
-    transfer: float | None = None,
-    spans: bool = False,
-) -> Timeline:
+    schedule: Schedule, costs: Costs | Callable[[Worker, Instruction], float] | None = None, *, iterations: int = 1,
+    transfer: float | None = None, spans: bool = False,
+) -> Timeline:  # fmt: skip
     """Carry a schedule out on paper, each instruction as soon as it can start.
 
     Args:
@@ -167,13 +163,9 @@ class _Run:
     """One pass over the lists: a worker goes on until it has to wait, and is woken by what it waits for."""
 
     def __init__(
-        self,
-        schedule: Schedule,
-        takes: Callable[[Worker, Instruction], float],
-        travel: float,
-        iterations: int,
+        self, schedule: Schedule, takes: Callable[[Worker, Instruction], float], travel: float, iterations: int,
         keep: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.schedule, self.takes, self.travel, self.iterations, self.keep = schedule, takes, travel, iterations, keep
         self.closed: dict[Worker, list[float]] = {worker: [] for worker in schedule.work}
         self.spans: list[Span] = []

@@ -15,7 +15,7 @@ from cedar.trainers.resilient.schedule.language import (
     ScheduleError,
     Worker,
     grid,
-)
+)  # fmt: skip
 from cedar.trainers.resilient.schedule.timeline import timeline
 
 Channels: TypeAlias = dict[tuple[Worker, Worker], tuple[tuple[int, int], ...]]

@@ -26,7 +26,7 @@ from cedar.trainers.resilient.simulator.replay import (
     resilient_time,
     throughput_bound,
     zero_bubble_time,
-)
+)  # fmt: skip
 
 __all__ = [
     "REDUNDANCY", "SYSTEMS", "Durations", "Event", "Outcome", "Phase", "Trace", "bamboo_time", "drop_replica_time",

@@ -324,14 +324,9 @@ class Outcome:
 
 
 def replay(
-    problem: Problem,
-    trace: Trace,
-    system: str | Callable[[Problem], float] = "resilient",
-    *,
-    slot: float = 1.0,
-    pause: float = 0.0,
-    seconds: float | None = None,
-) -> Outcome:
+    problem: Problem, trace: Trace, system: str | Callable[[Problem], float] = "resilient", *, slot: float = 1.0,
+    pause: float = 0.0, seconds: float | None = None,
+) -> Outcome:  # fmt: skip
     """How many steps a system does while machines come and go.
 
     Args:
