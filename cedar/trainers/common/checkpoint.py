@@ -12,8 +12,8 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, Self
@@ -294,10 +294,6 @@ class Checkpoints:
                 raise OSError(f"rank {rank}: {why}")
         return [value for _, value in told]
 
-    def newest(self) -> str:
-        """The newest checkpoint whose index is whole, empty where there is none."""
-        return newest(self.folder)
-
     def resume(self) -> str:
         """Load the newest checkpoint that is whole, on as many ranks or on others; empty where there is none.
 
@@ -393,18 +389,15 @@ def whole_number(value: Any) -> int:
     return value
 
 
-class torn:  # noqa: N801 - reads as a statement
+@contextmanager
+def torn(path: str) -> Iterator[None]:
     """What goes wrong inside is told as a checkpoint at ``path`` whose state is not what this version writes."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        if isinstance(error, _TORN) and not isinstance(error, CedarError):
-            raise Damaged(
-                f"the state in {self.path} cannot be taken: {kind.__name__ if kind else ''} {error}",
-                fix="remove that folder, or take an older checkpoint",
-            ) from error
+    try:
+        yield
+    except _TORN as error:
+        if isinstance(error, CedarError):
+            raise
+        raise Damaged(
+            f"the state in {path} cannot be taken: {type(error).__name__} {error}",
+            fix="remove that folder, or take an older checkpoint",
+        ) from error

@@ -18,11 +18,10 @@ from torch.nn import functional
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group
-from cedar.trainers.dlrm.inputs import Feature, Inputs
+from cedar.trainers.dlrm.inputs import Inputs
 from cedar.trainers.dlrm.options import FeatureOptions
 from cedar.trainers.dlrm.tables import Bags, Table, Tables
 
-_HOT = 1000
 Sharding: TypeAlias = Literal["auto", "tables", "rows", "columns"]
 
 
@@ -31,22 +30,13 @@ class FeatureStatistics:
     """What some batches look up of one feature.
 
     Args:
-        coverage: share of rows whose list is not empty.
-        pooling: ids of such a row, on average.
-        factor: rows per unique row; of lists that slide, their ids over those that are looked up.
         lookups: ids of the unique rows of a batch.
         distinct: rows of the table that a batch touches: their number falls as frequencies are skewed.
-        hot: share of lookups that go to the 1,000 most frequent ids.
     """
 
-    column: str
     table: str
-    coverage: float
-    pooling: float
-    factor: float
     lookups: float
     distinct: float
-    hot: float
 
     def cost(self, width: int) -> float:
         """Bytes moved in a step: rows read; for those touched, a gradient, and weights read and written."""
@@ -57,30 +47,10 @@ def look(batches: Sequence[Inputs], features: Sequence[FeatureOptions]) -> list[
     """The statistics of each feature over some batches, at least one."""
     found = []
     for at, option in enumerate(features):
-        parts = [batch.features[at] for batch in batches]
-        rows = covered = ids = 0
-        for part in parts:
-            lengths = part.lengths
-            lengths = lengths if part.by is None else lengths[part.by.index]
-            rows, covered, ids = rows + len(lengths), covered + int((lengths > 0).sum()), ids + int(lengths.sum())
-        held = torch.cat([part.bags.ids for part in parts])
-        counts = torch.unique(held, return_counts=True)[1].sort(descending=True).values
-        distinct = sum(len(torch.unique(part.bags.ids)) for part in parts) / len(parts)
-        found.append(
-            FeatureStatistics(
-                option.column, option.home,
-                coverage=covered / max(1, rows), pooling=ids / max(1, covered), factor=_factor(parts, rows, ids),
-                lookups=len(held) / len(parts), distinct=distinct,
-                hot=float(counts[:_HOT].sum()) / max(1, len(held)),
-            )
-        )  # fmt: skip
+        held = [batch.features[at].bags.ids for batch in batches]
+        distinct = sum(len(torch.unique(ids)) for ids in held) / len(held)
+        found.append(FeatureStatistics(option.home, sum(map(len, held)) / len(held), distinct))
     return found
-
-
-def _factor(parts: Sequence[Feature], rows: int, ids: int) -> float:
-    if any(part.windows is not None for part in parts):
-        return ids / max(1, sum(len(part.bags) for part in parts))
-    return rows / max(1, sum(len(part.bags) for part in parts))
 
 
 def planned(

@@ -183,7 +183,7 @@ class TorchTables:
         names = {"rowwise_adagrad": ("sum",), "sgd": (), "adam": ("first", "second")}[rule]
         self.moments = {name: zeros(shapes[rule], wide, device) for name in names}
         self._anchor = torch.zeros((), dtype=wide, device=device, requires_grad=True)
-        self._pending: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]] = []
+        self._pending: list[tuple[Bags, torch.Tensor]] = []
 
     def begin(self, rate: float, step: int) -> None:
         self.rate, self.step = rate, step
@@ -195,9 +195,6 @@ class TorchTables:
         ids, offsets, weights, counts = joined(bags, [self.starts[b.table] for b in bags], self.weight.dtype)
         found: torch.Tensor = _Lookup.apply(self._anchor, self, ids, offsets, weights)  # type: ignore[no-untyped-call]
         return list(torch.split(found, counts))
-
-    def _record(self, ids: Any, offsets: Any, weights: Any, gradient: torch.Tensor) -> None:
-        self._pending.append((ids, offsets, weights, gradient))
 
     @torch.no_grad()
     def update(self) -> None:
@@ -312,7 +309,7 @@ def row_gradients(
 class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, _anchor: torch.Tensor, tables: TorchTables, ids: Any, offsets: Any, weights: Any) -> Any:
-        ctx.tables, ctx.bags = tables, (ids, offsets, weights)
+        ctx.tables, ctx.bags = tables, Bags("", ids, offsets, weights)
         found = functional.embedding_bag(
             ids, tables.weight, offsets, mode="sum", include_last_offset=True, per_sample_weights=weights
         )
@@ -320,21 +317,14 @@ class _Lookup(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[None, None, None, None, None]:
-        ctx.tables._record(*ctx.bags, grads[0])
+        ctx.tables._pending.append((ctx.bags, grads[0]))
         return None, None, None, None, None
 
 
-def _merged(pending: list[Any]) -> list[Any]:
+def _merged(pending: list[tuple[Bags, torch.Tensor]]) -> list[Any]:
     """What several lookups recorded, as one: a row that two of them hold is updated once."""
-    if len(pending) < 2:
-        return pending
-    ids = torch.cat([ids for ids, _, _, _ in pending])
-    parts, end = [pending[0][1][:1]], 0
-    for held, offsets, _, _ in pending:
-        parts.append(offsets[1:] + end)
-        end += len(held)
-    weights = None
-    if any(weight is not None for _, _, weight, _ in pending):
-        given = [torch.ones(len(i), dtype=g.dtype, device=i.device) if w is None else w for i, _, w, g in pending]
-        weights = torch.cat([weight.to(given[0].dtype) for weight in given])
-    return [(ids, torch.cat(parts), weights, torch.cat([gradient for _, _, _, gradient in pending]))]
+    if not pending:
+        return []
+    bags, gradients = zip(*pending, strict=True)
+    ids, offsets, weights, _ = joined(bags, [0] * len(bags), gradients[0].dtype)
+    return [(ids, offsets, weights, torch.cat(gradients))]

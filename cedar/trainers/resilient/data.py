@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from torch.utils import _pytree as pytree
 
@@ -16,37 +16,29 @@ Pair: TypeAlias = tuple[Any, Any]
 Split: TypeAlias = Callable[[Mapping[str, Any]], Pair]
 
 
-class Source(Protocol):
-    """Global batches by step: the same for every worker that asks, also twice."""
+class Source:
+    """Global batches by step: the same for every worker that asks, also twice.
 
-    def read(self, step: int) -> Pair:
-        """What the first stage takes, and what the loss takes: tensors, or structures of them, a row for each."""
+    Args:
+        read: of a step, what the first stage takes, and what the loss takes: tensors, or structures of them, a row for
+            each.
+    """
+
+    def __init__(self, read: Callable[[int], Pair]) -> None:
+        self.read = read
 
     def commit(self, step: int) -> None:
         """Steps up to this one are never read again."""
 
     def state_dict(self) -> dict[str, Any]:
         """What batches follow from: JSON; a checkpoint refuses to go on with other data."""
+        return {}
 
     def close(self) -> None:
         """Let go of what is open."""
 
 
-class Computed:
-    """Batches that a function of the step gives."""
-
-    def __init__(self, read: Callable[[int], Pair]) -> None:
-        self.read = read
-
-    def commit(self, step: int) -> None: ...
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def close(self) -> None: ...
-
-
-class Loaded:
+class Loaded(Source):
     """Batches of a cedar pipeline, which goes round its rows without end.
 
     Args:
@@ -54,12 +46,13 @@ class Loaded:
     """
 
     def __init__(self, rows: cedar.Pipeline, batch: int, split: Split, seed: int) -> None:
+        super().__init__(self._read)
         self.split = split
         self.loader = rows.batch(batch).loader(
             plan="off", executor="inline", seed=seed, rank=0, world=1, subgroup=True, format="torch", steps=_ENDLESS
         )
 
-    def read(self, step: int) -> Pair:
+    def _read(self, step: int) -> Pair:
         batch = self.loader.read(step)
         if batch is None:
             raise CedarError("the data have too few rows for one step", fix="give more, or smaller batches")

@@ -16,7 +16,7 @@ from cedar.trainers.resilient.executor.run import Done
 from cedar.trainers.resilient.planning import Planning
 from cedar.trainers.resilient.schedule import CLOSING, RECEIVING, SENDING, Instruction, Kind, Schedule, Worker
 from cedar.trainers.resilient.schedule.timeline import group_of
-from cedar.trainers.resilient.simulator.calibration import Durations
+from cedar.trainers.resilient.simulator.calibration import Durations, predict
 
 WARM, LOOK = 2, 5  # steps that are left out, and steps that are looked at
 
@@ -138,12 +138,10 @@ class Manager:
             self._move(steps)
 
     def _move(self, steps: Sequence[tuple[int, float, float]]) -> None:
-        since = len(steps) - self._begun - 1
-        times = [when for _, when, _ in steps]
-        intervals = [b - a for a, b in pairwise(times)]
+        since, intervals = len(steps) - self._begun - 1, [b - a for (_, a, _), (_, b, _) in pairwise(steps)]
         epoch = self.board.epoch(self._generation)
         found = self.planning.change(self.board, epoch, since, intervals, self._pause())
-        for move in found[0].moves if found is not None else ():
+        for move in found.moves if found is not None else ():
             if move.worker in self.chief.members:
                 self.chief.move(move.worker, move.role)
 
@@ -163,9 +161,9 @@ class Manager:
         """For the run's record: ``plans``, ``step`` and ``durations``."""
         planning = self.planning
         found: dict[str, Any] = {"plans": {"failures": planning.failures, "seconds": planning.seconds}}
-        predicted = planning.predicted()
-        if planning.durations is not None and predicted is not None and self._whole:
-            found["step"] = {"simulated": predicted, "measured": statistics.median(self._whole)}
+        if planning.durations is not None and self._whole:
+            simulated = predict(planning.plans[0].schedule, planning.durations, iterations=6).period
+            found["step"] = {"simulated": simulated, "measured": statistics.median(self._whole)}
             each = {f"{kind} {stage}": s for (kind, stage), s in planning.durations.seconds.items()}
             found["durations"] = each | {"transfer": planning.durations.transfer}
         return found

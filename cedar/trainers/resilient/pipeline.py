@@ -160,7 +160,7 @@ class ResilientPipeline:
         found: Any = self.data
         if self.columns is not None and not isinstance(found, cedar.Pipeline):
             found = found()
-        source: sources.Source = sources.Computed(found)
+        source: sources.Source = sources.Source(found)
         if isinstance(found, cedar.Pipeline):
             columns = self.columns
             if columns is None:

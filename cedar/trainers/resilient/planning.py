@@ -25,7 +25,7 @@ from cedar.trainers.resilient.control.protocol import Key
 from cedar.trainers.resilient.executor import Waiting
 from cedar.trainers.resilient.planner import Change, Plan, Problem, ahead, fitted, keep, moves, plan
 from cedar.trainers.resilient.schedule import Costs, Schedule, Worker, from_plain, grid, to_plain
-from cedar.trainers.resilient.simulator import Durations, predict
+from cedar.trainers.resilient.simulator import Durations
 
 _MOST = 4  # failures that are planned for
 _SMALL = 256  # micro-batches at all stages together
@@ -204,10 +204,8 @@ class Planning:
             self._process.close()
             self._process = None
 
-    def change(
-        self, board: Board, epoch: Epoch, since: int, intervals: list[float], seconds: float
-    ) -> tuple[Change, float] | None:
-        """The moves that pay, and how many seconds a step then takes less; looked at once in a generation.
+    def change(self, board: Board, epoch: Epoch, since: int, intervals: list[float], seconds: float) -> Change | None:
+        """The moves that pay; looked at once in a generation.
 
         Args:
             since: steps that this generation has done.
@@ -224,10 +222,4 @@ class Planning:
         found = Change(moves(problem), now, then["period"])
         slot = statistics.median(intervals[-since:]) / now
         left = self.steps - (len(intervals) + 1)
-        return (found, slot * (found.before - found.after)) if found.pays(seconds, slot, left) else None
-
-    def predicted(self) -> float | None:
-        """Seconds of a step without failures, by the simulator and what was measured; None before that."""
-        if self.durations is None:
-            return None
-        return predict(self.plans[0].schedule, self.durations, iterations=6).period
+        return found if found.pays(seconds, slot, left) else None

@@ -17,7 +17,7 @@ from cedar.core.errors import CedarError
 from cedar.nn import Router, SymiMoE, router_losses
 from cedar.trainers.common.compute import keyed
 from cedar.trainers.common.group import Group
-from cedar.trainers.resilient.data import Computed, MicroBatches
+from cedar.trainers.resilient.data import MicroBatches, Source
 from cedar.trainers.resilient.model import AdamW, Engine
 from cedar.trainers.resilient.schedule import Worker
 from tests.trainers.resilient import toy_grid
@@ -75,7 +75,7 @@ JOB = job(stages=STAGES, tied=False)
 @pytest.fixture(autouse=True)
 def _experts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toy_grid, "engine", engine)
-    monkeypatch.setattr(toy_grid, "Tokens", lambda: MicroBatches(Computed(batch), 3, 2))
+    monkeypatch.setattr(toy_grid, "Tokens", lambda: MicroBatches(Source(batch), 3, 2))
 
 
 @cache

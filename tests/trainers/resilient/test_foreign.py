@@ -20,7 +20,7 @@ from torch.nn import functional
 from cedar.core.errors import CedarError
 from cedar.trainers import ResilientPipeline, RunOptions, Workers
 from cedar.trainers.common.compute import keyed
-from cedar.trainers.resilient.data import Computed, MicroBatches
+from cedar.trainers.resilient.data import MicroBatches, Source
 from cedar.trainers.resilient.model import Engine
 from cedar.trainers.resilient.schedule import Worker
 from tests.trainers.resilient import toy_grid
@@ -101,7 +101,7 @@ def whole(clip: float) -> dict[Worker, str]:
 @pytest.fixture(autouse=True)
 def _foreign(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toy_grid, "engine", foreign)
-    monkeypatch.setattr(toy_grid, "Tokens", lambda: MicroBatches(Computed(batch), 3, 2))
+    monkeypatch.setattr(toy_grid, "Tokens", lambda: MicroBatches(Source(batch), 3, 2))
 
 
 @pytest.mark.parametrize("seed", range(200 if os.environ.get("CEDAR_LONG") else 8))

@@ -182,7 +182,7 @@ def test_plans_made_ahead_are_kept_with_the_run_and_proven_when_read(tmp_path):
         kept(replace(problem, micro_batches=4), folder)
     path = tmp_path / "plans" / "plan_1.json"
     good = path.read_text()
-    path.write_text(good.replace('"B_WEIGHT 0 1", ', "", 1))
+    path.write_text(good.replace('["B_WEIGHT", 0, 1, -1], ', "", 1))
     with pytest.raises(ScheduleError, match="the schedule is wrong"):
         kept(problem, folder)
     path.write_text(good[:100])

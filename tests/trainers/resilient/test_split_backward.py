@@ -119,11 +119,11 @@ def test_activations_live_from_f_to_the_end_of_b_weight() -> None:
     for key in ((0, 0), (0, 1)):
         mine.forward(0, key, torch.randn(2, 5, 8), Tokens().targets(0, key))
     mine.backward_input((0, 1), None)
-    assert mine.live == 2
+    assert len(mine._kept) + len(mine._waiting) == 2
     mine.backward_weight((0, 1))
     mine.backward_input((0, 0), None)
     mine.give_up((0, 0))
-    assert mine.live == 0
+    assert len(mine._kept) + len(mine._waiting) == 0
 
 
 def test_dropout_depends_on_every_part_of_its_key() -> None:

@@ -53,10 +53,9 @@ def test_hung_is_no_sign_or_no_progress_and_slow_is_neither() -> None:
     worker.move(3, 1, Instruction("RECV_F", 0, 1, 0), Worker(0, 1))
     assert worker.after(0) == ""
     assert worker.after(100) == ""  # it waits for somebody
-    assert worker.beats.seen(1).waiting
-    assert worker.beats.seen(1).peer == 1
+    assert worker.beats.seen(1) == (3, 1)
     worker.move(3, 2, WORK)
-    worker.beats.numbers[1 + FIELDS + 6] = 2.0  # its slowest instruction took 2 s
+    worker.beats.numbers[1 + FIELDS + 5] = 2.0  # its slowest instruction took 2 s
     assert worker.after(0) == ""
     assert worker.after(9) == ""
     assert "no progress for 10 s" in worker.after(2)
@@ -66,7 +65,7 @@ def test_a_worker_that_gets_no_core_does_not_hang() -> None:
     worker = Watched()
     for step, at, done in ((2, 0, "F"), (2, 8, "ALL_REDUCE"), (2, 9, "STEP"), (3, 0, "F")):
         worker.move(step, at, Instruction(done))
-    worker.beats.numbers[1 + FIELDS + 8] = worker.beats.numbers[1 + FIELDS + 9] = 7.0  # seconds of cores until now
+    worker.beats.numbers[1 + FIELDS + 7] = worker.beats.numbers[1 + FIELDS + 8] = 7.0  # seconds of cores until now
     worker.after(0)
     worker.uses = Usage(runnable=True, seconds=7.1)
     assert worker.after(5, beat=False) == ""

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from cedar.trainers.resilient.schedule import Instruction, Worker
@@ -80,25 +79,10 @@ class Clock:
         return self.now
 
 
-_FIELDS = 10
-_BEAT, _MOVES, _STEP, _AT, _STATE, _PEER, _SLOWEST, _SINCE, _BEAT_CPU, _MOVE_CPU = range(_FIELDS)
+_FIELDS = 9
+_BEAT, _MOVES, _STEP, _AT, _STATE, _SLOWEST, _SINCE, _BEAT_CPU, _MOVE_CPU = range(_FIELDS)
 _FADES, _TINY = 0.99, 1e-9  # what was slow long ago counts less and less
 STARTING, RUNNING, WAITING = 0.0, 1.0, 2.0
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a worker last said.
-
-    Args:
-        at: the number of the instruction in its list; -1 between lists.
-        peer: for whom: the replica of that worker; -1: for all.
-    """
-
-    step: int
-    at: int
-    waiting: bool
-    peer: int
 
 
 class Beats:
@@ -124,7 +108,6 @@ class Beats:
             self.numbers[base + field] = 0.0
             self._known.pop(base + field, None)
         self.numbers[base + _BEAT] = self.numbers[base + _SINCE] = time.monotonic()
-        self.numbers[base + _PEER] = -1
 
     # ---- the worker's side -------------------------------------------------------------------------------------------
 
@@ -144,17 +127,16 @@ class Beats:
         numbers[base + _STEP], numbers[base + _AT] = step, at
         waits = waiting_for is not None or done.kind == "ALL_REDUCE"
         numbers[base + _STATE] = WAITING if waits else RUNNING
-        numbers[base + _PEER] = -1 if waiting_for is None else waiting_for.replica
         numbers[base + _SINCE] = now
         numbers[base + _MOVE_CPU] = time.process_time()
         numbers[base + _MOVES] += 1
 
     # ---- the supervisor's side ---------------------------------------------------------------------------------------
 
-    def seen(self, row: int) -> Seen:
-        base, numbers = 1 + row * _FIELDS, self.numbers
-        waiting = numbers[base + _STATE] == WAITING
-        return Seen(int(numbers[base + _STEP]), int(numbers[base + _AT]), waiting, int(numbers[base + _PEER]))
+    def seen(self, row: int) -> tuple[int, int]:
+        """The step that a worker is in, and the number of its instruction; -1 between lists."""
+        base = 1 + row * _FIELDS
+        return int(self.numbers[base + _STEP]), int(self.numbers[base + _AT])
 
     def hung(
         self, row: int, heartbeat: float, now: float, using: Callable[[], Usage], starting: float = 120.0

@@ -69,10 +69,10 @@ class Supervisor:
                 why = f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
             del self.processes[worker]
             if code != 0:
-                seen = self.beats.seen(self.rows[worker])
+                step, at = self.beats.seen(self.rows[worker])
                 self.board.report(
                     "gone", worker=worker, machine=self.name, time=time.time(),
-                    why=f"{why}, at step {seen.step}, instruction {seen.at}",
+                    why=f"{why}, at step {step}, instruction {at}",
                 )  # fmt: skip
             process.close()
 

@@ -41,11 +41,6 @@ class Kept:
         """Micro-batches of which nothing is left to compute."""
         return set(self.rows) | self.summed
 
-    @property
-    def nbytes(self) -> int:
-        """Of boundary messages that are kept."""
-        return sum(t.nbytes for t in (*self.outputs.values(), *self.gradients.values()) if t is not None)
-
     def narrow(self, mine: set[Key], *, logs: bool) -> None:
         """Forget what is not finished, and what others work now.
 

@@ -189,11 +189,6 @@ class Engine:
         self._waiting: dict[Key, Callable[[], Found]] = {}
         self.losses: dict[Key, float] = {}
 
-    @property
-    def live(self) -> int:
-        """Micro-batches whose activations are kept."""
-        return len(self._kept) + len(self._waiting)
-
     def look(self, x: Any) -> None:
         """Find out what crosses the boundaries, from an input of the stage: it computes, and keeps nothing."""
         with torch.no_grad():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from cedar.core.errors import CedarError
@@ -183,19 +183,16 @@ def serve(schedule: Schedule, stages: frozenset[int]) -> Schedule:
     )  # fmt: skip
 
 
-FORMAT = 1
-_WORDS = {kind: 1 if kind in CLOSING else 4 if kind[:4] in {"SEND", "RECV"} else 3 for kind in KINDS}
+FORMAT = 2
 _KINDS = {str(kind): kind for kind in KINDS}
 
 
 def to_plain(schedule: Schedule) -> dict[str, Any]:
-    """What ``json.dumps`` takes."""
-    return {
-        "format": FORMAT, "stages": schedule.stages, "replicas": schedule.replicas,
-        "micro_batches": schedule.micro_batches, "dead": sorted(list(worker) for worker in schedule.dead),
-        "mode": schedule.mode, "caps": list(schedule.caps), "serving": sorted(schedule.serving), "tied": schedule.tied,
-        "work": {f"{w.stage},{w.replica}": [_text(done) for done in schedule.work[w]] for w in sorted(schedule.work)},
-    }  # fmt: skip
+    """What ``json.dumps`` takes: an instruction is a list of its kind and three numbers."""
+    plain = {each.name: getattr(schedule, each.name) for each in fields(schedule) if each.init}
+    work = [[list(worker), [list(done) for done in schedule.work[worker]]] for worker in sorted(schedule.work)]
+    more = {"format": FORMAT, "dead": sorted(map(list, schedule.dead)), "serving": sorted(schedule.serving)}
+    return plain | more | {"caps": list(schedule.caps), "work": work}
 
 
 def from_plain(plain: Any, where: str = "the schedule") -> Schedule:
@@ -209,9 +206,14 @@ def from_plain(plain: Any, where: str = "the schedule") -> Schedule:
             raise ScheduleError(f"{where} has format {plain['format']!r}, not {FORMAT}", fix="make it again")
         if plain["mode"] not in MODES or not isinstance(plain["tied"], bool):
             raise ValueError(f"mode {plain['mode']!r}, tied {plain['tied']!r}")
+        work = {
+            Worker(*map(_number, worker)): tuple(
+                Instruction(_KINDS[kind], *map(_number, (home, number, peer))) for kind, home, number, peer in steps
+            )
+            for worker, steps in plain["work"]
+        }
         return Schedule(
-            _number(plain["stages"]), _number(plain["replicas"]), _number(plain["micro_batches"]),
-            {_worker(name): tuple(map(_instruction, texts)) for name, texts in plain["work"].items()},
+            _number(plain["stages"]), _number(plain["replicas"]), _number(plain["micro_batches"]), work,
             frozenset(Worker(*map(_number, pair)) for pair in plain["dead"]), plain["mode"],
             tuple(None if cap is None else _number(cap) for cap in plain["caps"]),
             frozenset(map(_number, plain["serving"])), plain["tied"],
@@ -241,22 +243,6 @@ def load(path: str) -> Schedule:
     except ValueError as error:
         raise ScheduleError(f"{path} is no JSON: {error}", fix="make it again") from error
     return from_plain(plain, path)
-
-
-def _text(done: Instruction) -> str:
-    return " ".join(map(str, done[: _WORDS[done.kind]]))
-
-
-def _instruction(text: str) -> Instruction:
-    kind, *numbers = text.split(" ")
-    if len(numbers) + 1 != _WORDS[_KINDS[kind]]:
-        raise ValueError(f"{text!r} has {len(numbers)} numbers")
-    return Instruction(_KINDS[kind], *map(int, numbers))
-
-
-def _worker(name: str) -> Worker:
-    stage, replica = name.split(",")
-    return Worker(int(stage), int(replica))
 
 
 def _number(value: Any) -> int:
