@@ -218,3 +218,16 @@ def read_lines(path: str) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return found
+
+
+def figure(width: float, height: float) -> Any:
+    """An empty picture, in inches.
+
+    Raises:
+        CedarError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise CedarError("pictures need matplotlib", fix="pip install 'cedar-data[plots]'") from error
+    return Figure(figsize=(width, height), layout="constrained")

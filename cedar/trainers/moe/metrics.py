@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from cedar.core.errors import CedarError
+from cedar.trainers.common.files import figure
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -162,16 +162,10 @@ def plot(lines: Sequence[Mapping[str, Any]], path: str) -> None:
     Raises:
         CedarError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise CedarError("a plot needs matplotlib", fix="pip install 'cedar-data[plots]'") from error
     names = [layer["name"] for layer in lines[0]["layers"]]
     steps = [line["step"] for line in lines]
-    figure = Figure(figsize=(11, 1 + 2.6 * len(names)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(len(names), 2, squeeze=False)
+    picture = figure(11, 1 + 2.6 * len(names))
+    axes = picture.subplots(len(names), 2, squeeze=False)
     for at, name in enumerate(names):
         layers = [line["layers"][at] for line in lines]
         left, right = axes[at]
@@ -184,4 +178,4 @@ def plot(lines: Sequence[Mapping[str, Any]], path: str) -> None:
         right.stackplot(steps, *replicas, step="post", linewidth=0)
         right.set(title=f"{name}: slots of each expert", xlabel="step", ylabel="slots", ylim=(0, None))
         right.margins(0)
-    figure.savefig(path, dpi=110)
+    picture.savefig(path, dpi=110)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cedar
@@ -145,10 +144,7 @@ class ResilientPipeline:
     def rule(self) -> Optimizer:
         """The optimizer."""
         chosen = self.optimizer
-        if not isinstance(chosen, AdamWOptions):
-            return chosen
-        rate, betas = partial(chosen.rate_at, steps=self.run.steps), (chosen.betas[0], chosen.betas[1])
-        return AdamW(rate, betas, chosen.eps, chosen.decay, chosen.clip)
+        return AdamW(chosen, self.run.steps) if isinstance(chosen, AdamWOptions) else chosen
 
     def module(self, stage: int) -> nn.Module:
         """The stage, made if it is not."""

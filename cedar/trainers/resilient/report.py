@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cedar.core.errors import CedarError
+from cedar.trainers.common.files import figure
 from cedar.trainers.resilient.run import Record
 
 
@@ -126,14 +126,8 @@ def plot(record: Record, path: str) -> None:
     Raises:
         CedarError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise CedarError("a plot needs matplotlib", fix="pip install 'cedar-data[plots]'") from error
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    picture = figure(9, 4)
+    axes = picture.subplots()
     if record.steps:
         begun = record.steps[0][1]
         times = [when - begun for _, when, _ in record.steps[1:]]
@@ -148,4 +142,4 @@ def plot(record: Record, path: str) -> None:
                     va="bottom",
                 )  # fmt: skip
     axes.set(xlabel="seconds", ylabel="steps per second", ylim=(0, None))
-    figure.savefig(path, dpi=110)
+    picture.savefig(path, dpi=110)

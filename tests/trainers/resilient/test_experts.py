@@ -16,6 +16,7 @@ from torch.nn import functional
 from cedar.core.errors import CedarError
 from cedar.nn import Router, SymiMoE, router_losses
 from cedar.trainers.common.compute import keyed
+from cedar.trainers.common.config import AdamWOptions
 from cedar.trainers.common.group import Group
 from cedar.trainers.resilient.data import MicroBatches, Source
 from cedar.trainers.resilient.model import AdamW, Engine
@@ -95,7 +96,7 @@ def test_stages_train_as_torch_does_in_one_process_with_the_losses_of_their_rout
         ], lr=1e-2, betas=(0.9, 0.95))
         for named in parameters
     ]  # fmt: skip
-    rule, inputs, auxiliary = AdamW(lambda _: 1e-2, clip=0.0), batch, set()
+    rule, inputs, auxiliary = AdamW(AdamWOptions(rate=1e-2, schedule="constant", clip=0.0)), batch, set()
     for step in range(STEPS):
         (x, targets), keys = inputs(step), [(replica, number) for replica in range(2) for number in range(3)]
         totals, told = [torch.zeros_like(state.master) for state in states], []

@@ -78,7 +78,7 @@ def reference(path: Path, changes: list[str]) -> dict[int, str]:
         Engine(pipeline.module(stage), stage, 2, pipeline.loss, tied=pipeline.tied, share=1 / 4) for stage in range(2)
     ]
     states = [engine.begin for engine in engines]
-    optimizer = AdamW(lambda step: options.optimizer.rate_at(step, options.run.steps), clip=options.optimizer.clip)
+    optimizer = AdamW(options.optimizer, options.run.steps)
     data = pipeline.open()
     shared = engines[0].layout.tied
     for step in range(options.run.steps):

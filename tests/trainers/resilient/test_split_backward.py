@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import keyed
+from cedar.trainers.common.config import AdamWOptions
 from cedar.trainers.resilient.model import AdamW, Engine, Layout, Stage, State
 from cedar.trainers.resilient.model.engine import backward_input
 from tests.trainers.resilient.toy_grid import MODEL, Tokens, engine
@@ -163,7 +164,7 @@ def test_adamw_is_torchs() -> None:
     state = State.begin(layout.gather(dict(layer.named_parameters())))
     groups = [{"params": [layer.weight], "weight_decay": 0.1}, {"params": [layer.bias], "weight_decay": 0.0}]
     theirs = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95))
-    ours = AdamW(lambda step: 0.01, decay=0.1)
+    ours = AdamW(AdamWOptions(rate=0.01, schedule="constant", decay=0.1))
     for seed in range(4):
         for at, parameter in enumerate(layer.parameters()):
             parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(10 * seed + at))
@@ -176,7 +177,7 @@ def test_adamw_is_torchs() -> None:
 def test_a_step_leaves_the_old_state_alone_and_may_be_skipped() -> None:
     old = State.begin(torch.ones(4))
     copy = old.master.clone()
-    optimizer = AdamW(lambda step: 0.1, decay=0.1)
+    optimizer = AdamW(AdamWOptions(rate=0.1, schedule="constant", decay=0.1))
     layout = Layout({"w": (2, 2)})
     new = optimizer.step(old, torch.ones(4), layout, 0.5)
     assert torch.equal(old.master, copy)

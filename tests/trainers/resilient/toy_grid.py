@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from cedar.trainers.common.config import AdamWOptions
 from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
 from cedar.trainers.resilient.control.store import Values
 from cedar.trainers.resilient.executor import Executor, Kept, Result, StrictNetwork, StrictTransport, Waiting
@@ -227,7 +228,8 @@ class Crew:
         def work() -> None:
             trainer = self.trainers[worker] = Trainer(
                 worker, self.job, engine(worker.stage, self.job.stages, self.model),
-                AdamW(lambda step: 1e-2, clip=self.clip), self.board, newest=lambda: self.generation, connect=connect,
+                AdamW(AdamWOptions(rate=1e-2, schedule="constant", clip=self.clip)), self.board,
+                newest=lambda: self.generation, connect=connect,
                 data=Tokens, progress=progress, since=since,
                 saver=self.saved.of(worker.stage, self.board) if self.every else None,
             )  # fmt: skip

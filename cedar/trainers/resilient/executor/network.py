@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,21 +39,21 @@ class LaneTransport:
         self._closed = False
 
     def _sending(self, to: Worker) -> Callable[[Any], Any]:
-        """What sends a message there; it is called by one thread."""
+        """Connect, and give what sends a message there; a thread of its own calls both."""
         raise NotImplementedError
 
     def _receiving(self, source: Worker) -> Callable[[Any], Any]:
-        """What receives a message of an announced shape and dtype from there; it is called by one thread."""
+        """Connect, and give what receives a message of an announced shape and dtype from there."""
         raise NotImplementedError
 
     def send(self, to: Worker, message: torch.Tensor) -> None:
         if to not in self._out:
-            self._out[to] = _Lane(self._sending(to), f"to {to}")
+            self._out[to] = _Lane(partial(self._sending, to), f"to {to}")
         self._out[to].orders.put(message.detach())
 
     def expect(self, source: Worker, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         if source not in self._in:
-            self._in[source] = _Lane(self._receiving(source), f"from {source}")
+            self._in[source] = _Lane(partial(self._receiving, source), f"from {source}")
         self._in[source].orders.put((shape, dtype))
 
     def receive(self, source: Worker) -> torch.Tensor:
@@ -93,10 +94,10 @@ class LaneTransport:
 class _Lane:
     """A thread that does its orders one after the other."""
 
-    def __init__(self, work: Callable[[Any], Any], name: str) -> None:
+    def __init__(self, connect: Callable[[], Callable[[Any], Any]], name: str) -> None:
         self.orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.results: queue.Queue[Any] = queue.Queue(AHEAD)
-        self._work, self._keeps = work, name.startswith("from")
+        self._connect, self._keeps = connect, name.startswith("from")
         self._closed = False
         threading.Thread(target=self._run, name=f"messages {name}", daemon=True).start()
 
@@ -109,9 +110,11 @@ class _Lane:
                 self.results.get_nowait()
 
     def _run(self) -> None:
+        work: Callable[[Any], Any] | None = None
         while (order := self.orders.get()) is not None and not self._closed:
             try:
-                result = self._work(order)
+                work = work or self._connect()
+                result = work(order)
             except Exception as error:  # noqa: BLE001 - told to the one who receives; a sender's peer is seen to be gone
                 result = error
             if self._keeps and not self._closed:
@@ -183,25 +186,17 @@ class SocketTransport(LaneTransport):
         return connection
 
     def _sending(self, to: Worker) -> Callable[[Any], Any]:
-        link: list[socket.socket] = []
-
-        def send(message: torch.Tensor) -> None:
-            if not link:
-                link.append(self._dial(to))
-            link[0].sendall(_bytes(message.cpu().contiguous()))
-
-        return send
+        link = self._dial(to)
+        return lambda message: link.sendall(_bytes(message.cpu().contiguous()))
 
     def _receiving(self, source: Worker) -> Callable[[Any], Any]:
-        link: list[socket.socket | None] = []
+        link = self._arrived[source].get()
+        if link is None:
+            raise ConnectionError("the generation has ended")
 
         def receive(announced: tuple[tuple[int, ...], torch.dtype]) -> torch.Tensor:
-            if not link:
-                link.append(self._arrived[source].get())
-            if link[0] is None:
-                raise ConnectionError("the generation has ended")
             message = torch.empty(announced[0], dtype=announced[1])
-            links.receive_into(link[0], _bytes(message))
+            links.receive_into(link, _bytes(message))
             return message
 
         return receive
@@ -226,8 +221,8 @@ class GroupTransport(LaneTransport):
         self.store, self.device = store, torch.device(device)
         self._groups: list[ProcessGroup] = []
 
-    def _group(self, source: Worker, to: Worker) -> tuple[Any, Any]:
-        """The group of a pair, made by its first use, and what its calls run in."""
+    def _pair(self, source: Worker, to: Worker) -> Callable[[str, torch.Tensor], None]:
+        """What sends or receives a message in the group of a pair."""
         store, rank = PrefixStore(f"{source}>{to}", self.store), int(self.me == to)
         limit = dt.timedelta(seconds=self.waiting.patience)
         if self.device.type == "cuda":
@@ -242,36 +237,30 @@ class GroupTransport(LaneTransport):
 
             group, stream = ProcessGroupGloo(store, rank, 2, limit), nullcontext()
         self._groups.append(group)
-        return group, stream
+
+        def do(what: str, message: torch.Tensor) -> None:
+            if self._closed:
+                raise ConnectionError("the generation has ended")
+            with stream:
+                getattr(group, what)([message], 1 - rank, 0).wait()
+                if self.device.type == "cuda":
+                    torch.cuda.current_stream(self.device).synchronize()
+
+        return do
 
     def _sending(self, to: Worker) -> Callable[[Any], Any]:
-        made: list[Any] = []
-
-        def send(message: torch.Tensor) -> None:
-            made[:] = made or self._group(self.me, to)
-            self._do(made, "send", message.to(self.device).contiguous(), 1)
-
-        return send
+        do = self._pair(self.me, to)
+        return lambda message: do("send", message.to(self.device).contiguous())
 
     def _receiving(self, source: Worker) -> Callable[[Any], Any]:
-        made: list[Any] = []
+        do = self._pair(source, self.me)
 
         def receive(announced: tuple[tuple[int, ...], torch.dtype]) -> torch.Tensor:
-            made[:] = made or self._group(source, self.me)
             message = torch.empty(announced[0], dtype=announced[1], device=self.device)
-            self._do(made, "recv", message, 0)
+            do("recv", message)
             return message
 
         return receive
-
-    def _do(self, made: list[Any], what: str, message: torch.Tensor, other: int) -> None:
-        group, stream = made
-        if self._closed:
-            raise ConnectionError("the generation has ended")
-        with stream:
-            getattr(group, what)([message], other, 0).wait()
-            if self.device.type == "cuda":
-                torch.cuda.current_stream(self.device).synchronize()
 
     def close(self) -> None:
         """Abort what is under way where the backend can; threads that still wait are left behind, and touch nothing."""

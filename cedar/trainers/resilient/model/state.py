@@ -6,7 +6,7 @@ A step makes a new state and leaves the old one as it was: undoing is going back
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, Self
@@ -14,6 +14,7 @@ from typing import Protocol, Self
 import torch
 
 from cedar.trainers.common.compute import adamw
+from cedar.trainers.common.config import AdamWOptions
 
 
 @dataclass(frozen=True)
@@ -111,26 +112,16 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True)
 class AdamW:
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), over a number of steps."""
 
-    Args:
-        rate: learning rate of a step.
-        eps: added to the root of the second moment.
-        decay: of parameters with two or more dimensions.
-        clip: the largest norm of the gradients of all stages together; 0 for no limit.
-    """
-
-    rate: Callable[[int], float]
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-8
-    decay: float = 0.01
-    clip: float = 1.0
+    options: AdamWOptions
+    steps: int = 1
 
     def scale(self, norms: list[float]) -> float | None:
         """What to multiply gradients with, from the sum of squares of each stage; None where one is not finite.
 
         Example:
-            >>> AdamW(lambda step: 1e-3, clip=1.0).scale([9.0, 16.0])
+            >>> AdamW(AdamWOptions(clip=1.0)).scale([9.0, 16.0])
             0.2
         """
         total = 0.0
@@ -139,7 +130,7 @@ class AdamW:
         if not math.isfinite(total):
             return None
         norm = math.sqrt(total)
-        return self.clip / norm if 0 < self.clip < norm else 1.0
+        return self.options.clip / norm if 0 < self.options.clip < norm else 1.0
 
     def step(self, state: State, gradient: torch.Tensor, layout: Layout, scale: float | None) -> State:
         """The state after ``state``; with a scale of None, its weights stay as they are."""
@@ -147,9 +138,9 @@ class AdamW:
             return State(state.version + 1, state.updates, state.master, state.first, state.second)
         gradient = gradient * scale if scale != 1.0 else gradient
         master, first, second = state.master.clone(), state.first.clone(), state.second.clone()
-        rate, decay = self.rate(state.version), layout.decayed.to(master) * self.decay
+        chosen, rate = self.options, self.options.rate_at(state.version, self.steps)
         adamw(
-            master, first, second, gradient, rate=rate, decay=decay, betas=self.betas, eps=self.eps,
-            step=state.updates + 1,
+            master, first, second, gradient, rate=rate, decay=layout.decayed.to(master) * chosen.decay,
+            betas=chosen.betas, eps=chosen.eps, step=state.updates + 1,
         )  # fmt: skip
         return State(state.version + 1, state.updates + 1, master, first, second)

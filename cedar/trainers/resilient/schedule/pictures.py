@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cedar.trainers.resilient.schedule.language import Schedule, ScheduleError, Worker
+from cedar.trainers.common.files import figure
+from cedar.trainers.resilient.schedule.language import Schedule, Worker
 from cedar.trainers.resilient.schedule.timeline import Costs, Span, timeline
 
 _COLOURS = {
@@ -70,20 +71,16 @@ def chart(
         title: above the picture.
 
     Raises:
-        ScheduleError: matplotlib is not installed.
+        CedarError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Patch
-    except ImportError as error:
-        raise ScheduleError("PNG charts need matplotlib", fix="pip install 'cedar-data[plots]'") from error
+    picture = figure(1, 1)
+    from matplotlib.patches import Patch
+
     times = timeline(schedule, costs, iterations=iterations, spans=True)
     rows: dict[Worker, int] = {worker: row for row, worker in enumerate(reversed(schedule.live))}
     size = (min(40.0, max(6.0, times.ends[-1] * 0.3)), min(40.0, 1.2 + 0.3 * len(rows)))
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    picture.set_size_inches(size)
+    axes = picture.subplots()
     for span in times.spans:
         if span.step.kind in _COLOURS and span.end > span.start:
             away = span.step.replica not in {-1, span.worker.replica}
@@ -103,4 +100,4 @@ def chart(
         handles=[Patch(color=colour, label=kind) for kind, colour in _COLOURS.items() if kind in shown],
         loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7,
     )  # fmt: skip
-    figure.savefig(path, dpi=120)
+    picture.savefig(path, dpi=120)
