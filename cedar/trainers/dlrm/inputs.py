@@ -18,6 +18,8 @@ from cedar.trainers.dlrm.options import FeatureOptions
 from cedar.trainers.dlrm.tables import Bags
 from cedar.trainers.dlrm.unique import Expansion, Windows, windows_of
 
+_MOST = 64  # files whose footers are looked at
+
 
 @dataclass(frozen=True, eq=False)
 class Feature:
@@ -224,28 +226,27 @@ def _bags_of(bags: Bags, start: int, stop: int) -> Bags:
     return Bags(bags.table, bags.ids[first:last], bags.offsets[start : stop + 1] - first, weights)
 
 
-def check_footers(paths: str | Sequence[str], features: Iterable[FeatureOptions], most: int = 64) -> None:
+def check_footers(paths: str | Sequence[str], features: Iterable[FeatureOptions]) -> None:
     """Compare what footers say of the ids of features with their tables; what has no statistics is not judged.
 
     Args:
         features: whose ids are taken as they are; others are left out.
-        most: files that are looked at.
 
     Raises:
         CedarError: an id is negative, or beyond its table.
     """
     wanted = {f.column: f for f in features if f.ids == "asis" and not f.vocabulary}
     for path in [paths] if isinstance(paths, str) else paths:
-        for name, metadata in _footers(path, most):
+        for name, metadata in _footers(path):
             _check(metadata, wanted, name)
 
 
-def _footers(path: str, most: int) -> list[tuple[str, Any]]:
+def _footers(path: str) -> list[tuple[str, Any]]:
     """Names and footers of files; none where they cannot be read: the pipeline will say why."""
     try:
         system, place = fsspec.core.url_to_fs(path)
         found = system.glob(place) if "*" in place else system.find(place)
-        names = [name for name in sorted(found) if name.endswith((".parquet", ".pq"))][:most]
+        names = [name for name in sorted(found) if name.endswith((".parquet", ".pq"))][:_MOST]
         return [(name, _footer(system, name)) for name in names]
     except (OSError, NotImplementedError, ImportError, pa.ArrowInvalid, BadFooter):
         return []

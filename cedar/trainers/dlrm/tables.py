@@ -273,7 +273,7 @@ def joined(
 
 
 def row_gradients(
-    ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None, gradient: torch.Tensor, most: int = _BLOCK
+    ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None, gradient: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """The rows that bags hold, ascending, each once, and the gradient of each: in blocks, which stay in the cache.
 
@@ -296,9 +296,9 @@ def row_gradients(
     rows, counts = torch.unique_consecutive(held, return_counts=True)
     ends = functional.pad(counts.cumsum(0), (1, 0))
     gradient = gradient.contiguous()
-    marks = [*ends[:-1:most].tolist(), len(ids)]
+    marks = [*ends[:-1:_BLOCK].tolist(), len(ids)]
     for at, (start, stop) in enumerate(pairwise(marks)):
-        block = slice(at * most, at * most + most)
+        block = slice(at * _BLOCK, at * _BLOCK + _BLOCK)
         summed = functional.embedding_bag(
             bag[start:stop], gradient, ends[block.start : block.stop + 1] - start, mode="sum",
             include_last_offset=True, per_sample_weights=None if given is None else given[start:stop],

@@ -180,14 +180,14 @@ class DensePart:
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], group: Group, *, row: int, dtype: torch.dtype,
-        gradients: torch.dtype | None = None, name: str = "dense",
+        gradients: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         self.parameters = list(parameters)
         total = sum(p.numel() for p in self.parameters)
         rows = max(1, -(-total // row))
         size = -(-total // rows)
         device = self.parameters[0].device
-        self.shards = Shards(name, rows, size, group, weights=dtype, gradients=gradients, device=device)
+        self.shards = Shards("dense", rows, size, group, weights=dtype, gradients=gradients, device=device)
         kind = self.shards.master.dtype
         first, decay = (torch.zeros(rows * size, dtype=kind, device=device) for _ in range(2))
         self.weights = torch.zeros(rows * size, dtype=dtype, device=device)

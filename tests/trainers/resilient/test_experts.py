@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +17,8 @@ from torch.nn import functional
 
 from cedar.core.errors import CedarError
 from cedar.nn import Router, SymiMoE, router_losses
+from cedar.trainers import AdamWOptions, PipelineOptions, ResilientPipeline, RunOptions, Workers
 from cedar.trainers.common.compute import keyed
-from cedar.trainers.common.config import AdamWOptions
 from cedar.trainers.common.group import Group
 from cedar.trainers.resilient.data import MicroBatches, Source
 from cedar.trainers.resilient.model import AdamW, Engine
@@ -150,6 +152,23 @@ def test_a_death_among_experts_changes_no_bit(seed: int) -> None:
     assert found == {worker: expected[worker] for worker in found}, kills
     if len(gone) == 2:
         assert set(crew.restores[1:]) == {"replay"}
+
+
+def test_processes_with_experts_outlive_a_worker_and_a_stage(tmp_path: Path) -> None:
+    ended = []
+    for name, chaos in (("whole", ""), ("killed", "kill=1@step2:5, kill=2@step5:3, kill=3@step5:3")):
+        lines: list[Mapping[str, Any]] = []
+        made = ResilientPipeline(
+            modules(), loss_of, batch, Workers(replicas=2), batch=12, optimizer=AdamWOptions(rate=1e-2),
+            pipeline=PipelineOptions(micro_batches=3),
+            run=RunOptions(folder=str(tmp_path / name), steps=7, save_every=3),
+        )  # fmt: skip
+        record = made.train(quiet=True, chaos=chaos, on_metrics=lines.append)
+        ended.append({one["digest"] for one in record.ended.values()})
+        assert [line["step"] for line in lines] == list(range(7))
+    assert {event.what for event in record.events} >= {"failure", "replay"}
+    assert ended[0] == ended[1]
+    assert len(ended[0]) == STAGES
 
 
 def test_experts_that_cannot_be_a_stage_are_told() -> None:

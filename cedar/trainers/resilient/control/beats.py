@@ -82,6 +82,7 @@ class Clock:
 _FIELDS = 9
 _BEAT, _MOVES, _STEP, _AT, _STATE, _SLOWEST, _SINCE, _BEAT_CPU, _MOVE_CPU = range(_FIELDS)
 _FADES, _TINY = 0.99, 1e-9  # what was slow long ago counts less and less
+_START = 120.0  # seconds that a new worker has until its first sign, and for its first step
 STARTING, RUNNING, WAITING = 0.0, 1.0, 2.0
 
 
@@ -138,9 +139,7 @@ class Beats:
         base = 1 + row * _FIELDS
         return int(self.numbers[base + _STEP]), int(self.numbers[base + _AT])
 
-    def hung(
-        self, row: int, heartbeat: float, now: float, using: Callable[[], Usage], starting: float = 120.0
-    ) -> str | None:
+    def hung(self, row: int, heartbeat: float, now: float, using: Callable[[], Usage]) -> str | None:
         """Why a worker counts as hung; None if it does not. Call often: it compares what it sees with what it saw.
 
         A worker that is only slow does not: an instruction may take ``heartbeat`` seconds, and five times as long as
@@ -148,14 +147,13 @@ class Beats:
 
         Args:
             now: by the watcher's ``Clock``.
-            starting: seconds that a new worker has until its first sign, and for its first step.
         """
         base, numbers = 1 + row * _FIELDS, self.numbers
         self._unchanged(base + _MOVES, now)
-        limit = starting if numbers[base + _STATE] == STARTING else heartbeat
+        limit = _START if numbers[base + _STATE] == STARTING else heartbeat
         if self._overdue(base + _BEAT, now, limit, base + _BEAT_CPU, using):
             return f"it gave no sign for {limit:g} s"
-        limit = max(limit, 5 * numbers[base + _SLOWEST]) if numbers[base + _SLOWEST] else starting
+        limit = max(limit, 5 * numbers[base + _SLOWEST]) if numbers[base + _SLOWEST] else _START
         if numbers[base + _STATE] == RUNNING and self._overdue(base + _MOVES, now, limit, base + _MOVE_CPU, using):
             return f"it made no progress for {limit:.3g} s and waited for nobody"
         return None

@@ -125,14 +125,14 @@ class Client:
             raise RuntimeError(f"the connection to the store is lost: {error}") from error
 
 
-def connect(host: str, port: int, key: bytes, seconds: float = 60.0) -> Client:
+def connect(host: str, port: int, key: bytes) -> Client:
     """A client.
 
     Raises:
         CedarError: nobody listens there, or with another key.
     """
     try:
-        return Client(links.dial(host, port, key, seconds))
+        return Client(links.dial(host, port, key))
     except OSError as error:
         raise CedarError(
             f"no run can be reached at {host}:{port}: {error}",

@@ -17,7 +17,7 @@ Task: TypeAlias = tuple[Kind, int]  # what, and of which micro-batch: replica * 
 Orders: TypeAlias = Mapping[Worker, Sequence[Task]]
 
 
-def emit(problem: Problem, orders: Orders, caps: tuple[int | None, ...] | None = None) -> Schedule:
+def emit(problem: Problem, orders: Orders) -> Schedule:
     """A schedule that computes in these orders.
 
     A message is sent as soon as it is computed. It is received right before it is needed, and so is, before it, what
@@ -26,7 +26,6 @@ def emit(problem: Problem, orders: Orders, caps: tuple[int | None, ...] | None =
     Args:
         problem: whose routes the orders follow.
         orders: of each live worker, every task of its micro-batches once.
-        caps: what the schedule promises of memory; by default the problem's.
     """
     stages, per = problem.stages, problem.micro_batches
     routes = problem.routes
@@ -70,7 +69,7 @@ def emit(problem: Problem, orders: Orders, caps: tuple[int | None, ...] | None =
         work[Worker(stage, replica)] = tuple(steps)
     return Schedule(
         problem.stages, problem.replicas, per, work, problem.dead, problem.mode,
-        problem.caps if caps is None else caps, tied=problem.tied,
+        problem.caps, tied=problem.tied,
     )  # fmt: skip
 
 
