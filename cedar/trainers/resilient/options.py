@@ -44,6 +44,7 @@ class PipelineOptions:
         replay: keep what crossed boundaries of stages until a checkpoint holds it, in the memory of the host, so that
             a stage that has lost all its workers goes back to the checkpoint alone.
         calibrate: make plans again for what instructions were measured to take.
+        schedule: a CSV of torch.distributed.pipelining to work by while nobody is dead; empty: a plan of ours.
         moves: let workers take places in other stages where that pays.
     """
 
@@ -54,6 +55,7 @@ class PipelineOptions:
     logs: bool = True
     replay: bool = True
     calibrate: bool = True
+    schedule: str = ""
     moves: bool = True
 
     @property

@@ -23,7 +23,7 @@ from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board, Epoch
 from cedar.trainers.resilient.control.protocol import Key
 from cedar.trainers.resilient.executor import Waiting
-from cedar.trainers.resilient.planner import Change, Plan, Problem, ahead, fitted, keep, moves, plan
+from cedar.trainers.resilient.planner import Change, Plan, Problem, ahead, fitted, from_torch, keep, moves, plan
 from cedar.trainers.resilient.schedule import Costs, Schedule, Worker, from_plain, grid, to_plain
 from cedar.trainers.resilient.simulator import Durations
 
@@ -140,18 +140,26 @@ class Planning:
 
     Args:
         calibrate: make them again for what instructions take.
+        schedule: a file of torch's, for as long as nobody is dead; empty: plans of ours.
     """
 
-    def __init__(self, problem: Problem, folder: str, steps: int, *, calibrate: bool = True) -> None:
+    def __init__(
+        self, problem: Problem, folder: str, steps: int, *, calibrate: bool = True, schedule: str = ""
+    ) -> None:  # fmt: skip
         self.problem, self.folder, self.steps, self.calibrate = problem, folder, steps, calibrate
+        self.schedule = schedule
         self.failures = min(problem.stages * (problem.replicas - 1), _MOST)
         began = time.perf_counter()
-        self.plans = ahead(problem, self.failures)
+        self.plans = self._made(problem)
         self.seconds = time.perf_counter() - began
         self.durations: Durations | None = None
         self._process: Any = None
         self._looked = -1
         self._ready = (-1, -1)
+
+    def _made(self, problem: Problem) -> dict[int, Plan]:
+        given = {0: from_torch(self.schedule, problem)} if self.schedule else {}
+        return ahead(problem, self.failures) | given
 
     def publish(self, board: Board) -> None:
         """The first version."""
@@ -163,7 +171,7 @@ class Planning:
         if not self.calibrate:
             return
         problem = replace(self.problem, costs=durations.costs(self.problem.stages))
-        self._aside(lambda: publish(Board(connect()), 1, problem, ahead(problem, self.failures), self.folder))
+        self._aside(lambda: publish(Board(connect()), 1, problem, self._made(problem), self.folder))
 
     def prepare(self, generation: int, version: int, connect: Callable[[], Any]) -> None:
         """See ``prepare``; once for each generation and version, and only while no other planning goes on.

@@ -129,8 +129,8 @@ def lead(
     begin_at = newest(folder, thorough=True) if resume else ""
     name = f"{os.uname().nodename}-{os.getpid()}"
     setup = Setup(pipeline, *listen, name, mishaps=mishaps)
-    plans = os.path.join(run.folder, "plans")
-    planning = Planning(pipeline.problem, plans, run.steps, calibrate=pipeline.pipeline.calibrate)
+    plans, how = os.path.join(run.folder, "plans"), pipeline.pipeline
+    planning = Planning(pipeline.problem, plans, run.steps, calibrate=how.calibrate, schedule=how.schedule)
     claim_folder(run.folder, "resilient")
     preload()
     key = links.write_key(os.path.join(run.folder, KEY))
@@ -145,7 +145,6 @@ def lead(
         if group.machines > 1:
             say_choices([f"workers can join at {listen[0]}:{port}"])
         if not quiet:
-            how = pipeline.pipeline
             threads = f"{run.threads} threads of torch on {device} ({run.device}, as asked), {run.dtype}"
             cut = f"{group.replicas} x {how.micro_batches} micro-batches of {pipeline.rows} rows"
             begun = f"steps: {step_of(begin_at)} to {run.steps}"

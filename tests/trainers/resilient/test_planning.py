@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed.pipelining.schedules import _Action, _ComputationType
 
 from cedar.trainers.common import links
 from cedar.trainers.resilient.control import store
@@ -16,10 +19,20 @@ from cedar.trainers.resilient.control.store import Values
 from cedar.trainers.resilient.executor import Superseded, Waiting
 from cedar.trainers.resilient.executor.run import Done
 from cedar.trainers.resilient.manager import LOOK, WARM, Told, measured
-from cedar.trainers.resilient.planner import Problem, fitted, plan
+from cedar.trainers.resilient.planner import Problem, fitted, from_torch, plan
 from cedar.trainers.resilient.planning import Planning, costs_of, prepare, publish, schedule_of
-from cedar.trainers.resilient.schedule import Costs, Instruction, Worker, grid, timeline, validate
-from tests.trainers.resilient.toy_grid import JOB
+from cedar.trainers.resilient.schedule import (
+    COMPUTING,
+    Costs,
+    Instruction,
+    ScheduleError,
+    Worker,
+    grid,
+    timeline,
+    validate,
+)
+from cedar.trainers.resilient.simulator import Durations
+from tests.trainers.resilient.toy_grid import JOB, once
 
 BASE = Problem(2, 3, 4, memory="1f1b")
 ALL = tuple(grid(2, 3))
@@ -213,3 +226,74 @@ def test_moves_are_thought_of_once_a_generation_and_made_where_they_pay(planning
 
 def test_a_job_says_what_is_planned_for() -> None:
     assert JOB.problem(frozenset(), Costs(forward=2)).costs.forward == 2
+
+
+# ---- schedules of torch ----------------------------------------------------------------------------------------------
+
+
+def written(path, ranks) -> str:
+    """As torch writes what its schedules compute."""
+    lines = []
+    for rank in ranks:
+        cells = ["" if action is None else str(_Action(*action)) for action in rank]
+        lines.append(",".join(cells))
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+F, B, BI, W = (_ComputationType[name] for name in ("FORWARD", "FULL_BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT"))
+FUSED = [
+    [(0, F, 0), (0, F, 1), None, (0, B, 0), (0, F, 2), (0, B, 1), None, (0, B, 2)],
+    [None, (1, F, 0), (1, B, 0), (1, F, 1), (1, B, 1), (1, F, 2), (1, B, 2)],
+]
+SPLIT = [
+    [(0, F, 0), (0, F, 1), (0, F, 2), (0, BI, 0), (0, W, 0), (0, BI, 1), (0, W, 1), (0, BI, 2), (0, W, 2)],
+    [None, (1, F, 0), (1, BI, 0), (1, F, 1), (1, BI, 1), (1, W, 0), (1, F, 2), (1, BI, 2), (1, W, 1), (1, W, 2)],
+]
+
+
+@pytest.mark.parametrize("ranks", [FUSED, SPLIT])
+def test_a_schedule_of_torch_gives_the_bits_of_ours(tmp_path, ranks) -> None:
+    problem = Problem(2, 2, 3, memory=3, tied=True, mode="sync")
+    made = from_torch(written(tmp_path / "torch.csv", ranks), problem)
+    kinds = [(done.kind, done.micro_batch) for done in made.schedule.work[Worker(1, 0)] if done.kind in COMPUTING]
+    names = {F: "F", B: "B", BI: "B_INPUT", W: "B_WEIGHT"}
+    assert kinds == [(names[action[1]], action[2]) for action in ranks[1] if action is not None]
+    (theirs, _), (ours, _) = once(made.schedule), once(plan(problem).schedule)
+    for worker, result in ours.items():
+        assert torch.equal(theirs[worker].gradient, result.gradient)
+        assert theirs[worker].losses == result.losses
+
+
+def test_a_run_works_by_it_while_nobody_is_dead(tmp_path) -> None:
+    path, problem = written(tmp_path / "torch.csv", FUSED), Problem(2, 2, 3, memory="1f1b")
+    made, board = Planning(problem, str(tmp_path), 100, schedule=path), Board(Values())
+    made.publish(board)
+    of = lambda dead, costs=None: replace(problem, dead=dead)
+    everybody = tuple(grid(2, 2))
+    assert schedule_of(board, Epoch(1, everybody), of, ALL[0]).schedule == from_torch(path, problem).schedule
+    dead = frozenset({Worker(0, 1)})
+    survivors = tuple(worker for worker in everybody if worker not in dead)
+    assert schedule_of(board, Epoch(2, survivors, detected=1.0), of, ALL[0]).schedule == plan(of(dead)).schedule
+    seconds = {("F", 0): 1.0, ("B", 0): 2.0, ("F", 1): 1.0, ("B", 1): 4.0}
+    assert Durations(seconds).costs(2).stage(1) == (1.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("0F0,0B0\n", "is for 1 ranks"),
+        ("0F0,0B0\n0F0,1B0\n", "rank 1: '0F0' is no F, B, I or W of stage 1"),
+        ("0F0,0SEND_F0,0B0\n1F0,1B0\n", "'0SEND_F0' is no F"),
+        ("0F0,0B0\n1F0\n", "rank 1: B or B_INPUT is not there once for each of 1"),
+        ("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n", "rank 0: F is not there once for each of 1"),
+        ("0B0,0F0\n1F0,1B0\n", "the schedule is wrong"),
+    ],
+)
+def test_what_is_no_schedule_for_a_run_is_told(tmp_path, text, told) -> None:
+    path = tmp_path / "torch.csv"
+    path.write_text(text)
+    with pytest.raises(ScheduleError, match=re.escape(told)):
+        from_torch(str(path), Problem(2, 2, 1))
+    with pytest.raises(ScheduleError, match="cannot be read"):
+        from_torch(str(tmp_path / "none.csv"), Problem(2, 2, 1))

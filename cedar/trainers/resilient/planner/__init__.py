@@ -9,10 +9,11 @@ pays; ``fitted`` gives its roles to those who are alive.
 
 from cedar.trainers.resilient.planner.ahead import Change, Move, ahead, change, fitted, keep, kept, moves, normal, roles
 from cedar.trainers.resilient.planner.exact import exact
+from cedar.trainers.resilient.planner.foreign import from_torch
 from cedar.trainers.resilient.planner.problem import Memory, Problem
 from cedar.trainers.resilient.planner.search import Plan, one_f_one_b, plan, zero_bubble
 
 __all__ = [
-    "Change", "Memory", "Move", "Plan", "Problem", "ahead", "change", "exact", "fitted", "keep", "kept", "moves",
-    "normal", "one_f_one_b", "plan", "roles", "zero_bubble",
+    "Change", "Memory", "Move", "Plan", "Problem", "ahead", "change", "exact", "fitted", "from_torch", "keep", "kept",
+    "moves", "normal", "one_f_one_b", "plan", "roles", "zero_bubble",
 ]  # fmt: skip

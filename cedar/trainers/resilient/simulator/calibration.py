@@ -48,10 +48,16 @@ class Durations:
             (0.101, 0.101, 0.0505)
         """
         kinds: tuple[Kind, Kind, Kind] = ("F", "B_INPUT", "B_WEIGHT")
-        grain = max(self.seconds.get((kind, stage), 0.0) for kind in kinds for stage in range(stages)) / 20
+        each = [
+            [
+                self.seconds.get((kind, s), 0.0 if kind == "F" else self.seconds.get(("B", s), 0.0) / 2)
+                for s in range(stages)
+            ]
+            for kind in kinds  # a backward in one counts as two halves
+        ]
+        grain = max(map(max, each)) / 20
         forward, backward_input, backward_weight = (
-            tuple(grain * round(self.seconds.get((kind, s), 0.0) / grain) if grain else 0.0 for s in range(stages))
-            for kind in kinds
+            tuple(grain * round(seconds / grain) if grain else 0.0 for seconds in one) for one in each
         )
         reduce, step = (
             max((s for (kind, _), s in self.seconds.items() if kind == name), default=0.0) for name in _MEETINGS

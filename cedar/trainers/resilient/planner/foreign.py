@@ -1,0 +1,66 @@
+"""Schedules that torch.distributed.pipelining wrote, as plans."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+
+from cedar.trainers.resilient.planner.graph import Task, emit
+from cedar.trainers.resilient.planner.problem import Problem
+from cedar.trainers.resilient.planner.search import Plan
+from cedar.trainers.resilient.schedule import Kind, ScheduleError, Worker, timeline, validate
+
+_ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
+_KINDS: dict[str, Kind] = {"F": "F", "B": "B", "I": "B_INPUT", "W": "B_WEIGHT"}
+
+
+def from_torch(path: str, problem: Problem) -> Plan:
+    """The plan of a CSV of torch.distributed.pipelining: a line of actions for each rank, such as ``0F3``.
+
+    Each rank has one stage, and all replicas do the same. ``F`` is a forward, ``B`` a backward, ``I`` and ``W`` are its
+    two parts; empty cells are bubbles, which say nothing.
+
+    Args:
+        path: of the file.
+        problem: of a run in which nobody is dead.
+
+    Raises:
+        ScheduleError: the file cannot be read, an action is unknown, or it is no schedule for this problem.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            lines = [[cell.strip() for cell in line if cell.strip()] for line in csv.reader(file)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ScheduleError(f"the schedule {path} cannot be read: {error}", fix="give a CSV file") from error
+    lines = [line for line in lines if line]
+    if len(lines) != problem.stages:
+        raise ScheduleError(f"{path} is for {len(lines)} ranks", fix=f"give a line for each of {problem.stages} stages")
+    stages = [_tasks(path, stage, line, problem.micro_batches) for stage, line in enumerate(lines)]
+    orders = {
+        Worker(stage, replica): [(kind, replica * problem.micro_batches + number) for kind, number in tasks]
+        for stage, tasks in enumerate(stages) for replica in range(problem.replicas)
+    }  # fmt: skip
+    made = emit(problem, orders)
+    facts, times = validate(made), timeline(made, problem.costs, iterations=6)
+    return Plan(made, times.period, times.makespan, problem.bound, facts, "torch", times.period <= problem.bound + 1e-9)
+
+
+def _tasks(path: str, stage: int, line: Sequence[str], count: int) -> list[Task]:
+    found: list[Task] = []
+    for cell in line:
+        match = _ACTION.fullmatch(cell)
+        if match is None or int(match[1]) != stage:
+            raise ScheduleError(
+                f"{path}, rank {stage}: {cell!r} is no F, B, I or W of stage {stage}",
+                fix="give a schedule with one stage for each rank, of what is computed alone",
+            )
+        found.append((_KINDS[match[2]], int(match[3])))
+    for part in ({"F"}, {"B", "B_INPUT"}, {"B", "B_WEIGHT"}):
+        if sorted(number for kind, number in found if kind in part) != list(range(count)):
+            raise ScheduleError(
+                f"{path}, rank {stage}: {' or '.join(sorted(part))} is not there once for each of {count}"
+                " micro-batches",
+                fix="set pipeline.micro_batches to those of the schedule",
+            )
+    return found
