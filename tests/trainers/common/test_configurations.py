@@ -1,0 +1,26 @@
+"""Example configurations are read by the trainers they are for; what is wrong in one is told by file and key."""
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from cedar.core.errors import CedarError
+from cedar.trainers.common import config
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_a_configuration(path):
+    options = import_module(f"cedar.trainers.{path.stem.partition('_')[0]}.options").Options
+    read = config.load(str(path), options, ["run.steps=3"])
+    assert read.run.steps == 3
+    with pytest.raises(CedarError, match=r"there is no setting 'run\.stpes'.*\n.*did you mean 'steps'"):
+        config.load(str(path), options, ["run.stpes=3"])
+    with pytest.raises(CedarError, match=r"run: keep is 0: give 1 or more"):
+        config.load(str(path), options, ["run.keep=0"])
+
+
+def test_there_is_an_example_of_each_trainer():
+    assert {path.stem.partition("_")[0] for path in EXAMPLES} == {"dlrm", "moe", "resilient"}
