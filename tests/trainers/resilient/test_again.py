@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from functools import cache
 
@@ -97,9 +98,19 @@ def test_a_failure_while_steps_are_done_again_changes_no_bit(whole: dict[Worker,
 
 @pytest.mark.parametrize("mode", MODES)
 def test_where_logs_are_gone_with_a_neighbour_all_restore(whole: dict[Worker, str], mode: str) -> None:
-    """Worker (0, 1) dies in step 3 with what it had sent since step 2, and in step 3 stage 1 dies."""
-    kills = {Worker(0, 1): (3, 1), Worker(1, 0): (3, 10), Worker(1, 1): (3, 12)}
-    run = crew(mode, kills=kills)
+    """Worker (0, 1) dies in step 3, in which all are, with what it had sent since step 2; then stage 1 dies."""
+    first = Worker(0, 1)
+    run = crew(mode, kills={first: (3, 6), Worker(1, 0): (3, 10), Worker(1, 1): (3, 12)})
+
+    def watch(worker: Worker, step: int, at: int, _: Instruction) -> None:
+        end = time.monotonic() + 60
+        while step == 3 and time.monotonic() < end and (
+            (worker == first and at == 6 and any(one.state.version < 3 for one in run.trainers.values()))
+            or (worker.stage == 1 and at == 10 and first in run.members)
+        ):  # fmt: skip
+            time.sleep(0.001)
+
+    run.watch = watch
     found = run.run()
     assert found == {worker: whole[worker] for worker in found}
     assert "restore" in run.restores[1:]
