@@ -162,6 +162,7 @@ class Piece:
         batch: True when the piece is one batch rather than a run of rows.
         ends_window: True on the last piece of a window.
         key: of a batch, where it is not that of its first row: ranks hold other slices of one batch.
+        keeps: how many splits a lane has begun with it, to the end of their window; None where that is not known.
     """
 
     rows: Rows
@@ -170,6 +171,7 @@ class Piece:
     batch: bool = False
     ends_window: bool = False
     key: Keys | None = None
+    keeps: int | None = None
 
     @property
     def unit_key(self) -> Keys:
@@ -189,7 +191,7 @@ class Piece:
             return self
         rows = self.rows if self.batch else self.rows.slice(start, stop)
         ends = self.ends_window and stop >= self.units
-        return Piece(rows, self.at, self.skip + start, self.batch, ends)
+        return Piece(rows, self.at, self.skip + start, self.batch, ends, keeps=self.keeps)
 
 
 Pulled: TypeAlias = "Piece | Pending | None"  # None: the end

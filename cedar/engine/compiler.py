@@ -116,7 +116,9 @@ class Compiler:
             return WindowStream(inputs[0], self._window_rows(stage))
         if lane is None:
             return self._operator(stage, inputs)
-        return DealtStream(self._operator(stage, inputs), Share(*lane, least_rows(self.binding)), alone=True)
+        return DealtStream(
+            self._operator(stage, inputs), Share(lane.number, lane.of, least_rows(self.binding)), alone=True
+        )
 
     def _tasks(self, stage: Stage, below: Stream, last: Callable[[], Sequence[Step]] = tuple) -> StageStream:
         def program() -> Program:
@@ -171,7 +173,9 @@ class Compiler:
         window, permute = self._window(stage)
         made = tuple(self._segment(segment, lane) for segment in stage.segments)
         tasks = self._tasks_on(stage)
-        return SplitStream(made, window, permute, stage.keeps, tasks, lane, windowed=stage.windows >= 0)
+        stream = SplitStream(made, window, permute, stage.keeps, tasks, lane, windowed=stage.windows >= 0)
+        stream.tells = lane is not None and self._told(*self.physical.stages[self.physical.deal].inputs)
+        return stream
 
     def _segment(self, segment: plans.Segment, lane: Lane | None) -> Segment:
         node = self._node(segment.source)
@@ -246,6 +250,13 @@ class Compiler:
         if stage.kind == "read" or (isinstance(operator, StreamOperator) and not (operator.shares or operator.local)):
             return {number}
         return set().union(*map(self._parts, stage.inputs))
+
+    def _told(self, number: int) -> bool:
+        """Whether units say how much of a lane was begun for them: one source, and nothing above that does not tell."""
+        stage = self.physical.stages[number]
+        operator = self._node(stage.out).operator
+        tells = stage.kind == "task" or (stage.kind == "stream" and getattr(operator, "tells_begun", False))
+        return stage.kind == "read" or (tells and self._told(*stage.inputs))
 
     def unshared(self, world: int) -> str:
         """Why so many ranks cannot have lanes of their own; "" where they can. Asked of a pipeline as written."""

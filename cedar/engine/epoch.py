@@ -25,7 +25,7 @@ from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
 from cedar.engine.streams.deal import EVERYTHING
 from cedar.engine.streams.dealt import DealtStream, Share
-from cedar.engine.streams.lanes import UNTOLD, Lane, Sharing, first_lane
+from cedar.engine.streams.lanes import UNTOLD, Lane, Sharing
 from cedar.engine.task_context import Tasks
 from cedar.engine.watcher import Watcher
 from cedar.operators.base import Env, Instances
@@ -145,8 +145,8 @@ class DataEpoch:
         self._job = job
         self._runner = runner
         if entry is None:
-            lanes = [[*first_lane(job.rank.rank, job.rank.world, epoch), None]] if job.sharing.lanes else None
-            entry = {"history": [], "deal": None, "lanes": lanes}
+            lane = Lane.first(job.rank.rank, job.rank.world, epoch)
+            entry = {"history": [], "deal": None, "lanes": [[*lane, None, 0]] if job.sharing.lanes else None}
         self._history = entry["history"]
         self._deal: Position | None = entry["deal"]
         self._lanes: list[list[Any]] | None = entry["lanes"]
@@ -170,7 +170,7 @@ class DataEpoch:
     def left(self) -> bool:
         """Not all of it was delivered, as the ranks agreed on an end before."""
         self._settle()
-        return self._before is not None or any(deal != "done" for _, _, deal in self._lanes or ())
+        return self._before is not None or any(lane[4] != "done" for lane in self._lanes or ())
 
     def closed(self) -> dict[str, Any]:
         """This epoch's part of a state once this rank has all of its units: other ranks may still be in it."""
@@ -216,21 +216,22 @@ class DataEpoch:
     def _done(self) -> None:
         self._before = None
         for lane in self._lanes or ():
-            self._last, lane[2] = None, "done"
+            self._last, lane[4] = None, "done"
 
     def _all(self) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
         """Each piece, and where it came from."""
         if self._before is not None:
             yield from self._before._all()
-        for number, lane in enumerate([(0, 0, self._deal)] if self._lanes is None else list(self._lanes)):
-            if lane[2] != "done":
-                part = None if self._lanes is None else (lane[0], lane[1])
-                for piece in self._drain(part, lane[2]):
-                    yield (self, number), piece
+        if self._lanes is None:
+            for piece in self._drain(None, self._deal):
+                yield (self, 0), piece
+        for number, (*lane, position, _) in enumerate(list(self._lanes or ())):
+            for piece in self._drain(Lane(*lane), position) if position != "done" else ():
+                yield (self, number), piece
 
     def _padding(self) -> tuple[None, Piece]:
         """A batch of rows that are not real, which moves nothing."""
-        top, _ = self._job.streams(self._runner, self.epoch, [], first_lane(0, 1, 0))
+        top, _ = self._job.streams(self._runner, self.epoch, [], Lane(0, 1))
         flow = top.open([[EVERYTHING, None, None], 0])
         try:
             piece = flow.pull(True)
@@ -306,7 +307,7 @@ class DataEpoch:
     def _open(self, lane: Lane | None, position: Position | None) -> Flow:
         if lane is not None:
             top, dealt = self._job.streams(self._runner, self.epoch, [], lane)
-            self._job.plans.reads(1 / lane[1])
+            self._job.plans.reads(1 / lane.of)
             return _at(top, position or [dealt.start(), 0])
         top, dealt = self._compiled or self._job.streams(self._runner, self.epoch, self._history)
         self._compiled = None
@@ -338,8 +339,8 @@ class DataEpoch:
             self._deal = _after(piece, unit)
             return
         for each in self._lanes[:lane]:
-            each[2] = "done"
-        self._lanes[lane][2] = _after(piece, unit)
+            each[4] = "done"
+        self._lanes[lane][4:] = _after(piece, unit), piece.keeps
 
 
 def _after(piece: Piece, unit: int) -> Position:

@@ -375,6 +375,7 @@ class StreamOperator(Operator):
     recounts: ClassVar[bool] = False  # rows out have no fixed ratio to rows in
     moves_rows: ClassVar[bool] = False  # rows are held and moved about one by one: better before they grow
     keeps_windows: ClassVar[bool] = False  # one input after the other: windows below it are windows above it
+    tells_begun: ClassVar[bool] = False  # its pieces say how much of a lane was begun for them, as those below do
     shares: ClassVar[bool] = False  # of the lanes of an epoch it makes, together, what it makes of the epoch
     batch_rows: int | None = None  # the rows of the batches that it makes
     last: str = "keep"  # what becomes of the short one at the end: "drop", "keep" or "pad"

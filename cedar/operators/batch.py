@@ -35,6 +35,7 @@ class Batch(StreamOperator):
     local: bool = False
     name = "batch"
     shares = True
+    tells_begun = True
     group_aware = True
     moves_rows = True
 
@@ -156,23 +157,25 @@ class _BatchFlow(Flow):
         self._cuts += 1
         at = self._waiting[0][0].position()
         runs: list[Rows] = []
-        left = self._size
+        left, keeps = self._size, None
         while self._waiting:
             piece, counted = self._waiting[0]
             there = _counted(piece, counted)
             if there <= left:
                 runs.append(piece.rows)
+                keeps = piece.keeps
                 left -= there
                 self._waiting.pop(0)
                 continue
             used = left if counted is None else int(np.searchsorted(np.cumsum(counted), left + 1))
             if used:
+                keeps = piece.keeps
                 runs.append(piece.rows.slice(0, used))
                 self._waiting[0] = (piece.slice(used, piece.units), None if counted is None else counted[used:])
             left = 0
             break
         self._have -= self._size - left
-        return Piece(concat_rows(runs), at, 0, batch=True)
+        return Piece(concat_rows(runs), at, 0, batch=True, keeps=keeps)
 
     def close(self) -> None:
         self._source.close()

@@ -37,6 +37,7 @@ class Shuffle(StreamOperator):
     interleave: int = 1
     name = "shuffle"
     shares = True
+    tells_begun = True
     windowed = True
     group_aware = True
     moves_rows = True
@@ -134,6 +135,7 @@ class _ShuffleFlow(Flow):
 
     def _open_window(self) -> None:
         self._at: Position | None = None
+        self._keeps: int | None = None
         self._group: list[Rows] = []
         self._group_bytes = 0
         self._joined: list[Any] = []  # futures of Block
@@ -169,7 +171,7 @@ class _ShuffleFlow(Flow):
                 self._ended = True
                 break
             if self._at is None:
-                self._at = piece.position()
+                self._at, self._keeps = piece.position(), piece.keeps
             if piece.units:
                 self._add(piece)
             if piece.ends_window:
@@ -210,7 +212,8 @@ class _ShuffleFlow(Flow):
             if not wait and not self._order.done():
                 return False
             self._last_bytes = sum(block.nbytes for block in self._joined)
-            self._ready.append(Piece(_plan(self._joined, self._order.result()), self._at, 0, ends_window=True))
+            plan = _plan(self._joined, self._order.result())
+            self._ready.append(Piece(plan, self._at, 0, ends_window=True, keeps=self._keeps))
         self._open_window()
         return True
 

@@ -20,7 +20,7 @@ from cedar.datasets.files_io import marks_of
 from cedar.datasets.stamps import BUCKETS, changed_runs, run_of
 from cedar.engine.delivery.state_fields import fault_of
 from cedar.engine.streams.deal import EVERYTHING
-from cedar.engine.streams.lanes import first_lane
+from cedar.engine.streams.lanes import Lane, dealt_anew
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
@@ -167,7 +167,7 @@ def choose(
     merged = merge(states, chunk(), site)
     for entry in merged["open"].values():
         while entry is not None and entry["lanes"] is not None:
-            entry["lanes"] = entry["lanes"][rank::world]
+            entry["lanes"] = dealt_anew(entry["lanes"], rank, world)
             entry = entry["before"]["entry"] if "before" in entry else None
     return merged
 
@@ -232,8 +232,8 @@ def _merge_entries(
             if entry is not None:
                 lanes += entry["lanes"]
             elif not done:
-                lanes.append([*first_lane(rank, world, number), None])
-        merged = {"history": [], "deal": None, "lanes": [lane for lane in lanes if lane[2] != "done"]}
+                lanes.append([*Lane.first(rank, world, number), None, 0])
+        merged = {"history": [], "deal": None, "lanes": lanes}
         return merged | _merge_left([e.get("before") if e else None for e in entries], world, chunk, sliced)
     taken = []
     hint = None

@@ -80,13 +80,29 @@ def _turn(value: Any) -> bool:
 
 
 def _lane(value: Any) -> bool:
-    """``[lane, of so many, position or "done" or None]``."""
+    """``[lane, of so many, past, stop, position or "done" or None, splits begun]``; see ``lanes``."""
     return (
-        is_list(value, 3)
+        is_list(value, 6)
         and all(map(_number, value[:2]))
         and value[0] < value[1]
-        and (value[2] is None or value[2] == "done" or _deal(value[2]))
+        and _past(value[2])
+        and _some(_number)(value[3])
+        and (value[4] is None or value[4] == "done" or _deal(value[4]))
+        and _some(_number)(value[5])
     )
+
+
+def _past(value: Any) -> bool:
+    """``[lanes, what each keeps, the past of that]``, as deep as an epoch was dealt anew; or None."""
+    for _ in range(_DEPTH):
+        if value is None:
+            return True
+        if not is_list(value, 3) or not _number(value[0]) or not _list_of(lambda k: k == -1 or _number(k))(value[1]):
+            return False
+        if len(value[1]) != value[0] or value[0] < 1:
+            return False
+        value = value[2]
+    return False
 
 
 _ENTRY = _fields({"history": _list_of(_turn), "deal": _some(_deal), "lanes": _some(_list_of(_lane))})

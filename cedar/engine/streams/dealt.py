@@ -188,7 +188,7 @@ class _TurnsFlow(Flow):
             if piece.units:
                 at = [self._taken, piece.position(), self._taken]
                 self._taken += piece.units
-                self._ready.append(Piece(piece.rows, at, 0, piece.batch, piece.ends_window))
+                self._ready.append(Piece(piece.rows, at, 0, piece.batch, piece.ends_window, keeps=piece.keeps))
             return
         for unit in range(piece.units):
             number = self._number

@@ -7,23 +7,20 @@ keep. They follow from the metadata of the sources of the pipeline as written: n
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-Lane: TypeAlias = tuple[int, int]  # which one, of how many
+Past: TypeAlias = "Sequence[Any] | None"  # how an epoch was dealt before: [lanes, what each keeps, the past of that]
+DONE = -1  # a lane that was through: it keeps nothing, and left nothing
 UNTOLD = (
     'with last="{last}" all ranks take as many steps, and these cannot tell each other when one of them is through. '
     'Ways out: last="keep" on batch(); loader(steps=); loader(agree=), a folder that all ranks see; or '
     "torch.distributed, initialised before the loader is made"
 )
-
-
-def first_lane(rank: int, world: int, epoch: int) -> Lane:
-    """The lane of a rank as an epoch begins: another one in each epoch, as some have more rows than others."""
-    return (rank + epoch) % world, world
 
 
 def lanes_of(sizes: npt.NDArray[np.float64], of: int) -> npt.NDArray[np.int64]:
@@ -41,6 +38,70 @@ def lanes_of(sizes: npt.NDArray[np.float64], of: int) -> npt.NDArray[np.int64]:
         lanes[split] = lane
         heapq.heapreplace(held, (load + max(float(sizes[split]), 1.0), lane))
     return lanes
+
+
+def dealt(sizes: npt.NDArray[np.float64], of: int, past: Past = None) -> list[npt.NDArray[np.int64]]:
+    """The splits of each lane, in order; one after which a window ends, whatever its size, as its complement ~split.
+
+    Where the epoch was dealt before, to other ranks, each lane goes on with the windows that one of them had begun, and
+    the splits that none of them had are dealt anew.
+    """
+    left, heads = np.arange(len(sizes)), [np.empty(0, dtype=np.int64)] * of
+    if past is not None:
+        before, kept, earlier = past
+        lanes = list(zip(dealt(sizes, before, earlier), kept, strict=True))
+        rest = np.concatenate([lane[len(lane) if k == DONE else k :] for lane, k in lanes])
+        left = np.sort(np.where(rest < 0, ~rest, rest))
+        heads[:before] = [lane[: max(k, 0)].copy() for lane, k in lanes][:of]
+        for head in heads:
+            head[-1:] = np.minimum(head[-1:], ~head[-1:])
+    lane = lanes_of(sizes[left], of)
+    shares = np.split(left[np.argsort(lane, kind="stable")], np.cumsum(np.bincount(lane, minlength=of))[:-1])
+    return [np.concatenate([head, share]) for head, share in zip(heads, shares, strict=True)]
+
+
+class Lane(NamedTuple):
+    """One of the parallel streams of an epoch.
+
+    Args:
+        number, of: which one, of how many.
+        past: how the epoch was dealt before.
+        stop: it ends after so many splits, as the others were dealt anew; None where it keeps all of them.
+    """
+
+    number: int
+    of: int
+    past: Past = None
+    stop: int | None = None
+
+    @staticmethod
+    def first(rank: int, world: int, epoch: int) -> Lane:
+        """That of a rank as an epoch begins: another one in each epoch, as some have more rows than others."""
+        return Lane((rank + epoch) % world, world)
+
+    def splits(self, sizes: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """The places of its splits in the order of the epoch, and after which of them a window ends in any case."""
+        mine = dealt(sizes, self.of, self.past)[self.number][: self.stop]
+        return np.where(mine < 0, ~mine, mine), mine < 0
+
+
+def dealt_anew(lanes: Sequence[Sequence[Any]], rank: int, world: int) -> list[list[Any]]:
+    """What a rank takes of the lanes of all earlier ranks, as states have them: [*lane, position, splits it keeps].
+
+    Splits that nobody had begun are dealt anew where that is known of all lanes; else each lane stays whole.
+    """
+    there = [list(lane) for lane in lanes if lane[4] != "done"]
+    mains = sorted((lane for lane in lanes if lane[3] is None), key=lambda lane: int(lane[0]))
+    kept = [DONE if position == "done" else 0 if position is None else keeps for *_, position, keeps in mains]
+    same = all(lane[1:3] == mains[0][1:3] for lane in mains)
+    if not mains or not same or [lane[0] for lane in mains] != [*range(mains[0][1])] or None in kept:
+        return there[rank::world]
+    _, of, past, *_ = mains[0]
+    parts = [lane for lane in there if lane[3] is not None]
+    parts += [[n, of, past, k, mains[n][4], k] for n, k in enumerate(kept) if n >= world and k > 0]
+    begun = rank < of and kept[rank] > 0
+    main = [rank, world, [of, kept, past], None, *(mains[rank][4:] if begun else (None, 0))]
+    return [*parts[rank::world], main]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from cedar.core.columns import nbytes
 from cedar.core.cursor import hash_array, hash_ints, no_keys
 from cedar.core.stream import PENDING, At, Fenced, Flow, Piece, Position, Pulled, Rows, Stream
 from cedar.datasets.base import Split
-from cedar.engine.streams.lanes import Lane, lanes_of
+from cedar.engine.streams.lanes import Lane
 from cedar.engine.task_context import Tasks
 from cedar.tasks.chain import Program, Result, Timing
 
@@ -112,6 +112,7 @@ class SplitStream(Stream):
         windowed: bool = True,
     ) -> None:
         self.windowed = windowed
+        self.tells = False  # pieces say what a lane keeps of its splits
         self.segments = segments
         self.tasks = tasks
         self.lane = lane
@@ -170,15 +171,15 @@ class SplitStream(Stream):
         if self._permute is not None and n:
             hashes = hash_array(hash_ints(self._permute, lap), order)
             order = np.argsort(np.asarray(hashes, dtype=np.uint64), kind="stable").astype(np.int64)
+        ends = np.zeros(n, dtype=bool)
         if self.lane is not None:
-            number, of = self.lane
-            order = order[lanes_of(self._weights[order], of) == number]
-        ends = np.zeros(len(order), dtype=bool)
+            mine, ends = self.lane.splits(self._weights[order])
+            order = order[mine]
         held = 0.0
         sizes, limit = self._sizes_and_limit()
         for place, entry in enumerate(order):
             held += sizes[entry]
-            if held >= limit or self.entries[entry][1].streaming:
+            if held >= limit or ends[place] or self.entries[entry][1].streaming:
                 ends[place] = True
                 held = 0.0
         if len(order):
@@ -188,6 +189,13 @@ class SplitStream(Stream):
             before = np.concatenate([[0], np.cumsum(np.array(self._rows, dtype=np.int64)[order])]).astype(np.int64)
         starts = [0, *(int(e) + 1 for e in np.flatnonzero(ends)[:-1])]
         return Layout(order, ends, before, starts)
+
+    def keeps(self, layout: Layout, place: int) -> int | None:
+        """How many splits a lane keeps that has begun this one: those to the window's end; None where nobody asks."""
+        if not self.tells:
+            return None
+        window = bisect_right(layout.starts, place)
+        return layout.starts[window] if window < len(layout.starts) else len(layout.order)
 
     def _sizes_and_limit(self) -> tuple[npt.NDArray[np.float64], float]:
         if self._window.rows is not None:
@@ -314,6 +322,7 @@ class _Whole:
         self._segment = segment
         self._at = at
         self._ends = ends
+        self._keeps = stream.keeps(stream.layout(lap), at[0])
         program, env = segment.program, tasks.task_env(segment.program)
         self._future: Future[Result] = tasks.runner.read(program, segment.reader, split, lap, env, at[1])
 
@@ -329,7 +338,9 @@ class _Whole:
         blocks = [b for b in result.blocks if b.slots] or result.blocks[:1] or [Block({}, no_keys())]
         skip = 0
         for i, block in enumerate(blocks):
-            yield Piece(Rows.of(block), self._at, skip, ends_window=self._ends and i == len(blocks) - 1)
+            yield Piece(
+                Rows.of(block), self._at, skip, ends_window=self._ends and i == len(blocks) - 1, keeps=self._keeps
+            )
             skip += block.slots
 
     def cancel(self) -> None:
@@ -352,6 +363,7 @@ class _Chunks:
         self._segment = segment
         self._place = place
         self._window_rows = stream.window_rows(segment)
+        self._keeps = stream.keeps(stream.layout(lap), place)
         self._reader = _ChunkReader(segment, split, row, lap)
         self._row = row
         self._futures: deque[Future[Result | None]] = deque()
@@ -386,7 +398,9 @@ class _Chunks:
             at = [self._place, self._row]
             stop = min(block.slots, start + self._window_rows - self._row % self._window_rows)
             self._row += stop - start
-            yield Piece(rows.slice(start, stop), at, 0, ends_window=self._row % self._window_rows == 0)
+            yield Piece(
+                rows.slice(start, stop), at, 0, ends_window=self._row % self._window_rows == 0, keeps=self._keeps
+            )
             start = stop
         self.advance()
 

@@ -161,7 +161,7 @@ class _StageFlow(Flow):
             self._adapt(task.units, worked, block.nbytes)
         # A filter of whole batches leaves none, or the batch.
         batch = task.batch and (block.slots > 0 or not block.aligned)
-        done = Piece(Rows.of(block), at, skip, batch, task.ends, task.key)
+        done = Piece(Rows.of(block), at, skip, batch, task.ends, task.key, task.piece.keeps)
         self._next = [at, skip + done.units]
         return done
 
@@ -234,7 +234,7 @@ class _StageFlow(Flow):
                 runs.append(more.rows)
             units += more.units
             ends = more.ends_window
-        return Piece(concat_rows(runs), first.at, first.skip, False, ends)
+        return Piece(concat_rows(runs), first.at, first.skip, False, ends, keeps=first.keeps)  # all of one window
 
     def close(self) -> None:
         for task in self._tasks:

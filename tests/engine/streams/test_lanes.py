@@ -17,7 +17,7 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.engine.streams.lanes import lanes_of
+from cedar.engine.streams.lanes import dealt, lanes_of
 from tests.toy_pipelines import Source, expand
 from tests.toy_runs import run, saved
 
@@ -212,3 +212,43 @@ def test_steps_share_the_work_of_dropped_batches_too() -> None:
     epochs = [[run(loader)[0] for _ in range(3)] for loader in loaders]
     assert {len(part) for parts in epochs for part in parts} == {11}
     assert all(loader.report().rows_read < 3 * 12 * 32 * 0.5 for loader in loaders)
+
+
+def test_no_rank_is_idle_after_a_change_of_worlds() -> None:
+    p = numbers(64).filter(lambda x: x > 1, "x").shuffle(seed=1, window=64).batch(8, last="keep")
+    states, got = [], []
+    for rank in range(4):
+        loader = p.loader(rank=rank, world=4, executor="inline")
+        part, state = run(loader, 10 + rank)
+        got += part
+        states.append(state)
+    for world in (8, 3):
+        after = []
+        for rank in range(world):
+            loader = p.loader(rank=rank, world=world, executor="inline")
+            loader.load_state_dict(states)
+            part, state = run(loader, 3)
+            assert len(part) == 3
+            got += part
+            after.append(state)
+        states = after
+    lengths = []
+    for rank in range(5):
+        loader = p.loader(rank=rank, world=5, executor="inline")
+        loader.load_state_dict(states)
+        part, _ = run(loader)
+        got += part
+        lengths.append(sum(len(batch["id"]) for batch in part))
+    assert pairs(got) == pairs(run(p.loader(executor="inline"))[0])
+    assert max(lengths) - min(lengths) <= 3 * 32, lengths  # windows that were begun stay whole
+
+
+def test_what_is_dealt_anew_is_what_nobody_had_begun() -> None:
+    sizes = np.array([float(1 + i * 7 % 5) for i in range(40)])
+    first = dealt(sizes, 3)
+    assert sorted(np.concatenate(first).tolist()) == list(range(40))
+    again = dealt(sizes, 5, [3, [4, -1, 0], None])
+    assert again[0][:4].tolist() == [*first[0][:3], ~first[0][3]]  # where a window ends
+    assert sorted(i if i >= 0 else ~i for i in np.concatenate(again).tolist()) == sorted([*first[0], *first[2]])
+    fewer = dealt(sizes, 1, [3, [4, 2, 0], None])
+    assert fewer[0][4:].tolist() == sorted([*first[0][4:], *first[1][2:], *first[2]])
