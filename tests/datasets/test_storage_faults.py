@@ -334,7 +334,7 @@ def test_local_files_ask_nothing(tmp_path: Path):
     with cedar.read_jsonl(str(tmp_path) + "/*.jsonl").loader() as loader:
         assert len(list(loader)) == 10
         assert loader.report().requests == 0
-        assert "storage" not in str(loader.report())
+        assert "storage: " not in str(loader.report())
 
 
 @pytest.mark.usefixtures("impatient")
