@@ -1,6 +1,6 @@
 """What ranks read where row counts are unknown: the busiest of 8 over its share, and the CPU of all over one alone.
 
-    python -m benchmarks.ranks_share [--rows 64000] [--only pack_best mix]
+    python -m benchmarks.ranks_share [--rows 640000] [--only pack_best mix]
 
 Ranks run one after another in this process, with default options and ``last="keep"``.
 """
@@ -172,7 +172,7 @@ def measure(make: Make, rows: int, world: int = WORLD) -> tuple[float, float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/ranks_share.json."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks_share", description=main.__doc__)
-    parser.add_argument("--rows", type=int, default=64_000)
+    parser.add_argument("--rows", type=int, default=640_000)
     parser.add_argument("--only", nargs="+", choices=CASES, default=CASES, metavar="NAME", help=", ".join(CASES))
     chosen = parser.parse_args(arguments)
     figures: list[Figure] = []
