@@ -32,7 +32,28 @@ def whole(value: Any, what: str, least: int = 0) -> int:
 
 
 @dataclass(frozen=True)
-class Take(StreamOperator):
+class _OfUnits(StreamOperator):
+    """Cuts a stream ``n`` units from its beginning."""
+
+    n: int
+    local: bool = False
+    group_aware = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n", whole(self.n, f"{self.name}(n)"))
+
+    def label(self) -> str:
+        return f"{self.name}({self.n})"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset(), frozenset(), rows="stream")
+
+    def parameters(self) -> dict[str, Any]:
+        return {"n": self.n, "local": self.local}
+
+
+@dataclass(frozen=True)
+class Take(_OfUnits):
     """The first ``n`` units (rows, or batches below a ``batch``).
 
     Args:
@@ -48,22 +69,7 @@ class Take(StreamOperator):
         'take(10)'
     """
 
-    n: int
-    local: bool = False
     name: ClassVar[str] = "take"
-    group_aware = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "n", whole(self.n, "take(n)"))
-
-    def label(self) -> str:
-        return f"take({self.n})"
-
-    def effects(self) -> Effects:
-        return Effects(frozenset(), frozenset(), rows="stream")
-
-    def parameters(self) -> dict[str, Any]:
-        return {"n": self.n, "local": self.local}
 
     @property
     def first(self) -> int:  # type: ignore[override]
@@ -126,7 +132,7 @@ class TakeFlow(Flow):
 
 
 @dataclass(frozen=True)
-class SkipRows(StreamOperator):
+class SkipRows(_OfUnits):
     """All but the first ``n`` units (rows, or batches below a ``batch``).
 
     Args:
@@ -142,22 +148,7 @@ class SkipRows(StreamOperator):
         'skip(10)'
     """
 
-    n: int
-    local: bool = False
     name: ClassVar[str] = "skip"
-    group_aware = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "n", whole(self.n, "skip(n)"))
-
-    def label(self) -> str:
-        return f"skip({self.n})"
-
-    def effects(self) -> Effects:
-        return Effects(frozenset(), frozenset(), rows="stream")
-
-    def parameters(self) -> dict[str, Any]:
-        return {"n": self.n, "local": self.local}
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return SkipStream(inputs[0], self.n)
