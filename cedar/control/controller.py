@@ -13,7 +13,9 @@ Invariants, tested on random runs:
 5. A slot begins only where at least ``least_gain`` seconds, and the start that it needs, are expected to be saved, and
    while what slots and looks have cost is no more than ``regret`` of the time so far and of what it should save.
 6. A slot that costs more than it may ends at once: the plan that stays comes back.
-7. Looks that lead to nothing become rarer: each must be affordable at twice the cost of the one before.
+7. What is known of plans is known against the one that stays: where its rows take longer, theirs are taken to, too.
+   What a slot has cost is known once the plan that stays was measured after it; nothing else is tried before.
+8. Looks that lead to nothing become rarer: each must be affordable at twice the cost of the one before.
 """
 
 from __future__ import annotations
@@ -156,8 +158,9 @@ class State:
         judged: its seconds per row when it was last judged, or looked at; 0 until then.
         known: proposed plans by key.
         tried: what some of them showed, which is known better than what was expected of them.
-        prepared: keys of plans that were to be got ready.
+        prepared: when plans were to be got ready, by key.
         trial: the key of the plan that is tried or left.
+        slot: the last plan that was tried in vain, its seconds and its rows, until it is known how long rows take now.
         spent: seconds that slots of worse plans, and looks after the first, have cost.
         looked, cost: CPU seconds of all looks so far, and of the last one.
         idle: looks since one led to a better plan.
@@ -171,8 +174,9 @@ class State:
     judged: float = 0.0
     known: Mapping[str, Candidate] = field(default_factory=dict)
     tried: Mapping[str, Tried] = field(default_factory=dict)
-    prepared: frozenset[str] = frozenset()
+    prepared: Mapping[str, float] = field(default_factory=dict)
     trial: str = ""
+    slot: tuple[str, float, float] | None = None
     spent: float = 0.0
     looked: float = 0.0
     cost: float = 0.0
@@ -207,7 +211,7 @@ def _measured(state: State, seen: Observation, settings: ControllerSettings) -> 
     if seen.seconds - mark.seconds < _slot(seen, settings) or seen.deliveries - mark.deliveries < settings.deliveries:
         return state
     pace = Pace.between(mark, seen)
-    state = replace(state, mark=seen, pace=pace)
+    state = replace(_scaled(state, pace), mark=seen, pace=pace)
     if not state.judged:
         return replace(state, judged=pace.row)
     apart = max(pace.row, state.judged) / max(min(pace.row, state.judged), 1e-12)
@@ -215,6 +219,21 @@ def _measured(state: State, seen: Observation, settings: ControllerSettings) -> 
         return state
     old = {key: replace(tried, until=seen.now) for key, tried in state.tried.items()}  # they cost something else now
     return replace(state, judged=pace.row, tried=old, idle=0)
+
+
+def _scaled(state: State, pace: Pace) -> State:
+    """What is known of other plans, where rows take longer or shorter than before, as they will under those, too."""
+    if state.pace is None or state.pace.row <= 0:
+        return state
+    times = pace.row / state.pace.row
+    tried = {key: replace(each, seconds=each.seconds * times) for key, each in state.tried.items()}
+    known = {key: replace(each, seconds=each.seconds * times) for key, each in state.known.items()}
+    if state.slot is not None:  # rows may have taken as long as in the slot under the plan that stayed, too
+        key, seconds, rows = state.slot
+        lost = seconds - rows * max(pace.row, state.pace.row)
+        tried[key] = replace(tried[key], seconds=seconds / rows if rows else math.inf)
+        state = replace(state, spent=state.spent + max(lost, 0.0), slot=None)
+    return replace(state, known=known, tried=tried)
 
 
 def _slot(seen: Observation, settings: ControllerSettings) -> float:
@@ -252,7 +271,7 @@ def _may_look(state: State, seen: Observation, settings: ControllerSettings) -> 
     if not seen.informed or not seen.rows:
         return False
     waiting = _rest(seen) * (pace.row - pace.trainer)
-    if waiting < 2 * settings.least_gain:
+    if waiting < settings.least_gain:
         return False
     if not state.looks:
         return settings.look <= settings.regret * (seen.now + waiting)
@@ -264,23 +283,39 @@ def _may_look(state: State, seen: Observation, settings: ControllerSettings) -> 
 
 
 def _chosen(state: State, seen: Observation, settings: ControllerSettings) -> tuple[State, tuple[Action, ...]]:
-    """Try the best plan that is ready, get others ready that are worth it, or look for more."""
+    """Get plans ready that are worth it, try the best one, or look for more."""
+    state = _roughly(state, seen, settings)
     pace = state.pace
     if pace is None:
         return (replace(state, phase="looks"), (Look(),)) if _may_look(state, seen, settings) else (state, ())
+    if state.slot is not None:  # what it has cost is not known before the plan that stays was measured again
+        return state, ()
     others = [_now_known(c, state, seen) for c in state.known.values() if c.key != state.stays]
     worth = [c for c in others if c.key not in seen.refused and _worth(c, state, seen, settings)]
-    ready = [c for c in worth if c.key in seen.ready]
-    if ready:
-        best = max(ready, key=lambda c: (_gain(c, pace, seen), c.key))
-        why = f"expected to take {best.seconds / pace.row:.0%} of the time of a row"
-        return replace(state, phase="tries", trial=best.key, mark=None), (Switch(best.key, why),)
     wanted = tuple(Prepare(c.key) for c in worth if c.key not in state.prepared)
     if wanted:
-        return replace(state, prepared=state.prepared | {action.key for action in wanted}), wanted
+        return replace(state, prepared={**state.prepared, **{action.key: seen.now for action in wanted}}), wanted
+    if worth:
+        best = max(worth, key=lambda c: (_gain(c, pace, seen), c.key))
+        if best.key not in seen.ready:  # another one that is tried meanwhile would hold it up for a window or two
+            ready = [c for c in worth if c.key in seen.ready]
+            if not ready or seen.now < state.prepared[best.key] + 2 * best.start:
+                return state, ()
+            best = max(ready, key=lambda c: (_gain(c, pace, seen), c.key))
+        why = f"expected to take {best.seconds / pace.row:.0%} of the time of a row"
+        return replace(state, phase="tries", trial=best.key, mark=None), (Switch(best.key, why),)
     if not worth and _may_look(state, seen, settings):
         return replace(state, phase="looks", judged=pace.row), (Look(),)
     return state, ()
+
+
+def _roughly(state: State, seen: Observation, settings: ControllerSettings) -> State:
+    """Where a plan should be faster by far, two deliveries tell enough of the one that runs: each window counts."""
+    if state.pace is not None or not state.known or seen.deliveries < settings.deliveries / 2:
+        return state
+    pace = Pace.of(seen)
+    fast = any(c.seconds <= pace.row * settings.clear for c in state.known.values() if c.key != state.stays)
+    return replace(state, pace=pace, judged=pace.row) if fast else state
 
 
 def _now_known(candidate: Candidate, state: State, seen: Observation) -> Candidate:
@@ -307,9 +342,9 @@ def _in_flight(state: State, seen: Observation, settings: ControllerSettings) ->
     if state.phase == "returns":
         if seen.plan != state.stays:
             return replace(state, mark=seen), ()
-        slot = state.mark
-        regret = 0.0 if slot is None else seen.since - slot.since - slot.delivered * state.pace.row
-        return replace(state, phase="runs", trial="", mark=seen, spent=state.spent + max(regret, 0.0)), ()
+        last = state.mark
+        slot = None if last is None else (state.trial, seen.since - last.since, last.delivered)
+        return replace(state, phase="runs", trial="", mark=seen, slot=slot), ()
     if seen.plan != state.trial:
         return state, ()  # its window has not begun
     before = state.pace.row

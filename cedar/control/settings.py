@@ -22,6 +22,8 @@ class ControllerSettings:
             tell plans apart that differ by little.
         deliveries: pieces of output at least that a speed comes from: one may have been ready before.
         better: share of the time of a row, 0 to 1, that a plan must save: two measurements of one plan differ by less.
+        clear: share of the time of a row, 0 to 1, that a plan is expected to take at most to be tried before the one
+            that runs was measured for a slot: no noise makes that much.
         changed: times as slow, or as fast, as when it was last judged, that make what is known of other plans old.
         memory: share of the time so far for which what a plan showed counts more than what is expected of it, twice as
             long each time that it fails: the machine may have been another's then.
@@ -37,6 +39,7 @@ class ControllerSettings:
     growth: float = 0.01
     deliveries: int = 4
     better: float = 0.05
+    clear: float = 0.5
     changed: float = 1.5
     memory: float = 0.5
     hopeless: float = 3.0

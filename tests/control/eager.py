@@ -14,10 +14,10 @@ def eager(state: State, seen: Observation, _: Any = None) -> tuple[State, tuple[
         known = {c.key: c for c in seen.found}
         best = min(known.values(), key=lambda c: (c.start, c.seconds), default=None)
         state = replace(state, phase="runs", looks=state.looks + 1, known=known)
-        return (state, ()) if best is None else (replace(state, prepared=frozenset({best.key})), (Prepare(best.key),))
+        return (state, ()) if best is None else (replace(state, prepared={best.key: seen.now}), (Prepare(best.key),))
     if not state.looks and state.phase == "runs" and seen.informed:
         return replace(state, phase="looks"), (Look(),)
-    ready = state.prepared & seen.ready
+    ready = seen.ready & state.prepared.keys()
     if ready and not state.trial:
         (key,) = ready
         return replace(state, trial=key), (Switch(key, "the first that was proposed"),)

@@ -100,6 +100,43 @@ def test_a_plan_that_delivers_nothing_is_left_before_its_slot_is_over() -> None:
     assert run.seen.now - waited < SETTINGS.hopeless * SETTINGS.slot + 0.1
 
 
+def test_a_plan_that_is_faster_by_far_is_tried_after_two_deliveries() -> None:
+    for expected, deliveries in ((1e-3, 2), (1.8e-2, SETTINGS.deliveries)):
+        run = Run({"first": 2e-2, "a": expected}, rows=1e5)
+        run.seen = replace(run.seen, ready=frozenset("a"), informed=False)
+        run.state = replace(run.state, known={"a": Candidate("a", expected)}, prepared={"a": 0.0})
+        while not run.switches:
+            run.deliver()
+        assert run.seen.deliveries == deliveries + (deliveries > 2), "the first measurement begins with a delivery"
+
+
+def test_a_slot_in_which_the_machine_was_slower_is_not_held_against_its_plan() -> None:
+    run = Run({"first": 1e-3, "a": 9e-4}, rows=1e5)
+    while not run.switches:
+        run.goes_on(1e-9, (Candidate("a", 5e-4),))
+    run.seconds = {"first": 3e-3, "a": 2.7e-3}  # another program comes
+    run.goes_on(1)
+    assert run.switches == ["a", "first", "a"], "once it is known that all plans take longer now, it is the better one"
+    assert run.state.stays == "a"
+    assert run.state.spent < 0.05
+
+
+@pytest.mark.parametrize(("starts", "tried"), [(0.9, "b"), (99.0, "a")], ids=["it starts in time", "it never does"])
+def test_a_better_plan_whose_processes_start_is_waited_for_but_not_for_ever(starts: float, tried: str) -> None:
+    run = Run({"first": 1e-2, "a": 8e-3, "b": 1e-3}, rows=1e5)
+    found, asked = (Candidate("a", 8e-3), Candidate("b", 1e-3, start=1.0)), 0.0
+    while not run.switches:
+        for action in run.deliver():
+            if isinstance(action, Look):
+                run.seen = replace(run.seen, found=found)
+            elif isinstance(action, Prepare):
+                run.seen, asked = replace(run.seen, ready=frozenset("a")), asked or run.seen.now
+        if asked and run.seen.now > asked + starts:
+            run.seen = replace(run.seen, ready=frozenset("ab"))
+    assert run.switches == [tried]
+    assert run.seen.now - asked == pytest.approx(min(starts, 2.0), abs=0.25)
+
+
 def test_what_the_trainer_takes_is_not_to_be_gained() -> None:
     run = Run({"first": 1e-3, "a": 1e-4}, rows=1e6, trainer=2e-3)
     run.goes_on(20, (Candidate("a", 1e-4),))
