@@ -41,23 +41,14 @@ def lanes_of(sizes: npt.NDArray[np.float64], of: int) -> npt.NDArray[np.int64]:
 
 
 def dealt(sizes: npt.NDArray[np.float64], of: int, past: Past = None) -> list[npt.NDArray[np.int64]]:
-    """The splits of each lane, in order; one after which a window ends, whatever its size, as its complement ~split.
-
-    Where the epoch was dealt before, to other ranks, each lane goes on with the windows that one of them had begun, and
-    the splits that none of them had are dealt anew.
-    """
-    left, heads = np.arange(len(sizes)), [np.empty(0, dtype=np.int64)] * of
+    """The splits of each lane, in order; where the epoch was dealt before, of those that no lane had begun."""
+    left = np.arange(len(sizes))
     if past is not None:
         before, kept, earlier = past
-        lanes = list(zip(dealt(sizes, before, earlier), kept, strict=True))
-        rest = np.concatenate([lane[len(lane) if k == DONE else k :] for lane, k in lanes])
-        left = np.sort(np.where(rest < 0, ~rest, rest))
-        heads[:before] = [lane[: max(k, 0)].copy() for lane, k in lanes][:of]
-        for head in heads:
-            head[-1:] = np.minimum(head[-1:], ~head[-1:])
+        lanes = zip(dealt(sizes, before, earlier), kept, strict=True)
+        left = np.sort(np.concatenate([lane[len(lane) if k == DONE else k :] for lane, k in lanes]))
     lane = lanes_of(sizes[left], of)
-    shares = np.split(left[np.argsort(lane, kind="stable")], np.cumsum(np.bincount(lane, minlength=of))[:-1])
-    return [np.concatenate([head, share]) for head, share in zip(heads, shares, strict=True)]
+    return np.split(left[np.argsort(lane, kind="stable")], np.cumsum(np.bincount(lane, minlength=of))[:-1])
 
 
 class Lane(NamedTuple):
@@ -79,10 +70,9 @@ class Lane(NamedTuple):
         """That of a rank as an epoch begins: another one in each epoch, as some have more rows than others."""
         return Lane((rank + epoch) % world, world)
 
-    def splits(self, sizes: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """The places of its splits in the order of the epoch, and after which of them a window ends in any case."""
-        mine = dealt(sizes, self.of, self.past)[self.number][: self.stop]
-        return np.where(mine < 0, ~mine, mine), mine < 0
+    def splits(self, sizes: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """The places of its splits in the order of the epoch."""
+        return dealt(sizes, self.of, self.past)[self.number][: self.stop]
 
 
 def dealt_anew(lanes: Sequence[Sequence[Any]], rank: int, world: int) -> list[list[Any]]:
@@ -98,10 +88,8 @@ def dealt_anew(lanes: Sequence[Sequence[Any]], rank: int, world: int) -> list[li
         return there[rank::world]
     _, of, past, *_ = mains[0]
     parts = [lane for lane in there if lane[3] is not None]
-    parts += [[n, of, past, k, mains[n][4], k] for n, k in enumerate(kept) if n >= world and k > 0]
-    begun = rank < of and kept[rank] > 0
-    main = [rank, world, [of, kept, past], None, *(mains[rank][4:] if begun else (None, 0))]
-    return [*parts[rank::world], main]
+    parts += [[n, of, past, k, mains[n][4], k] for n, k in enumerate(kept) if k > 0]
+    return [*parts[rank::world], [rank, world, [of, kept, past], None, None, 0]]
 
 
 @dataclass(frozen=True)

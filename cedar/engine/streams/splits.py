@@ -171,15 +171,14 @@ class SplitStream(Stream):
         if self._permute is not None and n:
             hashes = hash_array(hash_ints(self._permute, lap), order)
             order = np.argsort(np.asarray(hashes, dtype=np.uint64), kind="stable").astype(np.int64)
-        ends = np.zeros(n, dtype=bool)
         if self.lane is not None:
-            mine, ends = self.lane.splits(self._weights[order])
-            order = order[mine]
+            order = order[self.lane.splits(self._weights[order])]
+        ends = np.zeros(len(order), dtype=bool)
         held = 0.0
         sizes, limit = self._sizes_and_limit()
         for place, entry in enumerate(order):
             held += sizes[entry]
-            if held >= limit or ends[place] or self.entries[entry][1].streaming:
+            if held >= limit or self.entries[entry][1].streaming:
                 ends[place] = True
                 held = 0.0
         if len(order):
