@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import cedar
-from cedar.cli import bench, commands, data, service, train
+from cedar.cli import bench, commands, data, service, top, train
 from cedar.cli.target import TARGET, load_pipeline
 from cedar.core.errors import CedarError
 
@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_explain(adder)
     _add_profile(adder)
     _add_run(adder)
+    top.add(adder)
     data.add(adder)
     train.add(adder)
     service.add(adder)

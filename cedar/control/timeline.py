@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -44,7 +45,7 @@ class TaskTime:
         parts: what was done, one by one, with the seconds by the clock and of a core.
         began: by the clock of its process.
         took: seconds; in ``crowded`` of them others had the core.
-        process: the id of the process that it ran in.
+        process, thread: the ids of those that it ran in.
     """
 
     parts: list[tuple[Part, float, float]] = field(default_factory=list)
@@ -52,6 +53,7 @@ class TaskTime:
     took: float = 0.0
     crowded: float = 0.0
     process: int = 0
+    thread: int = 0
 
     def spend(self, part: Part, wall: float, cpu: float) -> None:
         """Add seconds to a part."""
@@ -59,7 +61,7 @@ class TaskTime:
 
     def end(self) -> None:
         """What no part has is what is around them."""
-        self.took, self.process = time.perf_counter() - self.began, os.getpid()
+        self.took, self.process, self.thread = time.perf_counter() - self.began, os.getpid(), threading.get_ident()
         around = self.took
         for _, wall, _ in self.parts:
             around -= wall
@@ -94,6 +96,7 @@ class Timeline:
         own: CPU seconds of the loader's thread while somebody waits for a delivery.
         lanes: how many workers there are now.
         recent: the last tasks one by one, where somebody asks for a trace; None keeps none.
+        waits: the last waits of the trainer, then: when each began and ended.
         asked: when the trainer asked for the next delivery.
     """
 
@@ -107,6 +110,7 @@ class Timeline:
     own: float = 0.0
     lanes: float = 1.0
     recent: deque[TaskTime] | None = None
+    waits: deque[tuple[float, float]] = field(default_factory=deque)
     asked: float = 0.0
     _given: float = 0.0
     _compiled: float | None = None  # before the iteration; None once its start is counted
@@ -123,6 +127,8 @@ class Timeline:
     def give(self, now: float) -> None:
         """The delivery is there, or the end."""
         passed = now - self._given
+        if self.recent is not None:
+            self.waits.append((self.asked, now))
         self.waited += now - self.asked
         self.elapsed += passed
         self.capacity += passed * self.lanes
@@ -193,7 +199,7 @@ class Timeline:
 
     def operators(self, lines: Iterable[Line], labels: Mapping[int, str]) -> dict[str, float]:
         """The seconds of each operator by its label, most first; of a chain nobody looked into, of all of it."""
-        mine = {_name(part, labels) for part in self.parts if part[1]}
+        mine = {name_of(part, labels) for part in self.parts if part[1]}
         found: dict[str, float] = {}
         for line in lines:
             if line.label in mine:
@@ -219,7 +225,7 @@ class Timeline:
         if workers > 1 and self.own / self.elapsed > max(_BUSY, most.wall / self.capacity):
             return "the loader's thread", "it cuts batches and hands them over, in one thread"
         why = self._why(most, min(workers, cores), cores)
-        return _name(part, labels), f"{why}; cache() is cold: later epochs do without it" if filling else why
+        return name_of(part, labels), f"{why}; cache() is cold: later epochs do without it" if filling else why
 
     def _why(self, most: Spent, workers: float, cores: int) -> str:
         cpu = sum(spent.cpu for spent in self.parts.values())
@@ -234,7 +240,8 @@ class Timeline:
         return f"it waits for storage, a network or a lock; {told}"
 
 
-def _name(part: Part, labels: Mapping[int, str]) -> str:
+def name_of(part: Part, labels: Mapping[int, str]) -> str:
+    """What a part is called: its operators, or what was done for all of them."""
     kind, operators = part
     return " -> ".join(labels.get(i, str(i)) for i in operators) if operators else _NAMES[kind]
 
@@ -244,4 +251,4 @@ def _line(part: Part, seconds: float, labels: Mapping[int, str], weights: Mappin
     whole = math.fsum(weights.get(i, 0.0) for i in operators)
     several = len(operators) > 1 and whole > 0
     shares = {labels.get(i, str(i)): weights.get(i, 0.0) / whole for i in operators} if several else {}
-    return Line(_name(part, labels), seconds, shares)
+    return Line(name_of(part, labels), seconds, shares)

@@ -6,6 +6,7 @@ import os
 import statistics
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -84,6 +85,7 @@ class Metrics:
     deaths: Deaths = field(default_factory=Deaths)  # of workers
     results: dict[str, int] = field(default_factory=dict, repr=False)  # bytes of a stage's last one, by its label
     groups: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # rows handed over, and held, of each
+    history: list[tuple[float, int, float]] = field(default_factory=list)  # of a run that is watched: see ``Report``
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def grouped(self, names: tuple[str, ...], rows: int, held: int) -> None:
@@ -94,7 +96,7 @@ class Metrics:
     @property
     def factors(self) -> dict[tuple[str, ...], float]:
         """Rows per row held, of each group."""
-        return {names: rows / max(held, 1) for names, (rows, held) in self.groups.items()}
+        return {names: rows / max(held, 1) for names, (rows, held) in list(self.groups.items())}
 
     @property
     def weights(self) -> dict[int, float]:
@@ -105,7 +107,8 @@ class Metrics:
     def bottleneck(self) -> tuple[str, str]:
         """What limits the run, and why."""
         filling = self.rows_cached > self.rows_kept
-        return self.time.bottleneck(self.labels, cores(), filling)
+        with self._lock:
+            return self.time.bottleneck(self.labels, cores(), filling)
 
     def __str__(self) -> str:
         """How fast the run is, and what limits it."""
@@ -207,6 +210,8 @@ class Report:
     and all that this loader's tasks asked, in any process.
     ``numeric`` is the environment that functions run in; empty where there are none.
     ``dedup`` maps the groups of columns that ``dedup()`` made to rows per row held, in the batches handed over.
+    ``graph`` has the label of each operator and the places of its inputs in this list. ``history`` has, of a run that
+    is watched, (seconds, rows, seconds waited) now and then.
     """
 
     rows: int
@@ -237,6 +242,25 @@ class Report:
     retries: int = 0
     retry_wait: float = 0.0
     numeric: str = ""
+    graph: tuple[tuple[str, tuple[int, ...]], ...] = field(default=(), repr=False)
+    history: tuple[tuple[float, int, float], ...] = field(default=(), repr=False)
+    view: Callable[[Report], str] | None = field(default=None, repr=False, compare=False)
+
+    def html(self, path: str | os.PathLike[str]) -> None:
+        """Write all of it as one page, which needs no network.
+
+        Example:
+            >>> import cedar, pathlib
+            >>> with cedar.from_items([{"x": 1}]).loader() as loader:
+            ...     rows = list(loader)
+            >>> loader.report().html("report.html")
+            >>> "from_items" in pathlib.Path("report.html").read_text()
+            True
+        """
+        title = f"cedar: {self.rows:,} rows"
+        page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>{self._repr_html_()}</html>'
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(page)
 
     def __str__(self) -> str:
         lines = [
@@ -269,20 +293,22 @@ class Report:
     def _repr_html_(self) -> str:
         from html import escape
 
-        return f"<pre>{escape(str(self))}</pre>"
+        return f"<pre>{escape(str(self))}</pre>" if self.view is None else self.view(self)
 
 
 def make_report(metrics: Metrics, metadata: Use, inline: bool, **facts: Any) -> Report:
     """The counters as a report; ``metadata`` are the requests that no task made."""
     time, labels = metrics.time, metrics.labels
-    lines = time.workers(labels, metrics.weights, inline)
+    with metrics._lock:  # anybody may ask, at any time
+        lines = time.workers(labels, metrics.weights, inline)
+        operators = time.operators(lines, labels)
     return Report(
         rows=metrics.rows,
         batches=metrics.batches,
         seconds=time.elapsed,
         rows_per_second=time.rate(metrics.rows),
         stall=time.stall,
-        operators=time.operators(lines, labels),
+        operators=operators,
         workers_time=tuple(lines),
         loader_time=time.loader(),
         bottleneck=metrics.bottleneck[0],
@@ -292,6 +318,7 @@ def make_report(metrics: Metrics, metadata: Use, inline: bool, **facts: Any) -> 
         restarts=metrics.deaths.count,
         recovery=statistics.median(list(metrics.deaths.recoveries)) if metrics.deaths.recoveries else None,
         rows_read=metrics.rows_read,
+        history=tuple(metrics.history),
         requests=metrics.storage.requests + metadata.requests,
         retries=metrics.storage.retries + metadata.retries,
         retry_wait=metrics.storage.waited + metadata.waited,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -13,9 +13,11 @@ from cedar.core.errors import CedarError, PipelineError, user_site
 from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
-from cedar.engine.delivery.options import Options
+from cedar.engine.delivery.options import Observer, Options
 from cedar.operators.base import Env
 from cedar.pipeline.planning import Chosen, best_plan, choose_plan, explain_run
+from cedar.report.observers import Observers
+from cedar.report.page import view
 from cedar.report.progress import Progress
 
 if TYPE_CHECKING:
@@ -54,6 +56,9 @@ class RunMethods:
         on_error: Skip | None = None,
         timeout: float | None = None,
         progress: bool = False,
+        trace: str | os.PathLike[str] | None = None,
+        serve: str | None = None,
+        on_metrics: Callable[[dict[str, Any]], object] | None = None,
         rules: Iterable[Rule] = (),
         without: Iterable[str] = (),
         budget: Budget | None = None,
@@ -85,7 +90,12 @@ class RunMethods:
             timeout: seconds that a task may be without progress: it goes on to another row, or is done. Then its
                 process is ended, and the task runs again; where that cannot be (threads), the run ends with an error.
                 None and 0 are no limit; after 30 s without progress, a warning says who waits for what.
-            progress: show a line in a terminal or notebook: rows, percent and time left where counts are known, rows/s.
+            progress: show a line in a terminal or notebook, and a plain one every 30 s elsewhere: rows, percent and
+                time left where counts are known, rows/s and waiting of late, what limits the run.
+            trace: a file that Perfetto opens; it is written when an iteration ends, for each rank one.
+            serve: host and port, such as "127.0.0.1:0", to serve ``/status`` and ``/metrics`` (Prometheus) on, to who
+                has the token; ``loader.url`` is the address.
+            on_metrics: called with a dict of figures every ten seconds and when an iteration ends, by its thread.
             rules: more rewrites for the optimizer: functions of a node and the facts.
             without: names of rewrites that the optimizer leaves out, such as "late"; "order" keeps the order that rules
                 leave, "place" keeps everything in this process.
@@ -104,32 +114,32 @@ class RunMethods:
         planner, chosen = choose_plan(
             cast("Pipeline", self).node, plan, executor, workers, on_error, exact, Chosen.of(rules, without, budget)
         )
-        line = Progress("loader") if progress else None
+        site = user_site()
+        observers = Observers(progress, trace, serve, on_metrics, site)
         options = Options(
             planner=planner, plan=chosen, explainer=explain_run,
             executor=executor, workers=workers, seed=seed, epoch=epoch, rank=rank, world=world, subgroup=subgroup,
             split_batches=split_batches, steps=steps, deal=deal,
             agree=None if agree is None else os.fspath(agree),
             format=format or ("numpy" if device is None else "torch"), device=device, on_error=on_error,
-            timeout=timeout, observe=None if line is None else line.update,
+            timeout=timeout, observer=observers or None, view=view,
         )  # fmt: skip
         loader = Loader(cast("Pipeline", self).node, options)
-        if line is not None:
-            line.position = loader.position
+        observers.attach(loader)
         return loader
 
     def _blocks(self, what: str) -> Iterator[Block]:
         """All rows of one epoch, for sinks: this process alone, whatever the environment says of ranks."""
         with Progress(what) as progress:
-            loader = self._whole(what, progress.update)
+            loader = self._whole(what, progress)
             progress.position = loader.position
             yield from loader
 
-    def _whole(self, what: str, observe: Any = None) -> Loader:
+    def _whole(self, what: str, observer: Observer | None = None) -> Loader:
         """A loader of blocks for something that needs an end."""
         node = cast("Pipeline", self).node
         planner, _ = choose_plan(node, "auto", "auto", None, None, True, Chosen())
-        options = Options(rank=0, world=1, subgroup=True, as_blocks=True, observe=observe, planner=planner)
+        options = Options(rank=0, world=1, subgroup=True, as_blocks=True, observer=observer, planner=planner)
         loader = Loader(node, options)
         if loader.units() == math.inf:
             raise PipelineError(

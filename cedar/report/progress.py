@@ -1,62 +1,126 @@
-"""A progress line in a terminal or a notebook, for anything longer than a second; nothing in a pipe."""
+"""A progress line in a terminal or a notebook, for anything longer than a second; elsewhere a line now and then."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Self
 
+from cedar.engine.delivery.options import Observer
 from cedar.engine.metrics import Metrics
 
 _QUIET_SECONDS = 1.0
 _REDRAW_SECONDS = 0.2
+_PLAIN_SECONDS = 30.0
+_LATELY = 5.0  # seconds that a rate is of
 
 
-class Progress:
-    """Rows, percent and time left where counts are known, rows/s and the busiest operator.
+class Lately:
+    """Rows per second of the last seconds, and the share of them in which the trainer waited, 0 to 1."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int, float]] = deque()
+
+    def of(self, metrics: Metrics) -> tuple[float, float]:
+        """To be asked again and again."""
+        now = metrics.time.elapsed, metrics.rows, metrics.time.waited
+        while len(self._seen) > 1 and now[0] - self._seen[1][0] >= _LATELY:
+            self._seen.popleft()
+        since = self._seen[0] if self._seen else (0.0, 0, 0.0)
+        if not self._seen or now[0] > self._seen[-1][0]:
+            self._seen.append(now)
+        passed = now[0] - since[0]
+        if passed <= 0:
+            return metrics.time.rate(metrics.rows), metrics.time.stall
+        return (now[1] - since[1]) / passed, min((now[2] - since[2]) / passed, 1.0)
+
+
+class Left:
+    """Percent and time left of an epoch, by how fast it went so far."""
+
+    def __init__(self) -> None:
+        self._epoch, self._began = 0, (0.0, 0)
+
+    def of(self, elapsed: float, epoch: int, done: int, total: int | None) -> tuple[float, float | None] | None:
+        """The share that is done, 0 to 1, and the seconds left; None where the whole is not known.
+
+        Example:
+            >>> Left().of(50.0, 0, 25, 100)
+            (0.25, 150.0)
+        """
+        if epoch != self._epoch or done < self._began[1]:
+            self._epoch, self._began = epoch, (elapsed, done)
+        if not total:
+            return None
+        done = min(done, total)
+        new = done - self._began[1]
+        return done / total, (elapsed - self._began[0]) / new * (total - done) if new > 0 else None
+
+
+class Progress(Observer):
+    """Rows, percent and time left where counts are known, rows/s of late, how long the trainer waited, and what limits.
 
     Args:
         what: the line begins with it.
         position: what of the epoch is done, and all of it or None, in one unit.
+        epoch: the one at hand.
+        plain: write lines where nobody looks, too.
     """
 
-    def __init__(self, what: str, position: Callable[[], tuple[int, int | None]] | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        position: Callable[[], tuple[int, int | None]] | None = None,
+        epoch: Callable[[], int] | None = None,
+        plain: bool = False,
+    ) -> None:
         self._what = what
-        self.position = position
-        self._start = time.perf_counter()
-        self._drawn = 0.0
+        self.position, self.epoch = position, epoch
         self._line: Any = None
-        self._draws = sys.stderr.isatty() or _in_notebook()
+        self._looks = sys.stderr.isatty() or _in_notebook()
+        self._draws = self._looks or plain
+        self._next = time.perf_counter() + (_QUIET_SECONDS if self._looks else _PLAIN_SECONDS)
+        self._lately, self._left = Lately(), Left()
 
     def update(self, metrics: Metrics) -> None:
         """Redraw, if it is time to."""
         now = time.perf_counter()
-        if not self._draws or now - self._start < _QUIET_SECONDS or now - self._drawn < _REDRAW_SECONDS:
+        if not self._draws or now < self._next:
             return
-        self._drawn = now
+        self._next = now + (_REDRAW_SECONDS if self._looks else _PLAIN_SECONDS)
+        text = self.text(metrics)
+        if not self._looks:
+            sys.stderr.write(text + "\n")
+            return
         if self._line is None:
             self._line = _Notebook() if _in_notebook() else _terminal()
-        took = now - self._start
-        rate = f"{metrics.time.rate(metrics.rows):,.0f} rows/s"
-        parts = [f"{metrics.rows:,} rows", *self._left(metrics.time.elapsed or took), rate]
-        self._line.update(f"{self._what}: {', '.join(parts)}, bottleneck: {metrics.bottleneck[0]}")
+        self._line.update(text)
 
-    def _left(self, took: float) -> list[str]:
-        """Percent and time left, where the whole is known."""
-        if self.position is None:
-            return []
-        done, total = self.position()
-        if not total:
-            return []
-        done = min(done, total)
-        return [f"{done / total:.0%}", *([f"{clock(took / done * (total - done))} left"] if done else [])]
+    def text(self, metrics: Metrics) -> str:
+        """The line as of now."""
+        rate, stall = self._lately.of(metrics)
+        epoch = 0 if self.epoch is None else self.epoch()
+        parts = [] if self.epoch is None else [f"epoch {epoch}"]
+        parts.append(f"{metrics.rows:,} rows")
+        done, total = (0, None) if self.position is None else self.position()
+        left = self._left.of(metrics.time.elapsed, epoch, done, total)
+        if left is not None:
+            parts += [f"{left[0]:.0%}", *([] if left[1] is None else [f"{clock(left[1])} left"])]
+        name, why = metrics.bottleneck
+        parts += [f"{rate:,.0f} rows/s", f"waited for data {stall:.0%}", f"bottleneck: {name}{why and f' ({why})'}"]
+        return f"{self._what}: {', '.join(parts)}"
 
-    def close(self) -> None:
+    def ended(self) -> None:
         """Take the line away."""
         if self._line is not None:
             self._line.stop()
             self._line = None
+
+    def close(self) -> None:
+        """The same."""
+        self.ended()
 
     def __enter__(self) -> Self:
         return self

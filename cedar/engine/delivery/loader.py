@@ -63,6 +63,8 @@ class Loader(DataLoaderLike):
         [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     """
 
+    url: str | None = None  # of its status, where it is served
+
     def __init__(self, root: Node, options: Options) -> None:
         site = user_site()
         check_executor(options.executor)
@@ -92,7 +94,11 @@ class Loader(DataLoaderLike):
             self._metrics, self._plans, options.deal, options.steps, options.agree,
         )  # fmt: skip
         self._identity_of: Identity | None = None
-        self._account = Account(binding, self._metrics, self.rank.rank, options.observe, site)
+        observe = None
+        if options.observer is not None:
+            observe = options.observer.update
+            options.observer.begin(self._metrics)
+        self._account = Account(binding, self._metrics, self.rank.rank, observe, site)
         self._units = Units(self._account, options, self._batched, finish, rows_per_unit(root) if self._batched else 1)
         self._generation, self._ran_on, self._workers, self._warned = 0, "none yet", 0, False
         self._replays = Replays(self._job, options, site)
@@ -213,6 +219,8 @@ class Loader(DataLoaderLike):
             others.close()
             self._plans.close()
             holding.__exit__(None, None, None)
+            if self._options.observer is not None:
+                self._options.observer.ended()
         self._finish_epoch()
 
     def _new_runner(self) -> tuple[Runner, Runners]:
@@ -470,11 +478,19 @@ class Loader(DataLoaderLike):
         return make_report(
             self._metrics, asked_outside_tasks(tables), inline=self._ran_on == "inline", rank=self.rank.rank,
             world=self.rank.world, rank_from=self.rank.origin, executor=self._ran_on, workers=self._workers,
-            epoch=self.epoch, plan=self._plans.current.method,
+            epoch=self.epoch, plan=self._plans.current.method, view=self._options.view, graph=self._graph(),
             numeric="" if self._binding.numeric is None else str(self._binding.numeric),
             notes=(*self._plans.notes(), *self._job.store.told(), *self._account.left_behind(), *self._carried()),
             deaths=tuple(map(self._account.told, list(self._metrics.deaths.latest))),
         )  # fmt: skip
+
+    def _graph(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        binding = self._binding
+        index, labels = binding.index, binding.labels
+        return tuple((labels[id(n)], tuple(index[id(child)] for child in n.inputs)) for n in binding.nodes)
+
+    def _repr_html_(self) -> str:
+        return self.report()._repr_html_()
 
     def _carried(self) -> list[str]:
         carried = self._metrics.carried
@@ -496,6 +512,8 @@ class Loader(DataLoaderLike):
         self._generation += 1
         self._replays.close()
         self._stop()
+        if self._options.observer is not None:
+            self._options.observer.close()
 
     def __enter__(self) -> Self:
         return self

@@ -12,12 +12,28 @@ from cedar.core.errors import PipelineError, Site
 from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
-from cedar.engine.metrics import Metrics
+from cedar.engine.metrics import Metrics, Report
 from cedar.engine.nodes import rows_per_unit
 from cedar.engine.plan_control import Plans
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
 from cedar.plan.planner import Planner
+
+
+class Observer:
+    """Is told how a run goes."""
+
+    def begin(self, metrics: Metrics) -> None:
+        """A loader is made, with these counters."""
+
+    def update(self, metrics: Metrics) -> None:
+        """Rows, or a batch, are about to be handed over."""
+
+    def ended(self) -> None:
+        """An iteration is over, whatever ended it."""
+
+    def close(self) -> None:
+        """The loader is closed."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +59,8 @@ class Options:
     plan: Plan | None = None
     explainer: Callable[[Node, Plans], str] | None = None
     as_blocks: bool = False  # for sinks: blocks instead of rows or batches
-    observe: Callable[[Metrics], None] | None = None
+    observer: Observer | None = None
+    view: Callable[[Report], str] | None = None  # a report as HTML
 
 
 def checked(options: Options, site: Site | None) -> Options:

@@ -1,0 +1,85 @@
+"""``cedar top``: a run that is served, live."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+from cedar.core.errors import PipelineError
+
+_LINES = 12
+
+
+def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command."""
+    command = adder.add_parser(
+        "top",
+        help="show a run that is served",
+        description="Show a run that is served, live in a terminal, once in a pipe.",
+        epilog='example:\n  cedar top "http://127.0.0.1:41234/status?token=..."   # loader.url',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("url", metavar="URL", help='loader.url of a loader with serve="127.0.0.1:0"')
+    command.set_defaults(call=top)
+
+
+def top(chosen: argparse.Namespace) -> None:
+    """``cedar top``."""
+    found = _asked(chosen.url)
+    if not sys.stdout.isatty():
+        print(told(found, found))
+        return
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(Text(told(found, found)), refresh_per_second=4) as live:
+        while True:
+            time.sleep(1)
+            before, found = found, _asked(chosen.url)
+            live.update(Text(told(found, before)))
+
+
+def _asked(url: str) -> dict[str, Any]:
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise PipelineError(f"{url!r} is no address of a run", fix="loader.url has it")
+    try:
+        with urlopen(url, timeout=10) as answer:  # noqa: S310 - its scheme was looked at
+            return dict(json.load(answer))
+    except (URLError, OSError, ValueError) as error:
+        raise PipelineError(
+            f"no run answers there: {error}", fix="the run may be over; its address is loader.url, with the token"
+        ) from error
+
+
+def told(found: dict[str, Any], before: dict[str, Any]) -> str:
+    """The status as text; rates are of the time between two of them."""
+    passed = found["seconds"] - before["seconds"]
+    rate, stall = found["rows_per_second"], found["stall"]
+    if passed > 0:
+        rate = (found["rows"] - before["rows"]) / passed
+        waited = _waited(found) - _waited(before)
+        stall = min(max(waited / passed, 0.0), 1.0)
+    step = f"{found['step']:,}" + (f" of {found['steps']:,}" if found["steps"] else "")
+    total = sum(found["worker_seconds"].values()) or 1.0
+    parts = sorted(found["worker_seconds"].items(), key=lambda each: -each[1])[:_LINES]
+    plan = f"{found['executor']}, {found['workers']} worker(s), plan {found['plan']}, {found['restarts']} restart(s)"
+    skipped = sum(found["skipped_rows"].values())
+    return "\n".join(
+        [
+            f"rank {found['rank']} of {found['world']}, epoch {found['epoch']}, step {step}, {found['rows']:,} rows",
+            f"{rate:,.0f} rows/s, waited for data {stall:.0%}",
+            found["summary"],
+            f"{plan}, {skipped:,} row(s) skipped",
+            *(f"  {seconds:8.2f} s {seconds / total:5.0%}  {label}" for label, seconds in parts),
+        ]
+    )
+
+
+def _waited(found: dict[str, Any]) -> float:
+    return float(found["stall"] * found["seconds"])

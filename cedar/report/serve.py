@@ -1,0 +1,124 @@
+"""A small read-only HTTP server beside a run: ``/status`` as JSON, ``/metrics`` for Prometheus."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import os
+import secrets
+import threading
+import weakref
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from cedar.core.errors import PipelineError, Site
+from cedar.engine.delivery.loader import Loader
+from cedar.engine.delivery.options import Observer
+from cedar.report.status import Collector, status
+
+_log = logging.getLogger("cedar")
+TOKEN = "CEDAR_SERVE_TOKEN"  # noqa: S105 - the name of a variable
+_ABSENT = "prometheus-client is not installed: pip install 'cedar-data[metrics]'\n"
+
+
+class Server(Observer):
+    """Answers who has the token, as long as the loader is open.
+
+    Args:
+        address: host and port; port 0 is any that is free.
+        site: the user's line.
+
+    Raises:
+        PipelineError: an address that is none, or cannot be listened on.
+    """
+
+    def __init__(self, address: str, site: Site | None) -> None:
+        host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise PipelineError(f"serve={address!r:.80} is no address", site=site, fix='such as "127.0.0.1:0"')
+        self._host, self._port, self._site = host, int(port), site
+        self._server: ThreadingHTTPServer | None = None
+
+    def start(self, loader: Loader) -> str:
+        """Listen; returns the URL of the status."""
+        token = os.environ.get(TOKEN) or secrets.token_urlsafe(16)
+        handler = type("Handler", (_Handler,), {"loader": weakref.ref(loader), "token": token})
+        try:
+            server = self._server = _Server((self._host.strip("[]"), self._port), handler)
+        except OSError as error:
+            raise PipelineError(
+                f"serve={self._host}:{self._port} cannot be listened on: {error}",
+                site=self._site,
+                fix="port 0 takes any that is free; several ranks on one machine need one each",
+            ) from error
+        threading.Thread(target=server.serve_forever, args=(0.1,), name="cedar-serve", daemon=True).start()
+        weakref.finalize(loader, _stop, server)
+        return f"http://{self._host}:{server.server_address[1]}/status?token={token}"
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            _stop(self._server)
+            self._server = None
+
+
+def _stop(server: ThreadingHTTPServer) -> None:
+    server.shutdown()
+    server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who asks may have gone; whatever else it is, the run goes on."""
+        _log.debug("a question about the run was not answered", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    loader: Any
+    token: str
+    timeout = 10  # seconds for one who asks and says nothing
+    server_version = "cedar"
+
+    def do_GET(self) -> None:
+        """Status or metrics."""
+        url = urlsplit(self.path)
+        given = parse_qs(url.query).get("token", [""])[0]
+        loader = self.loader()
+        if not hmac.compare_digest(given.encode(), self.token.encode()):
+            self._answer(403, "the token is missing, or wrong\n")
+        elif loader is None:
+            self._answer(503, "the run is over\n")
+        elif url.path == "/status":
+            self._answer(200, json.dumps(status(loader)), "application/json")
+        elif url.path == "/metrics":
+            self._metrics(loader)
+        else:
+            self._answer(404, "there are /status and /metrics\n")
+
+    def _metrics(self, loader: Loader) -> None:
+        try:
+            from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+        except ImportError:
+            self._answer(501, _ABSENT)
+            return
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(Collector(loader.report()))
+        self._answer(200, generate_latest(registry).decode(), CONTENT_TYPE_LATEST)
+
+    def _answer(self, code: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
+        body = text.encode()
+        self.send_response(code)
+        for name, value in (
+            ("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"),
+        ):  # fmt: skip
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the address holds the token."""

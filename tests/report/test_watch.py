@@ -1,0 +1,261 @@
+"""What watches a run: the trace, the callback, the address, the page; all say what the report says."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections import Counter
+from urllib.parse import urlsplit
+
+import pytest
+
+import cedar
+from cedar.cli import main
+from cedar.cli.top import told
+from cedar.control.timeline import Spent, Timeline
+from cedar.engine.metrics import Metrics
+from cedar.report import observers, progress, serve
+from cedar.report.observers import History
+from cedar.report.progress import Lately, Left, Progress
+
+
+def add_one(x: int) -> int:
+    return x + 1
+
+
+def numbers(n=2000):
+    return cedar.from_items([{"x": i} for i in range(n)]).map(add_one, "x").shuffle(seed=1).batch(50)
+
+
+def spans(path):
+    with open(path, encoding="utf-8") as file:
+        return [event for event in json.load(file)["traceEvents"] if event["ph"] == "X"]
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+def test_the_sums_of_a_trace_are_those_of_the_report(tmp_path, executor):
+    path = tmp_path / "run.json"
+    with numbers().loader(trace=path, executor=executor, workers=2) as loader:
+        for _ in range(2):
+            assert sum(len(batch["x"]) for batch in loader) == 2000
+        report = loader.report()
+    found, places = Counter(), set()
+    for event in spans(path):
+        found[event["name"]] += event["dur"] / 1e6
+        places.add(event["pid"])
+    for line in report.workers_time:
+        if line.label in found and line.label != "the trainer":
+            assert found[line.label] == pytest.approx(line.seconds, rel=0.01, abs=1e-5), line.label
+    assert {line.label for line in report.workers_time} <= {*found, "idle", "between tasks"}
+    waited = report.seconds - report.loader_time["the trainer"]
+    assert found["waiting for data"] == pytest.approx(waited, rel=0.03)
+    assert len(places) > 1 or executor != "processes"
+
+
+def test_a_trace_is_bounded_and_each_rank_has_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("cedar.report.trace._MOST", 5)
+    with numbers().loader(trace=str(tmp_path / "run.json"), rank=1, world=2, executor="inline") as loader:
+        list(loader)
+    assert len([event for event in spans(tmp_path / "run.1.json") if event["name"] == "waiting for data"]) == 5
+
+
+def test_a_trace_that_cannot_be_written_ends_no_run(tmp_path, caplog):
+    with numbers().loader(trace=tmp_path / "no" / "run.json", executor="inline") as loader:
+        assert len(list(loader)) == 40
+    assert "the trace was not written" in caplog.text
+
+
+def test_a_trace_opens_in_perfetto(tmp_path):
+    processor = pytest.importorskip("perfetto.trace_processor", reason="perfetto is not installed")
+    with numbers().loader(trace=tmp_path / "run.json", executor="threads") as loader:
+        list(loader)
+    with processor.TraceProcessor(trace=str(tmp_path / "run.json")) as opened:
+        rows = list(opened.query("select sum(dur) as total from slice where name like 'map%'"))
+    mapped = sum(seconds for label, seconds in loader.report().operators.items() if label.startswith("map"))
+    assert rows[0].total / 1e9 == pytest.approx(mapped, rel=0.03)
+
+
+def test_a_callback_gets_figures_when_an_iteration_ends_and_now_and_then(monkeypatch):
+    seen = []
+    with numbers().loader(on_metrics=seen.append, executor="inline") as loader:
+        list(loader)
+        assert [(each["rows"], each["epoch"], each["step"]) for each in seen] == [(2000, 0, 40)]
+        monkeypatch.setattr(observers, "_CALLBACK", 0.0)
+        list(loader)
+        list(loader)
+    assert len(seen) > 40
+    assert json.loads(json.dumps(seen[-1])) == seen[-1]
+    with pytest.raises(cedar.PipelineError, match="on_metrics"):
+        numbers().loader(on_metrics=3)
+
+
+def asked(url):
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_the_status_is_served_to_who_has_the_token(capsys):
+    with numbers().loader(serve="127.0.0.1:0", executor="threads", workers=2) as loader:
+        batches = iter(loader)
+        next(batches)
+        code, text = asked(loader.url)
+        found = json.loads(text)
+        assert code == 200
+        assert (found["step"], found["steps"], found["rows"]) == (1, 40, 50)
+        assert asked(loader.url[:-1])[0] == 403
+        assert asked(loader.url.partition("?")[0])[0] == 403
+        assert asked(loader.url.replace("/status", "/etc"))[0] == 404
+        assert main(["top", loader.url]) == 0
+        shown = capsys.readouterr().out
+        assert "step 1 of 40, 50 rows" in shown
+        assert "threads, 2 worker(s)" in shown
+        batches.close()
+        url = loader.url
+    assert not [thread for thread in threading.enumerate() if thread.name == "cedar-serve"]
+    assert main(["top", url]) == 1
+    assert "no run answers there" in capsys.readouterr().err
+    assert main(["top", "file:///etc/passwd"]) == 1
+
+
+def test_a_loader_that_is_let_go_of_is_served_no_more():
+    import gc
+
+    loader = numbers().loader(serve="127.0.0.1:0", executor="inline")
+    del loader
+    gc.collect()
+    assert not [thread for thread in threading.enumerate() if thread.name == "cedar-serve"]
+
+
+def test_a_token_of_ones_own(monkeypatch):
+    monkeypatch.setenv(serve.TOKEN, "known")
+    with numbers().loader(serve="127.0.0.1:0", executor="inline") as loader:
+        assert loader.url.endswith("/status?token=known")
+
+
+@pytest.mark.parametrize("address", ["", "here", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", 8080])
+def test_an_address_that_is_none(address):
+    with pytest.raises(cedar.PipelineError, match="is no address") as caught:
+        numbers().loader(serve=address)
+    assert caught.value.site.file == __file__
+
+
+def test_an_address_that_is_taken():
+    refused = pytest.raises(cedar.PipelineError, match="cannot be listened on")
+    with numbers().loader(serve="127.0.0.1:0", executor="inline") as loader, refused as caught:
+        numbers().loader(serve=urlsplit(loader.url).netloc)
+    assert "port 0" in caught.value.fix
+
+
+def test_metrics_say_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
+    with numbers().loader(serve="127.0.0.1:0", executor="inline") as loader:
+        code, text = asked(loader.url.replace("/status", "/metrics"))
+    assert code == 501
+    assert "cedar-data[metrics]" in text
+
+
+def test_metrics_parse_with_the_client_of_prometheus():
+    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-client is not installed")
+    with numbers().loader(serve="127.0.0.1:0", rank=1, world=2, executor="inline") as loader:
+        list(loader)
+        code, text = asked(loader.url.replace("/status", "/metrics"))
+        report = loader.report()
+    assert code == 200
+    samples = {
+        (each.name, *(v for k, v in sorted(each.labels.items()) if k != "rank")): each
+        for family in parser.text_string_to_metric_families(text)
+        for each in family.samples
+    }
+    assert samples["cedar_rows_total",].value == report.rows == 1000
+    assert samples["cedar_rows_total",].labels == {"rank": "1"}
+    assert samples["cedar_operator_seconds_total", "map(add_one)"].value == pytest.approx(
+        report.operators["map(add_one)"]
+    )
+    assert samples["cedar_stall_ratio",].value == pytest.approx(report.stall)
+    assert sum(each.value for key, each in samples.items() if key[0] == "cedar_loader_seconds_total") == pytest.approx(
+        report.seconds
+    )
+
+
+def test_a_report_is_one_page_without_links(tmp_path, monkeypatch):
+    monkeypatch.setattr(observers, "_LOOK", 0.0)
+    with numbers().loader(on_metrics=lambda figures: None, executor="threads") as loader:
+        list(loader)
+        report = loader.report()
+        assert "map(add_one)" in loader._repr_html_()
+    report.html(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert page.count("<svg") == 2  # the operators, and what was over time
+    assert page.count("map(add_one)") >= 3
+    links = [word for word in page.split('"') if word.startswith(("http:", "https:"))]
+    assert set(links) == {"http://www.w3.org/2000/svg"}
+    assert "<script" not in page
+
+
+def test_a_history_keeps_few_points_of_a_long_run():
+    metrics, history = Metrics(), History()
+    for second in range(20_000):
+        metrics.time.elapsed, metrics.rows = float(second), second
+        history.update(metrics)
+    seconds = [point[0] for point in metrics.history]
+    assert 100 < len(seconds) < 600
+    assert seconds == sorted(seconds)
+    assert seconds[0] == 0
+    assert seconds[-1] > 19_000
+
+
+def test_rates_are_of_the_last_seconds():
+    metrics, lately = Metrics(), Lately()
+    for second in range(100):
+        metrics.time.elapsed, metrics.rows = float(second), metrics.rows + (1000 if second < 50 else 10)
+        metrics.time.waited += 0.0 if second < 50 else 1.0
+        rate, stall = lately.of(metrics)
+    assert rate == pytest.approx(10)
+    assert stall == pytest.approx(1)
+
+
+def test_the_time_left_counts_from_the_beginning_of_the_epoch():
+    left = Left()
+    assert left.of(90.0, 0, 90, 100) == (0.9, pytest.approx(10))
+    assert left.of(200.0, 1, 0, 100) == (0.0, None)
+    assert left.of(210.0, 1, 50, 100) == (0.5, pytest.approx(10))
+    assert left.of(211.0, 1, 50, None) is None
+
+
+def test_where_nobody_looks_a_line_is_written_now_and_then(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_PLAIN_SECONDS", 0.0)
+    metrics = Metrics(Timeline({("operator", (1,)): Spent(2.0, 2.0)}, capacity=2.0, elapsed=2.0, waited=2.0), rows=10)
+    metrics.labels = {1: "map(slow)"}
+    with Progress("loader", lambda: (5, 10), lambda: 3, plain=True) as line:
+        line.update(metrics)
+    assert capsys.readouterr().err.startswith(
+        "loader: epoch 3, 10 rows, 50%, 5 rows/s, waited for data 100%, bottleneck: map(slow) ("
+    )
+    with Progress("count", lambda: (5, 10)) as line:
+        line.update(metrics)
+    assert capsys.readouterr().err == ""
+
+
+def test_nothing_is_written_unless_asked_for(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_PLAIN_SECONDS", 0.0)
+    with numbers().loader(executor="inline") as loader:
+        list(loader)
+    assert capsys.readouterr().err == ""
+    with numbers().loader(executor="inline", progress=True) as loader:
+        list(loader)
+    assert "loader: epoch 0, 100 rows, 2%" in capsys.readouterr().err
+
+
+def test_top_shows_rates_between_two_looks():
+    with numbers().loader(executor="inline") as loader:
+        list(loader)
+    from cedar.report.status import status
+
+    before = status(loader)
+    after = before | {"rows": before["rows"] + 500, "seconds": before["seconds"] + 5, "stall": before["stall"]}
+    assert "100 rows/s" in told(after, before)
