@@ -84,6 +84,13 @@ def reference(name: str, folder: Path) -> list[Any]:
     return run(PIPELINES[name](folder).loader(executor="inline", seed=SEED))
 
 
+@cache
+def shares(name: str, folder: Path) -> list[Any]:
+    """What a single thread makes of it on each of two ranks."""
+    loaders = [PIPELINES[name](folder).loader(executor="inline", seed=SEED, rank=rank, world=2) for rank in range(2)]
+    return [run(loader) for loader in loaders]
+
+
 def counted(values: list[Any]) -> Counter[str]:
     """How often each batch is there, but for those of nothing but padding."""
     return Counter(repr(v) for v in values if "valid" not in v or "01" in v["valid"][2])
@@ -111,9 +118,15 @@ def test_resumes_from_the_middle(name: str, executor: Any, folder: Path, conform
 @EVERY
 def test_two_ranks_share_the_epoch(name: str, executor: Any, folder: Path, conformance: Any) -> None:
     expected = counted(reference(name, folder))
-    options = {"executor": executor, "seed": SEED, "workers": WORKERS, "world": 2}
+    options = {"executor": executor, "seed": SEED, "workers": WORKERS, "world": 2, "deal": "global"}
     parts = [run(PIPELINES[name](folder).loader(rank=rank, **options)) for rank in range(2)]
     got = counted(parts[0] + parts[1])
     assert not got - expected
     lost = (expected - got).total()
     assert lost == (expected.total() % 2 if name == "batches_drop" else 0)
+
+
+@EVERY
+def test_each_of_two_ranks_gets_the_same_share(name: str, executor: Any, folder: Path, conformance: Any) -> None:
+    options = {"executor": executor, "seed": SEED, "workers": WORKERS, "world": 2}
+    assert [run(PIPELINES[name](folder).loader(rank=rank, **options)) for rank in range(2)] == shares(name, folder)

@@ -31,7 +31,7 @@ def talk(folder: Path, counts: list[int], pads: bool, timeout: float = 30) -> li
     def rank(number: int) -> list[int | None]:
         board = FolderBoard(str(folder), "toy/1", number, len(counts))
         agreement = Agreement(board, len(counts), pads, timeout, None)
-        return list(agreement.through(iter(range(counts[number])), lambda: None))
+        return list(agreement.through(iter(range(counts[number])), lambda: 0))
 
     return at_once(len(counts), rank)
 
@@ -57,7 +57,7 @@ def test_words_of_a_job_that_was_killed_do_not_count(tmp_path: Path) -> None:
 def test_a_rank_that_is_gone_is_named_by_all_others(tmp_path: Path) -> None:
     def rank(number: int) -> str:
         board = FolderBoard(str(tmp_path), "toy/1", number, 3)
-        units = iter(Agreement(board, 3, False, 1.0, None).through(iter(range(100)), lambda: None))
+        units = iter(Agreement(board, 3, False, 1.0, None).through(iter(range(100)), lambda: 0))
         if number == 1:
             next(units)
             return "gone"
@@ -149,13 +149,6 @@ def test_a_break_begins_the_epoch_again_with_what_was_left_over(tmp_path: Path) 
     heads = at_once(2, lambda rank: run(loaders[rank], 2)[0])
     again = at_once(2, lambda rank: run(loaders[rank])[0])
     assert [part[:2] for part in again] == heads
-    assert (
-        sum(
-            loader.report().text.count("opened the next") if hasattr(loader.report(), "text") else 0
-            for loader in loaders
-        )
-        >= 0
-    )
 
 
 def test_nothing_is_asked_of_ranks_that_need_not_talk(tmp_path: Path) -> None:
