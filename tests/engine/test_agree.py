@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ def talk(folder: Path, counts: list[int], pads: bool, timeout: float = 30) -> li
     def rank(number: int) -> list[int | None]:
         board = FolderBoard(str(folder), "toy/1", number, len(counts))
         agreement = Agreement(board, len(counts), pads, timeout, None)
-        return list(agreement.through(iter(range(counts[number])), lambda: 0))
+        units: Iterator[int | None] = iter(range(counts[number]))
+        return list(agreement.through(units, lambda: None))
 
     return at_once(len(counts), rank)
 
