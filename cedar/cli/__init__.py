@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_explain(adder)
     _add_profile(adder)
     _add_run(adder)
+    _add_locate(adder)
     top.add(adder)
     data.add(adder)
     train.add(adder)
@@ -95,6 +96,25 @@ def _add_profile(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     profile.add_argument("--seconds", type=_seconds, default=2.0, help="how long to measure (default: 2)")
     profile.add_argument("--save", metavar="FILE", help="write the figures as JSON, too")
+
+
+def _add_locate(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    locate = _command(
+        adder,
+        "locate",
+        "say which row of which file a trainer got at a step",
+        commands.locate,
+        ["my_project.data:train state.json 1200 5   # row 5 of batch 1200 of the epoch of that state"],
+    )
+    locate.add_argument("state", metavar="STATE", help="a file with loader.state_dict() as JSON, of the rank at issue")
+    locate.add_argument("step", type=_index, metavar="STEP", help="batch of the epoch, from 0")
+    locate.add_argument("row", type=_index, nargs="?", default=0, metavar="ROW", help="row of the batch (default: 0)")
+
+
+def _index(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(text)
 
 
 def _add_run(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import json
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,23 @@ def profile(chosen: argparse.Namespace) -> None:
     if chosen.save is not None:
         found.save(chosen.save)
         print(f"wrote {chosen.save}")
+
+
+def locate(chosen: argparse.Namespace) -> None:
+    """``cedar locate``: what a state says of its run is taken from it."""
+    pipeline = load_pipeline(chosen.pipeline)
+    try:
+        with open(chosen.state, encoding="utf-8") as file:
+            state = json.load(file)
+    except (OSError, ValueError) as error:
+        raise PipelineError(
+            f"{chosen.state} cannot be read: {error}", fix="save loader.state_dict() as JSON"
+        ) from error
+    names = ("seed", "rank", "world", "split_batches", "steps")
+    given = {name: state[name] for name in names if name in state} if isinstance(state, dict) else {}
+    with pipeline.loader(**given, subgroup=True) as loader:
+        loader.load_state_dict(state)
+        print(loader.locate(chosen.step, chosen.row))
 
 
 def run(chosen: argparse.Namespace) -> int:

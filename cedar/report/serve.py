@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 from cedar.core.errors import PipelineError, Site
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer
+from cedar.engine.metrics import Metrics
 from cedar.report.status import Collector, status
 
 _log = logging.getLogger("cedar")
@@ -40,6 +41,7 @@ class Server(Observer):
             raise PipelineError(f"serve={address!r:.80} is no address", site=site, fix='such as "127.0.0.1:0"')
         self._host, self._port, self._site = host, int(port), site
         self._server: ThreadingHTTPServer | None = None
+        self._loader: Any = lambda: None
 
     def start(self, loader: Loader) -> str:
         """Listen; returns the URL of the status."""
@@ -54,8 +56,15 @@ class Server(Observer):
                 fix="port 0 takes any that is free; several ranks on one machine need one each",
             ) from error
         threading.Thread(target=server.serve_forever, args=(0.1,), name="cedar-serve", daemon=True).start()
+        self._loader = weakref.ref(loader)
         weakref.finalize(loader, _stop, server)
         return f"http://{self._host}:{server.server_address[1]}/status?token={token}"
+
+    def update(self, metrics: Metrics) -> None:
+        """An epoch's length is worked out by the thread that runs it."""
+        loader = self._loader()
+        if loader is not None:
+            loader.position()
 
     def close(self) -> None:
         """Stop listening."""

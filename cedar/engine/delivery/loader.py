@@ -27,6 +27,7 @@ from cedar.engine.delivery.device import check_device, make_mover
 from cedar.engine.delivery.device_prefetch import AheadEpoch, deliver
 from cedar.engine.delivery.drop_in import DataLoaderLike
 from cedar.engine.delivery.formats import Finish, check_format
+from cedar.engine.delivery.locate import Located, Locator, path
 from cedar.engine.delivery.options import Options, check_slices, checked
 from cedar.engine.delivery.replay import Replay, Replays
 from cedar.engine.delivery.state import VERSION, Identity, choose, copied, seal, validated
@@ -102,6 +103,7 @@ class Loader(DataLoaderLike):
         self._units = Units(self._account, options, self._batched, finish, rows_per_unit(root) if self._batched else 1)
         self._generation, self._ran_on, self._workers, self._warned = 0, "none yet", 0, False
         self._replays = Replays(self._job, options, site)
+        self._locator: Locator | None = None
         self._runner: Runner | None = None
         self._left = False  # of the epoch that ended last, something
         self._deliverer: DataEpoch | AheadEpoch | None = None
@@ -417,15 +419,54 @@ class Loader(DataLoaderLike):
         value, mover = self._units.value(block, replay.runner), make_mover(self._options.device)
         return value if mover is None else mover.end(mover.begin(value))
 
+    def locate(self, step: int, i: int = 0) -> Located:
+        """Where row ``i`` of batch ``step`` of this epoch came from; of a pipeline without batches, row ``step``.
+
+        Files and functions are run again only where they decide which rows there are (filters, rows that may be
+        skipped, batches by length); the result says so. From a state: ``load_state_dict`` and then this.
+
+        Raises:
+            PipelineError: there is no such step, or no such row in it.
+
+        Example:
+            >>> import cedar
+            >>> p = cedar.from_items([{"x": i} for i in range(10)]).map(str, "x").batch(4)
+            >>> print(p.loader().locate(1, 2).row)
+            from_items(list of 10), row 6, epoch 0
+        """
+        site = user_site()
+        step, i = whole(step, "locate(step)"), whole(i, "locate(i)")
+        self._check_steps("locate()")
+        if self._locator is None:
+            self._locator = Locator(self._job, self._options, self._account.skips, self._replays)
+        try:
+            rows = self._locator.keys(self.epoch, self._begun, step, self.rank.rank)
+        except CedarError as error:
+            self._account.locate(error)
+            raise
+        if i >= len(rows):
+            raise PipelineError(f"locate({step}, {i}): the batch has {len(rows)} row(s)", site=site)
+        binding = self._binding
+        source, *above = path(binding.root, rows[i].source)
+        labels = tuple(binding.labels[id(node)] for node in above)
+        told = f"{binding.labels[id(source)]}, {source.site}"
+        epoch = self.epoch if self._options.steps is None else None  # such an epoch may hold parts of several
+        row = replace(self._account.named(rows[i]), epoch=epoch)
+        return Located(step, i, row, told, labels, self._plans.current.method, self._locator.ran)
+
     def commit(self, step: int) -> None:
         """Batches up to and including ``step`` of this epoch are consumed: they need not be read again."""
         self._replay().commit(whole(step, "commit(step)"))
 
     def _replay(self) -> Replay:
-        if not self._batched and self._account.skips:
-            raise PipelineError("read() and commit() of rows that may be skipped", site=user_site(), fix="use batch()")
-        self._place(Runner("inline", 1))
+        self._check_steps("read() and commit()")
         return self._replays.of(self.epoch, self._begun)
+
+    def _check_steps(self, what: str) -> None:
+        """A step is known before it is run."""
+        if not self._batched and self._account.skips:
+            raise PipelineError(f"{what} of rows that may be skipped", site=user_site(), fix="use batch()")
+        self._place(Runner("inline", 1))
 
     # ---- what is known -----------------------------------------------------------------------------------------------
 
@@ -511,6 +552,8 @@ class Loader(DataLoaderLike):
         """End what runs; the loader can still be asked for its state and report."""
         self._generation += 1
         self._replays.close()
+        if self._locator is not None:
+            self._locator.close()
         self._stop()
         if self._options.observer is not None:
             self._options.observer.close()

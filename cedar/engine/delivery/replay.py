@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +47,9 @@ class Replay:
         self._steps = steps
         self.site = site
         self._committed = -1
-        self._flows: dict[int, tuple[int, Iterator[Piece]]] = {}  # rank to (next step, pieces)
+        self._flows: dict[
+            int, tuple[int, Piece | None, Iterator[Piece]]
+        ] = {}  # of a rank: (next step, its piece, later ones)
 
     def commit(self, step: int) -> None:
         """Forget the steps up to this one."""
@@ -59,14 +62,15 @@ class Replay:
             PipelineError: the step is committed, before the epoch's beginning or past its end.
         """
         self._check(step, rank)
-        place, pieces = self._flows.pop(rank, (0, None))
+        place, rest, pieces = self._flows.pop(rank, (0, None, None))
         if pieces is None or place > step:
             place, pieces = self._open(step, rank)
-        for piece in pieces:
+            rest = None
+        for piece in pieces if rest is None else itertools.chain([rest], pieces):
             after = place + piece.units
             if step < after:
                 rest = piece.slice(step - place + 1, piece.units) if step + 1 < after else None
-                self._keep(rank, step + 1, _chain(rest, pieces))
+                self._keep(rank, step + 1, rest, pieces)
                 return piece.slice(step - place, step - place + 1)
             place = after
         raise PipelineError(f"read({step}): the epoch of rank {rank} has {place} steps", site=self.site)
@@ -134,8 +138,8 @@ class Replay:
             data += 1
             entry = _of_rank(opened.get(str(data)), job.rank.rank == self._job.rank.rank)
 
-    def _keep(self, rank: int, place: int, pieces: Iterator[Piece]) -> None:
-        self._flows[rank] = (place, pieces)
+    def _keep(self, rank: int, place: int, rest: Piece | None, pieces: Iterator[Piece]) -> None:
+        self._flows[rank] = (place, rest, pieces)
         while len(self._flows) > _OPEN:
             self._flows.pop(next(iter(self._flows)))
 
@@ -153,12 +157,6 @@ def _of_rank(entry: dict[str, Any] | None, own: bool) -> dict[str, Any] | None:
     return entry | {"deal": [[taken, None, None], skip]}
 
 
-def _chain(first: Piece | None, rest: Iterator[Piece]) -> Iterator[Piece]:
-    if first is not None:
-        yield first
-    yield from rest
-
-
 class Replays:
     """The replay of the epoch that a loader stands in.
 
@@ -167,11 +165,12 @@ class Replays:
         options: of the loader: batches are made where it makes them, as a row that ends processes must not meet ours,
             but in the caller's thread where that is in this process.
         site: for errors.
+        plans: another way to make them.
     """
 
-    def __init__(self, job: Job, options: Options, site: Site | None) -> None:
+    def __init__(self, job: Job, options: Options, site: Site | None, plans: Plans | None = None) -> None:
         self._current: Replay | None = None
-        written = Plans(None, Plan.as_written(job.binding.root), job.binding, Metrics())
+        written = plans or Plans(None, Plan.as_written(job.binding.root), job.binding, Metrics())
         self._job = replace(job, plans=written)
         self._options = options
         self._site = site

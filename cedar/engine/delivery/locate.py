@@ -1,0 +1,125 @@
+"""Where a row of a batch came from, found again from a position: without kernels, where nothing depends on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cedar.core.errors import RowRef
+from cedar.datasets.base import Read
+from cedar.engine.binding import Binding
+from cedar.engine.delivery.options import Options
+from cedar.engine.delivery.replay import Replays
+from cedar.engine.delivery.state import copied
+from cedar.engine.epoch import Job
+from cedar.engine.metrics import Metrics
+from cedar.engine.plan_control import Plans
+from cedar.operators.expressions import Select
+from cedar.plan import graph
+from cedar.plan.data import Plan
+from cedar.plan.graph import Node
+from cedar.plan.scan import Scan
+
+
+@dataclass(frozen=True)
+class Located:
+    """A row that a loader gave, or gives.
+
+    Args:
+        step, index: batch ``step`` of the epoch, row ``index`` of it; of a pipeline without batches, the row ``step``.
+        row: URL of the file and row in it (a byte offset in text), item of a ``flat_map``, repeat and epoch.
+        source: the label of the source, and the user's line.
+        operators: the labels of those between the source and the loader, in the order in which they are written.
+        plan: how the loader's last plan was found.
+        ran: functions and files were run again to find out, since they decide which rows there are.
+    """
+
+    step: int
+    index: int
+    row: RowRef
+    source: str
+    operators: tuple[str, ...]
+    plan: str
+    ran: bool
+
+    def __str__(self) -> str:
+        how = "all of it was run again" if self.ran else "from row counts alone"
+        return "\n".join(
+            [
+                f"step {self.step}, row {self.index}: {self.row}",
+                f"  source     {self.source}",
+                *(f"  operator   {label}" for label in self.operators),
+                f"  plan       {self.plan}; found {how}",
+            ]
+        )
+
+
+class Locator:
+    """Replays of the keys of rows.
+
+    Args:
+        job: of the loader.
+        options: of the loader.
+        skips: some operator may drop rows that fail.
+        full: replays all there is, for what depends on values.
+    """
+
+    def __init__(self, job: Job, options: Options, skips: bool, full: Replays) -> None:
+        bare = None if skips or job.split_batches else _bare(job.binding.root)
+        self.ran = bare is None
+        self._last: tuple[Any, list[RowRef]] | None = None  # several rows of a step are asked for, one by one
+        self._replays = full
+        if bare is not None:
+            binding = Binding(bare, None, job.binding.check_env, job.binding.apart)
+            plans = Plans(None, Plan(bare, _without_columns(bare)), binding, Metrics())
+            self._replays = Replays(replace(job, binding=binding, finish=()), options, None, plans)
+
+    def keys(self, epoch: int, begun: dict[str, Any], step: int, rank: int) -> list[RowRef]:
+        """The rows of a step, in order."""
+        asked = epoch, copied(begun), step, rank
+        if self._last is None or self._last[0] != asked:
+            rows = self._replays.of(epoch, begun).unit(step, rank).rows
+            keys = rows.gather().live_keys() if self.ran else rows.keys()
+            self._last = asked, [keys.ref(i) for i in range(len(keys))]
+        return self._last[1]
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        self._replays.close()
+
+
+def path(root: Node, ordinal: int) -> Iterator[Node]:
+    """The nodes from source ``ordinal`` to the end."""
+    on = {id(graph.sources(root)[ordinal])}
+    for node in graph.walk(root):
+        if id(node) in on or any(id(child) in on for child in node.inputs):
+            on.add(id(node))
+            yield node
+
+
+def _bare(root: Node) -> Node | None:
+    """The pipeline without operators that work on values; None where values decide which rows there are."""
+    for node in graph.walk(root):
+        effects = node.effects
+        if effects.rows == "stream" and (effects.random or effects.reads is None or effects.reads):
+            return None
+        if effects.rows not in ("stream", "1:1"):
+            return None
+
+    def without(node: Node) -> Node | None:
+        if not node.inputs:
+            return Node(Select(()), (node,), node.site)
+        return node.inputs[0] if node.effects.rows == "1:1" else None
+
+    return graph.replace(root, without)
+
+
+def _without_columns(root: Node) -> Node:
+    """The graph of a plan whose scans read no column."""
+    done: dict[int, Node] = {}
+    for node in graph.walk(root):
+        operator = Scan(node.operator.source, ()) if isinstance(node.operator, Read) else node.operator
+        inputs = tuple(done[id(child)] for child in node.inputs)
+        done[id(node)] = replace(node, operator=operator, inputs=inputs, origin=node)
+    return done[id(root)]

@@ -1,0 +1,125 @@
+"""locate: every row of every batch is named as the file and row that it was read from."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import cedar
+from cedar import col
+from cedar.cli import main
+
+CALLS: list[int] = []
+
+
+def called(x: int) -> int:
+    CALLS.append(x)
+    return x
+
+
+def fails_on_tens(x: int) -> int:
+    return x + 0 * (1 // (x % 10))
+
+
+@pytest.fixture
+def files(tmp_path):
+    for number in range(4):
+        rows = {"id": list(range(number * 100, number * 100 + 100))}
+        pq.write_table(pa.table(rows), tmp_path / f"{number}.parquet", row_group_size=25)
+    return str(tmp_path / "*.parquet")
+
+
+def two_sources(files):
+    return cedar.concat(cedar.read_parquet(files), cedar.from_items([{"id": 1000 + i} for i in range(50)]))
+
+
+PIPELINES = {
+    "mapped": lambda files: cedar.read_parquet(files).map(called, "id").with_columns(y=col("id") + 1),
+    "shuffled": lambda files: cedar.read_parquet(files).map(called, "id").shuffle(seed=3),
+    "repeated": lambda files: cedar.read_parquet(files).repeat(2).shuffle(seed=3).skip(7),
+    "joined": lambda files: two_sources(files).shuffle(seed=1),
+    "mixed": lambda files: cedar.mix([(cedar.read_parquet(files), 0.7), (two_sources(files), 0.3)], stop="all"),
+    "filtered": lambda files: cedar.read_parquet(files).filter(col("id") % 3 == 0).shuffle(seed=3),
+    "skipping": lambda files: cedar.read_parquet(files).map(fails_on_tens, "id", on_error=cedar.Skip()),
+}
+FROM_COUNTS = {"mapped", "shuffled", "repeated", "joined", "mixed"}
+
+
+def number(row):
+    """The id of a row, by where it is."""
+    if row.url.endswith(".parquet"):
+        return int(row.url.rpartition("/")[2][0]) * 100 + row.row
+    return 1000 + row.row
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("world", [1, 2])
+def test_every_row_is_named(files, name, world):
+    pipeline = PIPELINES[name](files).batch(8, last="keep")
+    for rank in range(world):
+        options = {"seed": 5, "rank": rank, "world": world, "executor": "inline", "epoch": 1}
+        with pipeline.loader(**options) as loader:
+            batches = [batch["id"].tolist() for batch in loader]
+        CALLS.clear()
+        with pipeline.loader(**options) as loader:
+            for step, batch in enumerate(batches):
+                found = [loader.locate(step, i) for i in range(len(batch))]
+                assert [number(each.row) for each in found] == batch
+                assert {each.ran for each in found} == {name not in FROM_COUNTS}
+                assert found[0].row.epoch == 1
+            assert loader.locate(0).row == found[0].row or len(batches) > 1  # and back again
+    if name in FROM_COUNTS:
+        assert CALLS == []
+
+
+def test_operators_are_those_that_the_row_passes(files):
+    joined = cedar.concat(
+        cedar.read_parquet(files).map(called, "id"),
+        cedar.from_items([{"id": 1000}]).rename({"id": "n"}).rename({"n": "id"}),
+    )
+    with joined.batch(8, last="keep").loader(executor="inline") as loader:
+        first, last = loader.locate(0), loader.locate(50)
+    assert first.operators == ("map(called)", "concat", "batch(8, last='keep')")
+    assert last.row.url.startswith("from_items")
+    assert "map(called)" not in last.operators
+    assert "row 0, epoch 0" in str(last)
+    assert "test_locate.py" in str(last)
+
+
+def test_what_is_not_there(files):
+    with cedar.read_parquet(files).batch(8).loader(executor="inline") as loader:
+        with pytest.raises(cedar.PipelineError, match="50 steps"):
+            loader.locate(50)
+        with pytest.raises(cedar.PipelineError, match=r"8 row\(s\)"):
+            loader.locate(0, 8)
+        with pytest.raises(cedar.PipelineError):
+            loader.locate(-1)
+    skipping = PIPELINES["skipping"](files).loader(executor="inline")
+    with skipping, pytest.raises(cedar.PipelineError, match="may be skipped"):
+        skipping.locate(0)
+
+
+def test_rows_without_batches(files):
+    with cedar.read_parquet(files).shuffle(seed=2).loader(executor="inline") as loader:
+        assert [number(loader.locate(step).row) for step in range(400)] == [row["id"] for row in loader]
+
+
+def test_a_state_names_rows_on_the_command_line(files, tmp_path, capsys, monkeypatch):
+    (tmp_path / "pipes.py").write_text(
+        f"import cedar\ntrain = cedar.read_parquet({files!r}).shuffle(seed=4).batch(8)\n", encoding="utf-8"
+    )
+    target = f"{tmp_path / 'pipes.py'}:train"
+    with cedar.cli.load_pipeline(target).loader(seed=9, rank=1, world=2, subgroup=True, executor="inline") as loader:
+        batches = [batch["id"].tolist() for batch, _ in zip(loader, range(5), strict=False)]
+        (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()), encoding="utf-8")
+    assert main(["locate", target, str(tmp_path / "state.json"), "3", "2"]) == 0
+    wanted = batches[3][2]
+    assert f"{wanted // 100}.parquet, row {wanted % 100}, epoch 0" in capsys.readouterr().out
+    assert main(["locate", target, str(tmp_path / "none.json"), "3"]) == 1
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_batches_are_read_forward_however_many_there_are():
+    with cedar.from_items([{"x": i} for i in range(3000)]).loader(executor="inline") as loader:
+        assert [loader.read(step)["x"] for step in range(3000)] == list(range(3000))
