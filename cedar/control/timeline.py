@@ -19,6 +19,9 @@ from typing import Literal, TypeAlias
 Kind: TypeAlias = Literal["read", "operator", "stream", "gather", "convert", "cache", "ship", "around"]
 Part: TypeAlias = tuple[Kind, tuple[int, ...]]  # what was done, and the ordinals of the operators that it is done for
 
+# A task that ended, in what the garbage collector need not look at: when it began, took, process, thread, parts.
+Span: TypeAlias = tuple[float, float, int, int, tuple[tuple[Part, float, float], ...]]
+
 TRAINER, START, DATA, IDLE = "the trainer", "start", "waiting for data", "idle"
 _NAMES: dict[Kind, str] = {
     "gather": "gathering rows", "convert": "converting batches", "cache": "keeping rows for cache()",
@@ -109,7 +112,7 @@ class Timeline:
     crowded: float = 0.0
     own: float = 0.0
     lanes: float = 1.0
-    recent: deque[TaskTime] | None = None
+    recent: deque[Span] | None = None
     waits: deque[tuple[float, float]] = field(default_factory=deque)
     asked: float = 0.0
     _given: float = 0.0
@@ -149,7 +152,7 @@ class Timeline:
                 spent.wall += wall
                 spent.cpu += cpu
         if self.recent is not None:
-            self.recent.append(task)
+            self.recent.append((task.began, task.took, task.process, task.thread, tuple(task.parts)))
 
     # ---- what is told ------------------------------------------------------------------------------------------------
 

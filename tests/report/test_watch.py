@@ -59,6 +59,18 @@ def test_a_trace_is_bounded_and_each_rank_has_its_own(tmp_path, monkeypatch):
     assert len([event for event in spans(tmp_path / "run.1.json") if event["name"] == "waiting for data"]) == 5
 
 
+def test_a_trace_of_many_short_iterations_is_whole_once_the_loader_is_closed(tmp_path):
+    path = tmp_path / "run.json"
+    with numbers(100).loader(trace=path, executor="inline") as loader:
+        for _ in range(20):
+            list(loader)
+        early = len(spans(path))
+    assert len(spans(path)) > early
+    assert (
+        len([event for event in spans(path) if event["name"] == "waiting for data"]) == 20 * 3
+    )  # the end is waited for
+
+
 def test_a_trace_that_cannot_be_written_ends_no_run(tmp_path, caplog):
     with numbers().loader(trace=tmp_path / "no" / "run.json", executor="inline") as loader:
         assert len(list(loader)) == 40
