@@ -57,7 +57,7 @@ class Server(Observer):
             ) from error
         threading.Thread(target=server.serve_forever, args=(0.1,), name="cedar-serve", daemon=True).start()
         self._loader = weakref.ref(loader)
-        weakref.finalize(loader, _stop, server)
+        weakref.finalize(loader, _stop, server, os.getpid()).atexit = False  # its thread ends with the process
         return f"http://{self._host}:{server.server_address[1]}/status?token={token}"
 
     def update(self, metrics: Metrics) -> None:
@@ -69,12 +69,14 @@ class Server(Observer):
     def close(self) -> None:
         """Stop listening."""
         if self._server is not None:
-            _stop(self._server)
+            _stop(self._server, os.getpid())
             self._server = None
 
 
-def _stop(server: ThreadingHTTPServer) -> None:
-    server.shutdown()
+def _stop(server: ThreadingHTTPServer, process: int) -> None:
+    """In a fork there is no thread to wait for, and the parent's goes on."""
+    if process == os.getpid():
+        server.shutdown()
     server.server_close()
 
 

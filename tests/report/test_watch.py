@@ -1,6 +1,8 @@
 """What watches a run: the trace, the callback, the address, the page; all say what the report says."""
 
+import faulthandler
 import json
+import os
 import threading
 import urllib.error
 import urllib.request
@@ -140,6 +142,22 @@ def test_a_loader_that_is_let_go_of_is_served_no_more():
     del loader
     gc.collect()
     assert not [thread for thread in threading.enumerate() if thread.name == "cedar-serve"]
+
+
+def test_a_fork_leaves_the_address_to_its_parent():
+    import gc
+
+    loader = numbers().loader(serve="127.0.0.1:0", executor="inline")
+    child = os.fork()
+    if not child:
+        faulthandler.dump_traceback_later(20, exit=True)  # as somebody who waits for a thread that is not there
+        loader.close()
+        del loader
+        gc.collect()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert asked(loader.url)[0] == 200
+    loader.close()
 
 
 def test_a_token_of_ones_own(monkeypatch):
