@@ -140,9 +140,11 @@ def report(pipeline: cedar.Pipeline, executor: str, train: float = 0.0) -> Any:
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_the_parts_of_a_run_sum_to_the_time_of_its_workers(executor: str) -> None:
     rows = cedar.from_items([{"x": i} for i in range(100)])
-    found = report(rows.filter(col("x") >= 0).with_columns(y=col("x") * 2).map(nap, "x").batch(10), executor)
+    p = rows.filter(col("x") >= 0).with_columns(y=col("x") * 2).map(nap, "x").batch(10)
+    report(p, executor)  # workers start, and import what the code needs: longer than a short run takes
+    found = report(p, executor)
     assert found.operators["map(nap)"] >= 0.4
-    assert found.bottleneck in ("map(nap)", START), "processes may take longer to start"
+    assert found.bottleneck == "map(nap)"
 
 
 def test_a_slow_source_and_a_slow_trainer_are_told_apart() -> None:

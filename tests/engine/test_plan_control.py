@@ -169,7 +169,7 @@ def test_a_plan_that_was_left_is_not_chosen_again_unless_costs_changed(monkeypat
         run.goes_on(0.1, 990)  # it is no faster
     assert "back to the plan before" in run.plans.history[-1]
     changes = len(run.plans.history)
-    run.goes_on(1, 1000)
+    run.goes_on(0.1, 1000)  # it is remembered for half of the time so far
     assert len(run.plans.history) == changes
     run.goes_on(10, 100, 1e-2)  # it costs something else now
     while run.plans.current.root is not other.root:
