@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cedar
+from cedar.executors import processes
 
 FDS = Path("/proc/self/fd")
 LONG = bool(os.environ.get("CEDAR_LONG"))  # `make test-long` tries every pair
@@ -150,6 +151,7 @@ def test_an_interrupt_while_a_function_works_comes_through(files: str) -> None:
 
 @pytest.mark.skipif(not FDS.is_dir(), reason="counts open files in /proc")
 def test_two_hundred_abandoned_loaders_leave_nothing(files: str) -> None:
+    processes.close()  # a pool that other tests left may start a worker that stands by
     made = pipelines(files)
 
     def cycle(number: int) -> None:
