@@ -181,9 +181,10 @@ class _Graph:
                 continue
             for number in numbers:
                 within = self.plan.works[number].ordinal != ordinal  # a filter inside a scan
-                if not within and self.plan.works[number].batched != node.batched:
-                    what = f"{self._name(ordinal)}, sees {'rows' if node.batched else 'batches'} in the plan"
-                    raise self._refuse(ordinal, what)
+                if not within and node.batched and not self.plan.works[number].batched:
+                    raise self._refuse(ordinal, f"{self._name(ordinal)}, sees rows in the plan")
+                if not self.written.works[ordinal].keeps and not node.batched and self.plan.works[number].batched:
+                    raise self._refuse(ordinal, f"{self._name(ordinal)}, changes how many rows are in a batch")
                 if self.written.works[ordinal].keeps or node.batched or theirs[ordinal] == mine[number]:
                     continue
                 above = {i for i in theirs[ordinal] - mine[number] if self._stands_below(number, i)}

@@ -63,7 +63,8 @@ class Collector:
             family = kinds[kind](f"cedar_{name}", what, labels=["rank", label] if label else ["rank"])
             for part, value in values.items():
                 family.add_metric([rank, part] if label else [rank], value)
-            return family
+            metric: Metric = family
+            return metric
 
         parts = _added((line.label, line.seconds) for line in report.workers_time)
         yield made("counter", "rows", "Rows handed over.", {"": report.rows})

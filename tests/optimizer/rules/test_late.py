@@ -1,9 +1,15 @@
 """late: plans before and after."""
 
+import io
+
+import numpy as np
 import polars as pl
 import pytest
+from PIL import Image
 
+import cedar
 from cedar import Skip, col
+from cedar.operators import image
 from cedar.optimizer.rules import late, push_filter
 from tests.operators.toy_transforms import Refuse, Unfold
 from tests.optimizer.plan_lines import after, decided, line, measured, table
@@ -136,3 +142,15 @@ def test_what_runs_as_one_kernel_with_what_has_moved_goes_along():
     assert after(p, late, profile=measured(**large)) == stays
     other = table("a", "b").map(Refuse(1), "a").map(f, "a").map(Refuse(3), "a").batch(1024)
     assert after(other, late, profile=measured(**sizes)) == "read -> map(Refuse) -> map(f) -> batch -> map(Refuse)"
+
+
+def test_what_decodes_is_run_above_a_batch(caplog: pytest.LogCaptureFixture) -> None:
+    pixels = np.zeros((8, 8, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    p = cedar.from_items([{"x": i, "image": file.getvalue()} for i in range(40)]).map(image.decode(), "image").batch(8)
+    with p.loader() as loader:
+        got = [batch["x"].tolist() for batch in loader]
+        assert "late: map(Decode): above batch(8" in loader.explain().replace("\n", " ")
+    assert got == [list(range(i, i + 8)) for i in range(0, 40, 8)]
+    assert not caplog.records, "the plan is taken as it is"
