@@ -103,9 +103,12 @@ class FolderBoard(Board):
     def _say(self, word: str) -> None:
         (self._folder / f"{self._number}.{self._session}.{word}").touch()
 
+    def _hellos(self) -> list[str]:
+        return sorted(name for name in os.listdir(self._folder) if name.startswith(f"{self._number}.hello."))
+
     def _meet(self) -> None:
         """Find out who is there, until all have spoken of the first block."""
-        hello = sorted(name for name in os.listdir(self._folder) if name.startswith(f"{self._number}.hello."))
+        hello = self._hellos()
         session = hashlib.sha256(" ".join(hello).encode()).hexdigest()[:16] if len(hello) == self._world else ""
         if session != self._session:
             self._session = session
@@ -128,7 +131,8 @@ class FolderBoard(Board):
         return [int(end) for end in spoken.values() if end != "None"]
 
     def missing(self, block: int) -> list[int]:
-        return sorted({*range(self._world)} - {*(self._spoken(block) if self._session else ())})
+        came = {int(name.split(".")[2][1:]) for name in self._hellos()}
+        return sorted({*range(self._world)} - (self._spoken(block).keys() if self._session else came))
 
     def done(self, block: int) -> None:
         for word in [word for word in self._words if int(word.split(".")[1]) < block - 1]:
@@ -242,6 +246,6 @@ class Agreement:
             f"{self._timeout:g} s, and all ranks end an epoch at the same step",
             site=self._site,
             done="the epoch was stopped here",
-            fix="look at the logs of those ranks: they ended, hang, or left their loop earlier. If they are only slow, "
-            "raise loader(timeout=)",
+            fix="look at the logs of those ranks: they ended, hang, left their loop earlier, or said another rank or world "
+            f"than {self._world}. If they are only slow, raise loader(timeout=)",
         )

@@ -72,6 +72,13 @@ def test_a_rank_that_is_gone_is_named_by_all_others(tmp_path: Path) -> None:
     assert all("rank(s) 1 did not come to step" in each and "timeout=" in each for each in (told[0], told[2]))
 
 
+def test_a_rank_that_never_came_is_named_alone(tmp_path: Path) -> None:
+    board = FolderBoard(str(tmp_path), "toy/1", 0, 3)
+    FolderBoard(str(tmp_path), "toy/1", 2, 3)
+    with pytest.raises(cedar.WorkerError, match=r"rank\(s\) 1 did not come (?s:.*) another rank or world than 3"):
+        next(Agreement(board, 3, False, 0.1, None).through(iter(range(100)), lambda: 0))
+
+
 # ---- loaders ---------------------------------------------------------------------------------------------------------
 
 
@@ -100,8 +107,9 @@ def test_ranks_share_and_end_together(last: Any, tmp_path: Path) -> None:
             assert here == Counter(kept(p))
         seen += here
     assert max(seen.values()) <= 4
-    carried = [note for loader in loaders for note in loader.report().notes if "opened the next" in note]
-    assert bool(carried) == (last == "drop")
+    notes = [note for loader in loaders for note in loader.report().notes]
+    assert any("opened the next" in note for note in notes) == (last == "drop")
+    assert any("they open the next" in note for note in notes) == (last == "drop")
     everything = 4 * 13 * 24
     assert all(loader.report().rows_read < 0.75 * everything for loader in loaders)
 
@@ -229,3 +237,16 @@ def test_a_rank_that_dies_or_stops_ends_all_others_in_time(gone: signal.Signals)
     for rank in (0, 2):
         assert told[rank][0].startswith("epoch")
         assert told[rank][1].startswith("error rank(s) 1 did not come to step")
+
+
+def test_an_epoch_without_a_batch_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    rows = cedar.from_items([{"x": i} for i in range(10)])
+    few, enough = rows.batch(64).loader(executor="inline"), rows.batch(4).loader(executor="inline")
+    assert list(few) == []
+    assert "epoch 0 has no batch for rank 0 of 1" in caplog.text
+    caplog.clear()
+    assert len(list(enough)) == 2
+    state = enough.state_dict()
+    enough.load_state_dict(state)
+    list(enough)
+    assert "no batch" not in caplog.text

@@ -74,9 +74,17 @@ def test_a_trace_of_many_short_iterations_is_whole_once_the_loader_is_closed(tmp
 
 
 def test_a_trace_that_cannot_be_written_ends_no_run(tmp_path, caplog):
-    with numbers().loader(trace=tmp_path / "no" / "run.json", executor="inline") as loader:
-        assert len(list(loader)) == 40
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    with numbers().loader(trace=folder / "run.json", executor="inline") as loader:
+        folder.rmdir()
+        assert sum(len(batch["x"]) for batch in loader) > 0
     assert "the trace was not written" in caplog.text
+
+
+def test_a_trace_into_a_folder_that_is_not_there_is_refused_before_the_run(tmp_path):
+    with pytest.raises(cedar.PipelineError, match="there is no folder"):
+        numbers().loader(trace=tmp_path / "no" / "run.json")
 
 
 def test_a_trace_opens_in_perfetto(tmp_path):

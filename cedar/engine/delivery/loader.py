@@ -176,6 +176,7 @@ class Loader(DataLoaderLike):
         self._plans.start(runner)
         clock = self._metrics.time
         clock.begin(time.perf_counter(), runner.lanes)
+        handed = self._metrics.batches
         own = OwnTime(self._metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_LOOK)
         deliveries = self._deliveries(runner)
         # A thread of the run may be at work whenever the caller is: what it holds, it holds until the run ends.
@@ -223,6 +224,12 @@ class Loader(DataLoaderLike):
             holding.__exit__(None, None, None)
             if self._options.observer is not None:
                 self._options.observer.ended()
+        if self._batched and self._step == self._begun["step"] and self._metrics.batches == handed:
+            _log.warning(
+                "epoch %d has no batch for rank %d of %d: fewer rows than a batch, or other ranks have them; "
+                "use smaller batches, or last='keep'",
+                self.epoch, self.rank.rank, self.rank.world,
+            )  # fmt: skip
         self._finish_epoch()
 
     def _new_runner(self) -> tuple[Runner, Runners]:
@@ -535,7 +542,10 @@ class Loader(DataLoaderLike):
 
     def _carried(self) -> list[str]:
         carried = self._metrics.carried
-        return [f"{carried} batch(es), left over when all ranks ended an epoch, opened the next"] if carried else []
+        notes = [f"{carried} batch(es), left over when all ranks ended an epoch, opened the next"] if carried else []
+        if self._left and self._job.sharing.together:
+            notes.append("this rank had batches left when all ranks ended the epoch: they open the next")
+        return notes
 
     @property
     def plan(self) -> Plan:
