@@ -122,12 +122,27 @@ def close_clients() -> None:
 
 
 def _close(client: Any) -> None:
-    log = logging.getLogger("distributed.client")
-    level = log.level
-    log.setLevel(logging.CRITICAL + 1)  # the scheduler may be gone, which was said
+    before = _quiet()  # the scheduler may be gone, which was said
     with contextlib.suppress(Exception):
         client.close(timeout=2)
-    log.setLevel(level)
+    for log, level in before:
+        log.setLevel(level)
+
+
+def _quiet() -> list[tuple[logging.Logger, int]]:
+    """Nothing more from Dask's connections; the levels that were."""
+    logs = [logging.getLogger(name) for name in ("distributed.client", "distributed.batched", "distributed.comm")]
+    before = [(log, log.level) for log in logs]
+    for log in logs:
+        log.setLevel(logging.CRITICAL + 1)
+    return before
+
+
+def end_clients() -> None:
+    """As Python ends: a client that is slow to close may find its connections cut a little later."""
+    if _clients:
+        _quiet()
+    close_clients()
 
 
 def _after_fork() -> None:
@@ -139,5 +154,5 @@ def _after_fork() -> None:
 
 
 _parents: list[Any] = []  # kept, so that nothing of them is collected here as if it were ours
-atexit.register(close_clients)
+atexit.register(end_clients)
 os.register_at_fork(after_in_child=_after_fork)

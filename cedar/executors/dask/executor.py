@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from cedar.core.errors import WorkerError
-from cedar.executors.dask.clients import close_clients
+from cedar.executors.dask.clients import end_clients
 from cedar.executors.dask.kept import Shared, Unmade, code_of, read_shared, run_behind, run_shared, shared
 from cedar.executors.dask.limits import seconds
 from cedar.executors.dask.remote import Done, Parcel, Wanted, keep, run, stamp
@@ -355,7 +355,7 @@ def _end() -> None:
     for executor in list(_running):
         executor.ended = True
         executor.shutdown(wait=False, cancel_futures=True)
-    close_clients()
+    end_clients()
 
 
 threading._register_atexit(_end)  # type: ignore[attr-defined] # as concurrent.futures does; the last one comes first
