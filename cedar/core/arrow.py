@@ -22,19 +22,51 @@ def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
     return dtype
 
 
-def of_numbers(values: npt.NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
+def of_numbers(
+    values: npt.NDArray[Any], kind: pa.DataType | None = None, missing: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
     """Whole numbers or floats as an array of Arrow, which shares their memory.
 
     Args:
         values: of one dimension.
         kind: of Arrow, as wide as they are; None: int64.
+        missing: where a null is, whatever stands there.
 
     Example:
         >>> of_numbers(np.array([3, 1])).to_pylist()
         [3, 1]
+        >>> of_numbers(np.array([3, 1]), missing=np.array([False, True])).to_pylist()
+        [3, None]
     """
     kind = pa.int64() if kind is None else kind
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values, dtype_of(kind)))])
+    valid = None if missing is None else _bits(~missing)
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values, dtype_of(kind)))])
+
+
+def of_flags(values: npt.NDArray[np.bool_]) -> pa.Array:
+    """Truth values as an array of Arrow.
+
+    Example:
+        >>> of_flags(np.array([True, False])).to_pylist()
+        [True, False]
+    """
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
+
+
+def _bits(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))
+
+
+def of_array(values: npt.NDArray[Any]) -> pa.Array:
+    """An array of one dimension as one of Arrow, which shares the memory of numbers.
+
+    Example:
+        >>> of_array(np.array([1.5])).type
+        DataType(double)
+    """
+    if type(values) is not np.ndarray or values.dtype.kind not in "biuf" or not values.dtype.isnative:
+        return pa.array(values)
+    return of_flags(values) if values.dtype.kind == "b" else of_numbers(values, pa.from_numpy_dtype(values.dtype))
 
 
 def of_texts(values: Sequence[str] | Sequence[bytes], kind: pa.DataType) -> pa.Array:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from cedar.core.arrow import numbers, of_numbers
+from cedar.core.arrow import numbers, of_array, of_numbers
 from cedar.core.errors import CedarError, PipelineError, Site
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def as_column(values: Any) -> Any:
             if values.dtype.kind in "US":
                 return as_column(pa.array(values.tolist()))
             return values
-        return pa.array(values)
+        return of_array(values)
     if isinstance(values, pa.ChunkedArray):
         return _joined(values)
     if isinstance(values, pa.Array):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cedar.core.columns import UNKNOWN, nbytes
+from cedar.core.columns import UNKNOWN, Column, nbytes
 from cedar.core.errors import PipelineError, RowError, raised, user_site
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
@@ -99,7 +99,7 @@ class ItemsSource(BaseSource):
         assert split.stop is not None
         failed: dict[int, RowError] = {}
         items = self._sound(split.start, split.stop, failed)
-        columns = build_rows(list(items.values()), self._types, self._origin, split.start)
+        columns = self._built(items, failed)
         yield Chunk(columns, np.array(list(items), dtype=np.int64), len(items)), failed
 
     def _sound(self, start: int, stop: int, failed: dict[int, RowError]) -> dict[int, Any]:
@@ -107,11 +107,22 @@ class ItemsSource(BaseSource):
         for number in range(start, stop):
             try:
                 (items[number],) = self._fetch(number, number + 1)
-                build_rows([items[number]], self._types, self._origin, number)
             except RowError as error:
-                items.pop(number, None)
                 failed[number] = error
         return items
+
+    def _built(self, items: dict[int, Any], failed: dict[int, RowError]) -> dict[str, Column]:
+        """Their columns; items that do not fit are taken out."""
+        try:
+            return build_rows(list(items.values()), self._types, self._origin, 0)
+        except RowError:  # one by one, to find those
+            for number, item in list(items.items()):
+                try:
+                    build_rows([item], self._types, self._origin, number)
+                except RowError as error:
+                    del items[number]
+                    failed[number] = error
+            return build_rows(list(items.values()), self._types, self._origin, 0)
 
     def _fetch(self, start: int, stop: int) -> list[Any]:
         items = self._made(start, stop)

@@ -246,6 +246,6 @@ class Agreement:
             f"{self._timeout:g} s, and all ranks end an epoch at the same step",
             site=self._site,
             done="the epoch was stopped here",
-            fix="look at the logs of those ranks: they ended, hang, left their loop earlier, or said another rank or world "
-            f"than {self._world}. If they are only slow, raise loader(timeout=)",
+            fix="look at the logs of those ranks: they ended, hang, left their loop earlier, or said another rank or "
+            f"world than {self._world}. If they are only slow, raise loader(timeout=)",
         )

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.core.arrow import of_numbers, of_texts
+from cedar.core.arrow import dtype_of, of_array, of_flags, of_numbers, of_texts
 from cedar.core.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, objects
 
 _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
@@ -206,18 +206,20 @@ def _accepted(kind: pa.DataType) -> tuple[tuple[type, ...], tuple[type, ...]] | 
 
 def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """A column of Arrow type ``kind`` from plain values."""
+    if not len(values):
+        return pa.nulls(0, kind)
     if pa.types.is_large_list(kind) or pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
         return _lists(values, kind)
     if pa.types.is_struct(kind):
         return _structs(values, kind)
     every = set(map(type, values))
+    types = every - {type(None)}
     whole, real = pa.types.is_integer(kind), pa.types.is_floating(kind)
-    own = (whole or real) and every == {np.dtype(kind.to_pandas_dtype()).type}
-    if own or (every == {int} and whole) or (every == {float} and pa.types.is_float64(kind)):
-        return of_numbers(np.fromiter(values, np.dtype(kind.to_pandas_dtype()), len(values)), kind)
+    own = (whole or real) and types == {dtype_of(kind).type}
+    if own or (types == {int} and whole) or (types == {float} and pa.types.is_float64(kind)):
+        return _numbers(values, kind, some=len(types) < len(every))
     if (every == {str} and pa.types.is_large_string(kind)) or (every == {bytes} and pa.types.is_large_binary(kind)):
         return _texts(values, kind)
-    types = every - {type(None)}
     accepted = _accepted(kind)
     if accepted is not None:
         for found in types:
@@ -229,6 +231,17 @@ def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_floating(kind) and kind.bit_width < 64:
         _check_overflow(values, column)
     return column
+
+
+def _numbers(values: Sequence[Any], kind: pa.DataType, some: bool) -> pa.Array:
+    """Numbers of one type; with ``some``, Nones are among them."""
+    missing = _missing(values) if some else None
+    present = (0 if value is None else value for value in values) if some else values
+    return of_numbers(np.fromiter(present, dtype_of(kind), len(values)), kind, missing)
+
+
+def _missing(values: Sequence[Any]) -> npt.NDArray[np.bool_]:
+    return np.fromiter((value is None for value in values), np.bool_, len(values))
 
 
 def _texts(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -252,7 +265,7 @@ def _check_overflow(values: Sequence[Any], column: pa.Array) -> None:
 
 def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     types = set(map(type, values)) - {type(None)}
-    missing = np.array([v is None for v in values]) if _has_none(values) else None
+    missing = _missing(values) if _has_none(values) else None
     if not all(issubclass(t, (list, tuple, np.ndarray)) for t in types):
         raise _Unfit
     width = kind.list_size if pa.types.is_fixed_size_list(kind) else None
@@ -263,7 +276,7 @@ def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     else:
         items = _arrow(plain(list(chain.from_iterable(present))), kind.value_type)
     lengths = np.fromiter(map(len, present), dtype=np.int64, count=len(values))
-    mask = None if missing is None else pa.array(missing)
+    mask = None if missing is None else of_flags(missing)
     if width is not None:
         if np.any(lengths != width):
             raise _Unfit(f"a list of {width} items is wanted")
@@ -271,8 +284,8 @@ def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     offsets = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if pa.types.is_list(kind):
-        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items, type=kind, mask=mask)
-    return pa.LargeListArray.from_arrays(pa.array(offsets), items, type=kind, mask=mask)
+        return pa.ListArray.from_arrays(of_numbers(offsets.astype(np.int32), pa.int32()), items, type=kind, mask=mask)
+    return pa.LargeListArray.from_arrays(of_numbers(offsets), items, type=kind, mask=mask)
 
 
 def _has_none(values: Sequence[Any]) -> bool:
@@ -288,7 +301,7 @@ def _flat(arrays: Sequence[npt.NDArray[Any]], kind: pa.DataType) -> pa.Array:
     flat = np.concatenate(arrays)
     if flat.dtype.kind not in "biufMm":
         return _arrow(flat.tolist(), kind)
-    found = pa.array(flat if flat.dtype.isnative else flat.astype(flat.dtype.newbyteorder("=")))
+    found = of_array(flat if flat.dtype.isnative else flat.astype(flat.dtype.newbyteorder("=")))
     if found.type == kind:
         return found
     wider = pa.types.is_integer(found.type) and pa.types.is_floating(kind)
@@ -312,7 +325,7 @@ def _structs(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
             raise _Unfit(f"unknown key {next(k for k in value if k not in names)!r}")
     present = [{} if v is None else v for v in values]
     columns = [_arrow(plain([v.get(f.name) for v in present]), f.type) for f in kind]
-    mask = pa.array([v is None for v in values]) if _has_none(values) else None
+    mask = of_flags(_missing(values)) if _has_none(values) else None
     if not columns:
         return pa.array(list(values), kind)
     return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)

@@ -174,9 +174,8 @@ class Loader(DataLoaderLike):
         numeric = self._binding.begin(self._environment())
         instances = self._job.instances
         self._plans.start(runner)
-        clock = self._metrics.time
+        clock, handed = self._metrics.time, self._metrics.batches
         clock.begin(time.perf_counter(), runner.lanes)
-        handed = self._metrics.batches
         own = OwnTime(self._metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_LOOK)
         deliveries = self._deliveries(runner)
         # A thread of the run may be at work whenever the caller is: what it holds, it holds until the run ends.
@@ -224,13 +223,18 @@ class Loader(DataLoaderLike):
             holding.__exit__(None, None, None)
             if self._options.observer is not None:
                 self._options.observer.ended()
-        if self._batched and self._step == self._begun["step"] and self._metrics.batches == handed:
+        if self._metrics.batches == handed:
+            self._tell_of_none()
+        self._finish_epoch()
+
+    def _tell_of_none(self) -> None:
+        """An epoch that had no batch ends, unless it was gone through before."""
+        if self._batched and self._step == self._begun["step"]:
             _log.warning(
                 "epoch %d has no batch for rank %d of %d: fewer rows than a batch, or other ranks have them; "
                 "use smaller batches, or last='keep'",
                 self.epoch, self.rank.rank, self.rank.world,
             )  # fmt: skip
-        self._finish_epoch()
 
     def _new_runner(self) -> tuple[Runner, Runners]:
         """Where the tasks of an iteration run, and those of the other places of its plans."""

@@ -1,0 +1,74 @@
+"""Arrow arrays made without ``pa.array``: the same as it makes, and without what it imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedar.core.arrow import of_array, of_flags, of_numbers
+from cedar.operators.fit import build_column
+
+NUMBERS = st.lists(st.none() | st.integers(-100, 100), max_size=20)
+FLOATS = st.lists(st.none() | st.floats(width=64), max_size=20)
+
+
+@given(NUMBERS, st.sampled_from([pa.int64(), pa.int8()]))
+def test_whole_numbers_and_nones(values: list[Any], kind: pa.DataType) -> None:
+    same(build_column(values, kind), pa.array(values, kind))
+
+
+@given(FLOATS)
+def test_floats_and_nones(values: list[Any]) -> None:
+    same(build_column(values, pa.float64()), pa.array(values, pa.float64(), from_pandas=False))
+
+
+@given(st.lists(st.none() | NUMBERS, max_size=20), st.sampled_from([pa.large_list(pa.int64()), pa.list_(pa.int64())]))
+def test_lists_and_nones(values: list[Any], kind: pa.DataType) -> None:
+    same(build_column(values, kind), pa.array(values, kind))
+
+
+@pytest.mark.parametrize("kind", ["?", "i1", "u8", "f2", "f4", "f8", "M8[s]"])
+def test_arrays(kind: str) -> None:
+    array = np.arange(9).astype(kind)
+    for each in (array, array[:0], array[::2], array[3:]):
+        same(of_array(each), pa.array(each))
+
+
+def test_flags_and_what_is_missing() -> None:
+    flags = np.arange(11) % 3 == 0
+    same(of_flags(flags), pa.array(flags))
+    same(of_numbers(np.arange(11), missing=flags), pa.array(np.arange(11), mask=flags))
+
+
+def same(made: pa.Array, wanted: pa.Array) -> None:
+    made.validate(full=True)
+    assert made.type == wanted.type
+    assert made.is_valid().equals(wanted.is_valid())
+    assert repr(made.to_pylist()) == repr(wanted.to_pylist())  # with NaN and -0.0
+
+
+SCRIPT = """
+import sys
+import cedar
+
+rows = [{"x": i, "t": None if i % 3 else i} for i in range(300)]
+p = cedar.from_items(rows).map(lambda x: [x] * (x % 3), "x", into="l", dtype=list[int])
+p = p.map_batches(lambda batch: {"x": batch["x"] + 1}, "x", format="numpy")
+p = p.filter(lambda x: x > 250, "x").map(lambda x: x + 1, "x", dtype=int).drop("t").batch(8)
+for plan in ("off", "auto"):
+    for _ in p.loader(plan=plan, executor="inline"):
+        pass
+sys.exit("pandas" in sys.modules)
+"""
+
+
+def test_functions_of_rows_import_no_pandas() -> None:
+    """It takes a quarter of a second: for lists, values that are missing, and blocks that a filter empties."""
+    subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=120)
