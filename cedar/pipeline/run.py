@@ -35,7 +35,7 @@ class RunMethods:
 
     __slots__ = ()
 
-    def loader(
+    def loader(  # noqa: PLR0913 - each has a name
         self,
         *,
         plan: Any = "auto",

@@ -59,7 +59,7 @@ class Clustered:
         )
 
 
-def cluster(
+def cluster(  # noqa: PLR0913 - each has a name
     paths: Any,
     out: str | os.PathLike[str],
     *,

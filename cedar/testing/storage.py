@@ -106,7 +106,7 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
     cachable = True
     root_marker = ""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each has a name
         self,
         target: str = "memory",
         target_options: dict[str, Any] | None = None,

@@ -114,7 +114,7 @@ def _sounding(clip: Any, begin: int, hop: int, n: int, frames: int) -> int:
 
 
 @kernel(contract=True)
-def mel_spectrogram(
+def mel_spectrogram(  # noqa: PLR0913 - compiled code takes no structures
     clip: Any,
     begin: int,
     hop: int,

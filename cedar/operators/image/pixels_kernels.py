@@ -55,7 +55,7 @@ _carray = numba().carray
 
 
 @kernel("int64(int64, float64[::1], float32[:, ::1], int64, int64, float32[:, ::1], float32[:, ::1])")
-def step(  # noqa: C901, PLR0912 - compiled as one: a case for each instruction
+def step(  # noqa: C901, PLR0912, PLR0913 - compiled as one: a case for each instruction
     code: Any, numbers: Any, planes: Any, channels: Any, n: Any, ranges: Any, tables: Any
 ) -> Any:
     """One step on a stretch; how many channels there are then."""
@@ -172,7 +172,7 @@ def finish(plane: Any, target: Any, n: Any, norms: Any, inverse: Any, c: Any) ->
     " int64, float32[:, ::1], int64[:, ::1], float32[:, ::1], float32[:, ::1], float32[:, :, ::1], float32[::1], int64,"
     " uint8[::1], float32[::1], float32[:, ::1])"
 )
-def sweep(  # noqa: C901, PLR0912 - compiled as one
+def sweep(  # noqa: C901, PLR0912, PLR0913 - compiled as one
     image: Any, kept: Any, work: Any, channels: Any, codes: Any, numbers: Any, begin: Any, end: Any, seen: Any,
     limits: Any, counts: Any, ranges: Any, tables: Any, norms: Any, inverses: Any, writes: Any, out: Any, floats: Any,
     planes: Any,
@@ -241,7 +241,7 @@ def needed(codes: Any, numbers: Any, channels: Any, kept_codes: Any, kept_number
     "void(int64[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], float64[:, :, ::1], float32[:, ::1], int64[::1],"
     " float32[:, :, ::1], int64, int64[::1], uint8[:, ::1])"
 )
-def apply(
+def apply(  # noqa: PLR0913 - compiled code takes no structures
     addresses: Any, layouts: Any, parts: Any, steps: Any, values: Any, weights: Any, lengths: Any, norms: Any,
     writes: Any, targets: Any, work: Any,
 ) -> None:  # fmt: skip

@@ -67,7 +67,7 @@ def _joined(builder: Any, first: Any, second: Any) -> Any:
 
 
 @_nb.extending.intrinsic  # type: ignore[untyped-decorator]
-def weigh_pixels(
+def weigh_pixels(  # noqa: PLR0913 - compiled code takes no structures
     typing: Any, source: Any, stride: Any, target: Any, pitch: Any, step: Any, columns: Any, lefts: Any, count: Any,
     weights: Any, spacing: Any,
 ) -> Any:  # fmt: skip

@@ -56,7 +56,7 @@ class DedupEmbeddings(nn.Module):
         torch.Size([3, 2, 8])
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each has a name
         self, features: Sequence[FeatureOptions], width: int, group: Group | None = None, *,
         rule: Rule | None = "rowwise_adagrad", rate: float = 0.05, eps: float = 1e-8,
         dtype: torch.dtype = torch.float32, backend: str = "torch",

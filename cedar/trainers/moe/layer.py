@@ -53,7 +53,7 @@ class SymiMoE(nn.Module):
         torch.Size([3, 5, 8])
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each has a name
         self, expert_factory: Callable[[int], nn.Module], router: nn.Module, group: Group | None = None, *,
         slots: int | None = None, capacity: float = 1.0, drop: Drop = "position", policy: Policy | None = None,
         rule: str = "paper", shared: Iterable[nn.Module] = (), aux_loss: float = 0.0, z_loss: float = 0.0,

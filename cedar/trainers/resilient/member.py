@@ -161,7 +161,7 @@ class Member:
         since: the newest generation when this worker was not yet known to the lead: none up to there is meant for it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each has a name
         self, me: Worker, job: Job, engine: Engine, optimizer: Optimizer, board: Board, *, newest: Callable[[], int],
         connect: Callable[[Epoch, Waiting], Transport], data: Callable[[], Batches], saver: Saver | None = None,
         progress: Progress | None = None, since: int = 0,
