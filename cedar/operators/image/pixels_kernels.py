@@ -55,7 +55,7 @@ _carray = numba().carray
 
 
 @kernel("int64(int64, float64[::1], float32[:, ::1], int64, int64, float32[:, ::1], float32[:, ::1])")
-def step(  # noqa: C901, PLR0912, PLR0913 - compiled as one: a case for each instruction
+def step(  # noqa: C901, PLR0912 - compiled as one: a case for each instruction
     code: Any, numbers: Any, planes: Any, channels: Any, n: Any, ranges: Any, tables: Any
 ) -> Any:
     """One step on a stretch; how many channels there are then."""
