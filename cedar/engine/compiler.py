@@ -33,7 +33,6 @@ from cedar.engine.streams.stage import StageStream, WindowStream
 from cedar.engine.task_context import Tasks
 from cedar.operators.base import StreamContext, StreamOperator
 from cedar.operators.batch import BatchStream, PadBatch
-from cedar.operators.shuffle import Shuffle
 from cedar.plan import physical as plans
 from cedar.plan.graph import Node
 from cedar.plan.lower import group_size
@@ -157,10 +156,11 @@ class Compiler:
     def _window(self, stage: Stage) -> tuple[Window, int | None]:
         """A window's size as the user gave it, and the seed of the permutation of splits, if there is one."""
         operator = self._node(stage.windows).operator if stage.windows >= 0 else None
-        if not isinstance(operator, Shuffle):
+        mixing = operator.mixing if isinstance(operator, StreamOperator) else None
+        if mixing is None:
             return Window(), None
-        seed = self._context(stage.windows).hash_seed(operator.seed)
-        return Window(operator.window_bytes, operator.window_rows), hash_ints(seed, 1)
+        seed = self._context(stage.windows).hash_seed(mixing.seed)
+        return Window(mixing.bytes, mixing.rows), hash_ints(seed, 1)
 
     def _window_rows(self, stage: Stage) -> int:
         window, _ = self._window(stage)
@@ -315,7 +315,8 @@ class Compiler:
 def least_rows(binding: Binding) -> int:
     """Least rows of a rank's run: several of the largest windows (or row groups) of the sources below."""
     most = 1.0
-    windows = [n.operator for n in binding.nodes if isinstance(n.operator, Shuffle)]
+    operators = [node.operator for node in binding.nodes]
+    windows = [o.mixing for o in operators if isinstance(o, StreamOperator) and o.windowed and o.mixing]
     for source in binding.sources:
         splits = binding.splits(source)
         if not splits:
@@ -323,11 +324,11 @@ def least_rows(binding: Binding) -> int:
         rows = max((s.rows or 0) for s in splits)
         total = sum(s.rows or 0 for s in splits)
         size = sum(s.bytes or 0 for s in splits)
-        for shuffle in windows:
-            if shuffle.window_rows is not None:
-                rows = max(rows, min(shuffle.window_rows, total))
+        for mixing in windows:
+            if mixing.rows is not None:
+                rows = max(rows, min(mixing.rows, total))
             elif size:
-                limit = Window(shuffle.window_bytes).limit(size, total)
+                limit = Window(mixing.bytes).limit(size, total)
                 rows = max(rows, min(total, math.ceil(total * limit / size)))
         most = max(most, rows)
     return math.ceil(_CHUNK_WINDOWS * most)

@@ -10,11 +10,9 @@ from cedar.core.block import Block
 from cedar.core.errors import PipelineError
 from cedar.datasets.base import Read
 from cedar.engine.streams.splits import Window
-from cedar.operators.base import Operator, RowOperator, StreamOperator
+from cedar.operators.base import Mixing, Operator, RowOperator, StreamOperator
 from cedar.operators.dedup import DedupRows, Groups
 from cedar.operators.dedup_estimate import SAMPLED_ROWS, Found, Reach
-from cedar.operators.sample import Sample
-from cedar.operators.shuffle import Shuffle
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
@@ -184,24 +182,25 @@ def _reach(binding: Binding, node: Node) -> Reach:
     by, interleave = None, 1
     for each in path:
         operator = each.operator
+        mixing = operator.mixing if isinstance(operator, StreamOperator) else None
         if isinstance(operator, StreamOperator) and operator.most_rows is not None:
             batch = batch or operator.most_rows
-        elif isinstance(operator, Sample) and batch is None:
-            window, by = float(SAMPLED_ROWS << 20), None
-        elif isinstance(operator, Shuffle) and batch is None:
-            window = max(window or 0.0, _window_rows(binding, operator))
-            by, interleave = operator.by, operator.interleave
+        elif mixing is not None and batch is None:
+            window = max(window or 0.0, _window_rows(binding, mixing))
+            by, interleave = mixing.by, mixing.interleave
     return Reach(batch, window, by, interleave)
 
 
-def _window_rows(binding: Binding, shuffle: Shuffle) -> float:
+def _window_rows(binding: Binding, mixing: Mixing) -> float:
     """Rows of a window, from the metadata of the sources: it is a run of whole splits."""
+    if mixing.rows is None and mixing.bytes is None:
+        return float(SAMPLED_ROWS << 20)  # all there are
     splits = [split for source in binding.sources for split in binding.splits(source)]
     rows = sum(split.rows or 0 for split in splits)
     size = sum(split.bytes or 0 for split in splits)
     least = max((split.rows or 0 for split in splits), default=0)
-    if shuffle.window_rows is not None:
-        return float(max(least, min(shuffle.window_rows, rows or shuffle.window_rows)))
+    if mixing.rows is not None:
+        return float(max(least, min(mixing.rows, rows or mixing.rows)))
     if not rows or not size:
         return float(max(least, SAMPLED_ROWS))
-    return max(least, rows * min(1.0, Window(shuffle.window_bytes).limit(size, rows) / size))
+    return max(least, rows * min(1.0, Window(mixing.bytes).limit(size, rows) / size))

@@ -34,6 +34,10 @@ elements by their place alone (crop, flip); resampling: computes new elements fr
 item of a list by itself (vocabulary lookup); length: keeps a run of the items of a list (truncate)."""
 
 
+Change = Literal["parts", "fewer", "off"]
+"""parts: some items of the tuple; fewer: another number; off: False, where it was True."""
+
+
 @dataclass(frozen=True)
 class Effects:
     """What the optimizer may rely on.
@@ -312,6 +316,13 @@ class Operator(ABC):
         """Whether computing that one of its ``results`` fails on no row, and does nothing else."""
         return False
 
+    plan_changes: ClassVar[Mapping[str, Change]] = {}
+    """Fields that a plan may change, and how: such a change can be saved and read again."""
+
+    def resized(self, few: Callable[[int, int, int], int]) -> Operator:
+        """The same for a check on a few rows, where it counts: ``few(n, least, spread)`` in the place of a number n."""
+        return self
+
     def without(self, results: Container[int]) -> Operator | None:
         """The same without some of its ``results``; None where nothing is left to do."""
         return self
@@ -363,6 +374,24 @@ class StreamContext:
         return hash_ints(self.seed, self.epoch, operator_seed, 0x5EED)
 
 
+@dataclass(frozen=True)
+class Mixing:
+    """How a stream operator puts rows into another order.
+
+    Args:
+        rows, bytes: of the windows within which it does; of neither: in the whole input.
+        seed: of the order.
+        by: rows that are equal in this column stay together.
+        interleave: such groups that are mixed with each other.
+    """
+
+    rows: int | None = None
+    bytes: int | None = None
+    seed: int = 0
+    by: str | None = None
+    interleave: int = 1
+
+
 class StreamOperator(Operator):
     """Needs order or state across blocks: runs in the coordinator and is never retried."""
 
@@ -381,6 +410,11 @@ class StreamOperator(Operator):
     last: str = "keep"  # what becomes of the short one at the end: "drop", "keep" or "pad"
     most_rows: int | None = None  # of a unit that it makes
     first: int | None = None  # it takes the first so many units
+
+    @property
+    def mixing(self) -> Mixing | None:
+        """How it puts rows into another order; None where it keeps theirs, or says nothing of it."""
+        return None
 
     @property
     def counts_rows(self) -> str | None:

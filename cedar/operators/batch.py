@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -47,6 +48,9 @@ class Batch(StreamOperator):
             )
         if self.last not in ("drop", "keep", "pad"):
             raise PipelineError(f'last={self.last!r}: it is "drop", "keep" or "pad"', site=user_site())
+
+    def resized(self, few: Callable[[int, int, int], int]) -> Batch:
+        return replace(self, size=few(self.size, 4, 3))
 
     def label(self) -> str:
         return f"batch({self.size}, last={self.last!r})"

@@ -62,6 +62,9 @@ class MapBatches(RowOperator):
     on_error: Skip | None = None
     name = "map_batches"
 
+    def resized(self, few: Callable[[int, int, int], int]) -> MapBatches:
+        return self if self.size is None else replace(self, size=few(self.size, 3, 3))
+
     def __post_init__(self) -> None:
         check_columns("map_batches", self.columns)
         check_fn("map_batches", self.fn, 1)

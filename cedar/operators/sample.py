@@ -19,7 +19,7 @@ from cedar.core.columns import Index
 from cedar.core.cursor import hash_ints
 from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream
-from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Mixing, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Ahead, ChunkFlow, narrow, over
 from cedar.operators.expressions import require_elementwise
 from cedar.operators.take import whole
@@ -72,6 +72,10 @@ class Sample(StreamOperator):
             )
         if self.weights is not None and not isinstance(self.weights, str):
             require_elementwise(self.weights, "sample(weights)")
+
+    @property
+    def mixing(self) -> Mixing:
+        return Mixing(seed=self.seed)
 
     def label(self) -> str:
         shown = [] if self.n is None else [f"n={self.n}"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from cedar.core.cursor import concat_keys, hash_ints
 from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.sizes import as_int, parse_bytes
 from cedar.core.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
-from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Mixing, Schema, StreamContext, StreamOperator
 
 _GROUP_BYTES = 16 << 20  # small blocks are joined up to this size, so that a batch is gathered from few of them
 _AHEAD_BYTES = 64 << 20  # windows smaller than this are collected while the one before is consumed
@@ -70,6 +70,13 @@ class Shuffle(StreamOperator):
     @property
     def window_bytes(self) -> int | None:
         return parse_bytes(self.window, "window") if isinstance(self.window, str) else None
+
+    @property
+    def mixing(self) -> Mixing:
+        return Mixing(self.window_rows, self.window_bytes, self.seed, self.by, self.interleave)
+
+    def resized(self, few: Callable[[int, int, int], int]) -> Shuffle:
+        return replace(self, window=few(self.window_rows or 1 << 20, 17, 5))
 
     def label(self) -> str:
         by = f", by={self.by!r}" if self.by else ""

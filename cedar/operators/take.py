@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.sizes import as_int
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Stream, is_count, is_list
-from cedar.operators.base import Effects, StreamContext, StreamOperator
+from cedar.operators.base import Change, Effects, StreamContext, StreamOperator
 
 
 def whole(value: Any, what: str, least: int = 0) -> int:
@@ -70,6 +71,10 @@ class Take(_OfUnits):
     """
 
     name: ClassVar[str] = "take"
+    plan_changes: ClassVar[Mapping[str, Change]] = {"n": "fewer"}
+
+    def resized(self, few: Callable[[int, int, int], int]) -> Take:
+        return replace(self, n=few(self.n, 17, 7))
 
     @property
     def first(self) -> int:  # type: ignore[override]
@@ -149,6 +154,9 @@ class SkipRows(_OfUnits):
     """
 
     name: ClassVar[str] = "skip"
+
+    def resized(self, few: Callable[[int, int, int], int]) -> SkipRows:
+        return replace(self, n=few(self.n, 2, 3))
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return SkipStream(inputs[0], self.n)

@@ -15,18 +15,13 @@ from cedar.core.redact import redact_url
 from cedar.datasets.base import Read
 from cedar.operators.base import Operator
 from cedar.operators.cache import Cache
-from cedar.operators.columns_ops import Drop, Rename
-from cedar.operators.expressions import FilterExpression, Select, WithColumns
-from cedar.operators.map import Map
-from cedar.operators.take import Take
+from cedar.operators.expressions import Select
 from cedar.plan.graph import Node, walk
 from cedar.plan.places import kind
 from cedar.plan.places import place as place_at
 from cedar.plan.scan import Scan
 
 _CACHES = ("auto", "memory")
-_PARTS: dict[type, str] = {WithColumns: "items", Select: "items", Drop: "names", Rename: "pairs"}
-"""Operators of which a plan may do a part: the field that lists the parts, which is also the entry's word for it."""
 
 
 def entries_of(root: Node, logical: Sequence[Node]) -> list[dict[str, Any]]:
@@ -60,8 +55,8 @@ def _inserted(node: Node, number: int) -> dict[str, Any]:
     operator = node.operator
     if operator.storage in _CACHES:
         return {"cache": operator.storage}
-    if isinstance(operator, Select) and all(isinstance(item, str) for item in operator.items):
-        return {"keep": list(operator.items)}
+    if operator.projection is not None:
+        return {"keep": list(operator.projection)}
     raise _unspeakable(number, operator, "belongs to no operator of the pipeline")
 
 
@@ -78,14 +73,11 @@ def _changes(operator: Operator, written: Operator, ordinals: Mapping[int, int],
         mine, theirs = getattr(operator, field.name), getattr(written, field.name)
         if _same(mine, theirs):
             continue
-        if field.name == _PARTS.get(type(operator)):
-            changed[field.name] = [_place_of(item, theirs, number, operator) for item in mine]
-        elif isinstance(operator, Take) and field.name == "n":
-            changed["n"] = mine
-        elif isinstance(operator, Map) and field.name == "exact":
-            changed["exact"] = mine
-        else:
+        change = operator.plan_changes.get(field.name)
+        if change is None:
             raise _unspeakable(number, operator, f"has another {field.name} than in the pipeline")
+        parts = change == "parts"
+        changed[field.name] = [_place_of(item, theirs, number, operator) for item in mine] if parts else mine
     return changed
 
 
@@ -218,7 +210,7 @@ def _operator(entry: Mapping[str, Any], number: int, origin: Node, logical: Sequ
         columns = tuple(names_in(entry, "columns", number)) if "columns" in entry else None
         where = tuple(logical[i] for i in ordinals_in(entry, "where", number, len(logical)))
         for node in where:
-            if not isinstance(node.operator, FilterExpression):
+            if node.operator.condition is None:
                 raise PlanError(
                     f"node {number} of the plan reads where {node.operator.label()}, "
                     "which is no filter by an expression",
@@ -226,22 +218,21 @@ def _operator(entry: Mapping[str, Any], number: int, origin: Node, logical: Sequ
                     fix="give it a node of its own",
                 )
         return Scan(written.source, columns, where) if columns is not None or where else written
-    part = _PARTS.get(type(written))
-    if part is not None:
-        _only(entry, known | {part}, number, written)
-        given = getattr(written, part)
-        chosen = ordinals_in(entry, part, number, len(given)) if part in entry else None
-        if chosen is None:
-            return written
-        return dataclasses.replace(written, **{part: tuple(given[i] for i in chosen)})  # type: ignore[type-var]
-    if isinstance(written, Take):
-        _only(entry, known | {"n"}, number, written)
-        n = ordinal_in(entry, "n", number) if "n" in entry else written.n
-        return written if n == written.n else dataclasses.replace(written, n=n)
-    if isinstance(written, Map) and entry.get("exact") is False:
-        return dataclasses.replace(written, exact=False)
-    _only(entry, known, number, written)
-    return written
+    _only(entry, known | written.plan_changes.keys(), number, written)
+    changed = {name: _changed(entry, name, number, written) for name in written.plan_changes if name in entry}
+    return dataclasses.replace(written, **changed) if changed else written  # type: ignore[type-var]
+
+
+def _changed(entry: Mapping[str, Any], name: str, number: int, written: Operator) -> Any:
+    """The value of a field that an entry changes."""
+    change, given = written.plan_changes[name], getattr(written, name)
+    if change == "parts":
+        return tuple(given[i] for i in ordinals_in(entry, name, number, len(given)))
+    if change == "fewer":
+        return ordinal_in(entry, name, number)
+    if entry[name] is not False:
+        raise _odd(number, name, entry[name], "false")
+    return False
 
 
 def _only(entry: Mapping[str, Any], known: set[str], number: int, operator: Operator) -> None:

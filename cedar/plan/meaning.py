@@ -17,7 +17,6 @@ from cedar.operators.columns_ops import Drop, Rename
 from cedar.operators.elementwise import columns_of
 from cedar.operators.expression_steps import never_fails
 from cedar.operators.expressions import Select, WithColumns, result_name
-from cedar.operators.shuffle import Shuffle
 from cedar.plan.graph import Node
 from cedar.plan.lower import group_size, policy_of
 from cedar.plan.physical import Physical
@@ -149,7 +148,7 @@ class _Meaning:
 
     def _stream(self, number: int, node: Node, operator: StreamOperator, inputs: list[_Rows]) -> _Rows:
         ordinal, effects = self._own(node), node.effects
-        if isinstance(operator, Shuffle) and operator.by is None and number in self.windows:
+        if operator.mixing is not None and operator.mixing.by is None and number in self.windows:
             (rows,) = inputs  # a sort by key within windows of metadata: conditions drop rows before it or after it
             return replace(rows, order=self.terms.of("shuffle", ordinal, rows.order))
         marked = [self.found[self.marked[number]]] if number in self.marked else []  # whose units windows count

@@ -15,7 +15,6 @@ from cedar.core.digests import examine
 from cedar.core.errors import PlanError
 from cedar.datasets.base import Read
 from cedar.operators.base import Operator, RowOperator, Schema, StreamOperator
-from cedar.operators.shuffle import Shuffle
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.lower import HERE, group_size, works
@@ -304,7 +303,9 @@ def _counted(physical: Physical) -> list[frozenset[int]]:
 def _carries(written: Physical, ordinal: int) -> bool:
     """A shuffle whose windows are those of sources: rows that are dropped below it or above it leave the same order."""
     node = written.nodes[ordinal]
-    if not isinstance(node.operator, Shuffle) or node.operator.by is not None:
+    operator = node.operator
+    mixing = operator.mixing if isinstance(operator, StreamOperator) and operator.windowed else None
+    if mixing is None or mixing.by is not None:
         return False
     stage = next(stage for stage in written.stages if stage.windows == ordinal)
     return stage.kind == "read"

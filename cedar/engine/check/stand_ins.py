@@ -20,7 +20,6 @@ from cedar.core.columns import OBJECT, UNKNOWN, TensorType, objects
 from cedar.datasets.base import Read
 from cedar.engine.check.sample_rows import SampleRows, values_of
 from cedar.operators.base import Operator, RowOperator, Schema
-from cedar.operators.batch import Batch
 from cedar.operators.cache import Cache
 from cedar.operators.expressions import Select
 from cedar.operators.filter_function import FilterFunction
@@ -28,8 +27,6 @@ from cedar.operators.flat_map import FlatMap
 from cedar.operators.map import Map
 from cedar.operators.map_batches import MapBatches
 from cedar.operators.outputs import declared_types
-from cedar.operators.shuffle import Shuffle
-from cedar.operators.take import SkipRows, Take
 from cedar.operators.transform import Transform
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -105,14 +102,7 @@ class Twins:
             return self._read(node)
         if operator.storage is not None:
             return Cache("memory") if operator.storage != "auto" else operator
-        if isinstance(operator, Take):
-            return dataclasses.replace(operator, n=self._few(operator.n, 17, 7))
-        if isinstance(operator, SkipRows):
-            return dataclasses.replace(operator, n=self._few(operator.n, 2, 3))
-        if isinstance(operator, Batch):
-            return dataclasses.replace(operator, size=self._few(operator.size, 4, 3))
-        if isinstance(operator, Shuffle):
-            return dataclasses.replace(operator, window=self._few(operator.window_rows or 1 << 20, 17, 5))
+        operator = operator.resized(self._few)
         if operator.projection is not None and id(node.logical) not in self._ordinals:
             return Select(tuple(item for item in operator.projection if item not in self.without))
         if isinstance(operator, RowOperator):
@@ -143,8 +133,6 @@ class Twins:
         return Scan(rows, columns, tuple(where))
 
     def _row_operator(self, node: Node, operator: RowOperator) -> Operator:
-        if isinstance(operator, MapBatches) and operator.size is not None:
-            operator = dataclasses.replace(operator, size=self._few(operator.size, 3, 3))
         if self.functions:
             return operator
         salt, fails = self._ordinals.get(id(node.logical), -1), self.skips(node)
