@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -164,8 +165,12 @@ class MapBlock:
             RowError: the function fails on every row of the sample.
             PipelineError: its result depends on other rows, or has another number of rows.
         """
-        if not len(block):
-            return replace(self, outputs=Arrays("dict", dict.fromkeys(self.into, pa.null())))
+        if not len(block):  # what it makes of no rows tells more than nothing does
+            types = dict.fromkeys(self.into, pa.null())
+            with suppress(PipelineError):
+                none = self._attempt(block.slice(0, 0), env)
+                types |= {} if isinstance(none, Failure) else {name: type_of(column) for name, column in none.items()}
+            return replace(self, outputs=Arrays("dict", types))
         group = block.slice(0, min(size, block.slots)) if size is not None else block
         result = self._attempt(group, env)
         if isinstance(result, Failure) and self.single:
