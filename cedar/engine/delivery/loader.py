@@ -148,7 +148,7 @@ class Loader(DataLoaderLike):
         refuse_workers(self.rank, self._site)
         if os.getpid() != self._pid:
             self._begin_in_fork()
-        if self._job.sharing.why and not self._warned:
+        if self._job.sharing.why and self._options.deal != "global" and not self._warned:  # who asks for it knows
             self._warned = True
             _log.warning("%s", self._job.sharing.warning(self.rank.world))
         again, self._started = self._started, True

@@ -198,11 +198,12 @@ def test_one_warning_says_why_ranks_do_not_share(build: Any, told: str, caplog: 
     assert abs(len(parts[0]) - len(parts[1])) <= 1
 
 
-def test_the_former_meaning_stays_by_name() -> None:
+def test_the_former_meaning_stays_by_name(caplog: pytest.LogCaptureFixture) -> None:
     p = numbers(8).filter(lambda x: x > 1, "x").batch(4, last="keep")
     alone = run(p.loader(executor="inline"))[0]
     shares = [run(p.loader(rank=rank, world=2, deal="global", executor="inline"))[0] for rank in range(2)]
     assert [batch for pair in zip(*shares, strict=True) for batch in pair] == alone
+    assert caplog.records == []  # who asks for it knows
     with pytest.raises(cedar.PipelineError, match="deal='mine' is not known"):
         p.loader(deal="mine")  # type: ignore[arg-type]
 
