@@ -85,6 +85,21 @@ def of_texts(values: Sequence[str] | Sequence[bytes], kind: pa.DataType) -> pa.A
     return pa.Array.from_buffers(kind, len(parts), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))])
 
 
+def floats(array: pa.Array) -> npt.NDArray[Any]:
+    """A copy of floats, with NaN where a null is.
+
+    Example:
+        >>> floats(pa.array([1.5, None])).tolist()
+        [1.5, nan]
+    """
+    bits, data = array.buffers()
+    kind, start, stop = dtype_of(array.type), array.offset, array.offset + len(array)
+    values = np.frombuffer(data, kind, count=stop)[start:].copy()
+    if bits is not None:
+        values[np.unpackbits(np.frombuffer(bits, np.uint8), count=stop, bitorder="little")[start:] == 0] = np.nan
+    return values
+
+
 def numbers(array: pa.Array) -> npt.NDArray[Any]:
     """Whole numbers or floats as they lie in memory; in the place of a null is anything.
 

@@ -66,7 +66,7 @@ class Block:
     @property
     def slots(self) -> int:
         """The number of logical rows, dead ones included."""
-        return len(self.keys)
+        return len(self.keys.row)
 
     @property
     def nbytes(self) -> int:

@@ -6,6 +6,7 @@ shared where the type allows. Nulls that a dtype cannot hold are therefore error
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.arrow import numbers, of_numbers
+from cedar.core.arrow import floats, numbers, of_numbers
 from cedar.core.boundary import as_column, canonical_type
 from cedar.core.columns import Column
 from cedar.core.cursor import Keys
@@ -73,8 +74,11 @@ def to_numpy(column: Column, name: str, keys: Keys | None = None) -> Any:
     """
     if isinstance(column, np.ndarray):
         return column
-    if is_numbers(column.type) and isinstance(column, pa.Array) and not column.null_count:
-        return numbers(column)
+    if is_numbers(column.type) and isinstance(column, pa.Array):
+        if not column.null_count:
+            return numbers(column)
+        if is_floating(column.type):
+            return floats(column)
     return _convert(plain(column), _Place(name, keys), _numpy_leaf, np.asarray)
 
 
@@ -102,8 +106,11 @@ def to_torch(column: Column, name: str, keys: Keys | None = None) -> Any:
         return list(column) if column.dtype == object else _tensor(column, name)
     from torch.utils.dlpack import from_dlpack
 
-    if is_numbers(column.type) and isinstance(column, pa.Array) and not column.null_count:
-        return from_dlpack(column)
+    if is_numbers(column.type) and isinstance(column, pa.Array):
+        if not column.null_count:
+            return from_dlpack(column)
+        if is_floating(column.type):
+            return sys.modules["torch"].from_numpy(floats(column))
     return _convert(plain(column), _Place(name, keys), _torch_leaf, from_dlpack)
 
 
@@ -149,6 +156,12 @@ def _fixed_lists(values: pa.Array, size: int, rows: int) -> pa.Array:
 def is_numbers(kind: pa.DataType) -> bool:
     """Whole numbers or floats, which lie in memory as NumPy and torch have them."""
     return bool(pt.is_integer(kind) or pt.is_floating(kind))
+
+
+@lru_cache(maxsize=1024)
+def is_floating(kind: pa.DataType) -> bool:
+    """A float of any width."""
+    return bool(pt.is_floating(kind))
 
 
 @lru_cache(maxsize=1024)
@@ -212,8 +225,8 @@ def _fixed(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], An
 
 def _numpy_leaf(array: pa.Array, place: _Place) -> Any:
     kind = array.type
-    if pt.is_floating(kind):
-        return array.to_numpy(zero_copy_only=False) if array.null_count else numbers(array)
+    if is_floating(kind):
+        return floats(array) if array.null_count else numbers(array)
     if pt.is_integer(kind) or pt.is_boolean(kind):
         if array.null_count:
             raise place.null_error(array, _fill_hint(place))

@@ -78,11 +78,14 @@ class Keys:
         return len(self.row)
 
     def take(self, index: Ints | slice) -> Keys:
-        def pick(part: Part) -> Part:
-            return part if isinstance(part, int) else part[index]
-
+        file, sub, repeat, branch, source = self.file, self.sub, self.repeat, self.branch, self.source
         return Keys(
-            self.row[index], pick(self.file), pick(self.sub), pick(self.repeat), pick(self.branch), pick(self.source)
+            self.row[index],
+            file if isinstance(file, int) else file[index],
+            sub if isinstance(sub, int) else sub[index],
+            repeat if isinstance(repeat, int) else repeat[index],
+            branch if isinstance(branch, int) else branch[index],
+            source if isinstance(source, int) else source[index],
         )
 
     def within(self, index: int) -> Keys:

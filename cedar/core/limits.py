@@ -9,10 +9,8 @@ from __future__ import annotations
 import io
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.sizes import parse_bytes
@@ -119,15 +117,14 @@ class Account:
         account.where, account._limits = where, limits
         return account
 
-    @contextmanager
-    def open(self) -> Iterator[Account]:
+    def __enter__(self) -> Self:
         """What is asked for in this thread, until the end of the block, is asked of this account."""
-        before = getattr(_thread, "account", None)
+        self._before: Account | None = getattr(_thread, "account", None)
         _thread.account = self
-        try:
-            yield self
-        finally:
-            _thread.account = before
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _thread.account = self._before
 
     def take(self, size: int, what: str) -> None:
         """Room for ``size`` bytes more.
@@ -159,16 +156,18 @@ def take(size: int, what: str) -> None:
         account.take(size, what)
 
 
-@contextmanager
-def passing() -> Iterator[None]:
+class Passing:
     """What is taken in the block is let go of at its end."""
-    account: Account | None = getattr(_thread, "account", None)
-    held = 0 if account is None else account.held
-    try:
-        yield
-    finally:
-        if account is not None:
-            account.held = held
+
+    __slots__ = ("_account", "_held")
+
+    def __enter__(self) -> None:
+        self._account: Account | None = getattr(_thread, "account", None)
+        self._held = 0 if self._account is None else self._account.held
+
+    def __exit__(self, *_: object) -> None:
+        if self._account is not None:
+            self._account.held = self._held
 
 
 _JUDGED = 64 << 20  # decompressed bytes before a ratio tells something

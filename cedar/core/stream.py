@@ -187,10 +187,11 @@ class Piece:
 
     def slice(self, start: int, stop: int) -> Piece:
         """Units ``start`` to ``stop``; the window's end stays with the last unit."""
-        if start == 0 and stop >= self.units:
+        whole = stop >= self.units
+        if start == 0 and whole:
             return self
         rows = self.rows if self.batch else self.rows.slice(start, stop)
-        ends = self.ends_window and stop >= self.units
+        ends = self.ends_window and whole
         return Piece(rows, self.at, self.skip + start, self.batch, ends, keeps=self.keeps)
 
 

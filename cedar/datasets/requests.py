@@ -133,14 +133,19 @@ def counting(use: Use) -> Iterator[Use]:
         _asker.reset(token)
 
 
-@contextmanager
-def until(stop: Stop) -> Iterator[None]:
-    """Waits of this thread end when ``stop`` is set."""
-    token = _asker.set(replace(_asker.get(), stop=stop))
-    try:
-        yield
-    finally:
-        _asker.reset(token)
+class Until:
+    """Waits of this thread end when ``stop`` is set, until the end of the block."""
+
+    __slots__ = ("_stop", "_token")
+
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
+
+    def __enter__(self) -> None:
+        self._token = _asker.set(Asker(_asker.get().use, self._stop))
+
+    def __exit__(self, *_: object) -> None:
+        _asker.reset(self._token)
 
 
 # ---- requests --------------------------------------------------------------------------------------------------------

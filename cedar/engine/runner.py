@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from cedar.core.block import Block
 from cedar.core.errors import WorkerError
 from cedar.core.stream import Rows
 from cedar.datasets.base import Split
-from cedar.datasets.requests import Stop, until
+from cedar.datasets.requests import Stop, Until
 from cedar.executors.choose import (
     EXECUTORS,
     InlineExecutor,
@@ -128,7 +127,7 @@ class Runner:
         Args:
             hurry: somebody waits for nothing else; behind other tasks in the queue it would wait for those.
         """
-        stays = not any(step.operators for step in program.steps)  # it only puts batches together
+        stays = not program.operates
         if self.local or stays:
             cut = not self.local and rows.part is None and isinstance(rows.row, range)  # no copy: no task's worth
             place = _AT_ONCE if cut or (stays and hurry) else self._here
@@ -161,8 +160,11 @@ class Runner:
             WorkerError: the worker died, or the executor was shut down.
         """
         meter = getattr(self.executor, "meter", None)  # a cluster's, which follows how its trainers wait
-        with nullcontext() if meter is None else meter.waited():
+        if meter is None:
             self._waiting.wait(future, what)
+        else:
+            with meter.waited():
+                self._waiting.wait(future, what)
         try:
             return future.result()
         except (BrokenExecutor, CancelledError) as error:
@@ -289,7 +291,7 @@ def _url(reader: Any, split: Split) -> str:
 
 def _stoppable(stop: Stop, running: Here, fn: Callable[..., T], *args: Any) -> T:
     """A task of this process, whose waits for storage end with the run."""
-    with until(stop):
+    with Until(stop):
         return running.run(stop, fn, *args)
 
 

@@ -17,7 +17,7 @@ from cedar.core.boundary import as_column
 from cedar.core.columns import nbytes
 from cedar.core.cursor import Keys
 from cedar.core.errors import CedarError, RowError, RowRef, Site, SourceError, raised
-from cedar.core.limits import Account, passing, take
+from cedar.core.limits import Account, Passing, take
 from cedar.core.skip import Skip
 from cedar.datasets.base import Chunk, Split, offsets_of
 from cedar.datasets.requests import Use, counting
@@ -62,6 +62,11 @@ class Program:
     @cached_property
     def label(self) -> str:
         return " -> ".join(step.label for step in self.steps if step.label)
+
+    @cached_property
+    def operates(self) -> bool:
+        """It does more than put batches together."""
+        return any(step.operators for step in self.steps)
 
     @cached_property
     def fused(self) -> bool:
@@ -118,15 +123,15 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
     """The block after every step; blocks without slots pass untouched."""
     sizes: Sizes = {}
     for step in steps:
-        if not block.slots and block.aligned and not block.columns:
+        if not block.columns and block.aligned and not block.slots:
             return block
         start, worked = time.perf_counter(), time.thread_time() if step.operators else 0.0
         try:
             if env.marks is not None and env.marks.enter(_ordinal(step), block, _row_wise(step)):
                 block = _row_by_row(step, block, env, env.marks)
             else:
-                looks = env.watch in ("detail", "whole")
-                with passing():
+                looks = step.operators and env.watch in ("detail", "whole")
+                with Passing():
                     block = _run_parts(step, block, env, timing, sizes) if looks else step.kernel(block, env)
         except CedarError as error:
             error.site = error.site or step.site
@@ -226,14 +231,15 @@ def run_block(program: Program, block: Block, env: Env, timing: Timing | None = 
 
     def work() -> Result:
         timing.seen.clear()
-        with Account("a task", env.limits).open():
+        with Account("a task", env.limits):
             return Result([run_program(program, plain_copy(block) if first else block, env, timing)], timing)
 
     # To gather rows takes no arithmetic, and less time than to set it up. The first time, functions may bring
     # libraries, and are then called once more, on the block as it was.
     numeric = env.numeric if program.steps else None
     first = numeric is not None and _first_runs.get(id(program)) is not program
-    _first_runs[id(program)] = program
+    if first:
+        _first_runs[id(program)] = program
     result = work() if numeric is None else numeric.run(work, again=first)
     timing.ended()
     return result
@@ -297,7 +303,7 @@ def read_split(program: Program, reader: Any, split: Split, lap: int, env: Env, 
 
     def work() -> Result:
         timing = Timing()
-        with counting(timing.storage), Account("a task", env.limits).open():
+        with counting(timing.storage), Account("a task", env.limits):
             return _read_split(program, reader, split, lap, env, first, timing)
 
     began = time.perf_counter()

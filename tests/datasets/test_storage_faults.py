@@ -25,7 +25,7 @@ from cedar.datasets import requests
 from cedar.datasets.faults import Fault, fault_of, status_of
 from cedar.datasets.listing import list_files
 from cedar.datasets.remote import Remote, rename
-from cedar.datasets.requests import FLOOR, SHARE, Account, Patience, Stop, Use, counting, until
+from cedar.datasets.requests import FLOOR, SHARE, Account, Patience, Stop, Until, Use, counting
 from cedar.testing.storage import FlakyFileSystem, StorageFault, flaky
 from tests.toy_http_store import Store
 
@@ -225,7 +225,7 @@ def test_a_wait_ends_with_the_run():
     caught: list[Exception] = []
 
     def ask() -> None:
-        with until(stop):
+        with Until(stop):
             try:
                 account.ask("x", failing(99, StorageFault(503)))
             except SourceError as error:

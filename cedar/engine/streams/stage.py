@@ -246,10 +246,10 @@ class _StageFlow(Flow):
 
 def _size(block: Block) -> int:
     """Bytes of columns, in the caller's format or not, that tell."""
-    return sum(
-        columns.nbytes(column) if isinstance(column, pa.Array) else int(getattr(column, "nbytes", 0))
-        for column in block.columns.values()
-    )
+    size = 0
+    for column in block.columns.values():
+        size += columns.nbytes(column) if isinstance(column, pa.Array) else int(getattr(column, "nbytes", 0))
+    return size
 
 
 class WindowStream(Stream):

@@ -20,7 +20,7 @@ import pyarrow.types as pt
 
 from cedar.core.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, type_of
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.limits import passing, take
+from cedar.core.limits import Passing, take
 from cedar.operators.chains import Fault, Link
 from cedar.operators.draws import Draws
 from cedar.operators.transform import BadValues, Transform
@@ -138,7 +138,7 @@ def run_rows(
     faults: dict[int, Fault] = {}
     with np.errstate(all="ignore"):  # NaN and infinity are refused, or made, knowingly
         for row in range(rows):
-            with passing():
+            with Passing():
                 fault = _run_row(row, steps, sources)
             kept = (step.kept.column[row] for step in steps if step.kept is not None and not step.kept.fixed)
             take(sum(getattr(value, "nbytes", 0) for value in kept), f"clips up to the {row + 1:,}th of {rows:,}")
