@@ -69,6 +69,8 @@ def _choose(fields: list[Any], paths: list[str], wanted: Sequence[str], file: Fi
 
 
 def _leaf_count(kind: pa.DataType) -> int:
+    if _is_flat(kind):
+        return 1
     return sum(map(_leaf_count, _children(kind))) or 1
 
 
@@ -80,6 +82,11 @@ def _children(kind: pa.DataType) -> list[pa.DataType]:
     if pa.types.is_map(kind):
         return [kind.key_type, kind.item_type]
     return [kind.value_type] if _is_list(kind) else []
+
+
+def _is_flat(kind: pa.DataType) -> bool:
+    """Nothing is inside: a struct may be empty, and what an extension stores tells."""
+    return not kind.num_fields and not isinstance(kind, pa.BaseExtensionType | pa.StructType)
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -94,6 +101,8 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _prune(kind: pa.DataType, leaves: Iterator[int], chosen: set[int]) -> pa.DataType | None:
     """``kind`` with the chosen leaves only; ``leaves`` numbers them as they are met."""
+    if _is_flat(kind):
+        return kind if next(leaves) in chosen else None
     if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.Bool8Type):  # which is no integer
         return _prune(kind.storage_type, leaves, chosen)
     if pa.types.is_struct(kind):

@@ -219,7 +219,17 @@ def text(expr: pl.Expr, limit: int = 80) -> str:
 
 
 def tree(expr: pl.Expr) -> Json:
-    return json.loads(expr.meta.serialize(format="json"))
+    """An expression as nested dicts and lists, which are not to be changed."""
+    known = _trees.get(id(expr))
+    if known is None or known[0] is not expr:
+        if len(_trees) >= _MOST_TREES:
+            _trees.clear()
+        known = _trees[id(expr)] = expr, json.loads(expr.meta.serialize(format="json"))
+    return known[1]
+
+
+_MOST_TREES = 1024
+_trees: dict[int, tuple[pl.Expr, Json]] = {}  # by the id of an expression, which is held so that no other gets it
 
 
 def find(node: Json, key: str) -> Iterator[Json]:
