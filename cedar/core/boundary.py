@@ -191,6 +191,8 @@ def _joined(values: pa.ChunkedArray) -> pa.Array:
 def _canonical(array: pa.Array, target: pa.DataType) -> pa.Array:
     """The same values, of the type ``target``, which is canonical."""
     kind = array.type
+    if not len(array):  # polars gives some whose offsets lie beyond their memory
+        return pa.nulls(0, target)
     if kind.equals(target, check_metadata=True):
         return array
     if isinstance(array, pa.ExtensionArray):
