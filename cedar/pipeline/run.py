@@ -15,6 +15,7 @@ from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
 from cedar.operators.base import Env
+from cedar.pipeline.keywords import named
 from cedar.pipeline.planning import Chosen, best_plan, choose_plan, explain_run
 from cedar.report.observers import Observers
 from cedar.report.page import view
@@ -35,6 +36,7 @@ class RunMethods:
 
     __slots__ = ()
 
+    @named
     def loader(  # noqa: PLR0913 - each has a name
         self,
         *,

@@ -74,6 +74,9 @@ def test_rows_are_dicts_and_batches_dicts_of_arrays() -> None:
         ({"rank": 3, "world": 3}, "between 0 and world - 1"),
         ({"split_batches": True, "rank": 0, "world": 3}, "cannot be cut evenly for 3 ranks"),
         ({"executor": "process"}, "'process' is unknown"),
+        ({"num_workers": 4}, "here that is workers="),
+        ({"batch_size": 4}, "here that is .batch(n)"),
+        ({"exekutor": "threads"}, "did you mean executor=?"),
     ],
 )
 def test_wrong_arguments_are_refused_at_the_users_line(options: dict[str, Any], error: str) -> None:

@@ -360,7 +360,7 @@ class Loader(DataLoaderLike):
         return seal(
             {
                 "cedar": VERSION, "pipeline": identity.pipeline, "sources": identity.sources, "files": identity.marks,
-                "code": identity.code,
+                "code": identity.code, "operators": identity.operators,
                 "seed": identity.seed, "split_batches": identity.split_batches, "steps": identity.steps,
                 "epoch": self.epoch, "step": self._step, "rank": self.rank.rank, "world": self.rank.world,
                 "data": self._data, "open": self._opened(), "begun": copied(self._begun),

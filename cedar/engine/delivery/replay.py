@@ -73,7 +73,7 @@ class Replay:
                 self._keep(rank, step + 1, rest, pieces)
                 return piece.slice(step - place, step - place + 1)
             place = after
-        raise PipelineError(f"read({step}): the epoch of rank {rank} has {place} steps", site=self.site)
+        raise PipelineError(f"step {step}: the epoch of rank {rank} has {place} steps", site=self.site)
 
     def _check(self, step: int, rank: int) -> None:
         world = self._job.rank.world
@@ -81,13 +81,13 @@ class Replay:
             raise PipelineError(f"read(rank={rank}): ranks are 0 to {world - 1}", site=self.site)
         if step <= self._committed:
             raise PipelineError(
-                f"read({step}): steps up to {self._committed} are committed",
+                f"step {step}: steps up to {self._committed} are committed",
                 site=self.site,
                 fix="commit a step only when nobody will ask for it again",
             )
         if step < self.begun["step"]:
             raise PipelineError(
-                f"read({step}): the epoch was dealt anew to {world} rank(s) at step {self.begun['step']}",
+                f"step {step}: the epoch was dealt anew to {world} rank(s) at step {self.begun['step']}",
                 site=self.site,
             )
         if rank != self._job.rank.rank and any(entry["lanes"] is not None for entry in self.begun["open"].values()):
@@ -104,7 +104,7 @@ class Replay:
                 fix='read it on that rank, or use last="drop" or "pad"',
             )
         if self._steps is not None and step >= self._steps:
-            raise PipelineError(f"read({step}): the epoch has {self._steps} steps", site=self.site)
+            raise PipelineError(f"step {step}: the epoch has {self._steps} steps", site=self.site)
 
     def _open(self, step: int, rank: int) -> tuple[int, Iterator[Piece]]:
         """Pieces from the wanted step on where counts allow a jump, else from the beginning."""

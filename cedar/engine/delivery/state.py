@@ -7,6 +7,7 @@ earlier worlds, and where this rank is. States of N ranks merge into one from wh
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from cedar.plan import graph
 from cedar.plan.graph import Node
 
 VERSION = 1
+_TOLD = 32  # operators that a state tells of, so that an error can name the one that differs
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Identity:
     seed: int
     split_batches: bool
     steps: int | None
+    operators: list[str]  # the name of each of the first, and the beginning of the digest of its parameters
     marks: list[Any]  # of each source over files, stamps and contents of runs of them; None of others
     count: int = field(default=0, compare=False)  # of sources
     files: list[Sequence[Any]] = field(default_factory=list, compare=False, repr=False)  # that the marks are of
@@ -55,14 +58,20 @@ class Identity:
             files = [[file for each in files for file in each]]
             marks = [list(marks_of(files[0])) if files[0] else None]
         return Identity(
-            graph.topology(root), digests, graph.code_digest(root), seed, split_batches, steps, marks, len(reads), files
-        )
+            graph.topology(root), digests, graph.code_digest(root), seed, split_batches, steps, _operators(root), marks,
+            len(reads), files,
+        )  # fmt: skip
 
     def check(self, state: dict[str, Any], site: Site | None) -> None:
         """Raises ResumeError where a state does not fit; warns where only code changed."""
+        if self.pipeline != state["pipeline"]:
+            raise ResumeError(
+                f"the state is of another pipeline: {_difference(self.operators, state.get('operators') or [])}",
+                site=site,
+                done="nothing was loaded",
+                fix="resume with the pipeline that was saved: same operators, connections and their parameters",
+            )
         for what, mine, saved, fix in (
-            ("pipeline", self.pipeline, state["pipeline"],
-             "resume with the pipeline that was saved: same operators, connections and their parameters"),
             ("number of sources", len(self.sources), len(state["sources"]), "resume with the sources that were saved"),
             ("seed", self.seed, state["seed"], f"give seed={state['seed']} to the loader"),
             ("split_batches", self.split_batches, state["split_batches"], "give the loader the same split_batches"),
@@ -91,6 +100,24 @@ class Identity:
                 "go on where they were, the rest of the epoch uses the new code",
                 stacklevel=3,
             )
+
+
+def _operators(root: Node) -> list[str]:
+    some = [node.operator for node in itertools.islice(graph.walk(root), _TOLD)]
+    return [f"{each.name} {graph.digest(each.parameters() if each.inputs != 0 else {})[:4]}" for each in some]
+
+
+def _difference(mine: Sequence[str], saved: Sequence[str]) -> str:
+    """The first operator that differs, for people; they are counted from 1, inputs first."""
+    if not saved:
+        return "its operators, their connections or their parameters differ"
+    for number, (here, there) in enumerate(itertools.zip_longest(mine, saved, fillvalue=""), 1):
+        name, other = here.partition(" ")[0], there.partition(" ")[0]
+        if here and here != there and name == other:
+            return f"operator {number}, {name}, had other parameters"
+        if here != there:
+            return f"operator {number} was {other or 'not there'}, and is {name or 'not there'}"
+    return "operators are connected in another way"
 
 
 def _check_files(files: Sequence[Any], mine: Any, saved: Any, site: Site | None) -> None:
