@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_profile(adder)
     _add_run(adder)
     _add_locate(adder)
+    _add_where(adder)
     top.add(adder)
     data.add(adder)
     train.add(adder)
@@ -109,6 +110,19 @@ def _add_locate(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     locate.add_argument("state", metavar="STATE", help="a file with loader.state_dict() as JSON, of the rank at issue")
     locate.add_argument("step", type=_index, metavar="STEP", help="batch of the epoch, from 0")
     locate.add_argument("row", type=_index, nargs="?", default=0, metavar="ROW", help="row of the batch (default: 0)")
+
+
+def _add_where(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    where = _command(
+        adder,
+        "where",
+        "say at which step a row of a file is delivered",
+        commands.where,
+        ["my_project.data:train state.json clicks/part-3.parquet 1742   # in the epoch of that state"],
+    )
+    where.add_argument("state", metavar="STATE", help="a file with loader.state_dict() as JSON")
+    where.add_argument("file", metavar="FILE", help="a file of the pipeline, or how its path ends")
+    where.add_argument("row", type=_index, metavar="ROW", help="row of the file, from 0")
 
 
 def _index(text: str) -> int:

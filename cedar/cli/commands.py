@@ -38,7 +38,22 @@ def profile(chosen: argparse.Namespace) -> None:
 
 
 def locate(chosen: argparse.Namespace) -> None:
-    """``cedar locate``: what a state says of its run is taken from it."""
+    """``cedar locate``."""
+    with _of_state(chosen) as loader:
+        print(loader.locate(chosen.step, chosen.row))
+
+
+def where(chosen: argparse.Namespace) -> int:
+    """``cedar where``; the exit status is 1 where the row is in no batch."""
+    with _of_state(chosen) as loader:
+        found = loader.where(chosen.file, chosen.row)
+        print("\n".join(map(str, found)) or f"row {chosen.row} of {chosen.file} is in no batch of epoch {loader.epoch}")
+    return 0 if found else 1
+
+
+@contextlib.contextmanager
+def _of_state(chosen: argparse.Namespace) -> Iterator[Loader]:
+    """The loader that a state is of: what it says of its run is taken from it."""
     pipeline = load_pipeline(chosen.pipeline)
     try:
         with open(chosen.state, encoding="utf-8") as file:
@@ -51,7 +66,7 @@ def locate(chosen: argparse.Namespace) -> None:
     given = {name: state[name] for name in names if name in state} if isinstance(state, dict) else {}
     with pipeline.loader(**given, subgroup=True) as loader:
         loader.load_state_dict(state)
-        print(loader.locate(chosen.step, chosen.row))
+        yield loader
 
 
 def run(chosen: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ from cedar.engine.delivery.device import check_device, make_mover
 from cedar.engine.delivery.device_prefetch import AheadEpoch, deliver
 from cedar.engine.delivery.drop_in import DataLoaderLike
 from cedar.engine.delivery.formats import Finish, check_format
-from cedar.engine.delivery.locate import Located, Locator, path
+from cedar.engine.delivery.locate import Located, Locator, Place, path
 from cedar.engine.delivery.options import Options, check_slices, checked
 from cedar.engine.delivery.replay import Replay, Replays
 from cedar.engine.delivery.state import VERSION, Identity, choose, copied, seal, validated
@@ -447,11 +447,9 @@ class Loader(DataLoaderLike):
         """
         site = user_site()
         step, i = whole(step, "locate(step)"), whole(i, "locate(i)")
-        self._check_steps("locate()")
-        if self._locator is None:
-            self._locator = Locator(self._job, self._options, self._account.skips, self._replays)
+        locator = self._found("locate()")
         try:
-            rows = self._locator.keys(self.epoch, self._begun, step, self.rank.rank)
+            rows = locator.keys(self.epoch, self._begun, step, self.rank.rank)
         except CedarError as error:
             self._account.locate(error)
             raise
@@ -463,7 +461,52 @@ class Loader(DataLoaderLike):
         told = f"{binding.labels[id(source)]}, {source.site}"
         epoch = self.epoch if self._options.steps is None else None  # such an epoch may hold parts of several
         row = replace(self._account.named(rows[i]), epoch=epoch)
-        return Located(step, i, row, told, labels, self._plans.current.method, self._locator.ran)
+        return Located(step, i, row, told, labels, self._plans.current.method, locator.ran)
+
+    def where(self, file: str, row: int) -> list[Place]:
+        """Where row ``row`` of ``file`` is delivered in this epoch: to which rank, in which step; the inverse of locate.
+
+        Every rank is looked at where row counts are known, else this one alone: ask each. What is run again is as of
+        ``locate``. An empty list says that the row is in no batch: filtered out, dropped with the last short batch, or
+        of no file that is read.
+
+        Args:
+            file: a URL of a source, or how it ends: ``"clicks/part-3.parquet"``.
+            row: its number in the file, from 0; the byte offset of a line of text.
+
+        Raises:
+            PipelineError: the epoch has no end.
+
+        Example:
+            >>> import cedar
+            >>> p = cedar.from_items([{"x": i} for i in range(10)]).shuffle().batch(4)
+            >>> [place] = p.loader(seed=1).where("from_items(list of 10)", 6)
+            >>> p.loader(seed=1).locate(place.step, place.index).row.row
+            6
+        """
+        file, row = str(file), whole(row, "where(file, row)")
+        locator = self._found("where()")
+        epoch, world = self.epoch, self.rank.world
+        alone = world > 1 and any(entry["lanes"] is not None for entry in self._begun["open"].values())
+        alone = alone or (world > 1 and self.units() is None)
+        found: list[Place] = []
+        try:
+            for rank in [self.rank.rank] if alone else range(world):
+                for step, i, ref in locator.places(epoch, self._begun, rank, row):
+                    named = replace(self._account.named(ref), epoch=epoch if self._options.steps is None else None)
+                    if named.url == file or str(named.url).endswith(f"/{file.lstrip('./')}"):
+                        found.append(Place(epoch, rank, step, i, named))
+        except CedarError as error:
+            self._account.locate(error)
+            raise
+        return found
+
+    def _found(self, what: str) -> Locator:
+        """Who looks rows up."""
+        self._check_steps(what)
+        if self._locator is None:
+            self._locator = Locator(self._job, self._options, self._account.skips, self._replays)
+        return self._locator
 
     def commit(self, step: int) -> None:
         """Batches up to and including ``step`` of this epoch are consumed: they need not be read again."""

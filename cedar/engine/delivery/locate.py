@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from cedar.core.errors import RowRef
 from cedar.datasets.base import Read
 from cedar.engine.binding import Binding
@@ -55,6 +57,26 @@ class Located:
         )
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a row of a file is delivered.
+
+    Args:
+        epoch, rank, step, index: row ``index`` of batch ``step`` that ``rank`` gets in this epoch; of a pipeline
+            without batches, ``step`` is the row's and ``index`` 0.
+        row: the row, as of ``Located``.
+    """
+
+    epoch: int
+    rank: int
+    step: int
+    index: int
+    row: RowRef
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, rank {self.rank}, step {self.step}, row {self.index}: {self.row}"
+
+
 class Locator:
     """Replays of the keys of rows.
 
@@ -83,6 +105,13 @@ class Locator:
             keys = rows.gather().live_keys() if self.ran else rows.keys()
             self._last = asked, [keys.ref(i) for i in range(len(keys))]
         return self._last[1]
+
+    def places(self, epoch: int, begun: dict[str, Any], rank: int, row: int) -> Iterator[tuple[int, int, RowRef]]:
+        """Step, index and key of every row of this number that ``rank`` gets, of whatever file."""
+        for step, piece in self._replays.of(epoch, begun).all(rank):
+            keys = piece.rows.gather().live_keys() if self.ran else piece.rows.keys()
+            for i in np.flatnonzero(keys.row == row).tolist():
+                yield (step, i, keys.ref(i)) if piece.batch else (step + i, 0, keys.ref(i))
 
     def close(self) -> None:
         """Let go of what is open."""

@@ -75,10 +75,30 @@ class Replay:
             place = after
         raise PipelineError(f"step {step}: the epoch of rank {rank} has {place} steps", site=self.site)
 
+    def all(self, rank: int) -> Iterator[tuple[int, Piece]]:
+        """All that ``rank`` gets in the epoch: pieces of one or more units, and the step of each one's first.
+
+        Raises:
+            PipelineError: only that rank knows, or there is no end.
+        """
+        self._check_rank(rank)
+        place, pieces = self._open(self.begun["step"], rank)
+        if self._steps is None and self.endless:
+            raise PipelineError("the epoch has no end", site=self.site, fix="give loader(steps=...)")
+        for piece in pieces:
+            if self._steps is not None and place >= self._steps:
+                return
+            yield place, piece
+            place += piece.units
+
+    @property
+    def endless(self) -> bool:
+        """No rank comes to an end."""
+        return DataEpoch(self._job, self.runner, self.begun["data"], None).units() == math.inf
+
     def _check(self, step: int, rank: int) -> None:
+        self._check_rank(rank)
         world = self._job.rank.world
-        if not 0 <= rank < world:
-            raise PipelineError(f"read(rank={rank}): ranks are 0 to {world - 1}", site=self.site)
         if step <= self._committed:
             raise PipelineError(
                 f"step {step}: steps up to {self._committed} are committed",
@@ -90,21 +110,27 @@ class Replay:
                 f"step {step}: the epoch was dealt anew to {world} rank(s) at step {self.begun['step']}",
                 site=self.site,
             )
+        if self._steps is not None and step >= self._steps:
+            raise PipelineError(f"step {step}: the epoch has {self._steps} steps", site=self.site)
+
+    def _check_rank(self, rank: int) -> None:
+        """What a rank gets is known here."""
+        world = self._job.rank.world
+        if not 0 <= rank < world:
+            raise PipelineError(f"rank {rank}: ranks are 0 to {world - 1}", site=self.site)
         if rank != self._job.rank.rank and any(entry["lanes"] is not None for entry in self.begun["open"].values()):
             raise PipelineError(
-                f"read({step}, rank={rank}): counts are unknown, and only rank {rank} knows where it is",
+                f"rank {rank}: counts are unknown, and only that rank knows where it is",
                 site=self.site,
-                fix="read it on that rank",
+                fix="ask on that rank",
             )
         drifted = last_mode(self._job.binding.root) == "keep" and self.begun["open"]
         if rank != self._job.rank.rank and self._steps is not None and drifted:
             raise PipelineError(
-                f'read({step}, rank={rank}): with steps= and last="keep", only rank {rank} knows where it is',
+                f'rank {rank}: with steps= and last="keep", only that rank knows where it is',
                 site=self.site,
-                fix='read it on that rank, or use last="drop" or "pad"',
+                fix='ask on that rank, or use last="drop" or "pad"',
             )
-        if self._steps is not None and step >= self._steps:
-            raise PipelineError(f"step {step}: the epoch has {self._steps} steps", site=self.site)
 
     def _open(self, step: int, rank: int) -> tuple[int, Iterator[Piece]]:
         """Pieces from the wanted step on where counts allow a jump, else from the beginning."""

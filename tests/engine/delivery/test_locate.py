@@ -123,3 +123,54 @@ def test_a_state_names_rows_on_the_command_line(files, tmp_path, capsys, monkeyp
 def test_batches_are_read_forward_however_many_there_are():
     with cedar.from_items([{"x": i} for i in range(3000)]).loader(executor="inline") as loader:
         assert [loader.read(step)["x"] for step in range(3000)] == list(range(3000))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("world", [1, 2])
+def test_where_a_row_is_delivered(files, name, world):
+    pipeline = PIPELINES[name](files).batch(8, last="keep")
+    delivered: dict[int, list[tuple[int, int, int]]] = {}
+    loaders = [pipeline.loader(seed=5, rank=r, world=world, executor="inline", epoch=1) for r in range(world)]
+    for rank, loader in enumerate(loaders):
+        for step, batch in enumerate(loader):
+            for i, value in enumerate(batch["id"].tolist()):
+                delivered.setdefault(value, []).append((rank, step, i))
+        loader.set_epoch(1)
+    for value in (0, 37, 99, 120, 250, 399):
+        at = f"{value // 100}.parquet", value % 100
+        found = loaders[0].where(*at)
+        if name == "filtered" and world > 1:  # each rank knows its own
+            found += loaders[1].where(*at)
+        assert sorted((each.rank, each.step, each.index) for each in found) == sorted(delivered.get(value, []))
+        assert all(number(each.row) == value and each.epoch == 1 for each in found)
+    assert loaders[0].where("9.parquet", 0) == []
+
+
+def test_where_single_rows_and_fixed_steps_end(files):
+    pipeline = cedar.read_parquet(files).shuffle(seed=3)
+    with pipeline.loader(executor="inline") as loader:
+        rows = [row["id"] for row in loader]
+        loader.set_epoch(0)
+        [place] = loader.where("2.parquet", 50)
+        assert (rows[place.step], place.index) == (250, 0)
+    endless = pipeline.repeat().batch(8)
+    with endless.loader(executor="inline") as loader, pytest.raises(cedar.PipelineError, match="no end"):
+        loader.where("2.parquet", 50)
+    with endless.loader(executor="inline", steps=150) as loader:
+        found = [(place.step, place.index) for place in loader.where("2.parquet", 50)]
+        batches = [batch["id"].tolist() for batch in loader]
+    assert found == [(step, batch.index(250)) for step, batch in enumerate(batches) if 250 in batch]
+    assert len(found) >= 2
+
+
+def test_where_from_a_state_on_the_command_line(files, tmp_path, capsys):
+    (tmp_path / "pipes.py").write_text(f"import cedar\ntrain = cedar.read_parquet({files!r}).shuffle(seed=3).batch(8)\n")
+    target = f"{tmp_path}/pipes.py:train"
+    with cedar.read_parquet(files).shuffle(seed=3).batch(8).loader(seed=4, executor="inline") as loader:
+        next(iter(loader))
+        [place] = loader.where("1.parquet", 7)
+        (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    assert main(["where", target, f"{tmp_path}/state.json", "1.parquet", "7"]) == 0
+    assert f"rank 0, step {place.step}, row {place.index}: " in capsys.readouterr().out
+    assert main(["where", target, f"{tmp_path}/state.json", "7.parquet", "7"]) == 1
+    assert "is in no batch of epoch 0" in capsys.readouterr().out
