@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from cedar.pipeline.sources import zip as zip
     from cedar.plan.data import Plan as Plan
     from cedar.profile import Profile as Profile
+    from cedar.report.traces import merge_traces as merge_traces
+    from cedar.report.traces import view_trace as view_trace
 
 __version__ = "0.1.0"
 
@@ -63,6 +65,7 @@ _HOMES = {
     ),
     "cedar.plan.data": ("Plan",),
     "cedar.profile": ("Profile",),
+    "cedar.report.traces": ("merge_traces", "view_trace"),
     "cedar.core.skip": ("Skip",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

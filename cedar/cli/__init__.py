@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import cedar
-from cedar.cli import bench, commands, data, service, top, train
+from cedar.cli import bench, commands, data, service, top, traces, train
 from cedar.cli.target import TARGET, load_pipeline
 from cedar.core.errors import CedarError
 
@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_locate(adder)
     _add_where(adder)
     top.add(adder)
+    traces.add(adder)
     data.add(adder)
     train.add(adder)
     service.add(adder)

@@ -6,9 +6,10 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 from urllib.error import URLError
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 from urllib.request import urlopen
 
 from cedar.core.errors import PipelineError
@@ -21,40 +22,63 @@ def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = adder.add_parser(
         "top",
         help="show a run that is served",
-        description="Show a run that is served, live in a terminal, once in a pipe.",
+        description="Show runs that are served, ranks of one job for example: live in a terminal, once in a pipe.",
         epilog='example:\n  cedar top "http://127.0.0.1:41234/status?token=..."   # loader.url',
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("url", metavar="URL", help='loader.url of a loader with serve="127.0.0.1:0"')
+    command.add_argument("urls", metavar="URL", nargs="+", help='loader.url of a loader with serve="127.0.0.1:0"')
     command.set_defaults(call=top)
 
 
 def top(chosen: argparse.Namespace) -> None:
     """``cedar top``."""
-    found = _asked(chosen.url)
+    found = [_asked(url) for url in chosen.urls]
     if not sys.stdout.isatty():
-        print(told(found, found))
+        print(told_all(found, found))
         return
     from rich.live import Live
     from rich.text import Text
 
-    with Live(Text(told(found, found)), refresh_per_second=4) as live:
+    with Live(Text(told_all(found, found)), refresh_per_second=4) as live:
         while True:
             time.sleep(1)
-            before, found = found, _asked(chosen.url)
-            live.update(Text(told(found, before)))
+            before, found = found, [_asked(url) for url in chosen.urls]
+            live.update(Text(told_all(found, before)))
 
 
 def _asked(url: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(ask(urlunsplit(urlsplit(url)._replace(path="/status")))))
+    except ValueError as error:
+        raise PipelineError(f"what answers there is no run: {error}", fix="loader.url has the address") from error
+
+
+def ask(url: str, seconds: float = 10) -> bytes:
+    """What a run answers.
+
+    Raises:
+        PipelineError: none does, or the address is none.
+    """
     if urlsplit(url).scheme not in ("http", "https"):
         raise PipelineError(f"{url!r} is no address of a run", fix="loader.url has it")
     try:
-        with urlopen(url, timeout=10) as answer:  # noqa: S310 - its scheme was looked at
-            return dict(json.load(answer))
-    except (URLError, OSError, ValueError) as error:
+        with urlopen(url, timeout=seconds) as answer:  # noqa: S310 - its scheme was looked at
+            return bytes(answer.read())
+    except (URLError, OSError) as error:
         raise PipelineError(
             f"no run answers there: {error}", fix="the run may be over; its address is loader.url, with the token"
         ) from error
+
+
+def told_all(found: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> str:
+    """The status of all ranks; of several, a line for all comes first, which names the one that waits most."""
+    each = [told(now, then) for now, then in zip(found, before, strict=True)]
+    if len(found) == 1:
+        return each[0]
+    most = max(found, key=lambda rank: rank["stall"])
+    rate = sum(rank["rows_per_second"] for rank in found)
+    head = f"{len(found)} ranks, {rate:,.0f} rows/s; rank {most['rank']} waits most: {most['stall']:.0%} of its time"
+    return "\n\n".join([head, *each])
 
 
 def told(found: dict[str, Any], before: dict[str, Any]) -> str:

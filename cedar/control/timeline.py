@@ -19,8 +19,13 @@ from typing import Literal, TypeAlias
 Kind: TypeAlias = Literal["read", "operator", "stream", "gather", "convert", "cache", "ship", "around"]
 Part: TypeAlias = tuple[Kind, tuple[int, ...]]  # what was done, and the ordinals of the operators that it is done for
 
-# A task that ended, in what the garbage collector need not look at: when it began, took, process, thread, parts.
-Span: TypeAlias = tuple[float, float, int, int, tuple[tuple[Part, float, float], ...]]
+RowAt: TypeAlias = tuple[int, int, int]  # source, file, row
+
+# In what the garbage collector need not look at: of a task that ended, when it began, took, process, thread, parts, and
+# of one that read, the first and last row that it gave; of a wait of the trainer, its begin and end, and of the batch
+# that it got the first and last row.
+Span: TypeAlias = tuple[float, float, int, int, tuple[tuple[Part, float, float], ...], tuple[RowAt, ...]]
+Wait: TypeAlias = tuple[float, float, tuple[RowAt, ...]]
 
 TRAINER, START, DATA, IDLE = "the trainer", "start", "waiting for data", "idle"
 _NAMES: dict[Kind, str] = {
@@ -49,6 +54,7 @@ class TaskTime:
         began: by the clock of its process.
         took: seconds; in ``crowded`` of them others had the core.
         process, thread: the ids of those that it ran in.
+        rows: of a task that read, the first and last row that it gave, where there is a recording.
     """
 
     parts: list[tuple[Part, float, float]] = field(default_factory=list)
@@ -57,6 +63,7 @@ class TaskTime:
     crowded: float = 0.0
     process: int = 0
     thread: int = 0
+    rows: tuple[RowAt, ...] = ()
 
     def spend(self, part: Part, wall: float, cpu: float) -> None:
         """Add seconds to a part."""
@@ -85,6 +92,28 @@ class Line:
         return f"{self.label}: {told}" if told else self.label
 
 
+class Recording:
+    """The last tasks and waits one by one, for a trace.
+
+    Args:
+        most: how many of each are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.tasks: deque[Span] = deque(maxlen=most)
+        self.waits: deque[Wait] = deque(maxlen=most)
+        self.handed: tuple[RowAt, ...] = ()  # the first and last row of the batch about to be handed over
+
+    def task(self, task: TaskTime) -> None:
+        """One that ended."""
+        self.tasks.append((task.began, task.took, task.process, task.thread, tuple(task.parts), task.rows))
+
+    def wait(self, asked: float, now: float) -> None:
+        """One of the trainer, for the batch at hand."""
+        self.waits.append((asked, now, self.handed))
+        self.handed = ()
+
+
 @dataclass
 class Timeline:
     """Of one loader; seconds.
@@ -98,8 +127,7 @@ class Timeline:
         crowded: seconds in which tasks waited for a core that others had.
         own: CPU seconds of the loader's thread while somebody waits for a delivery.
         lanes: how many workers there are now.
-        recent: the last tasks one by one, where somebody asks for a trace; None keeps none.
-        waits: the last waits of the trainer, then: when each began and ended.
+        recording: where somebody asks for a trace; None keeps no single task.
         asked: when the trainer asked for the next delivery.
     """
 
@@ -112,8 +140,7 @@ class Timeline:
     crowded: float = 0.0
     own: float = 0.0
     lanes: float = 1.0
-    recent: deque[Span] | None = None
-    waits: deque[tuple[float, float]] = field(default_factory=deque)
+    recording: Recording | None = None
     asked: float = 0.0
     _given: float = 0.0
     _compiled: float | None = None  # before the iteration; None once its start is counted
@@ -130,8 +157,8 @@ class Timeline:
     def give(self, now: float) -> None:
         """The delivery is there, or the end."""
         passed = now - self._given
-        if self.recent is not None:
-            self.waits.append((self.asked, now))
+        if (recording := self.recording) is not None:
+            recording.wait(self.asked, now)
         self.waited += now - self.asked
         self.elapsed += passed
         self.capacity += passed * self.lanes
@@ -151,8 +178,8 @@ class Timeline:
             else:
                 spent.wall += wall
                 spent.cpu += cpu
-        if self.recent is not None:
-            self.recent.append((task.began, task.took, task.process, task.thread, tuple(task.parts)))
+        if (recording := self.recording) is not None:
+            recording.task(task)
 
     # ---- what is told ------------------------------------------------------------------------------------------------
 

@@ -112,6 +112,25 @@ class Keys:
 
         return RowRef(at(self.source), at(self.file), int(self.row[index]), at(self.sub), at(self.repeat))
 
+    @property
+    def ends(self) -> tuple[tuple[int, int, int], ...]:
+        """Source, file and row of the first row and of the last; nothing of no rows.
+
+        Example:
+            >>> Keys(np.array([4, 7, 9]), file=2).ends
+            ((0, 2, 4), (0, 2, 9))
+        """
+
+        def at(i: int) -> tuple[int, int, int]:
+            source, file = self.source, self.file
+            return (
+                source if isinstance(source, int) else int(source[i]),
+                file if isinstance(file, int) else int(file[i]),
+                int(self.row[i]),
+            )
+
+        return (at(0), at(-1)) if len(self.row) else ()
+
     def expand(self, counts: Ints) -> Keys:
         """Row i repeated ``counts[i]`` times, told apart by their index in ``sub``."""
         index = np.repeat(np.arange(len(counts)), counts)

@@ -83,6 +83,8 @@ class Account:
                 policy, _, site = self.policies[str(why.operator)]
                 metrics.skipped[why.label] = metrics.skipped.get(why.label, 0) + 1
                 self.budgets.add(policy, self.named(block.keys.ref(slot)), why, site, total)
+        if (recording := metrics.time.recording) is not None and len(slots) > 1:
+            recording.handed = block.keys.ends
         if self._observe is not None:
             self._observe(metrics)
 

@@ -6,11 +6,12 @@ import os
 import statistics
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from cedar.control.timeline import Line, Timeline
+from cedar.core.memory import resident
 from cedar.core.quota import cores
 from cedar.datasets.requests import Use
 from cedar.executors.recovery.deaths import Deaths
@@ -77,6 +78,7 @@ class Metrics:
     batches: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     labels: dict[int, str] = field(default_factory=dict)  # operator ordinal to label
+    words: Callable[[], Mapping[int, str]] | None = None  # the same as people wrote them, looked up once
     seen: dict[int, Seen] = field(default_factory=dict, repr=False)  # by ordinal; from tasks asked for details
     storage: Use = field(default_factory=Use)
     fell_back: int = 0  # blocks that were run again in the order as written
@@ -85,7 +87,7 @@ class Metrics:
     deaths: Deaths = field(default_factory=Deaths)  # of workers
     results: dict[str, int] = field(default_factory=dict, repr=False)  # bytes of a stage's last one, by its label
     groups: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # rows handed over, and held, of each
-    history: list[tuple[float, int, float]] = field(default_factory=list)  # of a run that is watched: see ``Report``
+    history: list[tuple[float, int, float, int]] = field(default_factory=list)  # see ``Report``
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def grouped(self, names: tuple[str, ...], rows: int, held: int) -> None:
@@ -104,11 +106,16 @@ class Metrics:
         return {i: seen.wall for i, seen in self.seen.items()}
 
     @property
+    def told(self) -> Mapping[int, str]:
+        """The labels of operators, for people."""
+        return self.labels if self.words is None else self.words()
+
+    @property
     def bottleneck(self) -> tuple[str, str]:
         """What limits the run, and why."""
         filling = self.rows_cached > self.rows_kept
         with self._lock:
-            return self.time.bottleneck(self.labels, cores(), filling)
+            return self.time.bottleneck(self.told, cores(), filling)
 
     def __str__(self) -> str:
         """How fast the run is, and what limits it."""
@@ -192,6 +199,16 @@ def _reading(timing: Timing, source: int) -> Observation:
     return Observation(rows, rows, size, size, sum(w for w, _ in read), sum(c for _, c in read), columns)
 
 
+class View(Protocol):
+    """How a report is shown as HTML."""
+
+    def part(self, report: Report) -> str:
+        """For a notebook."""
+
+    def page(self, report: Report) -> str:
+        """A page of its own, with what was recorded."""
+
+
 @dataclass(frozen=True)
 class Report:
     """What a loader did so far.
@@ -210,8 +227,10 @@ class Report:
     and all that this loader's tasks asked, in any process.
     ``numeric`` is the environment that functions run in; empty where there are none.
     ``dedup`` maps the groups of columns that ``dedup()`` made to rows per row held, in the batches handed over.
+    ``memory`` is the bytes that this process and its workers hold. ``rows_cached`` counts rows that a cache gave, and
+    ``plan_changes`` the plans that took over while the run went on.
     ``graph`` has the label of each operator and the places of its inputs in this list. ``history`` has, of a run that
-    is watched, (seconds, rows, seconds waited) now and then.
+    is watched, (seconds, rows, seconds waited, bytes held) now and then.
     """
 
     rows: int
@@ -242,9 +261,12 @@ class Report:
     retries: int = 0
     retry_wait: float = 0.0
     numeric: str = ""
+    memory: int = field(default=0, compare=False)
+    rows_cached: int = 0
+    plan_changes: int = 0
     graph: tuple[tuple[str, tuple[int, ...]], ...] = field(default=(), repr=False)
-    history: tuple[tuple[float, int, float], ...] = field(default=(), repr=False)
-    view: Callable[[Report], str] | None = field(default=None, repr=False, compare=False)
+    history: tuple[tuple[float, int, float, int], ...] = field(default=(), repr=False)
+    view: View | None = field(default=None, repr=False, compare=False)
 
     def html(self, path: str | os.PathLike[str]) -> None:
         """Write all of it as one page, which needs no network.
@@ -257,10 +279,8 @@ class Report:
             >>> "from_items" in pathlib.Path("report.html").read_text()
             True
         """
-        title = f"cedar: {self.rows:,} rows"
-        page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>{self._repr_html_()}</html>'
         with open(path, "w", encoding="utf-8") as file:
-            file.write(page)
+            file.write(self._repr_html_() if self.view is None else self.view.page(self))
 
     def __str__(self) -> str:
         lines = [
@@ -293,12 +313,12 @@ class Report:
     def _repr_html_(self) -> str:
         from html import escape
 
-        return f"<pre>{escape(str(self))}</pre>" if self.view is None else self.view(self)
+        return f"<pre>{escape(str(self))}</pre>" if self.view is None else self.view.part(self)
 
 
 def make_report(metrics: Metrics, metadata: Use, inline: bool, **facts: Any) -> Report:
     """The counters as a report; ``metadata`` are the requests that no task made."""
-    time, labels = metrics.time, metrics.labels
+    time, labels = metrics.time, metrics.told
     with metrics._lock:  # anybody may ask, at any time
         lines = time.workers(labels, metrics.weights, inline)
         operators = time.operators(lines, labels)
@@ -319,6 +339,8 @@ def make_report(metrics: Metrics, metadata: Use, inline: bool, **facts: Any) -> 
         recovery=statistics.median(list(metrics.deaths.recoveries)) if metrics.deaths.recoveries else None,
         rows_read=metrics.rows_read,
         history=tuple(metrics.history),
+        memory=resident(),
+        rows_cached=metrics.rows_kept,
         requests=metrics.storage.requests + metadata.requests,
         retries=metrics.storage.retries + metadata.retries,
         retry_wait=metrics.storage.waited + metadata.waited,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from cedar.core.block import Block
 from cedar.engine.metrics import Metrics
 from cedar.engine.runner import Runner, Runners
 from cedar.engine.watcher import Watcher
@@ -53,8 +54,10 @@ class Tasks:
             timing.ended()
             self.metrics.timed(timing, not self.runner.local)
 
-    def done(self, timing: Timing, source: int | None = None) -> None:
-        """A task has ended, which read the source where one is given."""
+    def done(self, timing: Timing, source: int | None = None, blocks: Sequence[Block] = ()) -> None:
+        """A task has ended, which read these blocks of the source where one is given."""
+        if blocks and self.metrics.time.recording is not None:
+            timing.rows = blocks[0].keys.ends[:1] + blocks[-1].keys.ends[-1:]
         self.metrics.add(timing, source, not self.runner.local)
 
     def task_env(self, program: Program) -> Env:

@@ -18,7 +18,7 @@ from cedar.operators.base import Env
 from cedar.pipeline.keywords import named
 from cedar.pipeline.planning import Chosen, best_plan, choose_plan, explain_run
 from cedar.report.observers import Observers
-from cedar.report.page import view
+from cedar.report.picture import as_written
 from cedar.report.progress import Progress
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class RunMethods:
             split_batches=split_batches, steps=steps, deal=deal,
             agree=None if agree is None else os.fspath(agree),
             format=format or ("numpy" if device is None else "torch"), device=device, on_error=on_error,
-            timeout=timeout, observer=observers or None, view=view,
+            timeout=timeout, observer=observers or None, view=observers, words=as_written,
         )  # fmt: skip
         loader = Loader(cast("Pipeline", self).node, options)
         observers.attach(loader)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from cedar.core.errors import PipelineError, Site
+from cedar.core.memory import resident
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer
-from cedar.engine.metrics import Metrics
+from cedar.engine.metrics import Metrics, Report
+from cedar.report import page
+from cedar.report.otlp import Otlp, named
 from cedar.report.progress import Progress
 from cedar.report.serve import Server
 from cedar.report.status import status
-from cedar.report.trace import Trace
+from cedar.report.trace import Recorded, Trace
 
 _LOOK = 0.1  # seconds between two looks at the clock of a run
 _CALLBACK = 10.0  # seconds between two calls of on_metrics
@@ -33,7 +37,7 @@ class History(Observer):
         if elapsed < self._next:
             return
         self._next = elapsed + self._every
-        metrics.history.append((elapsed, metrics.rows, metrics.time.waited))
+        metrics.history.append((elapsed, metrics.rows, metrics.time.waited, resident()))
         if len(metrics.history) >= _POINTS:
             del metrics.history[1::2]
             self._every *= 2
@@ -75,7 +79,9 @@ class Observers(Observer):
         self._trace = None if trace is None else Trace(os.fspath(trace))
         self._callback = None if on_metrics is None else Callback(on_metrics)
         self._server = None if serve is None else Server(serve, site)
-        some = [self._progress, self._trace, self._callback, self._server]
+        self._otlp = Otlp() if named() else None
+        self._metrics: Metrics | None = None
+        some = [self._progress, self._trace, self._callback, self._server, self._otlp]
         self._all: list[Observer] = [each for each in some if each is not None]
         self._all += [History()] if self._all else []
         self._pid = os.getpid()
@@ -92,11 +98,23 @@ class Observers(Observer):
         if self._trace is not None:
             name, dot = os.path.splitext(self._trace.path)
             self._trace.path = f"{name}.{loader.rank.rank}{dot}" if loader.rank.world > 1 else self._trace.path
+            self._trace.report = weakref.WeakMethod(loader.report)
         if self._server is not None:
-            loader.url = self._server.start(loader)
+            loader.url = self._server.start(loader, self._metrics)
+        if self._otlp is not None:
+            self._otlp.attach(loader)
+
+    def part(self, report: Report) -> str:
+        """A report for a notebook."""
+        return page.view(report)
+
+    def page(self, report: Report) -> str:
+        """A report as a page of its own, with what was recorded."""
+        return page.page(report, [] if self._metrics is None else list(Recorded.of(self._metrics).spans()))
 
     def begin(self, metrics: Metrics) -> None:
         """A loader is made, with these counters."""
+        self._metrics = metrics
         for each in self._all:
             each.begin(metrics)
 

@@ -1,4 +1,4 @@
-"""A small read-only HTTP server beside a run: ``/status`` as JSON, ``/metrics`` for Prometheus."""
+"""A small read-only HTTP server beside a run: a live page, ``/status`` as JSON, ``/metrics``, ``/trace``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ import logging
 import os
 import secrets
 import threading
+import time
 import weakref
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from cedar.control.timeline import Recording
 from cedar.core.errors import PipelineError, Site
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer
 from cedar.engine.metrics import Metrics
+from cedar.report import page
 from cedar.report.status import Collector, status
+from cedar.report.trace import MOST, Recorded
 
 _log = logging.getLogger("cedar")
 TOKEN = "CEDAR_SERVE_TOKEN"  # noqa: S105 - the name of a variable
+_LONGEST = 60  # seconds of a trace
+_HTML = "text/html; charset=utf-8"
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 _ABSENT = "prometheus-client is not installed: pip install 'cedar-data[metrics]'\n"
 
 
@@ -43,10 +50,11 @@ class Server(Observer):
         self._server: ThreadingHTTPServer | None = None
         self._loader: Any = lambda: None
 
-    def start(self, loader: Loader) -> str:
+    def start(self, loader: Loader, metrics: Metrics | None) -> str:
         """Listen; returns the URL of the status."""
         token = os.environ.get(TOKEN) or secrets.token_urlsafe(16)
-        handler = type("Handler", (_Handler,), {"loader": weakref.ref(loader), "token": token})
+        known = {"loader": weakref.ref(loader), "token": token, "metrics": metrics, "recording": threading.Lock()}
+        handler = type("Handler", (_Handler,), known)
         try:
             server = self._server = _Server((self._host.strip("[]"), self._port), handler)
         except OSError as error:
@@ -91,13 +99,16 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     loader: Any
     token: str
+    metrics: Metrics
+    recording: threading.Lock
     timeout = 10  # seconds for one who asks and says nothing
     server_version = "cedar"
 
     def do_GET(self) -> None:
-        """Status or metrics."""
+        """What the path names."""
         url = urlsplit(self.path)
-        given = parse_qs(url.query).get("token", [""])[0]
+        asked = parse_qs(url.query)
+        given = asked.get("token", [""])[0]
         loader = self.loader()
         if not hmac.compare_digest(given.encode(), self.token.encode()):
             self._answer(403, "the token is missing, or wrong\n")
@@ -107,8 +118,31 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, json.dumps(status(loader)), "application/json")
         elif url.path == "/metrics":
             self._metrics(loader)
+        elif url.path == "/":
+            self._answer(200, page.live(loader.report()), _HTML)
+        elif url.path == "/report":
+            self._answer(200, page.view(loader.report()), _HTML)
+        elif url.path == "/trace":
+            self._trace(asked.get("seconds", ["5"])[0])
         else:
-            self._answer(404, "there are /status and /metrics\n")
+            self._answer(404, "there are /, /status, /metrics and /trace\n")
+
+    def _trace(self, text: str) -> None:
+        """The tasks of the next seconds."""
+        if not text.isdecimal() or not 1 <= int(text) <= _LONGEST:
+            self._answer(400, f"seconds: 1 to {_LONGEST}\n")
+            return
+        since, kept = time.perf_counter(), self.metrics.time
+        with self.recording:  # one at a time
+            mine = kept.recording is None
+            if mine:
+                kept.recording = Recording(MOST)
+            time.sleep(int(text))
+            found = Recorded.of(self.metrics, since)
+            if mine:
+                kept.recording = None
+        loader = self.loader()
+        self._answer(200, "".join(found.lines(None if loader is None else loader.report())), "application/json")
 
     def _metrics(self, loader: Loader) -> None:
         try:
@@ -126,6 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in (
             ("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store"),
             ("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"),
+            ("Content-Security-Policy", _POLICY),
         ):  # fmt: skip
             self.send_header(name, value)
         self.end_headers()

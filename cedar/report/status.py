@@ -35,6 +35,7 @@ def status(loader: Loader) -> dict[str, Any]:
         "bottleneck": report.bottleneck, "summary": report.summary, "plan": report.plan,
         "executor": report.executor, "workers": report.workers, "rank": report.rank, "world": report.world,
         "skipped_rows": report.skipped, "restarts": report.restarts, "requests": report.requests,
+        "rows_cached": report.rows_cached, "plan_changes": report.plan_changes, "memory_bytes": report.memory,
         "retries": report.retries, "notes": list(report.notes),
     }  # fmt: skip
 
@@ -44,6 +45,54 @@ def _added(pairs: Iterator[tuple[str, float]]) -> dict[str, float]:
     for label, seconds in pairs:
         found[label] = found.get(label, 0.0) + seconds
     return found
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A metric: its name without ``cedar_``, unit as UCUM writes it, what it says, and its values.
+
+    Args:
+        label: the name of the label that tells the values apart; "" has one value, under "".
+        counts: it only grows.
+    """
+
+    name: str
+    unit: str
+    what: str
+    values: dict[str, float]
+    label: str = ""
+    counts: bool = True
+
+
+def figures(report: Report) -> Iterator[Figure]:
+    """What Prometheus and OpenTelemetry are told.
+
+    Example:
+        >>> import cedar
+        >>> loader = cedar.from_items([{"x": 1}, {"x": 2}]).loader(executor="inline")
+        >>> rows = list(loader)
+        >>> {f.name: f.values for f in figures(loader.report())}["rows"]
+        {'': 2}
+    """
+    r, parts = report, _added((line.label, line.seconds) for line in report.workers_time)
+    yield Figure("rows", "{row}", "Rows handed over.", {"": r.rows})
+    yield Figure("rows_read", "{row}", "Rows decoded from the sources.", {"": r.rows_read})
+    yield Figure("rows_cached", "{row}", "Rows that a cache gave.", {"": r.rows_cached})
+    yield Figure("deliveries", "{delivery}", "Batches, or rows, handed over.", {"": r.batches})
+    yield Figure("run_seconds", "s", "Wall time between the first and the last next().", {"": r.seconds})
+    yield Figure("loader_seconds", "s", "Wall time by what the loader did.", r.loader_time, "part")
+    yield Figure("worker_seconds", "s", "Time of all workers by what they did.", parts, "part")
+    yield Figure("operator_seconds", "s", "Time of all workers by operator.", r.operators, "operator")
+    yield Figure("skipped_rows", "{row}", "Rows dropped by operator.", dict(r.skipped), "operator")
+    yield Figure("worker_restarts", "{worker}", "Workers that died.", {"": r.restarts})
+    yield Figure("plan_changes", "{plan}", "Plans that took over while the run went on.", {"": r.plan_changes})
+    yield Figure("storage_requests", "{request}", "Requests to storage other than local files.", {"": r.requests})
+    yield Figure("storage_retries", "{request}", "Requests made again after a fault.", {"": r.retries})
+    yield Figure("epoch", "{epoch}", "The epoch at hand.", {"": r.epoch}, counts=False)
+    yield Figure("workers", "{worker}", "Workers that run tasks.", {"": r.workers}, counts=False)
+    yield Figure("memory_bytes", "By", "Memory of the process and its workers.", {"": r.memory}, counts=False)
+    yield Figure("stall_ratio", "1", "Share of the wall time in which the trainer waited.", {"": r.stall}, counts=False)
+    yield Figure("bottleneck_info", "1", "What limits the run.", {r.bottleneck: 1.0}, "name", counts=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,29 +105,10 @@ class Collector:
         """Counters and gauges, all with the rank."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        report, rank = self.report, str(self.report.rank)
-        kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
-
-        def made(kind: str, name: str, what: str, values: dict[str, float], label: str = "") -> Metric:
-            family = kinds[kind](f"cedar_{name}", what, labels=["rank", label] if label else ["rank"])
-            for part, value in values.items():
-                family.add_metric([rank, part] if label else [rank], value)
-            metric: Metric = family
-            return metric
-
-        parts = _added((line.label, line.seconds) for line in report.workers_time)
-        yield made("counter", "rows", "Rows handed over.", {"": report.rows})
-        yield made("counter", "rows_read", "Rows decoded from the sources.", {"": report.rows_read})
-        yield made("counter", "deliveries", "Batches, or rows, handed over.", {"": report.batches})
-        yield made("counter", "run_seconds", "Wall time between the first and the last next().", {"": report.seconds})
-        yield made("counter", "loader_seconds", "Wall time by what the loader did.", report.loader_time, "part")
-        yield made("counter", "worker_seconds", "Time of all workers by what they did.", parts, "part")
-        yield made("counter", "operator_seconds", "Time of all workers by operator.", report.operators, "operator")
-        yield made("counter", "skipped_rows", "Rows dropped by operator.", dict(report.skipped), "operator")
-        yield made("counter", "worker_restarts", "Workers that died.", {"": report.restarts})
-        yield made("counter", "storage_requests", "Requests to storage other than local files.", {"": report.requests})
-        yield made("counter", "storage_retries", "Requests made again after a fault.", {"": report.retries})
-        yield made("gauge", "epoch", "The epoch at hand.", {"": report.epoch})
-        yield made("gauge", "workers", "Workers that run tasks.", {"": report.workers})
-        yield made("gauge", "stall_ratio", "Share of the wall time in which the trainer waited.", {"": report.stall})
-        yield made("gauge", "bottleneck_info", "What limits the run.", {report.bottleneck: 1.0}, "name")
+        rank = str(self.report.rank)
+        for each in figures(self.report):
+            kind = CounterMetricFamily if each.counts else GaugeMetricFamily
+            family = kind(f"cedar_{each.name}", each.what, labels=["rank", *filter(None, [each.label])])
+            for part, value in each.values.items():
+                family.add_metric([rank, part] if each.label else [rank], value)
+            yield family

@@ -6,16 +6,129 @@ import json
 import logging
 import os
 import time
-from collections import deque
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, TypeAlias
 
-from cedar.control.timeline import DATA, TRAINER, Part, Timeline, name_of
+from cedar.control.timeline import DATA, TRAINER, Part, Recording, RowAt, Span, Wait, name_of
 from cedar.engine.delivery.options import Observer
-from cedar.engine.metrics import Metrics
+from cedar.engine.metrics import Metrics, Report
+from cedar.report.saved import to_json
 
 _log = logging.getLogger("cedar")
-_MOST = 200_000  # tasks, and waits of the trainer, that are kept: the last ones
+MOST = 200_000  # tasks, and waits of the trainer, that are kept: the last ones
+BASE = "baseTimeNanoseconds"
 _SHARE = 0.01  # of the time, for writing while a run goes on
+
+
+Shown: TypeAlias = tuple[str, str, float, float]  # lane, name, and seconds: begin, length
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What there is to write: in seconds of ``time.perf_counter``.
+
+    Args:
+        tasks, waits: of a recording.
+        labels: of operators, by their ordinals.
+    """
+
+    tasks: list[Span]
+    waits: list[Wait]
+    labels: Mapping[int, str]
+
+    @staticmethod
+    def of(metrics: Metrics, since: float = 0.0) -> Recorded:
+        """What is recorded so far, of what ended after ``since``."""
+        recording = metrics.time.recording
+        if recording is None:
+            return Recorded([], [], metrics.told)
+        tasks = [span for span in list(recording.tasks) if span[0] + span[1] >= since]
+        return Recorded(tasks, [wait for wait in list(recording.waits) if wait[1] >= since], metrics.told)
+
+    def lines(self, report: Report | None = None) -> Iterator[str]:
+        """A JSON file, line by line; ``report`` goes with it, for ``cedar view``.
+
+        Times are microseconds since ``baseTimeNanoseconds`` of the Unix epoch, as those of torch's profiler.
+        """
+        base = time.time_ns() - time.perf_counter_ns()
+        head: dict[str, Any] = {"displayTimeUnit": "ms", BASE: base}
+        head |= {} if report is None else {"cedar": to_json(report)}
+        yield f'{json.dumps(head)[:-1]}, "traceEvents": [\n'
+        yield from self._events()
+        yield _named("process_name", os.getpid(), "trainer and threads").rstrip(",\n") + "]}\n"
+
+    def _events(self) -> Iterator[str]:
+        """A line an event. The parts of a task follow each other as they were counted; seconds are the report's."""
+        own = os.getpid()
+        threads = dict.fromkeys((process, thread) for _, _, process, thread, _, _ in self.tasks)
+        yield _named("thread_name", own, "loader")
+        for process in {process for process, _ in threads} - {own}:
+            yield _named("process_name", process, f"worker {process}")
+        numbers = {each: number for number, each in enumerate(threads, 1)}
+        heads: dict[Part, str] = {}  # what names a part
+        for began, took, process, thread, parts, _ in self.tasks:
+            at = f'"pid":{process},"tid":{numbers[process, thread]}'
+            yield _span(_TASK, began, took, at)
+            for part, wall, _ in parts:
+                head = heads.get(part) or heads.setdefault(part, _head(name_of(part, self.labels), part[0]))
+                yield _span(head, began, wall, at)
+                began += wall
+        at, given = f'"pid":{own},"tid":0', None
+        for asked, there, _ in self.waits:
+            if given is not None and asked > given:
+                yield _span(_WORKING, given, asked - given, at)
+            yield _span(_WAITING, asked, there - asked, at)
+            given = there
+        for number, (span, (_, there, _)) in enumerate(self.arrows(), 1):
+            began, took, process, thread, _, _ = span
+            where = f'"pid":{process},"tid":{numbers[process, thread]}'
+            yield _arrow("s", number, min(began + took, there) - 1e-7, where)
+            yield _arrow("f", number, there - 1e-7, at)  # within the wait
+
+    def spans(self) -> Iterator[Shown]:
+        """What the threads, the workers and the trainer did, to be drawn."""
+        given = None
+        for asked, there, _ in self.waits:
+            if given is not None and asked > given:
+                yield "loader", TRAINER, given, asked - given
+            yield "loader", DATA, asked, there - asked
+            given = there
+        lanes: dict[tuple[int, int], str] = {}
+        for began, _, process, thread, parts, _ in self.tasks:
+            lane = lanes.setdefault((process, thread), f"process {process}, {len(lanes) + 1}")
+            for part, wall, _ in parts:
+                yield lane, name_of(part, self.labels), began, wall
+                began += wall
+
+    def arrows(self) -> Iterator[tuple[Span, Wait]]:
+        """Of each batch, the tasks that read its first row and its last one."""
+        found: dict[tuple[int, int], list[tuple[int, int, int]]] = {}  # (first row, last row, place) by source and file
+        for place, span in enumerate(self.tasks):
+            if span[5]:
+                (source, file, first), (_, _, last) = span[5][0], span[5][-1]
+                found.setdefault((source, file), []).append((first, last, place))
+        for spans in found.values():
+            spans.sort()
+        for wait in self.waits:
+            places = [self._read(found.get(row[:2], []), row, wait[1]) for row in wait[2]]
+            for place in dict.fromkeys(each for each in places if each is not None):
+                yield self.tasks[place], wait
+
+    def _read(self, spans: list[tuple[int, int, int]], row: RowAt, there: float) -> int | None:
+        """The last task before the delivery that read the row: epochs read it anew."""
+        number = row[2]
+        upto = bisect_right(spans, number, key=lambda span: span[0])
+        latest = None
+        for first, last, place in reversed(spans[max(upto - _EPOCHS, 0) : upto]):
+            if first <= number <= last and self.tasks[place][0] <= there:
+                latest = place if latest is None else max(latest, place)
+        return latest
+
+
+_EPOCHS = 64  # readings of a row that are looked through
 
 
 class Trace(Observer):
@@ -27,13 +140,14 @@ class Trace(Observer):
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.report: Any = lambda: None  # a weak reference to what tells the report
         self._metrics: Metrics | None = None
         self._due, self._written = 0.0, -1  # not before that time; batches that were written
 
     def begin(self, metrics: Metrics) -> None:
         """Keep the spans of a run that is to begin."""
         self._metrics = metrics
-        metrics.time.recent, metrics.time.waits = deque(maxlen=_MOST), deque(maxlen=_MOST)
+        metrics.time.recording = Recording(MOST)
 
     def ended(self) -> None:
         """Write the file, if it is time to."""
@@ -50,37 +164,39 @@ class Trace(Observer):
         self._written = self._metrics.batches
         try:
             with open(f"{self.path}.part", "w", encoding="utf-8") as file:
-                file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-                file.writelines(_events(self._metrics.time, self._metrics.labels))
-                file.write(_named("process_name", os.getpid(), "trainer and threads").rstrip(",\n") + "]}\n")
+                file.writelines(Recorded.of(self._metrics).lines(_report_of(self.report)))
             os.replace(f"{self.path}.part", self.path)
         except OSError as error:  # the run is worth more
             _log.warning("the trace was not written: %s", error)
 
 
-def _events(timeline: Timeline, labels: dict[int, str]) -> Iterator[str]:
-    """A line an event. The parts of a task follow each other as they were counted; seconds are those of the report."""
-    own = os.getpid()
-    tasks = list(timeline.recent or ())
-    threads = dict.fromkeys((process, thread) for _, _, process, thread, _ in tasks)
-    yield _named("thread_name", own, "loader")
-    for process in {process for process, _ in threads} - {own}:
-        yield _named("process_name", process, f"worker {process}")
-    numbers = {each: number for number, each in enumerate(threads, 1)}
-    heads: dict[Part, str] = {}  # what names a part
-    for began, took, process, thread, parts in tasks:
-        at = f'"pid":{process},"tid":{numbers[process, thread]}'
-        yield _span(_TASK, began, took, at)
-        for part, wall, _ in parts:
-            head = heads.get(part) or heads.setdefault(part, _head(name_of(part, labels), part[0]))
-            yield _span(head, began, wall, at)
-            began += wall
-    at, given = f'"pid":{own},"tid":0', None
-    for asked, there in list(timeline.waits):
-        if given is not None and asked > given:
-            yield _span(_WORKING, given, asked - given, at)
-        yield _span(_WAITING, asked, there - asked, at)
-        given = there
+def spans_of(events: list[dict[str, Any]]) -> list[Shown]:
+    """What a file has, which anybody may have written.
+
+    Raises:
+        ValueError: events that are none.
+    """
+    try:
+        found = [
+            (
+                "loader" if event["cat"] == "loader" else f"process {int(event['pid'])}, {int(event['tid'])}",
+                str(event["name"]),
+                float(event["ts"]) / 1e6,
+                float(event["dur"]) / 1e6,
+            )
+            for event in events
+            if event.get("ph") == "X" and event.get("cat") != "task"
+        ]
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f"an event without {error}") from error
+    if not all(isfinite(start) and isfinite(seconds) for _, _, start, seconds in found):
+        raise ValueError("an event at no time")
+    return found
+
+
+def _report_of(asked: Any) -> Report | None:
+    found = asked()
+    return None if found is None else found()
 
 
 def _head(name: str, kind: str) -> str:
@@ -92,6 +208,11 @@ _TASK, _WORKING, _WAITING = _head("task", "task"), _head(TRAINER, "loader"), _he
 
 def _span(head: str, began: float, seconds: float, at: str) -> str:
     return f'{{"ph":"X",{head},"ts":{began * 1e6:.3f},"dur":{seconds * 1e6:.3f},{at}}},\n'
+
+
+def _arrow(phase: str, number: int, when: float, at: str) -> str:
+    """One end of it, bound to the slice around."""
+    return f'{{"ph":"{phase}","bp":"e","name":"rows","cat":"rows","id":{number},"ts":{when * 1e6:.3f},{at}}},\n'
 
 
 def _named(what: str, process: int, name: str) -> str:

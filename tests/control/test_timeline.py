@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.control.timeline import DATA, IDLE, START, TRAINER, Part, Spent, TaskTime, Timeline
+from cedar.control.timeline import DATA, IDLE, START, TRAINER, Part, Recording, Spent, TaskTime, Timeline
 from cedar.datasets.base import Chunk, Split
 
 LABELS = {0: "read", 1: "filter(a)", 2: "map(f)"}
@@ -65,11 +64,11 @@ def test_compiling_is_no_part_of_the_start_and_each_iteration_has_one() -> None:
 
 
 def test_tasks_are_kept_one_by_one_only_where_somebody_asks_and_never_more_than_asked_for() -> None:
-    assert timeline(task({})).recent is None
-    found = Timeline(recent=deque(maxlen=2))
+    assert timeline(task({})).recording is None
+    found = Timeline(recording=(recording := Recording(2)))
     for began in range(5):
         found.add(task({("read", (0,)): Spent(1.0, 1.0)}, float(began)))
-    assert [began for began, *_ in found.recent or ()] == [3.0, 4.0]
+    assert [began for began, *_ in recording.tasks] == [3.0, 4.0]
     assert len(found.parts) == 1
 
 

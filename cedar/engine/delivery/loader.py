@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
 import time
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -85,6 +86,7 @@ class Loader(DataLoaderLike):
             check_slices(self._binding, self._batched, self.rank.world, site)
         binding = self._binding
         self._metrics.labels = {binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes}
+        self._metrics.words = functools.cache(functools.partial(_words, binding, options.words))
         last = Finish(options.format, Marked(binding) if binding.marks else None)
         whole = self._batched and not options.as_blocks
         finish = (Step(last, (), f"format={options.format!r}"),) if whole else ()
@@ -464,7 +466,7 @@ class Loader(DataLoaderLike):
         return Located(step, i, row, told, labels, self._plans.current.method, locator.ran)
 
     def where(self, file: str, row: int) -> list[Place]:
-        """Where row ``row`` of ``file`` is delivered in this epoch: to which rank, in which step; the inverse of locate.
+        """Where row ``row`` of ``file`` is delivered in this epoch, rank and step; the inverse of locate.
 
         Every rank is looked at where row counts are known, else this one alone: ask each. What is run again is as of
         ``locate``. An empty list says that the row is in no batch: filtered out, dropped with the last short batch, or
@@ -574,15 +576,15 @@ class Loader(DataLoaderLike):
             self._metrics, asked_outside_tasks(tables), inline=self._ran_on == "inline", rank=self.rank.rank,
             world=self.rank.world, rank_from=self.rank.origin, executor=self._ran_on, workers=self._workers,
             epoch=self.epoch, plan=self._plans.current.method, view=self._options.view, graph=self._graph(),
+            plan_changes=len(self._plans.history),
             numeric="" if self._binding.numeric is None else str(self._binding.numeric),
             notes=(*self._plans.notes(), *self._job.store.told(), *self._account.left_behind(), *self._carried()),
             deaths=tuple(map(self._account.told, list(self._metrics.deaths.latest))),
         )  # fmt: skip
 
     def _graph(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        binding = self._binding
-        index, labels = binding.index, binding.labels
-        return tuple((labels[id(n)], tuple(index[id(child)] for child in n.inputs)) for n in binding.nodes)
+        index, labels = self._binding.index, self._metrics.told
+        return tuple((labels[index[id(n)]], tuple(index[id(child)] for child in n.inputs)) for n in self._binding.nodes)
 
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
@@ -620,6 +622,12 @@ class Loader(DataLoaderLike):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _words(binding: Binding, words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None) -> dict[int, str]:
+    """The labels of operators by their ordinals, as people wrote them."""
+    labels = binding.labels if words is None else words(binding.root, binding.labels)
+    return {binding.index[id(n)]: labels[id(n)] for n in binding.nodes}
 
 
 def _carries(begun: dict[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +12,7 @@ from cedar.core.errors import PipelineError, Site
 from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
-from cedar.engine.metrics import Metrics, Report
+from cedar.engine.metrics import Metrics, View
 from cedar.engine.nodes import rows_per_unit
 from cedar.engine.plan_control import Plans
 from cedar.plan.data import Plan
@@ -60,7 +60,8 @@ class Options:
     explainer: Callable[[Node, Plans], str] | None = None
     as_blocks: bool = False  # for sinks: blocks instead of rows or batches
     observer: Observer | None = None
-    view: Callable[[Report], str] | None = None  # a report as HTML
+    view: View | None = None  # a report as HTML
+    words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None = None  # labels, by id, as people wrote them
 
 
 def checked(options: Options, site: Site | None) -> Options:

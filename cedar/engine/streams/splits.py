@@ -333,7 +333,7 @@ class _Whole:
 
     def take(self) -> Iterator[Piece]:
         result = self._runner.result(self._future, "reading a split")
-        self._tasks.done(result.timing, self._segment.operator)
+        self._tasks.done(result.timing, self._segment.operator, [b for b in result.blocks if b.slots])
         blocks = [b for b in result.blocks if b.slots] or result.blocks[:1] or [Block({}, no_keys())]
         skip = 0
         for i, block in enumerate(blocks):
@@ -389,7 +389,7 @@ class _Chunks:
             self.exhausted = True
             yield Piece(Rows.of(Block({}, no_keys())), [self._place, self._row], 0, ends_window=True)
             return
-        self._tasks.done(result.timing, self._segment.operator)
+        self._tasks.done(result.timing, self._segment.operator, result.blocks)
         (block,) = result.blocks
         rows = Rows.of(block)
         start = 0

@@ -164,7 +164,8 @@ def test_where_single_rows_and_fixed_steps_end(files):
 
 
 def test_where_from_a_state_on_the_command_line(files, tmp_path, capsys):
-    (tmp_path / "pipes.py").write_text(f"import cedar\ntrain = cedar.read_parquet({files!r}).shuffle(seed=3).batch(8)\n")
+    made = f"cedar.read_parquet({files!r}).shuffle(seed=3).batch(8)"
+    (tmp_path / "pipes.py").write_text(f"import cedar\ntrain = {made}\n")
     target = f"{tmp_path}/pipes.py:train"
     with cedar.read_parquet(files).shuffle(seed=3).batch(8).loader(seed=4, executor="inline") as loader:
         next(iter(loader))

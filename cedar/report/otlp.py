@@ -1,0 +1,92 @@
+"""Metrics to an OpenTelemetry collector, where the environment names one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from cedar.engine.delivery.options import Observer
+from cedar.report.status import figures
+
+if TYPE_CHECKING:
+    from cedar.engine.delivery.loader import Loader
+
+_log = logging.getLogger("cedar")
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_ABSENT = "%s is set, and nothing is sent: pip install 'cedar-data[otlp]'"
+
+
+def named() -> str:
+    """The variable that names a collector; "" where none does, or all is switched off."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return ""
+    return next((name for name in _ENDPOINTS if os.environ.get(name)), "")
+
+
+class Otlp(Observer):
+    """Sends the figures of a loader, by the provider of the program, or by one of its own where there is none.
+
+    The variables of OpenTelemetry say where to and how often: ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``..._HEADERS``,
+    ``OTEL_METRIC_EXPORT_INTERVAL`` (milliseconds), ``OTEL_RESOURCE_ATTRIBUTES``.
+    """
+
+    def __init__(self) -> None:
+        self._own: Any = None  # a provider
+        self._asked: Any = lambda: None
+
+    def attach(self, loader: Loader) -> None:
+        """Send this loader's figures from now on."""
+        try:
+            from opentelemetry import metrics
+            from opentelemetry.sdk.metrics import MeterProvider
+        except ImportError:
+            _log.warning(_ABSENT, named())
+            return
+        provider = metrics.get_meter_provider()
+        if not isinstance(provider, MeterProvider):
+            provider = self._own = _provider()
+        if provider is None:
+            return
+        self._asked = weakref.ref(loader)
+        meter = provider.get_meter("cedar")
+        for each in figures(loader.report()):
+            make = meter.create_observable_counter if each.counts else meter.create_observable_gauge
+            make(f"cedar.{each.name}", [self._values(each.name)], unit=each.unit, description=each.what)
+
+    def _values(self, name: str) -> Callable[[Any], Iterator[Any]]:
+        from opentelemetry.metrics import Observation
+
+        def values(_options: Any) -> Iterator[Any]:
+            loader = self._asked()
+            if loader is None:
+                return
+            report = loader.report()
+            for each in figures(report):
+                if each.name == name:
+                    for part, value in each.values.items():
+                        yield Observation(value, {"rank": report.rank} | ({each.label: part} if each.label else {}))
+
+        return values
+
+    def close(self) -> None:
+        """Send the last figures."""
+        if self._own is not None:
+            provider, self._own = self._own, None
+            provider.shutdown()
+        self._asked = lambda: None
+
+
+def _provider() -> Any:
+    """Sends by HTTP, as the variables say."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    except ImportError:
+        _log.warning(_ABSENT, named())
+        return None
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    return MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], shutdown_on_exit=False)
