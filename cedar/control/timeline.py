@@ -12,20 +12,14 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["read", "operator", "stream", "gather", "convert", "cache", "ship", "around"]
 Part: TypeAlias = tuple[Kind, tuple[int, ...]]  # what was done, and the ordinals of the operators that it is done for
 
-RowAt: TypeAlias = tuple[int, int, int]  # source, file, row
-
-# In what the garbage collector need not look at: of a task that ended, when it began, took, process, thread, parts, and
-# of one that read, the first and last row that it gave; of a wait of the trainer, its begin and end, and of the batch
-# that it got the first and last row.
-Span: TypeAlias = tuple[float, float, int, int, tuple[tuple[Part, float, float], ...], tuple[RowAt, ...]]
-Wait: TypeAlias = tuple[float, float, tuple[RowAt, ...]]
+Ends: TypeAlias = tuple[int, int, int, int, int, int] | tuple[()]  # of a run of rows: the first and the last
 
 TRAINER, START, DATA, IDLE = "the trainer", "start", "waiting for data", "idle"
 _NAMES: dict[Kind, str] = {
@@ -54,7 +48,7 @@ class TaskTime:
         began: by the clock of its process.
         took: seconds; in ``crowded`` of them others had the core.
         process, thread: the ids of those that it ran in.
-        rows: of a task that read, the first and last row that it gave, where there is a recording.
+        ends: of a task that read, of the rows that it gave, where there is a recording.
     """
 
     parts: list[tuple[Part, float, float]] = field(default_factory=list)
@@ -63,7 +57,7 @@ class TaskTime:
     crowded: float = 0.0
     process: int = 0
     thread: int = 0
-    rows: tuple[RowAt, ...] = ()
+    ends: Ends = ()
 
     def spend(self, part: Part, wall: float, cpu: float) -> None:
         """Add seconds to a part."""
@@ -92,6 +86,69 @@ class Line:
         return f"{self.label}: {told}" if told else self.label
 
 
+@dataclass(frozen=True)
+class Span:
+    """A task that ended.
+
+    Args:
+        began, took, process, thread: as of ``TaskTime``.
+        parts: what was done one after the other, and seconds.
+        ends: of a task that read, of the rows that it gave.
+    """
+
+    began: float
+    took: float
+    process: int
+    thread: int
+    parts: tuple[tuple[Part, float], ...]
+    ends: Ends
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The trainer waited.
+
+    Args:
+        asked, there: when it began and ended.
+        ends: of the rows of the batch that came.
+    """
+
+    asked: float
+    there: float
+    ends: Ends
+
+
+class _Last:
+    """The last runs of numbers, in one list: a tuple each would be one more thing for the garbage collector to look at.
+
+    Args:
+        most: how many are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._count = most, 0
+        self._before: list[float] = []
+        self._now: list[float] = []
+
+    def add(self, numbers: list[float]) -> None:
+        """One more."""
+        if self._count == self._most:
+            self._before, self._now, self._count = self._now, [], 0
+        self._count += 1
+        self._now.append(len(numbers))
+        self._now += numbers
+
+    def __iter__(self) -> Iterator[list[float]]:
+        found: deque[list[float]] = deque(maxlen=self._most)
+        for numbers in (self._before, self._now[:]):
+            at = 0
+            while at < len(numbers):
+                end = at + 1 + int(numbers[at])
+                found.append(numbers[at + 1 : end])
+                at = end
+        return iter(found)
+
+
 class Recording:
     """The last tasks and waits one by one, for a trace.
 
@@ -100,18 +157,37 @@ class Recording:
     """
 
     def __init__(self, most: int) -> None:
-        self.tasks: deque[Span] = deque(maxlen=most)
-        self.waits: deque[Wait] = deque(maxlen=most)
-        self.handed: tuple[RowAt, ...] = ()  # the first and last row of the batch about to be handed over
+        self._tasks, self._waits = _Last(most), _Last(most)
+        self._numbers: dict[Part, int] = {}
+        self.handed: Ends = ()  # of the batch about to be handed over
 
     def task(self, task: TaskTime) -> None:
         """One that ended."""
-        self.tasks.append((task.began, task.took, task.process, task.thread, tuple(task.parts), task.rows))
+        numbers = self._numbers
+        found = [task.began, task.took, task.process, task.thread, len(task.ends), *task.ends]
+        for part, wall, _ in task.parts:
+            number = numbers.get(part)
+            found += (numbers.setdefault(part, len(numbers)) if number is None else number), wall
+        self._tasks.add(found)
 
     def wait(self, asked: float, now: float) -> None:
         """One of the trainer, for the batch at hand."""
-        self.waits.append((asked, now, self.handed))
+        self._waits.add([asked, now, *self.handed])
         self.handed = ()
+
+    def tasks(self) -> list[Span]:
+        """As far as they are kept, in the order in which they ended."""
+        parts = list(self._numbers)
+        found = []
+        for began, took, process, thread, size, *rest in self._tasks:
+            ends, told = tuple(map(int, rest[: int(size)])), iter(rest[int(size) :])
+            spent = tuple((parts[int(number)], wall) for number, wall in zip(told, told, strict=True))
+            found.append(Span(began, took, int(process), int(thread), spent, ends))  # type: ignore[arg-type]
+        return found
+
+    def waits(self) -> list[Wait]:
+        """As far as they are kept, in order."""
+        return [Wait(a, b, tuple(map(int, ends))) for a, b, *ends in self._waits]  # type: ignore[arg-type]
 
 
 @dataclass

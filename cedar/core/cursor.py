@@ -113,23 +113,19 @@ class Keys:
         return RowRef(at(self.source), at(self.file), int(self.row[index]), at(self.sub), at(self.repeat))
 
     @property
-    def ends(self) -> tuple[tuple[int, int, int], ...]:
+    def ends(self) -> tuple[int, int, int, int, int, int] | tuple[()]:
         """Source, file and row of the first row and of the last; nothing of no rows.
 
         Example:
             >>> Keys(np.array([4, 7, 9]), file=2).ends
-            ((0, 2, 4), (0, 2, 9))
+            (0, 2, 4, 0, 2, 9)
         """
-
-        def at(i: int) -> tuple[int, int, int]:
-            source, file = self.source, self.file
-            return (
-                source if isinstance(source, int) else int(source[i]),
-                file if isinstance(file, int) else int(file[i]),
-                int(self.row[i]),
-            )
-
-        return (at(0), at(-1)) if len(self.row) else ()
+        row, source, file = self.row, self.source, self.file
+        if not len(row):
+            return ()
+        sources = (source, source) if isinstance(source, int) else (int(source[0]), int(source[-1]))
+        files = (file, file) if isinstance(file, int) else (int(file[0]), int(file[-1]))
+        return sources[0], files[0], int(row[0]), sources[1], files[1], int(row[-1])
 
     def expand(self, counts: Ints) -> Keys:
         """Row i repeated ``counts[i]`` times, told apart by their index in ``sub``."""

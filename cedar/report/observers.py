@@ -20,7 +20,7 @@ from cedar.report.serve import Server
 from cedar.report.status import status
 from cedar.report.trace import Recorded, Trace
 
-_LOOK = 0.1  # seconds between two looks at the clock of a run
+_LOOK = 0.1  # seconds between two looks at a run
 _CALLBACK = 10.0  # seconds between two calls of on_metrics
 _POINTS = 512  # of the history of a run
 
@@ -84,7 +84,7 @@ class Observers(Observer):
         some = [self._progress, self._trace, self._callback, self._server, self._otlp]
         self._all: list[Observer] = [each for each in some if each is not None]
         self._all += [History()] if self._all else []
-        self._pid = os.getpid()
+        self._pid, self._next = os.getpid(), 0.0
 
     def __bool__(self) -> bool:
         return bool(self._all)
@@ -119,9 +119,12 @@ class Observers(Observer):
             each.begin(metrics)
 
     def update(self, metrics: Metrics) -> None:
-        """Rows, or a batch, are about to be handed over."""
-        for each in self._all:
-            each.update(metrics)
+        """Rows, or a batch, are about to be handed over; those that watch are told now and then."""
+        now = time.perf_counter()
+        if now >= self._next:
+            self._next = now + _LOOK
+            for each in self._all:
+                each.update(metrics)
 
     def ended(self) -> None:
         """An iteration is over; that of a forked child is no concern of ours."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import weakref
@@ -26,6 +27,49 @@ def named() -> str:
     return next((name for name in _ENDPOINTS if os.environ.get(name)), "")
 
 
+_numbers = itertools.count()  # of the loaders of this process
+_sending: weakref.WeakKeyDictionary[Any, Loaders] = weakref.WeakKeyDictionary()  # by the provider of the program
+
+
+class Loaders:
+    """The loaders whose figures one provider sends; instruments are made once, and ask all of them.
+
+    Args:
+        provider: of meters.
+    """
+
+    def __init__(self, provider: Any) -> None:
+        self.known: dict[int, Any] = {}  # weak references, by number
+        self._made: set[str] = set()
+        self._meter = provider.get_meter("cedar")
+
+    def add(self, number: int, loader: Loader) -> None:
+        """Send this loader's figures from now on."""
+        self.known[number] = weakref.ref(loader)
+        for each in figures(loader.report()):
+            if each.name not in self._made:
+                self._made.add(each.name)
+                make = self._meter.create_observable_counter if each.counts else self._meter.create_observable_gauge
+                make(f"cedar.{each.name}", [self._values(each.name)], unit=each.unit, description=each.what)
+
+    def _values(self, name: str) -> Callable[[Any], Iterator[Any]]:
+        from opentelemetry.metrics import Observation
+
+        def values(_options: Any) -> Iterator[Any]:
+            for number, asked in list(self.known.items()):
+                loader = asked()
+                if loader is None:
+                    continue
+                report = loader.report()
+                own = {"rank": report.rank, "loader": number}
+                for each in figures(report):
+                    if each.name == name:
+                        for part, value in each.values.items():
+                            yield Observation(value, own | ({each.label: part} if each.label else {}))
+
+        return values
+
+
 class Otlp(Observer):
     """Sends the figures of a loader, by the provider of the program, or by one of its own where there is none.
 
@@ -35,7 +79,8 @@ class Otlp(Observer):
 
     def __init__(self) -> None:
         self._own: Any = None  # a provider
-        self._asked: Any = lambda: None
+        self._number = next(_numbers)
+        self._loaders: Loaders | None = None
 
     def attach(self, loader: Loader) -> None:
         """Send this loader's figures from now on."""
@@ -45,38 +90,21 @@ class Otlp(Observer):
         except ImportError:
             _log.warning(_ABSENT, named())
             return
-        provider = metrics.get_meter_provider()
-        if not isinstance(provider, MeterProvider):
-            provider = self._own = _provider()
-        if provider is None:
-            return
-        self._asked = weakref.ref(loader)
-        meter = provider.get_meter("cedar")
-        for each in figures(loader.report()):
-            make = meter.create_observable_counter if each.counts else meter.create_observable_gauge
-            make(f"cedar.{each.name}", [self._values(each.name)], unit=each.unit, description=each.what)
-
-    def _values(self, name: str) -> Callable[[Any], Iterator[Any]]:
-        from opentelemetry.metrics import Observation
-
-        def values(_options: Any) -> Iterator[Any]:
-            loader = self._asked()
-            if loader is None:
-                return
-            report = loader.report()
-            for each in figures(report):
-                if each.name == name:
-                    for part, value in each.values.items():
-                        yield Observation(value, {"rank": report.rank} | ({each.label: part} if each.label else {}))
-
-        return values
+        given = metrics.get_meter_provider()
+        if isinstance(given, MeterProvider):
+            self._loaders = _sending.setdefault(given, Loaders(given))
+        elif (own := _provider()) is not None:
+            self._own, self._loaders = own, Loaders(own)
+        if self._loaders is not None:
+            self._loaders.add(self._number, loader)
 
     def close(self) -> None:
-        """Send the last figures."""
+        """Send the last figures, where nobody else does."""
         if self._own is not None:
             provider, self._own = self._own, None
             provider.shutdown()
-        self._asked = lambda: None
+        if self._loaders is not None:
+            self._loaders.known.pop(self._number, None)
 
 
 def _provider() -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, TypeAlias
 
-from cedar.control.timeline import DATA, TRAINER, Part, Recording, RowAt, Span, Wait, name_of
+from cedar.control.timeline import DATA, TRAINER, Part, Recording, Span, Wait, name_of
 from cedar.engine.delivery.options import Observer
 from cedar.engine.metrics import Metrics, Report
 from cedar.report.saved import to_json
@@ -45,8 +45,8 @@ class Recorded:
         recording = metrics.time.recording
         if recording is None:
             return Recorded([], [], metrics.told)
-        tasks = [span for span in list(recording.tasks) if span[0] + span[1] >= since]
-        return Recorded(tasks, [wait for wait in list(recording.waits) if wait[1] >= since], metrics.told)
+        tasks = [span for span in recording.tasks() if span.began + span.took >= since]
+        return Recorded(tasks, [wait for wait in recording.waits() if wait.there >= since], metrics.told)
 
     def lines(self, report: Report | None = None) -> Iterator[str]:
         """A JSON file, line by line; ``report`` goes with it, for ``cedar view``.
@@ -63,43 +63,45 @@ class Recorded:
     def _events(self) -> Iterator[str]:
         """A line an event. The parts of a task follow each other as they were counted; seconds are the report's."""
         own = os.getpid()
-        threads = dict.fromkeys((process, thread) for _, _, process, thread, _, _ in self.tasks)
+        threads = dict.fromkeys((span.process, span.thread) for span in self.tasks)
         yield _named("thread_name", own, "loader")
         for process in {process for process, _ in threads} - {own}:
             yield _named("process_name", process, f"worker {process}")
-        numbers = {each: number for number, each in enumerate(threads, 1)}
+        places = {each: f'"pid":{each[0]},"tid":{number}' for number, each in enumerate(threads, 1)}
         heads: dict[Part, str] = {}  # what names a part
-        for began, took, process, thread, parts, _ in self.tasks:
-            at = f'"pid":{process},"tid":{numbers[process, thread]}'
-            yield _span(_TASK, began, took, at)
-            for part, wall, _ in parts:
+        for span in self.tasks:
+            at, began = places[span.process, span.thread], span.began
+            yield _span(_TASK, began, span.took, at)
+            for part, wall in span.parts:
                 head = heads.get(part) or heads.setdefault(part, _head(name_of(part, self.labels), part[0]))
                 yield _span(head, began, wall, at)
                 began += wall
-        at, given = f'"pid":{own},"tid":0', None
-        for asked, there, _ in self.waits:
-            if given is not None and asked > given:
-                yield _span(_WORKING, given, asked - given, at)
-            yield _span(_WAITING, asked, there - asked, at)
-            given = there
-        for number, (span, (_, there, _)) in enumerate(self.arrows(), 1):
-            began, took, process, thread, _, _ = span
-            where = f'"pid":{process},"tid":{numbers[process, thread]}'
-            yield _arrow("s", number, min(began + took, there) - 1e-7, where)
-            yield _arrow("f", number, there - 1e-7, at)  # within the wait
+        at = f'"pid":{own},"tid":0'
+        for name, began, seconds in self._loader():
+            yield _span(_HEADS[name], began, seconds, at)
+        for number, (span, wait) in enumerate(self.arrows(), 1):
+            where, read = places[span.process, span.thread], min(span.began + span.took, wait.there)
+            yield _arrow("s", number, read - _INSIDE, where)
+            yield _arrow("f", number, wait.there - _INSIDE, at)
+
+    def _loader(self) -> Iterator[tuple[str, float, float]]:
+        """The trainer's waits, and its work between them: name, begin, seconds."""
+        given = None
+        for wait in self.waits:
+            if given is not None and wait.asked > given:
+                yield TRAINER, given, wait.asked - given
+            yield DATA, wait.asked, wait.there - wait.asked
+            given = wait.there
 
     def spans(self) -> Iterator[Shown]:
         """What the threads, the workers and the trainer did, to be drawn."""
-        given = None
-        for asked, there, _ in self.waits:
-            if given is not None and asked > given:
-                yield "loader", TRAINER, given, asked - given
-            yield "loader", DATA, asked, there - asked
-            given = there
+        for name, began, seconds in self._loader():
+            yield "loader", name, began, seconds
         lanes: dict[tuple[int, int], str] = {}
-        for began, _, process, thread, parts, _ in self.tasks:
-            lane = lanes.setdefault((process, thread), f"process {process}, {len(lanes) + 1}")
-            for part, wall, _ in parts:
+        for span in self.tasks:
+            lane = lanes.setdefault((span.process, span.thread), f"process {span.process}, {len(lanes) + 1}")
+            began = span.began
+            for part, wall in span.parts:
                 yield lane, name_of(part, self.labels), began, wall
                 began += wall
 
@@ -107,28 +109,29 @@ class Recorded:
         """Of each batch, the tasks that read its first row and its last one."""
         found: dict[tuple[int, int], list[tuple[int, int, int]]] = {}  # (first row, last row, place) by source and file
         for place, span in enumerate(self.tasks):
-            if span[5]:
-                (source, file, first), (_, _, last) = span[5][0], span[5][-1]
+            if span.ends:
+                source, file, first, _, _, last = span.ends
                 found.setdefault((source, file), []).append((first, last, place))
         for spans in found.values():
             spans.sort()
         for wait in self.waits:
-            places = [self._read(found.get(row[:2], []), row, wait[1]) for row in wait[2]]
+            rows = wait.ends[:3], wait.ends[3:]
+            places = [self._read(found.get(row[:2], []), row[2], wait.there) for row in rows if row]
             for place in dict.fromkeys(each for each in places if each is not None):
                 yield self.tasks[place], wait
 
-    def _read(self, spans: list[tuple[int, int, int]], row: RowAt, there: float) -> int | None:
+    def _read(self, spans: list[tuple[int, int, int]], row: int, there: float) -> int | None:
         """The last task before the delivery that read the row: epochs read it anew."""
-        number = row[2]
-        upto = bisect_right(spans, number, key=lambda span: span[0])
+        upto = bisect_right(spans, row, key=lambda span: span[0])
         latest = None
         for first, last, place in reversed(spans[max(upto - _EPOCHS, 0) : upto]):
-            if first <= number <= last and self.tasks[place][0] <= there:
+            if first <= row <= last and self.tasks[place].began <= there:
                 latest = place if latest is None else max(latest, place)
         return latest
 
 
 _EPOCHS = 64  # readings of a row that are looked through
+_INSIDE = 1e-7  # seconds that the end of an arrow is inside of its slice
 
 
 class Trace(Observer):
@@ -203,7 +206,8 @@ def _head(name: str, kind: str) -> str:
     return f'"name":{json.dumps(name)},"cat":"{kind}"'
 
 
-_TASK, _WORKING, _WAITING = _head("task", "task"), _head(TRAINER, "loader"), _head(DATA, "loader")
+_TASK = _head("task", "task")
+_HEADS = {name: _head(name, "loader") for name in (TRAINER, DATA)}
 
 
 def _span(head: str, began: float, seconds: float, at: str) -> str:

@@ -68,7 +68,7 @@ def test_tasks_are_kept_one_by_one_only_where_somebody_asks_and_never_more_than_
     found = Timeline(recording=(recording := Recording(2)))
     for began in range(5):
         found.add(task({("read", (0,)): Spent(1.0, 1.0)}, float(began)))
-    assert [began for began, *_ in recording.tasks] == [3.0, 4.0]
+    assert [span.began for span in recording.tasks()] == [3.0, 4.0]
     assert len(found.parts) == 1
 
 

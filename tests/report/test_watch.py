@@ -99,6 +99,7 @@ def test_a_trace_opens_in_perfetto(tmp_path):
 
 
 def test_a_callback_gets_figures_when_an_iteration_ends_and_now_and_then(monkeypatch):
+    monkeypatch.setattr(observers, "_LOOK", 0.0)
     seen = []
     with numbers().loader(on_metrics=seen.append, executor="inline") as loader:
         list(loader)
@@ -285,6 +286,7 @@ def test_nothing_is_written_unless_asked_for(monkeypatch, capsys):
     with numbers().loader(executor="inline") as loader:
         list(loader)
     assert capsys.readouterr().err == ""
+    monkeypatch.setattr(observers, "_LOOK", 0.0)
     with numbers().loader(executor="inline", progress=True) as loader:
         list(loader)
     assert "loader: epoch 0, 100 rows, 2%" in capsys.readouterr().err

@@ -117,6 +117,8 @@ class RunOptions:
         keep: checkpoints to keep.
         threads: of torch in each process; 0: the cores of the machine over its ranks. Runs are bitwise alike only with
             as many threads.
+        serve: host and port, such as ``127.0.0.1:0``, for ``loader(serve=)``; each rank says its address. Of dlrm and
+            moe.
     """
 
     folder: str
@@ -127,6 +129,7 @@ class RunOptions:
     save_every: int = 0
     keep: int = 2
     threads: int = 0
+    serve: str = ""
 
     def __post_init__(self) -> None:
         positive(self, "keep")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,6 +28,8 @@ class Endless:
     def __init__(self, loader: cedar.Loader, none: CedarError) -> None:
         self.loader, self.none, self.waited = loader, none, 0.0
         self._batches: Iterator[Any] | None = None
+        if loader.url is not None:
+            sys.stderr.write(f"rank {loader.rank.rank} of {loader.rank.world}: cedar top {loader.url!r}\n")
 
     def __next__(self) -> Any:
         """The next batch.

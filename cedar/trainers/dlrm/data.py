@@ -144,7 +144,7 @@ class Batches(Endless):
         self.rows = prepared(rows, options)
         self.pipeline = self._ordered(self.rows).batch(data.batch)
         none = CedarError(f"the data has no batch of {data.batch} rows", fix="set a smaller data.batch")
-        super().__init__(self._loader(self.pipeline, group.rank, group.size), none)
+        super().__init__(self._loader(self.pipeline, group.rank, group.size, serve=options.run.serve), none)
         self.vocabularies = {path: _digest(path) for path in files_of(data)}
 
     def _ordered(self, rows: cedar.Pipeline) -> cedar.Pipeline:
@@ -158,12 +158,14 @@ class Batches(Endless):
             rows = rows.shuffle(seed=seed, by=session, interleave=data.interleave)
         return rows.drop(data.session) if session and session not in wanted(self.options) else rows
 
-    def _loader(self, batches: cedar.Pipeline, rank: int, world: int, *, plain: bool = False) -> cedar.Loader:
+    def _loader(
+        self, batches: cedar.Pipeline, rank: int, world: int, *, plain: bool = False, serve: str = ""
+    ) -> cedar.Loader:
         data = self.options.data
         return batches.loader(
             plan="off" if plain else data.plan, executor="inline" if plain else data.executor,
             workers=None if plain else data.workers or None, seed=self.options.run.seed, rank=rank, world=world,
-            split_batches=True, subgroup=True, format="torch",
+            split_batches=True, subgroup=True, format="torch", serve=serve or None,
         )  # fmt: skip
 
     def epoch(self) -> int:

@@ -21,9 +21,11 @@ class Batches(Endless):
 
     Args:
         options: which text, how it is cut.
+        seed: of the run.
+        serve: where to serve what the loader does; "" does not.
     """
 
-    def __init__(self, options: DataOptions, seed: int) -> None:
+    def __init__(self, options: DataOptions, seed: int, serve: str = "") -> None:
         rows = token_rows(options.paths, options.length + 1)
         self.options, self.held_out = options, rows.take(options.held_out) if options.held_out else None
         if options.held_out:
@@ -34,7 +36,7 @@ class Batches(Endless):
             f"{options.paths} has no batch of {options.batch} rows of {options.length + 1} tokens",
             fix="give more text, shorter rows, a smaller batch, or fewer rows to data.held_out",
         )
-        super().__init__(_loader(rows.batch(options.batch), seed), none)
+        super().__init__(_loader(rows.batch(options.batch), seed, serve), none)
 
     def __next__(self) -> torch.Tensor:
         tokens: torch.Tensor = super().__next__()["tokens"]
@@ -48,5 +50,7 @@ class Batches(Endless):
                     yield batch["tokens"].long()
 
 
-def _loader(pipeline: cedar.Pipeline, seed: int) -> cedar.Loader:
-    return pipeline.loader(plan="off", executor="inline", seed=seed, rank=0, world=1, subgroup=True, format="torch")
+def _loader(pipeline: cedar.Pipeline, seed: int, serve: str = "") -> cedar.Loader:
+    return pipeline.loader(
+        plan="off", executor="inline", seed=seed, rank=0, world=1, subgroup=True, format="torch", serve=serve or None
+    )

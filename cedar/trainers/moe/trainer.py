@@ -58,7 +58,7 @@ class Trainer(common.Trainer):
             ).to(self.device)
         self.optimizer = SymiOptimizer(self.model, options.optimizer, mean=False, dtype=self.dtype)
         self.layers = self.optimizer.layers
-        self.batches = Batches(options.data, run.seed)
+        self.batches = Batches(options.data, run.seed, run.serve)
         experts = options.experts
         self.notes = [
             f"placement: {experts.policy}, {experts.slots} slots on each rank for {experts.experts} experts a layer"

@@ -102,6 +102,8 @@ class RunOptions(config.RunOptions):
         super().__post_init__()
         positive(self, "steps", "threads")
         not_negative(self, "pace")
+        if self.serve:
+            raise ValueError("serve: this trainer reads its data step by step, again where it must; it is not served")
         for name in ("heartbeat", "silence", "patience"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: give seconds")

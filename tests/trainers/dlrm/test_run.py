@@ -15,6 +15,7 @@ from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm import fbgemm
 from cedar.trainers.dlrm.run import run
 from cedar.trainers.dlrm.trainer import Trainer
+from cedar.trainers.resilient.options import RunOptions as ResilientRunOptions
 from tests.trainers.dlrm.toy_clicks import ITEMS, options
 
 CONFIG = """
@@ -204,3 +205,13 @@ def test_the_file_of_metrics_is_json(log, tmp_path):
     with open(path, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
     assert all(line["held_out"]["rows"] == 128 and line["waited"] <= line["seconds"] for line in lines)
+
+
+def test_a_run_is_served_to_who_asks(config, capsys):
+    """The loader of a training run, and a run goes on whether it is served or not."""
+    assert main(["train", "dlrm", config, "run.steps=3"]) == 0
+    assert "cedar top" not in capsys.readouterr().err
+    assert main(["train", "dlrm", config, "--resume", "run.serve=127.0.0.1:0"]) == 0
+    assert "rank 0 of 1: cedar top 'http://127.0.0.1:" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="not served"):
+        ResilientRunOptions(serve="127.0.0.1:0")

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from unittest import mock
 
 import pytest
@@ -15,6 +16,7 @@ from cedar.trainers.common.files import MetricsFile, read_lines
 from cedar.trainers.moe.metrics import table
 from cedar.trainers.moe.options import Options
 from cedar.trainers.moe.run import run
+from cedar.trainers.moe.trainer import Trainer
 from tests.trainers.moe.toy_text import options, write_text
 
 STEPS = 8
@@ -213,3 +215,12 @@ def test_lines_that_were_cut_off_are_left_out(tmp_path):
     )
     assert [line["step"] for line in read_lines(str(tmp_path / "m.jsonl"))] == [0, 1]
     assert read_lines(str(tmp_path / "none.jsonl")) == []
+
+
+def test_a_run_is_served_to_who_asks(text, tmp_path):
+    trainer = Trainer(settings(text, tmp_path, serve="127.0.0.1:0"))
+    trainer.train_step()
+    assert trainer.batches.loader.url is not None
+    with urllib.request.urlopen(trainer.batches.loader.url, timeout=10) as answer:
+        assert json.load(answer)["deliveries"] == 1
+    trainer.close()
