@@ -338,12 +338,15 @@ class Timeline:
         wanted = 1 + self.crowded / cpu if cpu else 1.0  # times as many seconds of a core as it had
         busy = cpu * wanted / self.elapsed
         told = f"{cpu / self.elapsed:.1f} of {cores} core(s) busy"
-        told += "; other programs have the cores" if self.crowded > max(cpu, self.elapsed) / 4 else ""
+        if self.crowded > max(cpu, self.elapsed) / 4:
+            told += "; other programs have the cores"
+        elif busy >= _BUSY * cores:
+            told += "; more cores would help"
         if most.cpu * wanted >= _BUSY * most.wall or busy >= _BUSY * workers:
             return told
         if busy >= _BUSY:
-            return f"workers take turns with the GIL; {told}"
-        return f"it waits for storage, a network or a lock; {told}"
+            return f"workers take turns with the GIL, processes would help; {told}"
+        return f"it waits for storage, a network or a lock, more workers would help; {told}"
 
 
 def name_of(part: Part, labels: Mapping[int, str]) -> str:

@@ -18,7 +18,7 @@ from cedar.engine.streams.dealt import DealtStream, Share
 from cedar.engine.task_context import Tasks
 from cedar.operators.base import Env
 from cedar.plan.data import Decision, Plan, Prediction
-from cedar.plan.graph import Node, labels
+from cedar.plan.graph import Node, labels, walk
 from cedar.plan.lower import Choice, lower
 from cedar.profile import Profile
 from cedar.report.logical import logical_lines
@@ -28,6 +28,7 @@ from cedar.report.text import headed
 
 _RULES = 6  # lines for decisions
 _CACHES = 2
+_COSTLY = 4  # operators that are named as what costs most
 _UNMEASURED = 'not measured yet: p.profile() measures, or a run under plan="auto" (then loader.explain())'
 
 
@@ -59,12 +60,16 @@ def explain(
     binding = Binding(root, None, Env(sampling=True))
     compiler, dealt = _compiled(binding, shown)
     unit = "batches" if binding.batched[id(root)] else "rows"
-    lines = logical_lines(root, as_written(root, binding.labels), profile)
+    words = as_written(root, binding.labels)
+    lines = headed("NOTE", notes(compiler))
+    lines += headed("COST", [_most(root, words, profile)] if profile is not None and profile.operators else [])
+    lines += logical_lines(root, words, profile)
     if profile is None and shown.prediction is None:
         lines += headed("COST", [_UNMEASURED])
-    lines += physical_lines(shown, compiler)
+    written = {binding.labels[id(node)]: words[id(node)] for node in binding.nodes}
+    lines += physical_lines(shown, compiler, written)
     if plan is not None:
-        lines += _rules(plan.decisions)
+        lines += _rules(plan.decisions, written)
     if shown.prediction is not None:
         lines += headed("PREDICTION", [_predicted(shown.prediction, measured)])
     lines += headed("RUN", [run] if run else [])
@@ -72,8 +77,14 @@ def explain(
     lines += headed("CACHE", cache, _CACHES)
     lines += headed("UNITS", [f"{_units(dealt.count)} {unit} in an epoch"])
     lines += headed("RANKS", [_ranks(compiler)])
-    lines += headed("NOTE", notes(compiler))
     return "\n".join(lines)
+
+
+def _most(root: Node, words: Mapping[int, str], profile: Profile) -> str:
+    """What costs most, first."""
+    labels = [words[id(node)] for node in walk(root)]
+    shares = sorted(profile.shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{labels[i]} {share:.0%}" for i, share in shares[:_COSTLY] if share >= 0.005)
 
 
 def explain_html(root: Node, plan: Plan | None = None) -> str:
@@ -90,12 +101,15 @@ def _compiled(binding: Binding, plan: Plan) -> tuple[Compiler, DealtStream]:
     return compiler, compiler.top(Share())[1]
 
 
-def _rules(decisions: Sequence[Decision]) -> list[str]:
+def _rules(decisions: Sequence[Decision], words: Mapping[str, str]) -> list[str]:
     """What checks and audits refused, what was applied, then what did not apply."""
     ordered = sorted(
         decisions, key=lambda d: d.applied if d.rule == "audit" or d.what == "all of it" else 2 - d.applied
     )
-    return headed("RULES", [str(d) for d in ordered] or ["none applied, none refused"], _RULES, ": print(plan)")
+    told = [str(decision) for decision in ordered]
+    for label, word in words.items():
+        told = [each.replace(label, word) for each in told]
+    return headed("RULES", told or ["none applied, none refused"], _RULES, ": print(plan)")
 
 
 def _groups(binding: Binding, achieved: Mapping[tuple[str, ...], float]) -> list[str]:

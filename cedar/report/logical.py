@@ -27,7 +27,7 @@ class _Line:
 
 
 def logical_lines(root: Node, labels: Mapping[int, str], profile: Profile | None) -> list[str]:
-    """A line an operator, last first; a shared one is printed once.
+    """A line an operator, sources first, as the physical plan has them; a shared one is printed once.
 
     Args:
         root: the pipeline.
@@ -41,7 +41,7 @@ def logical_lines(root: Node, labels: Mapping[int, str], profile: Profile | None
         _Line(indent, f"{labels[id(node)]} (shared, see above)", "", blank, "")
         if again
         else _Line(indent, labels[id(node)], _effects(node), costs.get(id(node), blank), _site(node))
-        for node, indent, again in _down(root, "", set())
+        for node, indent, again in _up(root, "", set())
     ]
     heads = _COST if costs else ()
     fixed = [max(len(head), *(len(line.costs[i]) for line in lines)) for i, head in enumerate(heads)]
@@ -54,19 +54,21 @@ def logical_lines(root: Node, labels: Mapping[int, str], profile: Profile | None
     return shown
 
 
-def _down(node: Node, indent: str, seen: set[int]) -> Iterator[tuple[Node, str, bool]]:
-    """The operators, last first, and whether they were shown before."""
-    while True:
+def _up(node: Node, indent: str, seen: set[int]) -> Iterator[tuple[Node, str, bool]]:
+    """The operators, sources first and inputs above what joins them, and whether they were shown before."""
+    chain: list[tuple[Node, str, bool]] = []
+    again = False
+    while not again:
         again = id(node) in seen and bool(node.inputs)
         seen.add(id(node))
-        yield node, indent, again
-        if again:
-            return
+        chain.append((node, indent, again))
         if len(node.inputs) != 1:
             break
-        node = node.inputs[0]
-    for child in node.inputs:
-        yield from _down(child, indent + "    ", seen)
+        node = node.inputs[0] if not again else node
+    if not again:
+        for child in node.inputs:
+            yield from _up(child, indent + "    ", seen)
+    yield from reversed(chain)
 
 
 def _widths(lines: Sequence[_Line], room: int) -> tuple[int, int]:

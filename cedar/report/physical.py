@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cedar.datasets.base import Read
 from cedar.engine.compiler import Compiler
 from cedar.engine.nodes import cost_note
@@ -23,12 +25,13 @@ _METHODS = {
 }
 
 
-def physical_lines(plan: Plan, compiler: Compiler) -> list[str]:
+def physical_lines(plan: Plan, compiler: Compiler, words: Mapping[str, str]) -> list[str]:
     """A numbered line a stage, in the order in which rows pass them.
 
     Args:
         plan: that runs.
         compiler: of its physical plan, for what only metadata of the sources tell.
+        words: labels as people wrote them.
     """
     physical = compiler.physical
     shown = [i for i, stage in enumerate(physical.stages) if stage.kind not in ("window", "deal")]
@@ -40,7 +43,7 @@ def physical_lines(plan: Plan, compiler: Compiler) -> list[str]:
         kind = "task" if stage.kind == "group" else stage.kind
         first = f"{number:>3}. {kind:<6}  " + (f"{place:<{width}}  " if width else "")
         nodes = [*(segment.source for segment in stage.segments), *stage.operators]
-        lines += chained(first, [_named(physical, each) for each in nodes] or ["gather"], _detail(compiler, i))
+        lines += chained(first, [_named(physical, each, words) for each in nodes] or ["gather"], _detail(compiler, i))
     return lines
 
 
@@ -96,9 +99,10 @@ def _place(stage: Stage, plan: Plan) -> str:
     return "" if stage.kind == "stream" else stage.place or plan.executor
 
 
-def _named(physical: Physical, i: int) -> str:
+def _named(physical: Physical, i: int, words: Mapping[str, str]) -> str:
     """A label, with what a scan leaves out."""
     label, scan = physical.works[i].label, physical.nodes[i].operator
+    label = words.get(label, label)
     if not isinstance(scan, Scan):
         return label
     told = []
@@ -109,5 +113,6 @@ def _named(physical: Physical, i: int) -> str:
         told.append(f"{len(chosen)}{of} columns")
         told += [f"of {name} only {', '.join(paths)}" for name, paths in chosen.items() if paths]
     if scan.where:
-        told.append("where " + " and ".join(each.operator.label()[len("filter(") : -1] for each in scan.where))
+        filters = [each.operator.label() for each in scan.where]
+        told.append("where " + " and ".join(words.get(each, each)[len("filter(") : -1] for each in filters))
     return f"{label} {{{'; '.join(told)}}}" if told else label

@@ -75,9 +75,9 @@ def test_tasks_are_kept_one_by_one_only_where_somebody_asks_and_never_more_than_
 @pytest.mark.parametrize(
     ("parts", "options", "name", "why"),
     [
-        ({("operator", (2,)): Spent(18, 17)}, {}, "map(f)", "1.7 of 2 core(s) busy"),
-        ({("operator", (2,)): Spent(19, 9.5)}, {}, "map(f)", "workers take turns with the GIL; 0.9 of 2 core(s) busy"),
-        ({("read", (0,)): Spent(19, 0.5)}, {}, "read", "waits for storage, a network or a lock; 0.1 of 2"),
+        ({("operator", (2,)): Spent(18, 17)}, {}, "map(f)", "1.7 of 2 core(s) busy; more cores would help"),
+        ({("operator", (2,)): Spent(19, 9.5)}, {}, "map(f)", "with the GIL, processes would help; 0.9 of 2"),
+        ({("read", (0,)): Spent(19, 0.5)}, {}, "read", "or a lock, more workers would help; 0.1 of 2"),
         ({("read", (0,)): Spent(1, 1)}, {"trains": 9.5}, TRAINER, "data are there"),
         ({("operator", (2,)): Spent(19, 9.5)}, {"crowded": 9.0}, "map(f)", "other programs have the cores"),
         ({("gather", ()): Spent(9, 9), ("read", (0,)): Spent(2, 2)}, {}, "gathering rows", "1.1 of 2"),
@@ -151,7 +151,7 @@ def test_a_slow_source_and_a_slow_trainer_are_told_apart() -> None:
     slow = report(cedar.from_source(Slow()).batch(10), "threads")
     assert slow.operators[slow.bottleneck] >= 0.4
     assert slow.bottleneck.startswith("from_source")
-    assert "waits for storage" in slow.summary
+    assert "waits for storage, a network or a lock, more workers would help" in slow.summary
     assert report(cedar.from_items([{"x": 1}] * 40).batch(4), "threads", train=0.05).bottleneck == TRAINER
 
 
