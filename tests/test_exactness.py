@@ -155,7 +155,7 @@ def test_random_pipelines(first: int, record_property: Callable[[str, object], N
 
 
 def test_random_pipelines_that_once_failed() -> None:
-    check_seeds([242, 246, 510, 2127, 4756, 101073])
+    check_seeds([242, 246, 510, 2127, 4756, 101073, 210846, 213710])
 
 
 def check_seeds(seeds: Iterable[int]) -> None:

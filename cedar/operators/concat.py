@@ -55,9 +55,9 @@ class Concat(StreamOperator):
 
 
 def joined_samples(inputs: Sequence[Block]) -> Block:
-    """The rows of all samples, in the first one's order of columns; an empty one says nothing."""
+    """The rows of all samples, in the first one's order of columns; of an empty one the types say nothing."""
     filled = [block for block in inputs if len(block) and block.aligned] or inputs[:1]
-    names = list(filled[0].columns)
+    names = next(list(block.columns) for block in inputs if block.columns.keys() == filled[0].columns.keys())
     return concat_blocks([block.only_columns({n: block.columns[n] for n in names}) for block in filled])
 
 

@@ -107,6 +107,12 @@ def _padding(taken: int) -> Piece:
     return Piece(Rows.of(Block({}, no_keys(), aligned=False)), [taken, None, None], 0, batch=True)
 
 
+def _empty(unit: Piece) -> bool:
+    """A batch of rows that were all skipped, and that no row came to replace: the end of the epoch."""
+    counted = unit.rows.counted() if unit.batch else None
+    return counted is not None and not counted.any()
+
+
 class _PaddingFlow(Flow):
     """Padding without end."""
 
@@ -166,6 +172,7 @@ class _TurnsFlow(Flow):
         self._flow = stream.source.open([stream.source.start(), 0] if below is None else below)
         self._ready: deque[Piece] = deque()
         self._held: deque[Piece] = deque()  # mine, until its round is known to be full
+        self._skipped: list[Piece] = []  # batches without rows, of which those that were skipped are counted last
         self._latest: tuple[int, int] | None = None  # the owner of the last unit seen that was not taken before
         self._ended = False
         self._strict = stream.share.last != "keep" and stream.share.world > 1
@@ -193,6 +200,11 @@ class _TurnsFlow(Flow):
         for unit in range(piece.units):
             number = self._number
             owner = self._stream.owner(number)
+            one = piece.slice(unit, unit + 1)
+            if _empty(one):  # nobody gets a batch, but somebody must count the rows that were skipped
+                if owner is not None and owner[1] == self._stream.share.rank and owner[0] >= self._taken:
+                    self._skipped.append(Piece(one.rows, [owner[0], one.position(), number], 0, True, False))
+                continue
             self._number += 1
             if owner is None:
                 continue
@@ -201,8 +213,7 @@ class _TurnsFlow(Flow):
                 continue
             turn, rank = owner
             if rank == self._stream.share.rank:
-                mine = piece.slice(unit, unit + 1)
-                self._held.append(Piece(mine.rows, [turn, mine.position(), number], 0, mine.batch, False))
+                self._held.append(Piece(one.rows, [turn, one.position(), number], 0, one.batch, False))
             if not self._strict or rank == self._stream.share.world - 1:
                 self._release(turn)
 
@@ -220,6 +231,7 @@ class _TurnsFlow(Flow):
             else:
                 self._ready.append(_padding(self._taken))
                 self._taken += 1
+        self._ready.extend(self._skipped)
 
     def _in_open_round(self) -> bool:
         """Whether some rank got a unit of the round that is not full."""
