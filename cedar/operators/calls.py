@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from cedar.core.block import Block
 from cedar.core.cursor import Hashes
 from cedar.core.errors import PipelineError, raised
 from cedar.core.numeric import NumericEnvironment
+from cedar.operators.arguments import key_hashes
 from cedar.operators.base import Bound, Env
 from cedar.operators.constructing import constructed
 from cedar.operators.draws import seeded
@@ -80,6 +82,16 @@ class Call:
                 with marks.calls():
                     limit = None if patient else self.timeout
                     return self._each(marks.guard(fn, n, limit), arguments, n, self.blame.stops(env))
+
+    def told(self, block: Block, env: Env) -> list[dict[str, Any]]:
+        """The generator that each live row is given, as the call that makes it; nothing where none is.
+
+        ``cedar.operators.draws.keyed_generator`` gives one in the same state.
+        """
+        if not self.random:
+            return []
+        keys, seed = key_hashes(block, env, self.draw).tolist(), env.draw_seed(self.draw)
+        return [{"rng": f"keyed_generator({key:#x}, {seed:#x})"} for key in keys]
 
     def callable(self, held: _Held) -> Callable[..., Any]:
         return functools.partial(_collected, held.fn) if self.items else held.fn

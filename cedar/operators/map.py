@@ -191,3 +191,7 @@ class MapRows:
             failures |= {rows[i]: failure for i, failure in misfits.items()}
         block = blame.settle(block, env, failures)
         return block.only_columns(columns) if self.outputs.form == "dict" else block.with_columns(columns)
+
+    def told(self, block: Block, env: Env) -> list[dict[str, Any]]:
+        """What each live row draws."""
+        return self.call.told(block, env)

@@ -70,6 +70,18 @@ class Transform(ABC):
             BadValues: rows that have no result.
         """
 
+    def told(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
+        """What each row draws, by name, for people to read: from the same numbers as ``columns``.
+
+        By default the word that a row's numbers follow from: ``Draws(np.array([word], np.uint64))`` gives them again.
+
+        Args:
+            draws: of the rows, in which ``columns`` has a result for each.
+            columns: those that it reads.
+        """
+        del columns
+        return [{"word": word} for word in draws.words.tolist()]
+
     def tolerance(self, above: Sequence[Transform]) -> str:
         """How it may differ below transforms of the column that it writes, where ``exact=False``; "": it may not."""
         del above

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from cedar.core.block import Block
 from cedar.core.columns import Column, ColumnType, type_of
@@ -62,6 +62,13 @@ class TransformRows:
                 fix="put it below that function",
             )
         return Draws(key_hashes(block, env, self.draw))
+
+    def told(self, block: Block, env: Env) -> list[dict[str, Any]]:
+        """What each live row draws, by name; nothing where the transform is not random."""
+        draws = self.draws(block, env)
+        if draws is None:
+            return []
+        return self.transform.told(draws, *(plain(pick(block, name, self.blame)) for name in self.reads))
 
     @property
     def pooled(self) -> bool:

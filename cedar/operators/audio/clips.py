@@ -58,6 +58,20 @@ class ClipTransform(Transform):
         """What each row draws; for a random transform."""
         raise NotImplementedError
 
+    def tell(self, draw: Any, *values: Any) -> dict[str, Any]:
+        """What a row drew, by name, for people to read.
+
+        Args:
+            draw: what ``drawn`` gave for this row.
+            values: of the columns read.
+        """
+        del values
+        return {"draw": draw}
+
+    def told(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
+        rows = zip(self.drawn(draws), *map(_values, columns), strict=True)
+        return [self.tell(draw, *values) for draw, *values in rows]
+
     def columns(self, *columns: Column, draws: Draws | None = None) -> Column:
         names = tuple(map(str, range(len(columns))))
         link = Link(self, names, ("made",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -124,12 +125,17 @@ class DecodeRandom(_Files):
         return list(draws.uniform(1)[:, 0])
 
     def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
-        def window(frames: int, rate: int) -> tuple[int, int]:
-            length = min(frames, round(self.duration * rate))
-            start = int(draw * (frames - length + 1))
-            return start, start + length
+        return _clip(self, open_audio(values[0]), partial(self.window, draw))
 
-        return _clip(self, open_audio(values[0]), window)
+    def window(self, draw: float, frames: int, rate: int) -> tuple[int, int]:
+        """The part that is decoded."""
+        length = min(frames, round(self.duration * rate))
+        start = int(draw * (frames - length + 1))
+        return start, start + length
+
+    def tell(self, draw: Any, *values: Any) -> dict[str, Any]:
+        opened = open_audio(values[0])
+        return dict(zip(("start", "stop"), self.window(draw, opened.frames, opened.rate), strict=True))
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,9 @@ class RandomGain(_SameShape):
     def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
         return louder(as_clip(values[0]), draw, out)
 
+    def tell(self, draw: Any, *values: Any) -> dict[str, Any]:
+        return {"db": float(draw)}
+
 
 def louder(clip: Clip, db: float, out: Clip | None) -> Clip:
     """A clip times a gain."""

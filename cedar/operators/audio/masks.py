@@ -36,14 +36,20 @@ class _Mask(ClipTransform):
         else:
             made = out
             made[:] = given
-        size = made.shape[self.axis]
-        most = self.most(size)
         across = np.moveaxis(made, self.axis, 0)
-        for first, second in draw:
-            wide = int(first * (most + 1))
-            start = int(second * (size - wide + 1))
-            across[start : start + wide] = self.value
+        for start, stop in self.stretches(draw, len(across)):
+            across[start:stop] = self.value
         return made
+
+    def stretches(self, draw: Any, size: int) -> list[tuple[int, int]]:
+        """Where each mask begins and ends."""
+        most = self.most(size)
+        widths = [int(first * (most + 1)) for first, _ in draw]
+        starts = [int(second * (size - wide + 1)) for (_, second), wide in zip(draw, widths, strict=True)]
+        return [(start, start + wide) for start, wide in zip(starts, widths, strict=True)]
+
+    def tell(self, draw: Any, *values: Any) -> dict[str, Any]:
+        return {"masks": self.stretches(draw, values[0].shape[self.axis])}
 
     def most(self, size: int) -> int:
         """The longest stretch."""

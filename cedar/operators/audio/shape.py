@@ -110,6 +110,9 @@ class RandomCrop(ClipTransform):
         start = int(draw * (samples - length + 1))
         return start, start + length
 
+    def tell(self, draw: Any, *values: Any) -> dict[str, Any]:
+        return dict(zip(("start", "stop"), self.window(len(values[0]), draw), strict=True))
+
     def part_of(self, below: Any) -> Callable[..., Clip] | None:
         return part_reader(below, self.window)
 

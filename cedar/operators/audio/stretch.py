@@ -105,6 +105,9 @@ class RandomTimeStretch(ClipTransform):
     def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
         return stretched(as_clip(values[0]), draw, self.n_fft, self.hop_length)
 
+    def tell(self, draw: Any, *values: Any) -> dict[str, Any]:
+        return {"speed": float(draw)}
+
 
 def _check_frames(name: str, transform: TimeStretch | RandomTimeStretch) -> None:
     check_count(name, "n_fft", transform.n_fft, 4)

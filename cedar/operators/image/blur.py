@@ -73,14 +73,9 @@ class GaussianBlur(PixelTransform):
 
     def steps(self, rows: int, draws: Draws | None) -> Steps:
         sides: Any = self.kernel_size
-        low, high = pair("gaussian_blur", "sigma", self.sigma)
-        codes, numbers = np.full((rows, 1), BLUR, dtype=np.int64), np.zeros((rows, 1, 2))
-        sigmas = np.full(rows, low)
-        if self.p < 1 or low < high:
-            uniform = drawn(draws).uniform(2)
-            codes[uniform[:, 0] >= self.p] = NONE
-            sigmas = low + (high - low) * uniform[:, 1]
-        blurred = np.flatnonzero(codes[:, 0])
+        applied, sigmas = self._drawn(rows, draws)
+        codes, numbers = np.where(applied, BLUR, NONE).astype(np.int64)[:, None], np.zeros((rows, 1, 2))
+        blurred = np.flatnonzero(applied)
         different, which = np.unique(sigmas[blurred], return_inverse=True)
         tables: list[Weights] = []
         for i, side in enumerate(sides):
@@ -89,6 +84,20 @@ class GaussianBlur(PixelTransform):
                 tables += weights(side, different)
             numbers[blurred, 0, i] = first + which
         return Steps(codes, numbers, tables)
+
+    def _drawn(self, rows: int, draws: Draws | None) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
+        """Which rows are blurred, and the sigma of each."""
+        low, high = pair("gaussian_blur", "sigma", self.sigma)
+        if self.p == 1 and low == high:
+            return np.ones(rows, dtype=bool), np.full(rows, low)
+        uniform = drawn(draws).uniform(2)
+        return uniform[:, 0] < self.p, low + (high - low) * uniform[:, 1]
+
+    def told(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
+        del columns
+        applied, sigmas = self._drawn(len(draws), draws)
+        rows = zip(applied.tolist(), sigmas.tolist(), strict=True)
+        return [{"applied": True, "sigma": sigma} if on else {"applied": False} for on, sigma in rows]
 
 
 def weights(size: int, sigmas: Sequence[float] | npt.NDArray[np.float64]) -> list[Weights]:

@@ -59,6 +59,10 @@ class PixelTransform(ImageTransform):
         """The dtype of the result."""
         return dtype
 
+    def told(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
+        del columns
+        return self.steps(len(draws), draws).told()
+
     def columns(self, *columns: Any, **draws: Any) -> Column:
         from cedar.operators.image.engine import alone
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ class Move(NamedTuple):
     pad: list[int] | None
 
 
+_CUT, _PAD = ("top", "left", "height", "width"), ("above", "left", "below", "right")
 _STILL = Move(None, False, None, None)
 
 
@@ -76,6 +77,18 @@ class Moves:
         if self.pad is not None:
             after = after + self.pad[:, :2] + self.pad[:, 2:]
         return after
+
+    def told(self) -> list[dict[str, Any]]:
+        """The part, the flip and the added pixels of each row, by name."""
+        given = [part for part in (self.cut, self.flip, self.pad) if part is not None]
+        told: list[dict[str, Any]] = [{} for _ in (given[0] if given else ())]
+        for i, row in enumerate(told):
+            for names, part in ((_CUT, self.cut), (_PAD, self.pad)):
+                if part is not None:
+                    row |= zip(names, part[i].tolist(), strict=True)
+            if self.flip is not None:
+                row["flipped"] = bool(self.flip[i])
+        return told
 
     @property
     def flips_only(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,11 @@ AUTOCONTRAST = 21
 EQUALIZE = 22
 BLUR = 23  # tables of weights: of the row, of the column
 
+_AMOUNTS = {
+    BRIGHTNESS: "brightness", CONTRAST: "contrast", SATURATION: "saturation", HUE: "hue", SOLARIZE: "threshold",
+    POSTERIZE: "step", PERMUTE: "channels",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Steps:
@@ -45,10 +51,25 @@ class Steps:
     numbers: Numbers
     tables: list[Weights] = field(default_factory=list)
 
+    def told(self) -> list[dict[str, Any]]:
+        """The amounts of each row in the order in which they are applied, by name; or that nothing is."""
+        rows = zip(self.codes.tolist(), self.numbers[:, :, 0].tolist(), strict=True)
+        told: list[dict[str, Any]] = []
+        for codes, amounts in rows:
+            own = [(code, amount) for code, amount in zip(codes, amounts, strict=True) if code != NONE]
+            named = {_AMOUNTS[code]: _amount(code, amount) for code, amount in own if code in _AMOUNTS}
+            told.append({"applied": bool(own)} | named)
+        return told
+
     def then(self, after: Steps) -> Steps:
         """These steps and those; at most one of them has tables."""
         codes = np.concatenate([self.codes, after.codes], axis=1)
         return Steps(codes, np.concatenate([self.numbers, after.numbers], axis=1), self.tables + after.tables)
+
+
+def _amount(code: int, amount: float) -> Any:
+    """A step's number; the order of the channels as a tuple."""
+    return tuple(int(amount) >> 2 * c & 3 for c in range(3)) if code == PERMUTE else amount
 
 
 def one_step(rows: int, code: int, first: npt.ArrayLike = 0.0, applied: npt.NDArray[np.bool_] | None = None) -> Steps:

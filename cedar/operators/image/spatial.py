@@ -13,7 +13,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import mark
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import ImageTransform
-from cedar.operators.image.boxes import Boxes, check_boxes, thinned
+from cedar.operators.image.boxes import Boxes, box_rows, check_boxes, thinned
 from cedar.operators.image.layout import ImageType, Sizes, checked, likely
 from cedar.operators.image.moves import Moves
 from cedar.operators.transform import Transform
@@ -71,6 +71,12 @@ class Spatial(ImageTransform):
 
     def like(self, sample: Callable[[], Column]) -> ColumnType | None:
         return None if self.shape(None) is None else likely(sample())
+
+    def told(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
+        from cedar.operators.image.sources import Arrays
+
+        boxes = box_rows(columns[1])[0] if len(columns) > 1 else None
+        return self.moves(Arrays(columns[0]).sizes, boxes, draws).told()
 
     def columns(self, *columns: Any, **draws: Any) -> Column | tuple[Column, ...]:
         from cedar.operators.image.engine import alone

@@ -99,6 +99,13 @@ class SampleRows:
     row_wise: ClassVar[bool] = True  # a block may be cut
 
     def __call__(self, block: Block, env: Env) -> Block:
+        stays = self._drawn(block, env) < self.rate
+        if self.keep is not None:
+            stays |= _flags(pick(block, self.keep, self.blame))
+        return block.filter(stays)
+
+    def _drawn(self, block: Block, env: Env) -> npt.NDArray[np.float64]:
+        """A number for each row, from 0 to below 1; those below the rate stay."""
         seed = env.draw_seed(self.draw)
         if self.by is None:
             words = block.live_keys().hash(seed)
@@ -106,10 +113,11 @@ class SampleRows:
             words = np.asarray(
                 hash_array(mix64(seed), _words(plain(pick(block, self.by, self.blame)))), dtype=np.uint64
             )
-        stays = (words >> np.uint64(11)).astype(np.float64) / _TWO_53 < self.rate
-        if self.keep is not None:
-            stays |= _flags(pick(block, self.keep, self.blame))
-        return block.filter(stays)
+        return np.asarray((words >> np.uint64(11)).astype(np.float64) / _TWO_53, dtype=np.float64)
+
+    def told(self, block: Block, env: Env) -> list[dict[str, Any]]:
+        """What each row draws."""
+        return [{"drawn": number} for number in self._drawn(block, env).tolist()]
 
 
 def _hashed(kind: Any) -> bool:
