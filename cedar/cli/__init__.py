@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"cedar {cedar.__version__}")
     adder = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_explain(adder)
+    _add_inspect(adder)
     _add_profile(adder)
     _add_run(adder)
     _add_locate(adder)
@@ -86,6 +87,20 @@ def _add_explain(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         commands.explain,
         ["my_project.data:train", "pipelines.py:train", "pipelines.py:make_train   # a function of no arguments"],
     )
+
+
+def _add_inspect(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    inspect = _command(
+        adder,
+        "inspect",
+        "show rows before and after each operator",
+        commands.inspect,
+        ["my_project.data:train", "pipelines.py:train --rows 8 --out page.html   # images and sound, too"],
+    )
+    inspect.add_argument("--rows", type=_count, default=4, metavar="N", help="how many rows (default: 4)")
+    inspect.add_argument("--out", metavar="FILE", help="write a page, in place of text")
+    inspect.add_argument("--seed", type=int, default=0, metavar="S", help="of the run (default: 0)")
+    inspect.add_argument("--epoch", type=_index, default=0, metavar="E", help="of the run (default: 0)")
 
 
 def _add_profile(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

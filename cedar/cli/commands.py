@@ -37,6 +37,21 @@ def profile(chosen: argparse.Namespace) -> None:
         print(f"wrote {chosen.save}")
 
 
+def inspect(chosen: argparse.Namespace) -> None:
+    """``cedar inspect``."""
+    pipeline = load_pipeline(chosen.pipeline)
+    with tables.status(f"taking {chosen.rows} row(s) through {chosen.pipeline}"):
+        sheet = pipeline.inspect(chosen.rows, seed=chosen.seed, epoch=chosen.epoch)
+    if chosen.out is None:
+        print(sheet)
+        return
+    try:
+        sheet.html(chosen.out)
+    except OSError as error:
+        raise PipelineError(f"{chosen.out} cannot be written: {error}") from error
+    print(f"wrote {chosen.out}")
+
+
 def locate(chosen: argparse.Namespace) -> None:
     """``cedar locate``."""
     with _of_state(chosen) as loader:

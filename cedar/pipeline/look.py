@@ -10,8 +10,10 @@ from cedar.engine.delivery.options import Options
 from cedar.operators.take import whole
 from cedar.pipeline.planning import Chosen, choose_plan, plan_of
 from cedar.plan.graph import labels
+from cedar.report.contact_sheet import Sheet
 from cedar.report.describe import Description, describe, first_rows
 from cedar.report.explain import explain, explain_html
+from cedar.report.inspect import inspect
 from cedar.report.picture import as_written, boxes, mermaid
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LookMethods:
-    """explain, head, describe, and how notebooks show a pipeline."""
+    """explain, head, inspect, describe, and how notebooks show a pipeline."""
 
     __slots__ = ()
 
@@ -66,6 +68,31 @@ class LookMethods:
         options = Options(rank=0, world=1, subgroup=True, as_blocks=True, executor="inline", planner=planner)
         with Loader(node, options) as loader:
             return first_rows(loader, n)
+
+    def inspect(self, rows: int = 4, *, seed: int = 0, epoch: int = 0) -> Sheet:
+        """The first rows of the source before and after each operator, as written: print it, or write it as a page.
+
+        ``html(path)`` shows images and sound. Beside each row stands what random operators drew for it: what they draw
+        in a run with that seed, in that epoch. A row ends where it is dropped, or at an error, which is shown. The
+        sheet ends at the first operator that is no work on single rows; shuffles are left out.
+
+        Args:
+            rows: how many.
+            seed: of the run.
+            epoch: of the run.
+
+        Raises:
+            PipelineError: numbers that are none.
+            CedarError: whatever the source raises.
+
+        Example:
+            >>> import cedar
+            >>> sheet = cedar.from_items([{"x": -1}]).map(abs, "x").filter(lambda x: x > 1, "x").inspect()
+            >>> [cell.values.get("x") or cell.end for cell in sheet.rows[0].cells]
+            [-1, 1, 'dropped by filter(<lambda>)']
+        """
+        rows, epoch = whole(rows, "inspect(rows)", least=1), whole(epoch, "inspect(epoch)")
+        return inspect(cast("Pipeline", self).node, rows, whole(seed, "inspect(seed)", least=-(1 << 63)), epoch)
 
     def describe(self) -> Description:
         """Counts, nulls, least and most, mean, quantiles and frequent values of each column, from one epoch.
