@@ -95,3 +95,14 @@ def test_objects_of_which_more_is_known_are_objects():
     other = arrays((3, 4, 5), (3, 7, 5))
     for made in (cedar.concat(planar, other), cedar.concat(other, planar)):
         assert sorted(row["image"].shape for row in made.loader()) == [(3, 4, 5), (3, 4, 5), (3, 6, 5), (3, 7, 5)]
+
+
+def test_a_first_input_whose_sample_is_empty_still_gives_the_order_of_columns():
+    def rows(names, value):
+        return cedar.from_items([dict.fromkeys(names, value) for _ in range(20)])
+
+    late = rows(["x", "y", "z"], 1).filter(lambda x: False, "x")
+    both = cedar.mix([(late, 0.5), (rows(["x", "z", "y"], 2), 0.5)], stop="all")
+    for joined in (both, cedar.concat(late, rows(["x", "z", "y"], 2))):
+        hidden = joined.map_batches(lambda batch: batch)  # by now the names are known from samples alone
+        assert {tuple(row) for row in cedar.concat(hidden, hidden).loader(executor="inline")} == {("x", "y", "z")}
