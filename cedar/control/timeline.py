@@ -92,7 +92,7 @@ class Span:
 
     Args:
         began, took, process, thread: as of ``TaskTime``.
-        parts: what was done one after the other, and seconds.
+        parts: what was done one after the other, and seconds by the clock and of a core.
         ends: of a task that read, of the rows that it gave.
     """
 
@@ -100,7 +100,7 @@ class Span:
     took: float
     process: int
     thread: int
-    parts: tuple[tuple[Part, float], ...]
+    parts: tuple[tuple[Part, float, float], ...]
     ends: Ends
 
 
@@ -127,20 +127,21 @@ class _Last:
 
     def __init__(self, most: int) -> None:
         self._most, self._count = most, 0
-        self._before: list[float] = []
-        self._now: list[float] = []
+        self._held: tuple[list[float], list[float]] = [], []  # the latest is added to; full, it is kept for one more
 
     def add(self, numbers: list[float]) -> None:
-        """One more."""
+        """One more, at once: others may read."""
+        now = self._held[1]
         if self._count == self._most:
-            self._before, self._now, self._count = self._now, [], 0
+            now, self._count = [], 0
+            self._held = self._held[1], now
         self._count += 1
-        self._now.append(len(numbers))
-        self._now += numbers
+        now += [len(numbers), *numbers]
 
     def __iter__(self) -> Iterator[list[float]]:
         found: deque[list[float]] = deque(maxlen=self._most)
-        for numbers in (self._before, self._now[:]):
+        before, now = self._held
+        for numbers in (before, now[:]):
             at = 0
             while at < len(numbers):
                 end = at + 1 + int(numbers[at])
@@ -165,9 +166,9 @@ class Recording:
         """One that ended."""
         numbers = self._numbers
         found = [task.began, task.took, task.process, task.thread, len(task.ends), *task.ends]
-        for part, wall, _ in task.parts:
+        for part, wall, cpu in task.parts:
             number = numbers.get(part)
-            found += (numbers.setdefault(part, len(numbers)) if number is None else number), wall
+            found += (numbers.setdefault(part, len(numbers)) if number is None else number), wall, cpu
         self._tasks.add(found)
 
     def wait(self, asked: float, now: float) -> None:
@@ -177,11 +178,12 @@ class Recording:
 
     def tasks(self) -> list[Span]:
         """As far as they are kept, in the order in which they ended."""
-        parts = list(self._numbers)
+        held = iter(self._tasks)
+        parts = list(self._numbers)  # all that these tasks name, and maybe more
         found = []
-        for began, took, process, thread, size, *rest in self._tasks:
+        for began, took, process, thread, size, *rest in held:
             ends, told = tuple(map(int, rest[: int(size)])), iter(rest[int(size) :])
-            spent = tuple((parts[int(number)], wall) for number, wall in zip(told, told, strict=True))
+            spent = tuple((parts[int(number)], wall, cpu) for number, wall, cpu in zip(told, told, told, strict=True))
             found.append(Span(began, took, int(process), int(thread), spent, ends))  # type: ignore[arg-type]
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from cedar.core.numeric import NumericEnvironment
@@ -130,3 +131,6 @@ class Plan:
         from cedar.plan.saved import shown
 
         return shown(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"

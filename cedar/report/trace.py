@@ -72,9 +72,9 @@ class Recorded:
         for span in self.tasks:
             at, began = places[span.process, span.thread], span.began
             yield _span(_TASK, began, span.took, at)
-            for part, wall in span.parts:
+            for part, wall, cpu in span.parts:
                 head = heads.get(part) or heads.setdefault(part, _head(name_of(part, self.labels), part[0]))
-                yield _span(head, began, wall, at)
+                yield _span(head, began, wall, f'{at},"args":{{"cpu_ms":{cpu * 1e3:.3f}}}')
                 began += wall
         at = f'"pid":{own},"tid":0'
         for name, began, seconds in self._loader():
@@ -101,7 +101,7 @@ class Recorded:
         for span in self.tasks:
             lane = lanes.setdefault((span.process, span.thread), f"process {span.process}, {len(lanes) + 1}")
             began = span.began
-            for part, wall in span.parts:
+            for part, wall, _ in span.parts:
                 yield lane, name_of(part, self.labels), began, wall
                 began += wall
 

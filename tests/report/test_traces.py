@@ -6,7 +6,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
-from threading import Thread
+from threading import Event, Thread
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pytest
 import cedar
 from cedar import col
 from cedar.cli import main
+from cedar.control.timeline import Recording, TaskTime
 from cedar.report.saved import of_json, to_json
 
 
@@ -98,6 +99,42 @@ def test_a_trace_is_shown_as_a_page(tmp_path, capsys):
         if line.label in shown:
             assert shown[line.label] == pytest.approx(line.seconds, rel=0.03, abs=1e-3)
     assert cedar.view_trace(path, tmp_path / "other.html") == str(tmp_path / "other.html")
+
+
+def test_a_part_says_how_long_it_had_a_core(tmp_path):
+    path, _ = traced(tmp_path, executor="threads")
+    parts = [event for event in events(path, "X") if event["name"] == "map(add_one)"]
+    assert parts
+    assert all(0 <= event["args"]["cpu_ms"] * 1e3 <= event["dur"] * 1.5 + 100 for event in parts)
+
+
+def test_a_recording_is_read_while_a_run_adds_to_it():
+    recording, read = Recording(50), []
+    stop = Event()
+
+    def add():
+        number = 0
+        while not stop.is_set():
+            task = TaskTime(parts=[(("operator", (number % 7,)), 1.0, 0.5)], began=float(number), took=1.0)
+            task.ends = (0, 0, number, 0, 0, number) if number % 2 else ()
+            recording.task(task)
+            recording.handed = task.ends
+            recording.wait(number, number + 1)
+            number += 1
+
+    thread = Thread(target=add)
+    thread.start()
+    try:
+        for _ in range(200):
+            spans, waits = recording.tasks(), recording.waits()
+            read.append(len(spans))
+            assert len(waits) <= 50
+            first = int(spans[0].began) if spans else 0
+            assert [span.began for span in spans] == list(range(first, first + len(spans)))
+    finally:
+        stop.set()
+        thread.join()
+    assert max(read) == 50
 
 
 def test_a_saved_report_is_the_report(tmp_path):
