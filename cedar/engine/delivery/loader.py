@@ -481,7 +481,7 @@ class Loader(DataLoaderLike):
 
         Example:
             >>> import cedar
-            >>> p = cedar.from_items([{"x": i} for i in range(10)]).shuffle().batch(4)
+            >>> p = cedar.from_items([{"x": i} for i in range(10)]).shuffle().batch(5)
             >>> [place] = p.loader(seed=1).where("from_items(list of 10)", 6)
             >>> p.loader(seed=1).locate(place.step, place.index).row.row
             6

@@ -120,14 +120,14 @@ class Replay:
             raise PipelineError(f"rank {rank}: ranks are 0 to {world - 1}", site=self.site)
         if rank != self._job.rank.rank and any(entry["lanes"] is not None for entry in self.begun["open"].values()):
             raise PipelineError(
-                f"rank {rank}: counts are unknown, and only that rank knows where it is",
+                f"counts are unknown, and only rank {rank} knows where it is",
                 site=self.site,
                 fix="ask on that rank",
             )
         drifted = last_mode(self._job.binding.root) == "keep" and self.begun["open"]
         if rank != self._job.rank.rank and self._steps is not None and drifted:
             raise PipelineError(
-                f'rank {rank}: with steps= and last="keep", only that rank knows where it is',
+                f'with steps= and last="keep", only rank {rank} knows where it is',
                 site=self.site,
                 fix='ask on that rank, or use last="drop" or "pad"',
             )
