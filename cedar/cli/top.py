@@ -7,11 +7,13 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import urlopen
 
+from cedar.cli.ranks_page import page_of, serve
 from cedar.core.errors import PipelineError
 
 _LINES = 12
@@ -27,12 +29,18 @@ def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("urls", metavar="URL", nargs="+", help='loader.url of a loader with serve="127.0.0.1:0"')
+    command.add_argument("--page", metavar="HOST:PORT", help="serve a page of all of them, such as 127.0.0.1:0")
     command.set_defaults(call=top)
 
 
 def top(chosen: argparse.Namespace) -> None:
     """``cedar top``."""
     found = [_asked(url) for url in chosen.urls]
+    if chosen.page is not None:
+        url, server = serve(chosen.page, lambda: page_of(chosen.urls, headline(_answers(chosen.urls)), ask))
+        print(f"{url}   # Ctrl-C ends it", flush=True)
+        with server:
+            server.serve_forever()
     if not sys.stdout.isatty():
         print(told_all(found, found))
         return
@@ -44,6 +52,15 @@ def top(chosen: argparse.Namespace) -> None:
             time.sleep(1)
             before, found = found, [_asked(url) for url in chosen.urls]
             live.update(Text(told_all(found, before)))
+
+
+def _answers(urls: Sequence[str]) -> list[dict[str, Any]]:
+    """Of those that answer."""
+    found = []
+    for url in urls:
+        with suppress(PipelineError):
+            found.append(_asked(url))
+    return found
 
 
 def _asked(url: str) -> dict[str, Any]:
@@ -73,12 +90,16 @@ def ask(url: str, seconds: float = 10) -> bytes:
 def told_all(found: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> str:
     """The status of all ranks; of several, a line for all comes first, which names the one that waits most."""
     each = [told(now, then) for now, then in zip(found, before, strict=True)]
-    if len(found) == 1:
-        return each[0]
+    return each[0] if len(found) == 1 else "\n\n".join([headline(found), *each])
+
+
+def headline(found: Sequence[dict[str, Any]]) -> str:
+    """All ranks in a line, which names the one that waits most."""
+    if not found:
+        return "no rank answers"
     most = max(found, key=lambda rank: rank["stall"])
     rate = sum(rank["rows_per_second"] for rank in found)
-    head = f"{len(found)} ranks, {rate:,.0f} rows/s; rank {most['rank']} waits most: {most['stall']:.0%} of its time"
-    return "\n\n".join([head, *each])
+    return f"{len(found)} ranks, {rate:,.0f} rows/s; rank {most['rank']} waits most: {most['stall']:.0%} of its time"
 
 
 def told(found: dict[str, Any], before: dict[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -228,6 +230,35 @@ def test_top_shows_all_ranks_and_which_of_them_waits_most(tmp_path, capsys):
     assert "rank 1 of 2" in told
     for loader in loaders:
         loader.close()
+
+
+def test_all_ranks_are_on_one_page(tmp_path):
+    pipeline = files(tmp_path).batch(100)
+    loaders = [pipeline.loader(serve="127.0.0.1:0", rank=r, world=2, executor="inline") for r in range(2)]
+    urls = [loader.url for loader in loaders]
+    command = [sys.executable, "-m", "cedar", "top", *urls, "--page", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            url = process.stdout.readline().split()[0]
+            page, headers = served(url, "/")
+            assert "2 ranks, " in page
+            assert "rank 0 of 2" in page
+            assert "rank 1 of 2" in page
+            assert "script" not in headers["Content-Security-Policy"]
+            for _ in loaders[0]:
+                pass
+            assert "2,000 rows" in served(url, "/")[0]
+            loaders[1].close()
+            later = served(url, "/")[0]
+            assert "1 ranks, " in later
+            assert "no run answers there" in later
+            with pytest.raises(urllib.error.HTTPError):
+                served(url.partition("?")[0] + "?token=x", "/")
+        finally:
+            process.terminate()
+    loaders[0].close()
+    with pytest.raises(SystemExit):
+        main(["top", "--page", "127.0.0.1:0"])
 
 
 def test_a_report_has_the_words_of_the_user(tmp_path):

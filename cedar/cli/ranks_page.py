@@ -1,0 +1,88 @@
+"""The page of ``cedar top --page``: all ranks of a job, live, from one address."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable, Sequence
+from html import escape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+from cedar.core.errors import PipelineError
+
+_EVERY = 2  # seconds between two looks of a browser
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # what ranks send runs no script
+
+
+def page_of(urls: Sequence[str], head: str, ask: Callable[[str], bytes]) -> str:
+    """The reports of the runs at these addresses, one below the other; one that does not answer is named.
+
+    Args:
+        urls: of runs.
+        head: a line for all of them.
+        ask: gets an address.
+    """
+    parts = []
+    for number, url in enumerate(urls):
+        try:
+            shown = ask(urlunsplit(urlsplit(url)._replace(path="/report"))).decode("utf-8", "replace")
+        except PipelineError as error:
+            shown = f"<p>{escape(str(error.what))}</p>"
+        where = urlsplit(url).netloc
+        parts.append(f"<details{' open' if number == 0 else ''}><summary>{escape(where)}</summary>{shown}</details>")
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="{_EVERY}">'
+        f'<title>cedar: {len(urls)} ranks</title><link rel="icon" href="data:,"><main><p style="font:16px system-ui">'
+        f"{escape(head)}</p>{''.join(parts)}</main></html>"
+    )
+
+
+def serve(address: str, shown: Callable[[], str]) -> tuple[str, ThreadingHTTPServer]:
+    """Serve a page to who has the token; returns its URL, and a server that is not started.
+
+    Args:
+        address: host and port; port 0 is any that is free.
+        shown: makes the page.
+
+    Raises:
+        PipelineError: an address that is none, or cannot be listened on.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise PipelineError(f"--page {address} is no address", fix="such as 127.0.0.1:0")
+    token = secrets.token_urlsafe(16)
+    handler = type("Handler", (_Handler,), {"token": token, "shown": staticmethod(shown)})
+    try:
+        server = ThreadingHTTPServer((host.strip("[]"), int(port)), handler)
+    except (OSError, OverflowError) as error:
+        raise PipelineError(
+            f"--page {address} cannot be listened on: {error}", fix="port 0 takes a free one"
+        ) from error
+    return f"http://{host}:{server.server_address[1]}/?token={token}", server
+
+
+class _Handler(BaseHTTPRequestHandler):
+    token: str
+    shown: Callable[[], str]
+    timeout = 10  # seconds for one who asks and says nothing
+    server_version = "cedar"
+
+    def do_GET(self) -> None:
+        """The page."""
+        given = parse_qs(urlsplit(self.path).query).get("token", [""])[0]
+        known = hmac.compare_digest(given.encode(), self.token.encode())
+        body = (self.shown() if known else "the token is missing, or wrong").encode()
+        self.send_response(200 if known else 403)
+        for name, value in (
+            ("Content-Type", "text/html; charset=utf-8"), ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"),
+            ("Content-Security-Policy", _POLICY),
+        ):  # fmt: skip
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the address holds the token."""
