@@ -1,7 +1,7 @@
 """What it costs to watch a run in every way there is, against none: ``python -m benchmarks.watched``.
 
-Images (simclr) and a click log (recommend) of the optimizer's suite, two epochs a run, in turns; and batches of 16
-numbers, for what a batch costs. CPU seconds stand beside wall time: they say more where others share the machine.
+Images (simclr) and a click log (recommend) of the optimizer's suite, two epochs of some seconds, in turns; and batches
+of 16 numbers, for what a batch costs. CPU seconds stand beside wall time: they say more where others share the machine.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     figures = []
     for name, (what, limit) in _CASES.items():
-        rows = CASES[name].short
+        rows = CASES[name].rows
         CASES[name].data(harness.OUT / "data", rows)  # before both want to write it
         pair = {w: harness.Contender("benchmarks.watched:contender", name, rows, w) for w in (False, True)}
         with contextlib.ExitStack() as stack:
