@@ -41,7 +41,7 @@ demo: $(STAMP)  ## train a recommendation model through a pipeline; DATA='path/*
 
 test: lint types layers check  ## linters, types, layers, tests
 
-chaos: $(STAMP)  ## random pipelines, stops, resumes, world sizes and plans; CASES=2000 of them
+chaos: $(STAMP)  ## random pipelines, stops, resumes, world sizes and plans; CASES=2000 of them, beyond that one check of each
 	@CEDAR_CASES=$(or $(CASES),2000) $(BIN)/python -m pytest tests/test_exactness.py tests/test_plan_exactness.py \
 	  tests/test_plan_failures.py -n 2 --timeout 3600 $(ARGS)
 

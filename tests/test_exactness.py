@@ -1,7 +1,8 @@
 """Random pipelines, stopped and resumed in every way: each row once, always in the same order.
 
 CEDAR_CASES sets the number of random pipelines; CEDAR_SEED the first of them. A failure names its seed, which alone
-gives the case again: CEDAR_SEED=<seed> CEDAR_CASES=1.
+gives the case again: CEDAR_SEED=<seed> CEDAR_CASES=1. Each pipeline has all checks; of more than 2,000 pipelines each
+has one, drawn by its seed.
 """
 
 from __future__ import annotations
@@ -151,17 +152,17 @@ PROPERTIES: list[Callable[[Case], None]] = [
 def test_random_pipelines(first: int, record_property: Callable[[str, object], None]) -> None:
     seeds = range(first, min(first + GROUP, SEED + CASES))
     record_property("random pipelines", len(seeds))
-    check_seeds(seeds)
+    check_seeds(seeds, one=CASES > 2000)
 
 
 def test_random_pipelines_that_once_failed() -> None:
     check_seeds([242, 246, 510, 2127, 4756, 101073, 210846, 213710])
 
 
-def check_seeds(seeds: Iterable[int]) -> None:
+def check_seeds(seeds: Iterable[int], one: bool = False) -> None:
     for seed in seeds:
         case = Case(seed)
-        for check in PROPERTIES:
+        for check in [PROPERTIES[seed % len(PROPERTIES)]] if one else PROPERTIES:
             try:
                 check(case)
             except Exception as error:
