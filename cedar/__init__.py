@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from cedar.pipeline.sources import zip as zip
     from cedar.plan.data import Plan as Plan
     from cedar.profile import Profile as Profile
+    from cedar.report.served import served_by as served_by
     from cedar.report.traces import merge_traces as merge_traces
     from cedar.report.traces import view_trace as view_trace
 
@@ -65,6 +66,7 @@ _HOMES = {
     ),
     "cedar.plan.data": ("Plan",),
     "cedar.profile": ("Profile",),
+    "cedar.report.served": ("served_by",),
     "cedar.report.traces": ("merge_traces", "view_trace"),
     "cedar.core.skip": ("Skip",),
 }  # fmt: skip

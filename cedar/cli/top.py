@@ -13,10 +13,12 @@ from urllib.error import URLError
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import urlopen
 
+import cedar
 from cedar.cli.ranks_page import page_of, serve
 from cedar.core.errors import PipelineError
 
 _LINES = 12
+ADDRESS = 'loader.url of a loader with serve="127.0.0.1:0", or the id of its process on this machine'
 
 
 def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,16 +27,18 @@ def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "top",
         help="show a run that is served",
         description="Show runs that are served, ranks of one job for example: live in a terminal, once in a pipe.",
-        epilog='example:\n  cedar top "http://127.0.0.1:41234/status?token=..."   # loader.url',
+        epilog='examples:\n  cedar top "http://127.0.0.1:41234/status?token=..."   # loader.url\n'
+        "  cedar top 4711   # a process of yours on this machine",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("urls", metavar="URL", nargs="+", help='loader.url of a loader with serve="127.0.0.1:0"')
+    command.add_argument("urls", metavar="URL|PID", nargs="+", help=ADDRESS)
     command.add_argument("--page", metavar="HOST:PORT", help="serve a page of all of them, such as 127.0.0.1:0")
     command.set_defaults(call=top)
 
 
 def top(chosen: argparse.Namespace) -> None:
     """``cedar top``."""
+    chosen.urls = [url for text in chosen.urls for url in addresses(text)]
     found = [_asked(url) for url in chosen.urls]
     if chosen.page is not None:
         url, server = serve(chosen.page, lambda: page_of(chosen.urls, headline(_answers(chosen.urls)), ask))
@@ -52,6 +56,11 @@ def top(chosen: argparse.Namespace) -> None:
             time.sleep(1)
             before, found = found, [_asked(url) for url in chosen.urls]
             live.update(Text(told_all(found, before)))
+
+
+def addresses(text: str) -> list[str]:
+    """Of what was given on the command line: an address, or a process."""
+    return cedar.served_by(int(text)) if text.isdecimal() else [text]
 
 
 def _answers(urls: Sequence[str]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
 import cedar
-from cedar.cli.top import ask
+from cedar.cli.top import ADDRESS, addresses, ask
 
 
 def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,9 +20,10 @@ def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     view.add_argument("--open", action="store_true", help="show it in a browser")
     view.set_defaults(call=_view)
     trace = _command(
-        adder, "trace", "record a run that is served, for a while", 'cedar trace "http://127.0.0.1:41234/?token=..."'
-    )
-    trace.add_argument("url", metavar="URL", help='loader.url of a loader with serve="127.0.0.1:0"')
+        adder, "trace", "record a run that is served, for a while",
+        'cedar trace "http://127.0.0.1:41234/?token=..."\n  cedar trace 4711   # a process of yours on this machine',
+    )  # fmt: skip
+    trace.add_argument("url", metavar="URL|PID", help=ADDRESS)
     trace.add_argument("--seconds", type=int, default=5, metavar="S", help="1 to 60 (default: 5)")
     trace.add_argument("--out", default="run.json", metavar="FILE", help="default: run.json")
     trace.set_defaults(call=_trace)
@@ -53,7 +54,10 @@ def _view(chosen: argparse.Namespace) -> None:
 
 
 def _trace(chosen: argparse.Namespace) -> None:
-    parts = urlsplit(chosen.url)
+    url, *others = addresses(chosen.url)
+    if others:
+        raise cedar.PipelineError(f"process {chosen.url} serves {1 + len(others)} loaders", fix=f"name one: {url}, ...")
+    parts = urlsplit(url)
     query = {"token": parse_qs(parts.query).get("token", [""])[0], "seconds": str(chosen.seconds)}
     found = ask(urlunsplit(parts._replace(path="/trace", query=urlencode(query))), chosen.seconds + 60)
     with open(chosen.out, "wb") as file:

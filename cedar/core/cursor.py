@@ -125,7 +125,7 @@ class Keys:
             return ()
         sources = (source, source) if isinstance(source, int) else (int(source[0]), int(source[-1]))
         files = (file, file) if isinstance(file, int) else (int(file[0]), int(file[-1]))
-        return sources[0], files[0], int(row[0]), sources[1], files[1], int(row[-1])
+        return sources[0], files[0], row.item(0), sources[1], files[1], row.item(-1)
 
     def expand(self, counts: Ints) -> Keys:
         """Row i repeated ``counts[i]`` times, told apart by their index in ``sub``."""

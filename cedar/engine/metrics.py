@@ -72,6 +72,7 @@ class Metrics:
     tasks: int = 0
     carried: int = 0  # batches of an epoch before, which opened the next
     rows_read: int = 0
+    bytes_read: int = 0  # decoded, as metadata tell
     rows_kept: int = 0  # of splits that a cache gave
     rows_cached: int = 0  # that one was given
     rows: int = 0
@@ -88,6 +89,7 @@ class Metrics:
     results: dict[str, int] = field(default_factory=dict, repr=False)  # bytes of a stage's last one, by its label
     groups: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # rows handed over, and held, of each
     history: list[tuple[float, int, float, int]] = field(default_factory=list)  # see ``Report``
+    queued: Callable[[], int] = int  # bytes of results that nobody has taken; of a run that is watched
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def grouped(self, names: tuple[str, ...], rows: int, held: int) -> None:
@@ -227,6 +229,8 @@ class Report:
     and all that this loader's tasks asked, in any process.
     ``numeric`` is the environment that functions run in; empty where there are none.
     ``dedup`` maps the groups of columns that ``dedup()`` made to rows per row held, in the batches handed over.
+    ``bytes_read`` are the decoded bytes of the splits that were read, as far as metadata tell; ``queue_bytes`` those of
+    rows that workers have done and the loader has not taken yet, of a run that is watched.
     ``memory`` is the bytes that this process and its workers hold. ``rows_cached`` counts rows that a cache gave, and
     ``plan_changes`` the plans that took over while the run went on.
     ``graph`` has the label of each operator and the places of its inputs in this list. ``history`` has, of a run that
@@ -263,6 +267,8 @@ class Report:
     numeric: str = ""
     memory: int = field(default=0, compare=False)
     rows_cached: int = 0
+    bytes_read: int = 0
+    queue_bytes: int = field(default=0, compare=False)
     plan_changes: int = 0
     graph: tuple[tuple[str, tuple[int, ...]], ...] = field(default=(), repr=False)
     history: tuple[tuple[float, int, float, int], ...] = field(default=(), repr=False)
@@ -341,6 +347,8 @@ def make_report(metrics: Metrics, metadata: Use, inline: bool, **facts: Any) -> 
         history=tuple(metrics.history),
         memory=resident(),
         rows_cached=metrics.rows_kept,
+        bytes_read=metrics.bytes_read,
+        queue_bytes=metrics.queued(),
         requests=metrics.storage.requests + metadata.requests,
         retries=metrics.storage.retries + metadata.retries,
         retry_wait=metrics.storage.waited + metadata.waited,

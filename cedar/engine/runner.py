@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -41,6 +42,34 @@ _AT_ONCE = InlineExecutor()
 T = TypeVar("T")
 
 
+class Untaken:
+    """Results of tasks that are there, and that nobody has taken yet.
+
+    Example:
+        >>> untaken, done = Untaken(), Future()
+        >>> untaken.add(done).set_result(Result([], Timing()))
+        >>> untaken.nbytes()
+        0
+    """
+
+    def __init__(self) -> None:
+        self._futures: weakref.WeakValueDictionary[int, Future[Any]] = weakref.WeakValueDictionary()
+
+    def add(self, future: Future[T]) -> Future[T]:
+        """One that will be taken; who takes its result lets go of it."""
+        self._futures[id(future)] = future
+        return future
+
+    def nbytes(self) -> int:
+        """Bytes of their rows; anybody may ask, at any time."""
+        size = 0
+        for each in self._futures.valuerefs():
+            future = each()
+            if future is not None and future.done() and not future.cancelled() and future.exception() is None:
+                size += sum(block.nbytes for block in getattr(future.result(), "blocks", ()))
+        return size
+
+
 class Runner:
     """One for each run of an epoch; closed with it.
 
@@ -50,6 +79,7 @@ class Runner:
         deaths: where the deaths of workers are written down.
         patience: how long to wait for what does not get on.
         watched: somebody iterates, and is told where a task in the caller's own thread does not get on.
+        untaken: where results are noted until they are taken; None does not.
     """
 
     def __init__(
@@ -59,7 +89,9 @@ class Runner:
         deaths: Deaths | None = None,
         patience: Patience | None = None,
         watched: bool = False,
+        untaken: Untaken | None = None,
     ) -> None:
+        self.untaken = untaken
         self._cluster = names_cluster(executor)  # of others: it is as large as it is
         self.owned = isinstance(executor, str) or self._cluster
         name = "threads" if executor == "auto" else executor
@@ -137,7 +169,7 @@ class Runner:
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:
             return submit(_run_shipped, code, replace(env, marks=marks), gathering)
 
-        return self._recovery.submit(Work(program, send, limits=limits_of(program)))
+        return self._noted(self._recovery.submit(Work(program, send, limits=limits_of(program))))
 
     def read(self, program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0) -> Future[Result]:
         """Read a split, from row number ``first`` on, and run the program."""
@@ -151,7 +183,7 @@ class Runner:
             kept = keeper.read_kept(code, own, split, lap, first, reader) if hasattr(keeper, "read_kept") else None
             return kept or submit(_read_shipped, code, own, split, lap, first)
 
-        return self._recovery.submit(Work(program, send, _url(reader, split), limits_of(program, reader)))
+        return self._noted(self._recovery.submit(Work(program, send, _url(reader, split), limits_of(program, reader))))
 
     def result(self, future: Future[T], what: str) -> T:
         """A task's result; says so in the log when it lets itself be waited for.
@@ -199,9 +231,12 @@ class Runner:
         if self._watches:
             self._tell_of_own()
         try:
-            return executor.submit(_stoppable, self._stop, self._running, fn, *args)
+            return self._noted(executor.submit(_stoppable, self._stop, self._running, fn, *args))
         except (RuntimeError, BrokenExecutor) as error:
             raise refused(error) from error
+
+    def _noted(self, future: Future[T]) -> Future[T]:
+        return future if self.untaken is None else self.untaken.add(future)
 
     def _ship(self, code: tuple[Any, ...]) -> Code:
         """Code travels by value, pickled once; workers keep it under its key."""
@@ -251,7 +286,8 @@ class Runners:
         if place not in self._others:
             check_executor(place)
             workers = None if names_cluster(place) else self._workers
-            self._others[place] = Runner(place, workers, self.default.deaths, self.default.patience)
+            default = self.default
+            self._others[place] = Runner(place, workers, default.deaths, default.patience, untaken=default.untaken)
         return self._others[place]
 
     def __iter__(self) -> Iterator[Runner]:

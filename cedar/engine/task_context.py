@@ -57,7 +57,8 @@ class Tasks:
     def done(self, timing: Timing, source: int | None = None, blocks: Sequence[Block] = ()) -> None:
         """A task has ended, which read these blocks of the source where one is given."""
         if blocks and self.metrics.time.recording is not None:
-            timing.ends = blocks[0].keys.ends[:3] + blocks[-1].keys.ends[3:]  # type: ignore[assignment]
+            first = blocks[0].keys.ends
+            timing.ends = first if len(blocks) == 1 else first[:3] + blocks[-1].keys.ends[3:]  # type: ignore[assignment]
         self.metrics.add(timing, source, not self.runner.local)
 
     def task_env(self, program: Program) -> Env:

@@ -9,7 +9,7 @@ from cedar.control.timeline import Line
 from cedar.engine.metrics import Report
 
 _COUNTS = ("rows", "batches", "restarts", "rank", "world", "workers", "rows_read", "epoch", "requests", "retries",
-           "memory", "rows_cached", "plan_changes")  # fmt: skip
+           "memory", "rows_cached", "bytes_read", "queue_bytes", "plan_changes")  # fmt: skip
 _FIGURES = ("seconds", "rows_per_second", "stall", "retry_wait")
 _TEXTS = ("bottleneck", "summary", "rank_from", "executor", "plan", "numeric")
 _SHARES = ("operators", "loader_time", "skipped", "dedup")

@@ -19,7 +19,7 @@ from cedar.core.errors import PipelineError, Site
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer
 from cedar.engine.metrics import Metrics
-from cedar.report import page
+from cedar.report import page, served
 from cedar.report.status import Collector, status
 from cedar.report.trace import MOST, Recorded
 
@@ -48,6 +48,7 @@ class Server(Observer):
             raise PipelineError(f"serve={address!r:.80} is no address", site=site, fix='such as "127.0.0.1:0"')
         self._host, self._port, self._site = host, int(port), site
         self._server: ThreadingHTTPServer | None = None
+        self._noted: str | None = None
         self._loader: Any = lambda: None
 
     def start(self, loader: Loader, metrics: Metrics | None) -> str:
@@ -65,8 +66,12 @@ class Server(Observer):
             ) from error
         threading.Thread(target=server.serve_forever, args=(0.1,), name="cedar-serve", daemon=True).start()
         self._loader = weakref.ref(loader)
+        port = server.server_address[1]
+        url = f"http://{self._host}:{port}/status?token={token}"
+        self._noted = served.note(url, port)
         weakref.finalize(loader, _stop, server, os.getpid()).atexit = False  # its thread ends with the process
-        return f"http://{self._host}:{server.server_address[1]}/status?token={token}"
+        weakref.finalize(loader, served.forget, self._noted, os.getpid())
+        return url
 
     def update(self, metrics: Metrics) -> None:
         """An epoch's length is worked out by the thread that runs it."""
@@ -78,6 +83,7 @@ class Server(Observer):
         """Stop listening."""
         if self._server is not None:
             _stop(self._server, os.getpid())
+            served.forget(self._noted, os.getpid())
             self._server = None
 
 

@@ -35,7 +35,8 @@ def status(loader: Loader) -> dict[str, Any]:
         "bottleneck": report.bottleneck, "summary": report.summary, "plan": report.plan,
         "executor": report.executor, "workers": report.workers, "rank": report.rank, "world": report.world,
         "skipped_rows": report.skipped, "restarts": report.restarts, "requests": report.requests,
-        "rows_cached": report.rows_cached, "plan_changes": report.plan_changes, "memory_bytes": report.memory,
+        "rows_cached": report.rows_cached, "bytes_read": report.bytes_read, "queue_bytes": report.queue_bytes,
+        "plan_changes": report.plan_changes, "memory_bytes": report.memory,
         "retries": report.retries, "notes": list(report.notes),
     }  # fmt: skip
 
@@ -78,6 +79,9 @@ def figures(report: Report) -> Iterator[Figure]:
     yield Figure("rows", "{row}", "Rows handed over.", {"": r.rows})
     yield Figure("rows_read", "{row}", "Rows decoded from the sources.", {"": r.rows_read})
     yield Figure("rows_cached", "{row}", "Rows that a cache gave.", {"": r.rows_cached})
+    yield Figure(
+        "read_bytes", "By", "Decoded bytes of the splits that were read, as metadata tell.", {"": r.bytes_read}
+    )
     yield Figure("deliveries", "{delivery}", "Batches, or rows, handed over.", {"": r.batches})
     yield Figure("run_seconds", "s", "Wall time between the first and the last next().", {"": r.seconds})
     yield Figure("loader_seconds", "s", "Wall time by what the loader did.", r.loader_time, "part")
@@ -90,6 +94,7 @@ def figures(report: Report) -> Iterator[Figure]:
     yield Figure("storage_retries", "{request}", "Requests made again after a fault.", {"": r.retries})
     yield Figure("epoch", "{epoch}", "The epoch at hand.", {"": r.epoch}, counts=False)
     yield Figure("workers", "{worker}", "Workers that run tasks.", {"": r.workers}, counts=False)
+    yield Figure("queue_bytes", "By", "Rows done, and not taken yet.", {"": r.queue_bytes}, counts=False)
     yield Figure("memory_bytes", "By", "Memory of the process and its workers.", {"": r.memory}, counts=False)
     yield Figure("stall_ratio", "1", "Share of the wall time in which the trainer waited.", {"": r.stall}, counts=False)
     yield Figure("bottleneck_info", "1", "What limits the run.", {r.bottleneck: 1.0}, "name", counts=False)

@@ -3,12 +3,16 @@
 import faulthandler
 import json
 import os
+import shutil
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections import Counter
 from urllib.parse import urlsplit
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import cedar
@@ -90,9 +94,12 @@ def test_a_trace_into_a_folder_that_is_not_there_is_refused_before_the_run(tmp_p
 
 def test_a_trace_opens_in_perfetto(tmp_path):
     processor = pytest.importorskip("perfetto.trace_processor", reason="perfetto is not installed")
+    if (binary := shutil.which("trace_processor_shell")) is None:
+        pytest.skip("Perfetto's trace_processor_shell is not on the PATH")
     with numbers().loader(trace=tmp_path / "run.json", executor="threads") as loader:
         list(loader)
-    with processor.TraceProcessor(trace=str(tmp_path / "run.json")) as opened:
+    config = processor.TraceProcessorConfig(bin_path=binary)
+    with processor.TraceProcessor(trace=str(tmp_path / "run.json"), config=config) as opened:
         rows = list(opened.query("select sum(dur) as total from slice where name like 'map%'"))
     mapped = sum(seconds for label, seconds in loader.report().operators.items() if label.startswith("map"))
     assert rows[0].total / 1e9 == pytest.approx(mapped, rel=0.03)
@@ -219,6 +226,23 @@ def test_metrics_parse_with_the_client_of_prometheus():
     assert sum(each.value for key, each in samples.items() if key[0] == "cedar_loader_seconds_total") == pytest.approx(
         report.seconds
     )
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_bytes_are_those_of_files_read_and_of_rows_not_taken_yet(tmp_path, executor):
+    pq.write_table(pa.table({"x": pa.array(range(20_000))}), tmp_path / "x.parquet", row_group_size=1000)
+    pipeline = cedar.read_parquet(str(tmp_path / "x.parquet")).map(add_one, "x").batch(1000)
+    with pipeline.loader(executor=executor, workers=2, on_metrics=lambda _: None, plan="off") as loader:
+        batches = iter(loader)
+        next(batches)
+        deadline = time.monotonic() + 60
+        while not (queued := loader.report().queue_bytes) and time.monotonic() < deadline:
+            time.sleep(0.01)  # the next ones are under way
+        assert queued >= 8000  # a batch of int64, at least
+        assert len(list(batches)) == 19
+        report = loader.report()
+    assert 160_000 <= report.bytes_read <= 200_000  # as the footer tells
+    assert report.queue_bytes == 0
 
 
 def test_a_report_is_one_page_without_links(tmp_path, monkeypatch):

@@ -37,7 +37,7 @@ from cedar.engine.epoch import DataEpoch, Job
 from cedar.engine.metrics import Metrics, Report, make_report
 from cedar.engine.nodes import rows_per_unit
 from cedar.engine.plan_control import Plans
-from cedar.engine.runner import Runner, Runners
+from cedar.engine.runner import Runner, Runners, Untaken
 from cedar.executors.choose import check_executor, of_fork
 from cedar.executors.isolated import apart_for
 from cedar.executors.recovery import Patience
@@ -66,6 +66,7 @@ class Loader(DataLoaderLike):
     """
 
     url: str | None = None  # of its status, where it is served
+    _untaken: Untaken | None = None
 
     def __init__(self, root: Node, options: Options) -> None:
         site = user_site()
@@ -101,6 +102,8 @@ class Loader(DataLoaderLike):
         if options.observer is not None:
             observe = options.observer.update
             options.observer.begin(self._metrics)
+            self._untaken = Untaken()
+            self._metrics.queued = self._untaken.nbytes
         self._account = Account(binding, self._metrics, self.rank.rank, observe, site)
         self._units = Units(self._account, options, self._batched, finish, rows_per_unit(root) if self._batched else 1)
         self._generation, self._ran_on, self._workers, self._warned = 0, "none yet", 0, False
@@ -246,6 +249,7 @@ class Loader(DataLoaderLike):
             self._metrics.deaths,
             Patience(self._options.timeout),
             watched=True,
+            untaken=self._untaken,
         )
         others = runner.others = Runners(runner)
         self._ran_on, self._workers = runner.name, runner.workers

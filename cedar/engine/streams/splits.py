@@ -322,6 +322,7 @@ class _Whole:
         self._at = at
         self._ends = ends
         self._keeps = stream.keeps(stream.layout(lap), at[0])
+        self._bytes = split.bytes or 0
         program, env = segment.program, tasks.task_env(segment.program)
         self._future: Future[Result] = tasks.runner.read(program, segment.reader, split, lap, env, at[1])
 
@@ -334,6 +335,7 @@ class _Whole:
     def take(self) -> Iterator[Piece]:
         result = self._runner.result(self._future, "reading a split")
         self._tasks.done(result.timing, self._segment.operator, [b for b in result.blocks if b.slots])
+        self._tasks.metrics.bytes_read += self._bytes if result.timing.rows_read else 0
         blocks = [b for b in result.blocks if b.slots] or result.blocks[:1] or [Block({}, no_keys())]
         skip = 0
         for i, block in enumerate(blocks):
@@ -363,6 +365,7 @@ class _Chunks:
         self._place = place
         self._window_rows = stream.window_rows(segment)
         self._keeps = stream.keeps(stream.layout(lap), place)
+        self._bytes = split.bytes or 0
         self._reader = _ChunkReader(segment, split, row, lap)
         self._row = row
         self._futures: deque[Future[Result | None]] = deque()
@@ -387,6 +390,7 @@ class _Chunks:
         result = self._tasks.runner.result(self._futures.popleft(), "reading a split")
         if result is None:
             self.exhausted = True
+            self._tasks.metrics.bytes_read += self._bytes
             yield Piece(Rows.of(Block({}, no_keys())), [self._place, self._row], 0, ends_window=True)
             return
         self._tasks.done(result.timing, self._segment.operator, result.blocks)

@@ -1,0 +1,90 @@
+"""Which runs a process serves: a file for each in the user's private folder, with its address and token."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+
+from cedar.core.errors import PipelineError
+from cedar.core.private_folder import private_folder
+
+_FOLDER = "served"
+
+
+def note(url: str, port: int) -> str | None:
+    """Write an address down, for this user alone; the file's path, or None where there is no place for it."""
+    folder = private_folder(_FOLDER)
+    if folder is None:
+        return None
+    _forget_the_dead(folder)
+    path = os.path.join(folder, f"{_host()}.{os.getpid()}.{port}")
+    with suppress(OSError):
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(url)
+        return path
+    return None
+
+
+def forget(path: str | None, process: int) -> None:
+    """It is served no more by this process; a fork of it leaves it alone."""
+    if path is not None and process == os.getpid():
+        with suppress(OSError):
+            os.unlink(path)
+
+
+def served_by(pid: int) -> list[str]:
+    """The addresses of the loaders that a process of this machine and user serves, as ``loader.url`` has them.
+
+    Raises:
+        PipelineError: it serves none.
+
+    Example:
+        >>> import cedar, os
+        >>> with cedar.from_items([{"x": 1}]).loader(serve="127.0.0.1:0") as loader:
+        ...     cedar.served_by(os.getpid()) == [loader.url]
+        True
+    """
+    folder, found = private_folder(_FOLDER), []
+    for host, process, port in _entries(folder) if folder else []:
+        if host == _host() and process == pid:
+            with (
+                suppress(OSError),
+                open(os.path.join(str(folder), f"{host}.{process}.{port}"), encoding="utf-8") as file,
+            ):
+                found.append((port, file.read()))
+    if not found:
+        raise PipelineError(
+            f"process {pid} serves no run of yours",
+            fix='make its loader with serve="127.0.0.1:0"; on another machine, give loader.url',
+        )
+    return [url for _, url in sorted(found)]
+
+
+def _entries(folder: str) -> list[tuple[str, int, int]]:
+    """Host, process and port, by the names of files; other names are not ours."""
+    found = []
+    for name in os.listdir(folder):
+        host, _, rest = name.partition(".")
+        process, _, port = rest.partition(".")
+        if process.isdecimal() and port.isdecimal():
+            found.append((host, int(process), int(port)))
+    return found
+
+
+def _forget_the_dead(folder: str) -> None:
+    """What was killed has left its file."""
+    for host, process, port in _entries(folder):
+        if host == _host():
+            try:
+                os.kill(process, 0)
+            except ProcessLookupError:
+                with suppress(OSError):
+                    os.unlink(os.path.join(folder, f"{host}.{process}.{port}"))
+            except OSError:  # of another user: it lives
+                continue
+
+
+def _host() -> str:
+    """Of folders that machines share, whose processes these are."""
+    return socket.gethostname().replace(".", "-") or "localhost"
