@@ -1,4 +1,4 @@
-"""The page of ``cedar top --page``: all ranks of a job, live, from one address."""
+"""The pages of ``cedar top --page``, live: all ranks of a job, or a service, from one address."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
-from cedar.core.errors import PipelineError
+from cedar.core.errors import CedarError, PipelineError
 
 _EVERY = 2  # seconds between two looks of a browser
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # what ranks send runs no script
@@ -32,11 +32,41 @@ def page_of(urls: Sequence[str], head: str, ask: Callable[[str], bytes]) -> str:
             shown = f"<p>{escape(str(error.what))}</p>"
         where = urlsplit(url).netloc
         parts.append(f"<details{' open' if number == 0 else ''}><summary>{escape(where)}</summary>{shown}</details>")
+    return _whole(f"{len(urls)} ranks", head, "".join(parts))
+
+
+def page_of_service(status: Any) -> str:
+    """A service's jobs and workers.
+
+    Args:
+        status: a ``ServiceStatus``.
+    """
+    tables = []
+    for header, *rows in (status.job_cells(), status.worker_cells()):
+        lines = [_cells("th", header), *(_cells("td", row) for row in rows)]
+        tables.append(f'<table style="font:14px system-ui">{"".join(lines)}</table>')
+    return _whole("service", status.summary(), "".join(tables))
+
+
+def _cells(kind: str, texts: Sequence[str]) -> str:
+    style = ' style="text-align:left;padding:1px 12px 1px 0"'
+    return f"<tr>{''.join(f'<{kind}{style}>{escape(text)}</{kind}>' for text in texts)}</tr>"
+
+
+def _whole(title: str, head: str, shown: str) -> str:
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="{_EVERY}">'
-        f'<title>cedar: {len(urls)} ranks</title><link rel="icon" href="data:,"><main><p style="font:16px system-ui">'
-        f"{escape(head)}</p>{''.join(parts)}</main></html>"
+        f'<title>cedar: {title}</title><link rel="icon" href="data:,"><main><p style="font:16px system-ui">'
+        f"{escape(head)}</p>{shown}</main></html>"
     )
+
+
+def watch(address: str, shown: Callable[[], str]) -> None:
+    """Serve a page, and say where, until Ctrl-C."""
+    url, server = serve(address, shown)
+    print(f"{url}   # Ctrl-C ends it", flush=True)
+    with server:
+        server.serve_forever()
 
 
 def serve(address: str, shown: Callable[[], str]) -> tuple[str, ThreadingHTTPServer]:
@@ -73,7 +103,10 @@ class _Handler(BaseHTTPRequestHandler):
         """The page."""
         given = parse_qs(urlsplit(self.path).query).get("token", [""])[0]
         known = hmac.compare_digest(given.encode(), self.token.encode())
-        body = (self.shown() if known else "the token is missing, or wrong").encode()
+        try:
+            body = (self.shown() if known else "the token is missing, or wrong").encode()
+        except CedarError as error:
+            body = _whole("no answer", str(error.what), "").encode()
         self.send_response(200 if known else 403)
         for name, value in (
             ("Content-Type", "text/html; charset=utf-8"), ("Content-Length", str(len(body))),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import cedar
 from cedar.cli import tables
+from cedar.cli.ranks_page import page_of_service, watch
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,6 +31,7 @@ def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     status = actions.add_parser("status", help="show jobs, buffers, workers and stalls")
     status.add_argument("address", metavar="ADDRESS", help="of the scheduler, such as tls://127.0.0.1:8786")
     status.add_argument("--follow", action="store_true", help="show it every second, until Ctrl-C")
+    status.add_argument("--page", metavar="HOST:PORT", help="serve it as a page that is live, such as 127.0.0.1:0")
     status.set_defaults(call=show_status)
 
 
@@ -47,7 +49,10 @@ def run_service(chosen: argparse.Namespace) -> None:
 
 def show_status(chosen: argparse.Namespace) -> None:
     """``cedar service status``."""
-    tables.show(cedar.Service.at(chosen.address), _tables)
+    found = cedar.Service.at(chosen.address)
+    if chosen.page is not None:
+        watch(chosen.page, lambda: page_of_service(cedar.Service.at(chosen.address)))
+    tables.show(found, _tables)
     while chosen.follow:
         time.sleep(_LOOK)
         tables.show(cedar.Service.at(chosen.address), _tables)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 from urllib.request import urlopen
 
 import cedar
-from cedar.cli.ranks_page import page_of, serve
+from cedar.cli.ranks_page import page_of, watch
 from cedar.core.errors import PipelineError
 
 _LINES = 12
@@ -41,10 +41,7 @@ def top(chosen: argparse.Namespace) -> None:
     chosen.urls = [url for text in chosen.urls for url in addresses(text)]
     found = [_asked(url) for url in chosen.urls]
     if chosen.page is not None:
-        url, server = serve(chosen.page, lambda: page_of(chosen.urls, headline(_answers(chosen.urls)), ask))
-        print(f"{url}   # Ctrl-C ends it", flush=True)
-        with server:
-            server.serve_forever()
+        watch(chosen.page, lambda: page_of(chosen.urls, headline(_answers(chosen.urls)), ask))
     if not sys.stdout.isatty():
         print(told_all(found, found))
         return

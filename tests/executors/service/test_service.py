@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -14,6 +19,7 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar.cli import main
+from cedar.cli.ranks_page import serve
 from cedar.executors import dask
 from cedar.executors.dask.local import LocalHost
 from cedar.executors.dask.signals import Signal
@@ -183,6 +189,38 @@ def test_nothing_listens_beyond_loopback_without_tls() -> None:
 def test_bounds_that_are_none(bounds: tuple[Any, Any]) -> None:
     with pytest.raises(cedar.PipelineError, match="whole numbers"):
         cedar.Service(*bounds)
+
+
+def test_the_status_of_a_service_is_a_page_too(service: cedar.Service, folder: Path) -> None:
+    command = [sys.executable, "-m", "cedar", "service", "status", service.address, "--page", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[0]
+            assert "workers busy" in shown(url)
+            assert service.address in shown(url)
+            with pytest.raises(urllib.error.HTTPError):
+                shown(url.partition("?")[0])
+        finally:
+            process.terminate()
+
+
+def shown(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+def test_a_page_names_what_is_wrong_with_a_service_that_is_gone() -> None:
+    def gone() -> str:
+        raise cedar.WorkerError("the <service> does not answer")
+
+    url, server = serve("127.0.0.1:0", gone)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    assert "the &lt;service&gt; does not answer" in shown(url)
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 def test_a_status_is_readable() -> None:
