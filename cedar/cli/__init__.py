@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_inspect(adder)
     _add_profile(adder)
     _add_run(adder)
+    _add_warm(adder)
     _add_locate(adder)
     _add_where(adder)
     top.add(adder)
@@ -170,6 +171,23 @@ def _add_run(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     run.add_argument("--rules", default="", metavar="A,B", help="more rewrites: module:function, or file.py:function")
     run.add_argument("--without", default="", metavar="A,B", help="rewrites to leave out, such as late, order, place")
     run.add_argument("--budget", default="", metavar="A=B,...", help="such as cpus=4,memory=2GiB,cache=1GiB")
+
+
+def _add_warm(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    warm = _command(
+        adder,
+        "warm",
+        "do what a first run on a machine does: compile kernels, measure the machine, find a plan",
+        commands.warm,
+        [
+            "my_project.data:train   # while an image of the machine is built",
+            "pipelines.py:train --save-plan plan.json",
+        ],
+    )
+    warm.add_argument("--batches", type=_count, default=1, metavar="N", help="how many to take (default: 1)")
+    warm.add_argument("--executor", default="auto", metavar="NAME", help="auto, inline, threads, ... (default: auto)")
+    warm.add_argument("--workers", type=_count, metavar="N", help="tasks at once (default: the cores of the machine)")
+    warm.add_argument("--save-plan", metavar="FILE", help="write the plan, for loader(plan=cedar.Plan.load(...))")
 
 
 def _count(text: str) -> int:

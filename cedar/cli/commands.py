@@ -110,6 +110,26 @@ def run(chosen: argparse.Namespace) -> int:
     return 130 if interrupted else 0
 
 
+def warm(chosen: argparse.Namespace) -> None:
+    """``cedar warm``: what a first run on a machine does for all later ones."""
+    pipeline = load_pipeline(chosen.pipeline)
+    began = time.perf_counter()
+    with (
+        tables.status(f"taking {chosen.batches} batch(es) of {chosen.pipeline}"),
+        pipeline.loader(executor=chosen.executor, workers=chosen.workers) as loader,
+    ):
+        taken = sum(1 for _ in itertools.islice(loader, chosen.batches))
+        plan = loader.plan
+    if not taken:
+        raise PipelineError(f"{chosen.pipeline} has no batch", fix="give it data on which its kernels run")
+    print(
+        f"{taken} batch(es) in {time.perf_counter() - began:.1f} s; compiled kernels and the machine's figures are kept"
+    )
+    if chosen.save_plan is not None:
+        plan.save(chosen.save_plan)
+        print(f"wrote {chosen.save_plan}")
+
+
 def _until(loader: Loader, limit: int | None, stop: float | None, say: Any) -> Iterator[Any]:
     """An epoch's batches, as far as they are asked for, with a line that says how it goes."""
     drawn, began = 0.0, time.perf_counter()

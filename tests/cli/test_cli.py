@@ -31,6 +31,7 @@ def raises():
     return 1 / 0
 
 number = 3
+nothing = rows.take(0)
 """
 
 
@@ -109,6 +110,17 @@ def test_run_reports(module, capsys):
     assert "200 rows in" in said
     assert "map(<lambda>)" in said
     assert "executor inline, 1 worker(s)" in said
+
+
+def test_warm_takes_a_batch_and_keeps_what_a_first_run_finds(module, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["warm", "my_pipelines_for_cli:rows", "--executor", "threads", "--save-plan", "plan.json"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("1 batch(es) in ")
+    assert said.endswith("wrote plan.json\n")
+    assert main(["run", "my_pipelines_for_cli:rows", "--plan", "plan.json"]) == 0
+    assert main(["warm", "my_pipelines_for_cli:nothing"]) == 1
+    assert "has no batch" in capsys.readouterr().err
 
 
 def test_run_takes_what_the_optimizer_should_leave_out(module, capsys):
