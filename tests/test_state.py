@@ -162,6 +162,19 @@ def test_ranks_need_their_own_states_or_all_of_them() -> None:
     assert run(loader)[0] == run(p.loader(rank=2, world=3))[0][2:]
 
 
+@pytest.mark.parametrize("lanes", [False, True])
+def test_ranks_that_dealt_an_epoch_in_two_ways_are_refused(tmp_path: Path, lanes: bool) -> None:
+    p = cedar.read_parquet(written(tmp_path / "d"))
+    p = p.filter(lambda x: x >= 0, "x").batch(4, last="keep") if lanes else p.batch(4)
+    states = [state_of(p, 1, rank=r, world=2) for r in range(2)]
+    changed = copy.deepcopy(states[0])
+    for entry in changed["open"].values():
+        assert (entry["lanes"] is not None) is lanes
+        entry["lanes"] = None if lanes else []
+    del changed["check"]
+    refused(p, [seal(changed), states[1]], "some by batches, others by lanes", rank=0, world=3)
+
+
 def test_a_mended_function_is_a_warning_and_the_rows_go_on() -> None:
     def build(fn: Any) -> cedar.Pipeline:
         return rows().map(fn, "x", into="y", dtype=int).shuffle().batch(4)

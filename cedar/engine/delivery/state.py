@@ -226,6 +226,12 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
                 site=site,
                 fix="give states saved together",
             )
+    if _dealt_in_two_ways(states):
+        raise ResumeError(
+            "the states differ in how the epoch was dealt: some by batches, others by lanes",
+            site=site,
+            fix="give states saved together",
+        )
     merged = copy.deepcopy(next(s for s in states if s["epoch"] == epoch))
     merged["data"] = min(s["data"] for s in states)
     epochs = sorted({int(e) for s in states for e in s["open"]} | {s["data"] for s in states})
@@ -246,6 +252,17 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
     for key in {k for s in states for k in s["skipped"]}:
         merged["skipped"][key] = max(s["skipped"].get(key, 0) for s in states)
     return merged
+
+
+def _dealt_in_two_ways(states: Sequence[dict[str, Any]]) -> bool:
+    """Some ranks dealt an epoch by lanes, and others by batches."""
+    for number in {number for s in states for number in s["open"]}:
+        entries = [s["open"][number] for s in states if number in s["open"]]
+        while entries:
+            if len({entry["lanes"] is None for entry in entries}) > 1:
+                return True
+            entries = [entry["before"]["entry"] for entry in entries if entry.get("before")]
+    return False
 
 
 def _merge_entries(
