@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from cedar.pipeline.sources import read_tar as read_tar
     from cedar.pipeline.sources import read_text as read_text
     from cedar.pipeline.sources import zip as zip
+    from cedar.pipeline.writing import Written as Written
     from cedar.plan.data import Plan as Plan
     from cedar.profile import Profile as Profile
     from cedar.report.served import served_by as served_by
@@ -64,6 +65,7 @@ _HOMES = {
         "concat", "from_arrow", "from_huggingface", "from_items", "from_iterable", "from_polars", "from_source", "mix",
         "read_arrow", "read_csv", "read_files", "read_jsonl", "read_parquet", "read_tar", "read_text", "zip",
     ),
+    "cedar.pipeline.writing": ("Written",),
     "cedar.plan.data": ("Plan",),
     "cedar.profile": ("Profile",),
     "cedar.report.served": ("served_by",),

@@ -48,6 +48,17 @@ def find_rank(rank: int | None, world: int | None, subgroup: bool, site: Site | 
     return first
 
 
+def slurm_step() -> Rank | None:
+    """The task of a step that ``srun`` began; None outside of one.
+
+    The variables of a batch script, or of a shell in an allocation, number nothing: there is one process.
+    """
+    rank, world = os.environ.get("SLURM_PROCID", ""), os.environ.get("SLURM_STEP_NUM_TASKS", "")
+    if rank.isdecimal() and world.isdecimal() and int(rank) < int(world):
+        return Rank(int(rank), int(world), "SLURM_PROCID and SLURM_STEP_NUM_TASKS")
+    return None
+
+
 def refuse_workers(rank: Rank, site: Site | None) -> None:
     """Refuse to be read by several workers of a torch DataLoader, each of which would read all rows of the rank.
 

@@ -1,18 +1,18 @@
-"""Where a sink writes: files under temporary names, which get their own when all is written."""
+"""Where a sink writes: files under temporary names, which get their own when they are whole."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import tempfile
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
-from cedar.core.redact import redact_url, redacted
+from cedar.core.redact import redact, redact_url, redacted
 from cedar.datasets.remote import Remote, kind_of, rename, upload
 from cedar.datasets.requests import Account, Patience
 
@@ -30,8 +30,8 @@ class Storage:
     _pending: list[tuple[str, str]] = field(default_factory=list)
 
     @staticmethod
-    def at(url: str | os.PathLike[str], suffix: str) -> Storage:
-        """``url`` is one file where it ends in ``suffix``, else a directory.
+    def at(url: str | os.PathLike[str], suffix: str = "") -> Storage:
+        """``url`` is one file where it ends in ``suffix``, else a directory; without a suffix, data may be there.
 
         Raises:
             PipelineError: there is data already.
@@ -39,15 +39,13 @@ class Storage:
         import fsspec
 
         url = os.fspath(url)
-        try:
+        with writing(url):
             fs, root = fsspec.url_to_fs(os.path.expanduser(url))
-            storage = Storage(Remote(fs, Account(Patience.of_environment())), root.rstrip("/"), url.endswith(suffix))
-            storage._refuse_data(suffix, url)
-        except CedarError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a filesystem throws
-            cause = redacted(error)
-            raise SourceError(f"cannot write to {redact_url(url)!r}: {error}", fix="check the URL") from cause
+            storage = Storage(
+                Remote(fs, Account(Patience.of_environment())), root.rstrip("/"), bool(suffix) and url.endswith(suffix)
+            )
+            if suffix:
+                storage.refuse_data(suffix)
         return storage
 
     @property
@@ -58,34 +56,31 @@ class Storage:
     @property
     def shown(self) -> str:
         """What messages call the place."""
-        return self._shown(self.root)
+        return self.show(self.root)
 
-    def _refuse_data(self, suffix: str, url: str) -> None:
-        fs = self.remote.fs
+    def refuse_data(self, suffix: str) -> None:
+        """Raises PipelineError where there is data of this suffix already."""
+        fs, url = self.remote.fs, self.shown
         kind = self.remote.call(self.root, lambda: kind_of(fs, self.root))
         if kind is None:
             return
         if kind == "file":
-            raise _taken(f"{redact_url(url)!r} exists already")
+            raise _taken(f"{url!r} exists already")
         below = [str(p).rpartition("/")[2] for p in self.remote.call(self.root, lambda: fs.find(self.root))]
         data = [name for name in below if name.endswith(suffix) and not name.startswith(".")]
         if data:
-            raise _taken(f"{redact_url(url)!r} holds {len(data)} data files already, such as {min(data)!r}")
+            raise _taken(f"{url!r} holds {len(data)} data files already, such as {min(data)!r}")
         if self.single and below:
-            raise _taken(f"{redact_url(url)!r} is a directory that is not empty")
+            raise _taken(f"{url!r} is a directory that is not empty")
 
-    def create(self, name: str) -> Any:
-        """A new file, open for writing; ``name`` may have folders."""
+    def create(self, name: str) -> Growing:
+        """A new file, empty; ``name`` may have folders."""
         final = self.root if self.single else f"{self.root}/{name}"
         folder, _, base = final.rpartition("/")
         temporary = f"{folder}/.{base}.tmp-{uuid.uuid4().hex[:12]}"
         self.remote.call(folder, lambda: self.remote.fs.makedirs(folder or "/", exist_ok=True))
-        if self.local:
-            stream: Any = self.remote.fs.open(temporary, "wb")
-        else:
-            stream = _Upload(self.remote, temporary)
         self._pending.append((temporary, final))
-        return stream
+        return Growing(temporary, None if self.local else self.remote)
 
     def __enter__(self) -> Self:
         return self
@@ -95,13 +90,14 @@ class Storage:
     ) -> None:
         if error is None:
             for temporary, final in self._pending:
-                self._rename(temporary, final)
+                self.rename(temporary, final)
             return
         for temporary, _ in self._pending:
             with contextlib.suppress(Exception):  # the error that brought us here matters more
                 self.remote.fs.rm_file(temporary)
 
-    def _rename(self, temporary: str, final: str) -> None:
+    def rename(self, temporary: str, final: str) -> None:
+        """Give a file its name."""
         if self.local:
             os.replace(temporary, final)
         else:
@@ -109,45 +105,65 @@ class Storage:
 
     def urls(self) -> list[str]:
         """The files, in the order they were begun."""
-        return [self._shown(final) for _, final in self._pending]
+        return [self.show(final) for _, final in self._pending]
 
-    def _shown(self, path: str) -> str:
+    def show(self, path: str) -> str:
+        """What messages call a path."""
         return path if self.local else self.remote.url(path)
 
 
-class _Upload(io.RawIOBase):
-    """A file that is written here and sent when it is closed: so it can be sent again."""
+class Growing:
+    """A file that grows, and is not held open meanwhile: there may be many. On other storage it is written here and
+    sent when it is ended, so it can be sent again.
+    """
 
-    def __init__(self, remote: Remote, path: str) -> None:
-        super().__init__()
-        self._remote, self._path = remote, path
-        self._file = tempfile.NamedTemporaryFile(prefix="cedar-upload-", suffix=".part")  # noqa: SIM115 - closed with this
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._file.tell()
+    def __init__(self, path: str, remote: Remote | None) -> None:
+        self.path, self._remote = path, remote
+        self._local, self.size = path, 0
+        if remote is not None:
+            handle, self._local = tempfile.mkstemp(prefix="cedar-upload-", suffix=".part")
+            os.close(handle)
+        self._waiting: list[Any] = []
 
     def write(self, data: Any) -> int:
-        return self._file.write(data)
+        """Append bytes, at the next ``flush``; how many."""
+        count = memoryview(data).nbytes
+        self._waiting.append(data)
+        self.size += count
+        return count
 
-    def close(self) -> None:
-        if self.closed:
+    def flush(self) -> None:
+        """Let go of the bytes."""
+        with open(self._local, "ab") as file:
+            file.writelines(self._waiting)
+        self._waiting = []
+
+    def end(self) -> None:
+        """All is written, and is to outlive this machine's next failure."""
+        self.flush()
+        if self._remote is None:
+            with open(self._local, "rb") as file:
+                os.fsync(file.fileno())
             return
-        super().close()
-        with self._file:
-            self._file.flush()
-            upload(self._remote, self._file.name, self._path)
+        upload(self._remote, self._local, self.path)
+        os.unlink(self._local)
 
     def drop(self) -> None:
-        """Close without sending."""
-        super().close()
-        self._file.close()
+        """Nothing of it is wanted; what was not sent is never sent."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._local)
 
-    def __del__(self) -> None:  # what nobody closed is not sent
-        if not self.closed:
-            self.drop()
+
+@contextlib.contextmanager
+def writing(what: str, done: str | None = None, fix: str = "check space and permissions") -> Iterator[None]:
+    """Whatever a filesystem throws becomes a SourceError that names what could not be written."""
+    try:
+        yield
+    except CedarError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a filesystem throws
+        cause = redacted(error)
+        raise SourceError(f"cannot write to {redact_url(what)!r}: {redact(str(error))}", done=done, fix=fix) from cause
 
 
 def _taken(what: str) -> PipelineError:

@@ -52,6 +52,7 @@ class Job:
     deal: str = "auto"
     steps: int | None = None
     agree: str | None = None
+    encodes: bool = False  # what finishes a batch is work for a task wherever it runs, and what it makes can travel
     limits: Limits = field(default_factory=Limits.of_environment)  # of what a task holds
     counts: dict[str, Count] = field(default_factory=dict)  # units of an epoch, of which several ask
 
@@ -106,7 +107,7 @@ class Job:
             last=last_mode(self.binding.root),
             history=tuple(history),
         )
-        return compiler.top(share, self.finish if runner.local else ())
+        return compiler.top(share, self.finish if runner.local or self.encodes else ())
 
     def _compiler(self, runner: Runner, epoch: int, lane: Lane | None, dry: bool, written: Plan | None) -> Compiler:
         plain = dry or written is not None

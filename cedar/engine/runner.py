@@ -161,7 +161,8 @@ class Runner:
         """
         stays = not program.operates
         if self.local or stays:
-            cut = not self.local and rows.part is None and isinstance(rows.row, range)  # no copy: no task's worth
+            # No copy, and nothing to encode: no task's worth.
+            cut = not self.local and rows.part is None and isinstance(rows.row, range) and not program.encodes
             place = _AT_ONCE if cut or (stays and hurry) else self._here
             return self._guard(place, _gather_and_run, program, rows, env)
         code, gathering = self._ship((program,)), Gathering(rows)

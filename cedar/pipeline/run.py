@@ -17,6 +17,7 @@ from cedar.engine.delivery.options import Observer, Options
 from cedar.operators.base import Env
 from cedar.pipeline.keywords import named
 from cedar.pipeline.planning import Chosen, best_plan, choose_plan, explain_run
+from cedar.pipeline.writing import Settings, Written, write
 from cedar.report.observers import Observers
 from cedar.report.picture import as_written
 from cedar.report.progress import Progress
@@ -167,14 +168,76 @@ class RunMethods:
         schema = cast("Pipeline", self).schema
         return to_arrow_table(self._blocks("to_arrow"), {} if schema == {"?": "?"} else schema)
 
-    def write_parquet(self, url: str, *, partition_by: str | Sequence[str] | None = None) -> list[str]:
-        """Write all rows as Parquet files under ``url``; streamed, and each file appears only when it is whole.
+    @named
+    def write(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        format: Literal["parquet", "arrow", "jsonl", "tar"] = "parquet",
+        partition_by: str | Sequence[str] | None = None,
+        rows_per_file: int | None = None,
+        executor: str | Executor = "auto",
+        workers: int | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+        on_error: Skip | None = None,
+        progress: bool | None = None,
+    ) -> Written:
+        """Write all rows of an epoch to files below ``url``: a job that goes on where it was killed.
+
+        Rows are encoded by tasks, several at once, and come to files in their order. A file appears when it is whole,
+        and is then named by the manifest, below ``_cedar``, with the position after its last row. Called again with the
+        same pipeline and data, what is left is written; when nothing is, nothing is done. Several processes write parts
+        of one epoch, each with its ``rank``.
+
+        Args:
+            url: a folder, on any storage. It holds nothing of the format yet, but what this job wrote.
+            format: of the files. "jsonl" has no bytes, dates and NaN; "tar" writes shards as webdataset does, and takes
+                the names of samples from a column ``key``, the extensions of members from the names of the others.
+            partition_by: columns that become folders (``date=2024-01-01/``) instead of columns of the files.
+            rows_per_file: at most; by default a new file begins after 512 MiB. Of a pipeline of batches, whole ones.
+            executor, workers: as of ``loader``.
+            rank, world: as of ``loader``; besides, those of a step that ``srun`` of SLURM began.
+            on_error: a default for every operator.
+            progress: True writes a line every 30 s where no terminal is, False none at all.
+
+        Returns:
+            The files of this rank, in the order of its rows, and what they hold.
+
+        Raises:
+            PipelineError: the folder holds other data, or the job of another pipeline; another process writes to it;
+                a column that the format cannot hold; a pipeline without end.
+            SourceError: a file cannot be written, or one that was is gone.
+
+        Example:
+            >>> import cedar
+            >>> p = cedar.from_items([{"x": i} for i in range(5)])
+            >>> written = p.write("out", rows_per_file=2)
+            >>> written.rows, [file.rpartition("/")[2] for file in written.files]
+            (5, ['part-00000.parquet', 'part-00001.parquet', 'part-00002.parquet'])
+            >>> p.write("out", rows_per_file=2).resumed
+            3
+        """
+        settings = Settings(
+            os.fspath(url), format, partition_by, rows_per_file, executor, workers, rank, world, on_error=on_error,
+            progress=progress,
+        )  # fmt: skip
+        return write(cast("Pipeline", self), settings, user_site())
+
+    def write_parquet(
+        self, url: str | os.PathLike[str], *, partition_by: str | Sequence[str] | None = None
+    ) -> list[str]:
+        """``write`` as Parquet, by this process alone, whatever the environment says of ranks.
+
+        Args:
+            url: a folder; or one file, where it ends in ``.parquet``.
+            partition_by: as of ``write``.
 
         Returns:
             The files written.
 
         Raises:
-            PipelineError: columns of Python objects, or a place that holds data already.
+            PipelineError: columns of Python objects, or a place that holds other data already.
 
         Example:
             >>> import cedar, tempfile
@@ -184,9 +247,14 @@ class RunMethods:
         """
         from cedar.datasets.sinks import write_parquet
 
-        site = user_site()
+        site, url = user_site(), os.fspath(url)
+        if not url.endswith(".parquet"):
+            settings = Settings(url, partition_by=partition_by, rank=0, world=1, subgroup=True)
+            return write(cast("Pipeline", self), settings, site).files
+        if partition_by:
+            raise PipelineError(f"write_parquet: partition_by={partition_by!r} needs a folder, not {url!r}", site=site)
         try:
-            return write_parquet(self._blocks("write_parquet"), url, partition_by=partition_by)
+            return write_parquet(self._blocks("write_parquet"), url)
         except CedarError as error:
             error.site = error.site or site
             raise

@@ -69,6 +69,11 @@ class Program:
         return any(step.operators for step in self.steps)
 
     @cached_property
+    def encodes(self) -> bool:
+        """It makes bytes of a batch, which takes time."""
+        return any(getattr(step.kernel, "encodes", False) for step in self.steps)
+
+    @cached_property
     def fused(self) -> bool:
         """Some operators run as one."""
         return any(len(step.operators) > 1 for step in self.steps)

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from cedar.cache.cached import Store
 from cedar.core import forks
+from cedar.core.block import Block
 from cedar.core.errors import CedarError, PipelineError, ResumeError, WorkerError, user_site
 from cedar.core.numeric import NumericEnvironment, held
 from cedar.core.ranks import find_rank, refuse_workers
@@ -88,14 +89,17 @@ class Loader(DataLoaderLike):
         binding = self._binding
         self._metrics.labels = {binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes}
         self._metrics.words = functools.cache(functools.partial(_words, binding, options.words))
-        last = Finish(options.format, Marked(binding) if binding.marks else None)
-        whole = self._batched and not options.as_blocks
-        finish = (Step(last, (), f"format={options.format!r}"),) if whole else ()
+        finish: tuple[Step, ...] = ()
+        if options.encode is not None:
+            finish = (Step(options.encode, (), "encode"),)
+        elif self._batched and not options.as_blocks:
+            last = Finish(options.format, Marked(binding) if binding.marks else None)
+            finish = (Step(last, (), f"format={options.format!r}"),)
         plan = options.plan or (options.planner.begin() if options.planner else Plan.as_written(root))
         self._plans = Plans(options.planner, plan, binding, self._metrics, self.rank.world)
         self._job = Job(
             binding, self.rank, options.seed, options.split_batches, finish, instances, Store.within(plan.cache_bytes),
-            self._metrics, self._plans, options.deal, options.steps, options.agree,
+            self._metrics, self._plans, options.deal, options.steps, options.agree, encodes=options.encode is not None,
         )  # fmt: skip
         self._identity_of: Identity | None = None
         observe = None
@@ -375,6 +379,18 @@ class Loader(DataLoaderLike):
             }
         )  # fmt: skip
 
+    def check_state(self, state: Any) -> None:
+        """Whether a state, of any rank, is one of this pipeline, with its code, of its data and its seed.
+
+        Raises:
+            ResumeError: it is not.
+        """
+        site, identity = user_site(), self._identity()
+        saved = validated(state, site)
+        identity.check(saved | {"code": identity.code}, site)
+        if saved["code"] != identity.code:
+            raise ResumeError("the code of a function or an expression of the pipeline changed", site=site)
+
     def load_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Go on where a state says, at the next ``for``.
 
@@ -537,6 +553,10 @@ class Loader(DataLoaderLike):
         except CedarError as error:  # a sample may have met a row that fails
             self._account.locate(error)
             raise
+
+    def sample(self) -> Block:
+        """Up to 64 rows as they come out of the pipeline."""
+        return self._binding.sample(self._binding.root)
 
     @property
     def skips(self) -> bool:

@@ -15,6 +15,7 @@ from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics, View
 from cedar.engine.nodes import rows_per_unit
 from cedar.engine.plan_control import Plans
+from cedar.operators.base import Kernel
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
 from cedar.plan.planner import Planner
@@ -58,7 +59,8 @@ class Options:
     planner: Planner | None = None
     plan: Plan | None = None
     explainer: Callable[[Node, Plans], str] | None = None
-    as_blocks: bool = False  # for sinks: blocks instead of rows or batches
+    as_blocks: bool = False  # for sinks: blocks instead of rows or batches,
+    encode: Kernel | None = None  # of batches, in tasks: what this makes of them
     observer: Observer | None = None
     view: View | None = None  # a report as HTML
     words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None = None  # labels, by id, as people wrote them

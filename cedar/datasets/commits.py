@@ -1,0 +1,305 @@
+"""The manifest of a folder that a job writes: which files are done, and where the rows after them begin.
+
+Below ``_cedar`` lie ``job.json``, which says what the job is, and for each rank a log of numbered commits, as table
+formats keep them. A commit names files that are whole, under temporary names, and the state after their last row; it is
+made in one step, by whoever is first, and then the files get their names. So a job that is killed at any moment has
+lost what it did since its last commit, and nothing else; of two at once, one meets the other's commit and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from cedar.core.errors import PipelineError, SourceError
+from cedar.datasets.faults import fault_of
+from cedar.datasets.parts import Part
+from cedar.datasets.storage import Storage, writing
+
+VERSION = 1
+FOLDER = "_cedar"
+_ENTRY = re.compile(r"(\d{8})\.json")
+_TEMPORARY = re.compile(r"\.(part-(?:\d{5,}-)?\d{5,}\.\w+)\.tmp-[0-9a-f]{12}")
+_NEW = "write to a new place, or remove what is there first"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What a rank had done at some moment.
+
+    Args:
+        parts: the files since the commit before.
+        state: of the loader, after their last row.
+        schema: the columns of the files, as Arrow has them in bytes, in hexadecimal digits.
+        number: of the next file.
+        end: there is nothing more to write.
+    """
+
+    parts: tuple[Part, ...]
+    state: dict[str, Any]
+    schema: str
+    number: int
+    end: bool = False
+
+
+@dataclass
+class Log:
+    """The commits of one rank.
+
+    Args:
+        storage: the folder that is written to.
+        rank, world: whose commits these are.
+    """
+
+    storage: Storage
+    rank: int
+    world: int
+    commits: list[Commit] = field(default_factory=list)
+    _locked: Any = None
+
+    @property
+    def _folder(self) -> str:
+        return f"{self.storage.root}/{FOLDER}/rank-{self.rank:05d}-of-{self.world:05d}"
+
+    def name(self, suffix: str, number: int) -> str:
+        """What the rank's file of this number is called."""
+        return f"part-{number:05d}{suffix}" if self.world == 1 else f"part-{self.rank:05d}-{number:05d}{suffix}"
+
+    # ---- what the job is ---------------------------------------------------------------------------------------------
+
+    def job(self, suffix: str) -> dict[str, Any] | None:
+        """What the folder says of its job; None where none is begun.
+
+        Raises:
+            PipelineError: there are files that no job of this kind wrote.
+        """
+        found = self._read(f"{FOLDER}/job.json")
+        if found is None:
+            try:
+                self.storage.refuse_data(suffix)
+            except PipelineError:
+                found = self._read(f"{FOLDER}/job.json")  # another rank may just have begun
+                if found is None:
+                    raise
+        if found is not None and found.get("cedar") != VERSION:
+            raise PipelineError(f"{self._shown('job.json')} is of another version of cedar, or damaged", fix=_NEW)
+        return found
+
+    def begin(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Write down what the job is, unless somebody did before; what holds."""
+        self._create(f"{FOLDER}/job.json", {"cedar": VERSION} | job)
+        return self._read(f"{FOLDER}/job.json") or {}
+
+    # ---- one at a time -----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else writes for this rank meanwhile, as far as the storage can tell: local ones do.
+
+        Raises:
+            PipelineError: somebody does.
+        """
+        if not self.storage.local:
+            yield
+            return
+        os.makedirs(self._folder, exist_ok=True)
+        with open(f"{self._folder}/lock", "ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise self._another() from error
+            except OSError:  # a filesystem without locks: commits still tell
+                yield
+                return
+            self._locked = lock
+            yield
+            self._locked = None
+
+    def _another(self) -> PipelineError:
+        who = f", rank {self.rank} of {self.world}," if self.world > 1 else ""
+        return PipelineError(
+            f"another job{who} is writing to {self.storage.shown!r}",
+            done="this one wrote nothing that stays",
+            fix="let it end, or end it; then this one goes on where it was. To write with several, give each its rank= "
+            "and world=",
+        )
+
+    # ---- commits -----------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the commits, and finish what the last one began.
+
+        Raises:
+            SourceError: commits or files that were made are not there any more.
+        """
+        folder = self._folder
+        with writing(self.storage.shown):
+            names = self._names(folder)
+            numbers = sorted(int(match[1]) for name in names if (match := _ENTRY.fullmatch(name)))
+            if numbers != list(range(len(numbers))):
+                raise SourceError(f"commits are missing in {self.storage.show(folder)!r}", fix=_NEW)
+            self.commits = [self._commit(number) for number in numbers]
+            for part in self.commits[-1].parts if self.commits else ():
+                self._publish(part)
+            self._check()
+
+    def _names(self, folder: str) -> list[str]:
+        fs = self.storage.remote.fs
+
+        def listed() -> list[str]:
+            fs.invalidate_cache(folder)
+            try:
+                return [str(path).rpartition("/")[2] for path in fs.ls(folder, detail=False)]
+            except FileNotFoundError as error:
+                if fault_of(error) is not None:
+                    raise
+                return []
+
+        return self.storage.remote.call(folder, listed)
+
+    def _commit(self, number: int) -> Commit:
+        name = f"{self._folder}/{number:08d}.json"[len(self.storage.root) + 1 :]
+        found = self._read(name)
+        try:
+            assert found is not None
+            parts = tuple(Part(**part) for part in found["parts"])
+            commit = Commit(parts, found["state"], str(found["schema"]), int(found["number"]), bool(found["end"]))
+            if not all(map(self._ours, parts)):
+                raise ValueError("a name that is none")
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            raise SourceError(f"{self._shown(name)} is damaged: {error}", fix=_NEW) from error
+        return commit
+
+    def _ours(self, part: Part) -> bool:
+        """Names lie below the folder, and are those that a job gives: they are renamed by what is written here."""
+        *folders, last = part.name.split("/")
+        match = _TEMPORARY.fullmatch(part.temporary)
+        return match is not None and match[1] == last and all("=" in folder for folder in folders)
+
+    def add(self, commit: Commit) -> None:
+        """Make a commit, then give its files their names.
+
+        Raises:
+            PipelineError: another job made one since.
+            SourceError: it cannot be written.
+        """
+        name = f"{self._folder}/{len(self.commits):08d}.json"[len(self.storage.root) + 1 :]
+        with writing(self._shown(name)):
+            if not self._create(name, asdict(commit)):
+                raise self._another()
+            self.commits.append(commit)
+            for part in commit.parts:
+                self._publish(part)
+
+    def _publish(self, part: Part) -> None:
+        """Give a file its name, unless it has it."""
+        final = f"{self.storage.root}/{part.name}"
+        with contextlib.suppress(FileNotFoundError):
+            self.storage.rename(f"{final.rpartition('/')[0]}/{part.temporary}", final)
+            return
+        if not self.storage.remote.call(final, lambda: self.storage.remote.fs.exists(final)):
+            raise self._missing(part)
+
+    def _missing(self, part: Part) -> SourceError:
+        return SourceError(
+            f"{self._shown(part.name)} was written, and is not what it was: it is gone, or has another size",
+            done="nothing was written",
+            fix=f"restore it; or {_NEW}",
+        )
+
+    def _check(self) -> None:
+        """Every file that is done is there; temporary ones that a run which was killed left are not needed."""
+        found = self._sizes()
+        for part in self.parts():
+            if found.get(f"{self.storage.root}/{part.name}") != part.bytes:
+                raise self._missing(part)
+        if self._locked is not None:
+            self._sweep(list(found))
+
+    def _sizes(self) -> dict[str, Any]:
+        fs, root = self.storage.remote.fs, self.storage.root
+        found = self.storage.remote.call(root, lambda: fs.find(root, detail=True))
+        return {str(path): info.get("size") for path, info in found.items()}
+
+    def _sweep(self, paths: Sequence[str]) -> None:
+        """Remove temporary files of this rank, which nobody writes to any more."""
+        mine = self.name("", 0).rpartition("-")[0]
+        for path in paths:
+            match = _TEMPORARY.fullmatch(path.rpartition("/")[2])
+            if match is not None and match[1].rpartition("-")[0] == mine:
+                with contextlib.suppress(FileNotFoundError):
+                    self.storage.remote.fs.rm_file(path)
+
+    def end(self) -> None:
+        """All is done."""
+        self._sweep(list(self._sizes()))
+
+    def parts(self) -> list[Part]:
+        """The files that are done, in order."""
+        return [part for commit in self.commits for part in commit.parts]
+
+    # ---- small files -------------------------------------------------------------------------------------------------
+
+    def _shown(self, name: str) -> str:
+        return self.storage.show(f"{self.storage.root}/{name}")
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        """A JSON file; None where it is not there."""
+        path, remote = f"{self.storage.root}/{name}", self.storage.remote
+
+        def content() -> bytes | None:
+            try:
+                return bytes(remote.fs.cat_file(path))
+            except FileNotFoundError as error:
+                if fault_of(error) is not None:
+                    raise
+                return None
+
+        with writing(self._shown(name)):
+            data = remote.call(path, content)
+        if data is None:
+            return None
+        try:
+            found = json.loads(data)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise PipelineError(f"{self._shown(name)} is damaged: it is no JSON object", fix=_NEW)
+        return found
+
+    def _create(self, name: str, content: dict[str, Any]) -> bool:
+        """Write a new JSON file in one step; False where there is one already."""
+        data = json.dumps(content | {"by": uuid.uuid4().hex}).encode()
+        path, remote = f"{self.storage.root}/{name}", self.storage.remote
+        folder = path.rpartition("/")[0]
+        with writing(self._shown(name)):
+            remote.call(folder, lambda: remote.fs.makedirs(folder, exist_ok=True))
+            if self.storage.local:
+                return _linked(path, data)
+            if self._read(name) is None:  # not all storages refuse to write over a file
+                with contextlib.suppress(FileExistsError):
+                    remote.call(path, lambda: remote.fs.pipe_file(path, data, mode="create"))
+            return self._read(name) == json.loads(data)  # ours, also where the answer to an attempt was lost
+
+
+def _linked(path: str, data: bytes) -> bool:
+    """A local file, whole and on the disk before it has its name; False where there is one of that name."""
+    temporary = f"{path}.tmp-{uuid.uuid4().hex[:12]}"
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(temporary)
+    return True

@@ -1,0 +1,295 @@
+"""What files are written as: how rows become bytes in a task, and how these bytes become a file.
+
+A task encodes a piece of a file by itself, so several are encoded at the same time; the file is then put together
+from pieces without looking at their rows.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tarfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cedar.core.errors import PipelineError
+from cedar.datasets.parquet_join import MAGIC, MOST_GROUPS, RowGroups
+
+_KEY = re.compile(r"(?:[^/]+/)*[^./][^./]*", re.DOTALL)  # as read_tar takes them
+
+
+class Assembly(ABC):
+    """A file that grows by pieces.
+
+    Args:
+        write: appends bytes to the file.
+    """
+
+    full = False  # no further piece may be added
+
+    def __init__(self, write: Callable[[Any], int]) -> None:
+        self.write = write
+
+    @abstractmethod
+    def add(self, piece: Any) -> None:
+        """Append what ``Format.encode`` made."""
+
+    def end(self) -> None:
+        """Write what a file ends with."""
+
+
+class Format(ABC):
+    """A format of files."""
+
+    name: str
+    suffix: str
+
+    @abstractmethod
+    def encode(self, table: pa.Table) -> Any:
+        """The rows as bytes.
+
+        Raises:
+            PipelineError: the format has no place for a column's values.
+        """
+
+    @abstractmethod
+    def assembly(self, write: Callable[[Any], int]) -> Assembly:
+        """A new file."""
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raises PipelineError for a column that the format cannot hold."""
+        for field in schema:
+            why = self._refuses(field.type)
+            if why:
+                raise PipelineError(
+                    f"write(format={self.name!r}): column {field.name!r} is {field.type}, and {why}",
+                    fix=f"map it to something else, or drop({field.name!r})",
+                )
+
+    def _refuses(self, kind: pa.DataType) -> str:
+        """Why a type, or one inside it, cannot be held; "" where it can."""
+        return next(filter(None, (self._refuses(kind.field(i).type) for i in range(kind.num_fields))), "")
+
+
+# ---- Parquet ---------------------------------------------------------------------------------------------------------
+
+
+class _ParquetFile(Assembly):
+    def __init__(self, write: Callable[[Any], int]) -> None:
+        super().__init__(write)
+        self._groups = RowGroups()
+        self._at = write(MAGIC)
+
+    def add(self, piece: Any) -> None:
+        self._at += self.write(self._groups.add(piece, self._at))
+        self.full = len(self._groups) >= MOST_GROUPS
+
+    def end(self) -> None:
+        self.write(self._groups.footer())
+
+
+class Parquet(Format):
+    """A piece is a row group; pages have checksums."""
+
+    name, suffix = "parquet", ".parquet"
+
+    def encode(self, table: pa.Table) -> Any:
+        sink = pa.BufferOutputStream()
+        try:
+            pq.write_table(table, sink, row_group_size=max(1, table.num_rows), write_page_checksum=True)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise PipelineError(
+                f"Parquet cannot hold a column as it is: {error}", fix="cast that column, or drop it"
+            ) from error
+        return sink.getvalue()
+
+    def assembly(self, write: Callable[[Any], int]) -> Assembly:
+        return _ParquetFile(write)
+
+    def _refuses(self, kind: pa.DataType) -> str:
+        if pa.types.is_interval(kind):
+            return "Parquet has no intervals"
+        if pa.types.is_struct(kind) and not kind.num_fields:
+            return "Parquet has no structs without fields"
+        return super()._refuses(kind)
+
+
+# ---- Arrow -----------------------------------------------------------------------------------------------------------
+
+
+class _ArrowFile(Assembly):
+    def __init__(self, write: Callable[[Any], int]) -> None:
+        super().__init__(write)
+        self._writer: Any = None
+
+    def add(self, piece: Any) -> None:
+        with pa.ipc.open_stream(pa.py_buffer(piece)) as stream:
+            if self._writer is None:
+                self._writer = pa.ipc.new_file(pa.PythonFile(_Sink(self.write), "w"), stream.schema)
+            for batch in stream:
+                self._writer.write_batch(batch)
+
+    def end(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _Sink(io.RawIOBase):
+    """What pyarrow writes to."""
+
+    def __init__(self, write: Callable[[Any], int]) -> None:
+        super().__init__()
+        self._write = write
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return self._write(data)
+
+
+class Arrow(Format):
+    """A piece is a record batch; not compressed, so that files can be mapped."""
+
+    name, suffix = "arrow", ".arrow"
+
+    def encode(self, table: pa.Table) -> Any:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table.combine_chunks())
+        return sink.getvalue()
+
+    def assembly(self, write: Callable[[Any], int]) -> Assembly:
+        return _ArrowFile(write)
+
+
+# ---- lines and archives ----------------------------------------------------------------------------------------------
+
+
+class _Bytes(Assembly):
+    """Pieces one after the other, and what ends them."""
+
+    def __init__(self, write: Callable[[Any], int], last: bytes = b"") -> None:
+        super().__init__(write)
+        self._last = last
+
+    def add(self, piece: Any) -> None:
+        self.write(piece)
+
+    def end(self) -> None:
+        if self._last:
+            self.write(self._last)
+
+
+class Jsonl(Format):
+    """A row is a line."""
+
+    name, suffix = "jsonl", ".jsonl"
+
+    def encode(self, table: pa.Table) -> Any:
+        import polars as pl
+
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if not all(map(_finite, column.chunks)):
+                raise PipelineError(
+                    f"write(format='jsonl'): column {name!r} has a NaN or an infinite number, and JSON has none",
+                    fix="fill or filter them first, or write Parquet",
+                )
+        sink = io.BytesIO()
+        frame = pl.from_arrow(table)
+        assert isinstance(frame, pl.DataFrame)
+        frame.write_ndjson(sink)
+        return sink.getbuffer()
+
+    def assembly(self, write: Callable[[Any], int]) -> Assembly:
+        return _Bytes(write)
+
+    def _refuses(self, kind: pa.DataType) -> str:
+        types = pa.types
+        plain = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string)
+        plain += (types.is_large_string, types.is_null, types.is_struct)
+        lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+        if not any(is_kind(kind) for is_kind in (*plain, *lists)):
+            return "JSON has no such values"
+        return super()._refuses(kind)
+
+
+def _finite(values: pa.Array) -> bool:
+    kind = values.type
+    if pa.types.is_floating(kind):
+        return pc.all(pc.is_finite(values)).as_py() is not False
+    if pa.types.is_struct(kind):
+        return all(map(_finite, values.flatten()))
+    return _finite(values.flatten()) if kind.num_fields else True
+
+
+class Tar(Format):
+    """A row is a sample of a webdataset shard: column ``key`` names it, each other column is a member."""
+
+    name, suffix = "tar", ".tar"
+
+    def check(self, schema: pa.Schema) -> None:
+        super().check(schema)
+        if "key" not in schema.names or not _is_text(schema.field("key").type):
+            raise PipelineError(
+                "write(format='tar') takes the names of samples from a column 'key' of strings",
+                fix="map a column into 'key', such as a name without its ending",
+            )
+        for name in schema.names:
+            if name != name.lower() or not name or "/" in name or name.startswith("."):
+                raise PipelineError(
+                    f"write(format='tar'): {name!r} cannot be an extension of members",
+                    fix="rename it, such as to 'jpg'",
+                )
+        if len(schema.names) < 2:
+            raise PipelineError("write(format='tar'): there is no column to write beside 'key'")
+
+    def encode(self, table: pa.Table) -> Any:
+        names = [name for name in table.column_names if name != "key"]
+        keys = table.column("key").to_pylist()
+        _check_keys(keys)
+        for name in names:
+            if table.column(name).null_count:
+                raise PipelineError(
+                    f"write(format='tar'): column {name!r} has a null, and a sample has every member",
+                    fix=f"fill_null or filter it, or drop({name!r})",
+                )
+        sink = io.BytesIO()
+        columns = [table.column(name).to_pylist() for name in names]
+        for key, *values in zip(keys, *columns, strict=True):
+            for name, value in zip(names, values, strict=True):
+                data = value if isinstance(value, bytes) else str(value).encode()
+                member = tarfile.TarInfo(f"{key}.{name}")
+                member.size = len(data)
+                sink.write(member.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
+                sink.write(data)
+                sink.write(b"\0" * (-len(data) % tarfile.BLOCKSIZE))
+        return sink.getbuffer()
+
+    def assembly(self, write: Callable[[Any], int]) -> Assembly:
+        return _Bytes(write, b"\0" * (2 * tarfile.BLOCKSIZE))
+
+    def _refuses(self, kind: pa.DataType) -> str:
+        held = _is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_integer(kind)
+        return "" if held else "members are bytes, texts or whole numbers"
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _check_keys(keys: list[Any]) -> None:
+    seen = set()
+    for key in keys:
+        if key is None or not _KEY.fullmatch(key) or ".." in key.split("/") or key in seen:
+            why = "comes twice" if key in seen else "cannot name a sample: a name without dots, folders before it"
+            raise PipelineError(f"write(format='tar'): key {key!r} {why}", fix="map another name into 'key'")
+        seen.add(key)
+
+
+FORMATS: dict[str, Format] = {each.name: each for each in (Parquet(), Arrow(), Jsonl(), Tar())}

@@ -1,0 +1,173 @@
+"""The files that a sink has under way, one for each folder, and the folders that columns become."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cedar.core.errors import PipelineError, missing_column
+from cedar.datasets.formats import Assembly, Format
+from cedar.datasets.hive import folder_of
+from cedar.datasets.storage import Growing, Storage, writing
+
+FILE_BYTES = 512 << 20  # a file that has grown so large is followed by another
+_AGAIN = "free space, or see to the storage and its permissions; what is done stays, so run the same again: it goes on"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file that is whole.
+
+    Args:
+        name: below the folder that is written to.
+        temporary: what it is called, in the same folder, until it gets its name.
+    """
+
+    name: str
+    rows: int
+    bytes: int
+    temporary: str
+
+
+@dataclass
+class _Open:
+    name: str
+    file: Growing
+    assembly: Assembly
+    rows: int = 0
+
+
+@dataclass
+class Parts:
+    """Puts files together from encoded pieces.
+
+    Args:
+        name: makes the name of a file out of its number.
+        rows_per_file: at most; None ends files by their size.
+        number: of the next file.
+    """
+
+    storage: Storage
+    format: Format
+    name: Callable[[int], str]
+    rows_per_file: int | None = None
+    number: int = 0
+    done: list[Part] = field(default_factory=list)  # since ``taken``
+    _open: dict[str, _Open] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Of all files since ``taken``."""
+        return sum(part.bytes for part in self.done) + sum(part.file.size for part in self._open.values())
+
+    @property
+    def under_way(self) -> bool:
+        """Some file is begun."""
+        return bool(self._open)
+
+    def add(self, folder: str, rows: int, piece: Any) -> None:
+        """Append a piece to the file of a folder; one that is full is followed by another.
+
+        Raises:
+            SourceError: the file cannot be written.
+        """
+        most = self.rows_per_file
+        part = self._open.get(folder)
+        if part is not None and most is not None and part.rows + rows > most:
+            self._end(folder)
+            part = None
+        if part is None:
+            part = self._open[folder] = self._begin(folder)
+        with self._writing(part.name):
+            part.assembly.add(piece)
+            part.file.flush()
+        part.rows += rows
+        full = not self.storage.single and (part.file.size >= FILE_BYTES or part.assembly.full)
+        if full or (most is not None and part.rows >= most):
+            self._end(folder)
+
+    def _begin(self, folder: str) -> _Open:
+        name = self.name(self.number)
+        name = f"{folder}/{name}" if folder else name
+        self.number += 1
+        with self._writing(name):
+            file = self.storage.create(name)
+            return _Open(name, file, self.format.assembly(file.write))
+
+    def _end(self, folder: str) -> None:
+        part = self._open[folder]
+        with self._writing(part.name):
+            part.assembly.end()
+            part.file.end()
+        del self._open[folder]
+        self.done.append(Part(part.name, part.rows, part.file.size, part.file.path.rpartition("/")[2]))
+
+    def end(self) -> None:
+        """End all files."""
+        for folder in list(self._open):
+            self._end(folder)
+
+    def taken(self) -> list[Part]:
+        """The files that were ended since this was asked before."""
+        done, self.done = self.done, []
+        return done
+
+    def drop(self) -> None:
+        """Nothing of what is not ended is wanted."""
+        for part in self._open.values():
+            with contextlib.suppress(Exception):  # the error that brought us here matters more
+                part.file.drop()
+        self._open.clear()
+
+    def _writing(self, name: str) -> contextlib.AbstractContextManager[None]:
+        return writing(self.storage.show(f"{self.storage.root}/{name}"), fix=_AGAIN)
+
+
+# ---- folders ---------------------------------------------------------------------------------------------------------
+
+
+def split_by(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each folder (``k=1/n=a``), in their order, without the columns that the folder tells.
+
+    Raises:
+        PipelineError: a column that cannot name folders.
+    """
+    for name in names:
+        _check_partition(table, name, names)
+    codes = np.zeros(table.num_rows, dtype=np.int64)
+    for name in names:
+        encoded = pc.dictionary_encode(table.column(name).combine_chunks(), null_encoding="encode")
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        _, codes = np.unique(codes * len(encoded.dictionary) + encoded.indices.to_numpy(), return_inverse=True)
+    order = np.argsort(codes, kind="stable")
+    table = table.take(pa.array(order))
+    cuts = [0, *(np.flatnonzero(np.diff(codes[order])) + 1).tolist(), table.num_rows]
+    columns = table.drop_columns(list(names))
+    for start, stop in pairwise(cuts):
+        if start < stop:
+            values = [_text(table.column(name)[start].as_py()) for name in names]
+            yield folder_of(list(names), values), columns.slice(start, stop - start)
+
+
+def _text(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _check_partition(table: pa.Table, name: str, names: Sequence[str]) -> None:
+    if name not in table.column_names:
+        raise missing_column(name, table.column_names, "write(partition_by=...)")
+    kind = table.schema.field(name).type
+    if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_large_binary(kind):
+        raise PipelineError(
+            f"write: cannot partition by {name!r} of type {kind}", fix="partition by whole numbers or strings"
+        )
+    if len(names) == table.num_columns:
+        raise PipelineError("write: partition_by leaves no column to write")

@@ -1,0 +1,75 @@
+"""Encode: the last step of a batch that goes to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.core.block import Block
+from cedar.core.errors import PipelineError
+from cedar.datasets.formats import FORMATS
+from cedar.datasets.parts import split_by
+from cedar.datasets.to_arrow import arrow_batch
+from cedar.operators.base import Env
+
+
+@dataclass(frozen=True)
+class Encode:
+    """The kernel that makes bytes of a batch, in a task.
+
+    Args:
+        format: a name of ``FORMATS``.
+        partition_by: columns that become folders.
+        most: rows of a piece; None is no limit.
+    """
+
+    format: str
+    partition_by: tuple[str, ...] = ()
+    most: int | None = None
+    encodes: ClassVar[bool] = True
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        if not len(block):
+            return Block({}, block.keys, block.dead, aligned=False)
+        columns = self.columns(pa.Table.from_batches([arrow_batch(block)]))
+        return Block(columns, block.keys, block.dead, aligned=False)
+
+    def columns(self, table: pa.Table) -> dict[str, Any]:
+        """The pieces of a table as arrays, which travel as any column does: see ``pieces``."""
+        if not table.num_columns:
+            raise PipelineError("write: there is no column to write")
+        form = FORMATS[self.format]
+        folders, rows, sizes, made = [], [], [], []
+        schema = None
+        for folder, part in split_by(table, self.partition_by) if self.partition_by else (("", table),):
+            if schema is None:
+                form.check(part.schema)
+                schema = part.schema
+            for start in range(0, max(part.num_rows, 1), self.most or max(part.num_rows, 1)):
+                piece = part.slice(start, self.most)
+                made.append(np.frombuffer(form.encode(piece), np.uint8))
+                folders.append(folder)
+                rows.append(piece.num_rows)
+                sizes.append(len(made[-1]))
+        assert schema is not None
+        return {
+            "schema": np.frombuffer(schema.serialize(), np.uint8),
+            "folders": np.array(folders, dtype=object),
+            "rows": np.array(rows, np.int64),
+            "sizes": np.array(sizes, np.int64),
+            "bytes": made[0] if len(made) == 1 else np.concatenate(made),
+        }
+
+
+def pieces(columns: dict[str, Any]) -> Iterator[tuple[str, int, memoryview]]:
+    """(folder, rows, bytes) of each piece."""
+    at, data = 0, memoryview(columns["bytes"])
+    for folder, rows, size in zip(
+        columns["folders"].tolist(), columns["rows"].tolist(), columns["sizes"].tolist(), strict=True
+    ):
+        yield folder, rows, data[at : at + size]
+        at += size

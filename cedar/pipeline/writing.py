@@ -1,0 +1,331 @@
+"""The job behind ``Pipeline.write``: tasks encode batches, files are put together here, in order, commit by commit."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from cedar.core.errors import CedarError, PipelineError, ResumeError, Site, nearest
+from cedar.core.ranks import Rank, find_rank, slurm_step
+from cedar.core.sizes import as_int
+from cedar.core.skip import Skip
+from cedar.datasets.commits import Commit, Log
+from cedar.datasets.formats import FORMATS, Format
+from cedar.datasets.parts import FILE_BYTES, Parts
+from cedar.datasets.sinks import group_rows, to_arrow_table
+from cedar.datasets.storage import Storage
+from cedar.datasets.to_arrow import arrow_batch, same_schema
+from cedar.engine.delivery.encode import Encode, pieces
+from cedar.engine.delivery.loader import Loader
+from cedar.engine.delivery.options import Options
+from cedar.pipeline.planning import Chosen, choose_plan
+from cedar.report.progress import Progress
+
+if TYPE_CHECKING:
+    from cedar.pipeline.core import Pipeline
+
+RUN_BYTES = FILE_BYTES  # of files between two commits, where columns become folders
+_MANY = 2  # times as large are the pieces that are cut up by folders
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a job wrote: of this rank, since it was begun.
+
+    Args:
+        url: the folder.
+        files: paths or URLs, in the order of the rows.
+        rows: in these files.
+        bytes: of these files.
+        resumed: how many of the files were done before this call.
+    """
+
+    url: str
+    files: list[str]
+    rows: int
+    bytes: int
+    resumed: int = 0
+
+    def __str__(self) -> str:
+        before = f", {self.resumed:,} of them done before" if self.resumed else ""
+        return f"complete: {self.rows:,} row(s) in {len(self.files):,} file(s) below {self.url}{before}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of ``Pipeline.write``, as given.
+
+    Args:
+        subgroup: rank and world are no matter of the environment's.
+    """
+
+    url: str
+    format: str = "parquet"
+    partition_by: str | Sequence[str] | None = None
+    rows_per_file: int | None = None
+    executor: str | Executor = "auto"
+    workers: int | None = None
+    rank: int | None = None
+    world: int | None = None
+    subgroup: bool = False
+    on_error: Skip | None = None
+    progress: bool | None = None
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The columns that become folders."""
+        by = self.partition_by
+        return (by,) if isinstance(by, str) else tuple(by or ())
+
+    def checked(self, site: Site | None) -> Format:
+        """The format.
+
+        Raises:
+            PipelineError: arguments that are none.
+        """
+        if self.format not in FORMATS:
+            known = ", ".join(map(repr, nearest(str(self.format), [*FORMATS])))
+            raise PipelineError(f"write(format={self.format!r}): there are {known}", site=site)
+        rows = as_int(self.rows_per_file)
+        if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
+            raise PipelineError(f"write(rows_per_file={rows!r}): a whole number, at least 1", site=site)
+        form = FORMATS[self.format]
+        if self.url.endswith(form.suffix):
+            raise PipelineError(
+                f"write({self.url!r}): a folder is written, of several files", site=site, fix="leave the ending out"
+            )
+        return form
+
+
+def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
+    """Write all rows of a pipeline, or what is left of them."""
+    form = settings.checked(site)
+    rank = _rank(settings, site)
+    log = Log(Storage.at(settings.url), rank.rank, rank.world)
+    try:
+        with log.alone():
+            job = log.job(form.suffix)
+            log.load()
+            if job is None:
+                loader, rows = _begun(pipeline, settings, rank, log)
+            else:
+                rows = _agreed(job, settings, rank, log.storage.shown)
+                loader = _loader(pipeline, settings, rank, rows)
+                _check(loader, job, log.storage.shown)
+            with loader:
+                run = Run(settings, log, loader, rows, batched=pipeline.node.batched)
+                before = len(log.parts())
+                run.all()
+                return _told(log, before)
+    except CedarError as error:
+        error.site = error.site or site
+        done = log.parts()
+        error.done = error.done or f"{len(done):,} file(s) with {sum(p.rows for p in done):,} rows are done, and stay"
+        raise
+
+
+def _told(log: Log, before: int) -> Written:
+    storage, parts = log.storage, log.parts()
+    files = [storage.show(f"{storage.root}/{part.name}") for part in parts]
+    return Written(storage.shown, files, sum(p.rows for p in parts), sum(p.bytes for p in parts), before)
+
+
+def _rank(settings: Settings, site: Site | None) -> Rank:
+    if settings.rank is None and settings.world is None and "RANK" not in os.environ and (step := slurm_step()):
+        return step
+    return find_rank(settings.rank, settings.world, settings.subgroup, site)
+
+
+# ---- what the job is -------------------------------------------------------------------------------------------------
+
+
+def _begun(pipeline: Pipeline, settings: Settings, rank: Rank, log: Log) -> tuple[Loader, int]:
+    """The loader of a new job, and the rows of a piece; what the job is, is written down."""
+    with _loader(pipeline, settings, rank, None) as loader:
+        sample = loader.sample()
+    many = _MANY if settings.folders else 1
+    rows = group_rows(sample.nbytes / len(sample) if len(sample) else 1024.0, many)
+    if settings.rows_per_file is not None:  # files end with a piece
+        rows = settings.rows_per_file // -(-settings.rows_per_file // rows)
+    loader = _loader(pipeline, settings, rank, rows)
+    if loader.units() == math.inf:
+        raise PipelineError("write of a pipeline without end", fix="end it with take(n), or give repeat(n) a number")
+    job = log.begin(_terms(settings, rank) | {"rows": rows, "state": loader.state_dict()})
+    if _agreed(job, settings, rank, log.storage.shown) != rows:  # another rank was first
+        loader = _loader(pipeline, settings, rank, rows := int(job["rows"]))
+    _check(loader, job, log.storage.shown)
+    return loader, rows
+
+
+def _terms(settings: Settings, rank: Rank) -> dict[str, Any]:
+    """What stays the same over all calls of a job, by the names of arguments."""
+    return {
+        "format": settings.format,
+        "partition_by": list(settings.folders),
+        "rows_per_file": settings.rows_per_file,
+        "world": rank.world,
+    }
+
+
+def _agreed(job: dict[str, Any], settings: Settings, rank: Rank, where: str) -> int:
+    """The rows of a piece of a job that was begun.
+
+    Raises:
+        PipelineError: it was begun with other arguments.
+    """
+    for name, mine in _terms(settings, rank).items():
+        if job.get(name) != mine:
+            raise PipelineError(
+                f"{where!r} was begun with {name}={job.get(name)!r}, and this is {name}={mine!r}",
+                done="nothing was written",
+                fix=f"go on with {name}={job.get(name)!r}; or write to a new place, or remove what is there first",
+            )
+    rows = job.get("rows")
+    if not isinstance(rows, int) or rows < 1 or not isinstance(job.get("state"), dict):
+        raise PipelineError(f"the job in {where!r} is damaged", fix="write to a new place")
+    return rows
+
+
+def _check(loader: Loader, job: dict[str, Any], where: str) -> None:
+    """Raises PipelineError where a job was begun with another pipeline, or other data."""
+    try:
+        loader.check_state(job["state"])
+    except ResumeError as error:
+        raise PipelineError(
+            f"{where!r} was begun by another pipeline, or with other data: {error.what}",
+            done="nothing was written",
+            fix="write to a new place, or remove what is there first",
+        ) from error
+
+
+def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None) -> Loader:
+    """A loader whose batches are pieces of files; where the pipeline has batches of its own, these are joined later."""
+    encode = None
+    if rows is not None and not pipeline.node.batched:
+        pipeline = pipeline.batch(rows, last="keep")
+        encode = _encode(settings)
+    node, progress = pipeline.node, None
+    if settings.progress is not False:
+        progress = Progress("write", plain=bool(settings.progress))
+    planner, _ = choose_plan(
+        node, "auto", settings.executor, settings.workers, settings.on_error, exact=True, chosen=Chosen()
+    )
+    options = Options(
+        executor=settings.executor, workers=settings.workers, rank=rank.rank, world=rank.world, subgroup=True,
+        on_error=settings.on_error, as_blocks=True, encode=encode, observer=progress, planner=planner,
+    )  # fmt: skip
+    loader = Loader(node, options)
+    if progress is not None:
+        progress.position = loader.position
+    return loader
+
+
+def _encode(settings: Settings) -> Encode:
+    return Encode(settings.format, settings.folders, settings.rows_per_file)
+
+
+# ---- the run ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Run:
+    """Writes what is left.
+
+    Args:
+        settings: of the job.
+        log: its commits so far.
+        loader: stands at the beginning.
+        rows: of a piece.
+        batched: the pipeline's own batches are joined here, where they are read.
+    """
+
+    settings: Settings
+    log: Log
+    loader: Loader
+    rows: int
+    batched: bool
+    _schema: pa.Schema | None = None
+    _parts: Parts = field(init=False)
+
+    def all(self) -> None:
+        """Go on to the end."""
+        last = self.log.commits[-1] if self.log.commits else None
+        if last is not None and last.end:
+            return
+        form, most = FORMATS[self.settings.format], self.settings.rows_per_file
+        self._parts = Parts(
+            self.log.storage, form, lambda number: self.log.name(form.suffix, number),
+            most if self.settings.folders else None, last.number if last is not None else 0,
+        )  # fmt: skip
+        if last is not None:
+            self.loader.load_state_dict(last.state)
+            schema = next((each.schema for each in self.log.commits if each.schema), "")
+            self._schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema))) if schema else None
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._parts.drop)
+            pulled = stack.enter_context(contextlib.closing(self._pieces()))
+            count = 0  # rows of the file under way
+            for columns in pulled:
+                count += self._add(columns)
+                if self._full(count):
+                    self._parts.end()
+                if not self._parts.under_way:
+                    self._commit()
+                    count = 0
+            if not self._parts.under_way and not self.log.parts():
+                self._add_none()
+            self._parts.end()
+            self._commit(end=True)
+        self.log.end()
+
+    def _full(self, rows: int) -> bool:
+        most = self.settings.rows_per_file
+        if self.settings.folders:
+            return self._parts.bytes >= RUN_BYTES
+        return most is not None and rows + self.rows > most
+
+    def _pieces(self) -> Iterator[dict[str, Any]]:
+        """What the tasks encoded, in order; when one is given out, the loader stands behind its last row."""
+        with contextlib.closing(iter(self.loader)) as blocks:  # type: ignore[type-var]
+            if not self.batched:
+                yield from (block.columns for block in blocks if block.columns)
+                return
+            encode, held, count = _encode(self.settings), [], 0
+            for block in blocks:
+                held.append(arrow_batch(block))
+                same_schema(held[0].schema, held[-1].schema)
+                count += held[-1].num_rows
+                if count >= self.rows:
+                    yield encode.columns(pa.Table.from_batches(held))
+                    held, count = [], 0
+            if count:
+                yield encode.columns(pa.Table.from_batches(held))
+
+    def _add(self, columns: dict[str, Any]) -> int:
+        schema = pa.ipc.read_schema(pa.py_buffer(columns["schema"]))
+        if self._schema is None:
+            self._schema = schema
+        same_schema(self._schema, schema)
+        count = 0
+        for folder, rows, piece in pieces(columns):
+            self._parts.add(folder, rows, piece)
+            count += rows
+        return count
+
+    def _add_none(self) -> None:
+        """A file without rows tells the columns, where the format does and the first rank has none."""
+        types = self.loader.sample().types if self.log.rank == 0 else {}
+        if types and self.settings.format in ("parquet", "arrow") and not self.settings.folders:
+            self._add(_encode(self.settings).columns(to_arrow_table([], types)))
+
+    def _commit(self, end: bool = False) -> None:
+        schema = b"" if self._schema is None else self._schema.serialize().to_pybytes()
+        parts = tuple(self._parts.taken())
+        self.log.add(Commit(parts, self.loader.state_dict(), schema.hex(), self._parts.number, end))
