@@ -75,15 +75,13 @@ def job(name: str, data: Path, out: Path, rank: int) -> None:
     pipeline(name, data).write(out, rank=rank, world=case.world, **case.options)
 
 
-def wrong(name: str, data: Path, out: Path) -> int:
-    """Rows that were lost or repeated; of one rank without folders, all of them where their order is another one."""
-    case = CASES[name]
+def wrong_rows(p: cedar.Pipeline, out: Path, case: Case) -> int:
+    """Rows that were lost or repeated; of one rank without folders, also where their order is another one."""
     form = case.options.get("format", "parquet")
     found = getattr(cedar, f"read_{form}")(f"{out}/**/*.{form}" if form != "parquet" else str(out)).to_arrow()
     columns = [c for c in ("id", "copy") if c in found.column_names]
     rows, expected = (
-        list(zip(*(table[c].to_pylist() for c in columns), strict=True))
-        for table in (found, pipeline(name, data).to_arrow())
+        list(zip(*(table[c].to_pylist() for c in columns), strict=True)) for table in (found, p.to_arrow())
     )
     if case.world == 1 and "partition_by" not in case.options:
         return 0 if rows == expected else max(1, len(set(rows) ^ set(expected)))
@@ -117,5 +115,5 @@ def kill(folder: Path, kills: int, seed: int, rows: int = 20_000, only: Sequence
             if all(process.exitcode == 0 for process in ranks):
                 break
             met, left, took = met + 1, left - 1, max(took, time.perf_counter() - began)
-        jobs, bad = jobs + 1, bad + wrong(name, data, out)
+        jobs, bad = jobs + 1, bad + wrong_rows(pipeline(name, data), out, CASES[name])
     return met, jobs, bad

@@ -160,6 +160,7 @@ def _add_run(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
             "pipelines.py:train --epochs 2 --plan off   # as written, to compare",
             "pipelines.py:train --plan train.plan.json --limit-batches 1000",
             "pipelines.py:train --without late,order --budget cache=1GiB",
+            "pipelines.py:clean --write s3://bucket/clean --partition-by day   # again, and it goes on where it was",
         ],
     )
     run.add_argument("--epochs", type=_count, default=1, metavar="N", help="how many epochs (default: 1)")
@@ -171,6 +172,10 @@ def _add_run(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     run.add_argument("--rules", default="", metavar="A,B", help="more rewrites: module:function, or file.py:function")
     run.add_argument("--without", default="", metavar="A,B", help="rewrites to leave out, such as late, order, place")
     run.add_argument("--budget", default="", metavar="A=B,...", help="such as cpus=4,memory=2GiB,cache=1GiB")
+    run.add_argument("--write", metavar="URL", help="write one epoch below URL; what was written before stays")
+    run.add_argument("--format", default="parquet", metavar="NAME", help="parquet, arrow, jsonl or tar (parquet)")
+    run.add_argument("--partition-by", default="", metavar="A,B", help="columns that become folders")
+    run.add_argument("--rows-per-file", type=_count, metavar="N", help="at most (default: files of 512 MiB)")
 
 
 def _add_warm(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

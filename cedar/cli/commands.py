@@ -87,6 +87,8 @@ def _of_state(chosen: argparse.Namespace) -> Iterator[Loader]:
 def run(chosen: argparse.Namespace) -> int:
     """``cedar run``: until the end, the limit, the time, or Ctrl-C; the report comes in any case."""
     pipeline = load_pipeline(chosen.pipeline)
+    if chosen.write is not None:
+        return _written(pipeline, chosen)
     stop = time.perf_counter() + chosen.seconds if chosen.seconds is not None else None
     options: dict[str, Any] = {"executor": chosen.executor, "workers": chosen.workers}
     options |= {
@@ -128,6 +130,27 @@ def warm(chosen: argparse.Namespace) -> None:
     if chosen.save_plan is not None:
         plan.save(chosen.save_plan)
         print(f"wrote {chosen.save_plan}")
+
+
+def _written(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
+    """``cedar run --write``: a job, which Ctrl-C ends and the same command goes on with."""
+    others = {
+        "--epochs": chosen.epochs != 1, "--limit-batches": chosen.limit_batches, "--seconds": chosen.seconds,
+        "--plan": chosen.plan != "auto", "--rules": chosen.rules, "--without": chosen.without,
+        "--budget": chosen.budget,
+    }  # fmt: skip
+    if given := [name for name, value in others.items() if value]:
+        raise PipelineError(f"--write writes one epoch, whole, by the plan that it finds: leave {given[0]} out")
+    try:
+        written = pipeline.write(
+            chosen.write, format=chosen.format, partition_by=_listed(chosen.partition_by),
+            rows_per_file=chosen.rows_per_file, executor=chosen.executor, workers=chosen.workers,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on where this was")
+        return 130
+    print(written)
+    return 0
 
 
 def _until(loader: Loader, limit: int | None, stop: float | None, say: Any) -> Iterator[Any]:

@@ -89,13 +89,21 @@ class Log:
                 if found is None:
                     raise
         if found is not None and found.get("cedar") != VERSION:
-            raise PipelineError(f"{self._shown('job.json')} is of another version of cedar, or damaged", fix=_NEW)
+            raise PipelineError(
+                f"{self._shown(f'{FOLDER}/job.json')} is of another version of cedar, or damaged", fix=_NEW
+            )
         return found
 
     def begin(self, job: dict[str, Any]) -> dict[str, Any]:
         """Write down what the job is, unless somebody did before; what holds."""
         self._create(f"{FOLDER}/job.json", {"cedar": VERSION} | job)
         return self._read(f"{FOLDER}/job.json") or {}
+
+    def forget(self) -> None:
+        """The job wrote nothing, and another begins in its place."""
+        path = f"{self.storage.root}/{FOLDER}/job.json"
+        with writing(self._shown(f"{FOLDER}/job.json")), contextlib.suppress(FileNotFoundError):
+            self.storage.remote.call(path, lambda: self.storage.remote.fs.rm_file(path))
 
     # ---- one at a time -----------------------------------------------------------------------------------------------
 
@@ -193,6 +201,9 @@ class Log:
         name = f"{self._folder}/{len(self.commits):08d}.json"[len(self.storage.root) + 1 :]
         with writing(self._shown(name)):
             if not self._create(name, asdict(commit)):
+                for part in commit.parts:
+                    with contextlib.suppress(Exception):  # that of the other is another file
+                        self.storage.remote.fs.rm_file(self.storage.temporary(part.name, part.temporary))
                 raise self._another()
             self.commits.append(commit)
             for part in commit.parts:
@@ -202,7 +213,7 @@ class Log:
         """Give a file its name, unless it has it."""
         final = f"{self.storage.root}/{part.name}"
         with contextlib.suppress(FileNotFoundError):
-            self.storage.rename(f"{final.rpartition('/')[0]}/{part.temporary}", final)
+            self.storage.rename(self.storage.temporary(part.name, part.temporary), final)
             return
         if not self.storage.remote.call(final, lambda: self.storage.remote.fs.exists(final)):
             raise self._missing(part)

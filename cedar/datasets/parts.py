@@ -120,11 +120,14 @@ class Parts:
         return done
 
     def drop(self) -> None:
-        """Nothing of what is not ended is wanted."""
-        for part in self._open.values():
+        """Nothing of what was not taken is wanted."""
+        for open_ in self._open.values():
             with contextlib.suppress(Exception):  # the error that brought us here matters more
-                part.file.drop()
+                open_.file.drop()
         self._open.clear()
+        for part in self.taken():
+            with contextlib.suppress(Exception):
+                self.storage.remote.fs.rm_file(self.storage.temporary(part.name, part.temporary))
 
     def _writing(self, name: str) -> contextlib.AbstractContextManager[None]:
         return writing(self.storage.show(f"{self.storage.root}/{name}"), fix=_AGAIN)

@@ -96,6 +96,10 @@ class Storage:
             with contextlib.suppress(Exception):  # the error that brought us here matters more
                 self.remote.fs.rm_file(temporary)
 
+    def temporary(self, name: str, base: str) -> str:
+        """The path of a file of this name while it is called ``base``."""
+        return f"{self.root}/{name}".rpartition("/")[0] + f"/{base}"
+
     def rename(self, temporary: str, final: str) -> None:
         """Give a file its name."""
         if self.local:

@@ -113,6 +113,9 @@ def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
         with log.alone():
             job = log.job(form.suffix)
             log.load()
+            if job is not None and not log.commits and job.get("world") == rank.world == 1:
+                log.forget()  # it may have failed over what was mended since
+                job = None
             if job is None:
                 loader, rows = _begun(pipeline, settings, rank, log)
             else:

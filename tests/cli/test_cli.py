@@ -150,6 +150,28 @@ def test_ctrl_c_ends_a_run_with_its_report(module, monkeypatch, capsys):
     assert "0 rows in" in capsys.readouterr().out
 
 
+def test_run_writes_what_is_not_written_yet(module, tmp_path, capsys):
+    command = ["run", "my_pipelines_for_cli:rows", "--write", str(tmp_path / "out"), "--rows-per-file", "30"]
+    assert main([*command, "--format", "jsonl"]) == 0
+    assert f"complete: 100 row(s) in 4 file(s) below {tmp_path / 'out'}\n" in capsys.readouterr().out
+    assert len((tmp_path / "out" / "part-00003.jsonl").read_text().splitlines()) == 10
+    assert main([*command, "--format", "jsonl"]) == 0
+    assert "4 of them done before" in capsys.readouterr().out
+    assert main(command) == 1
+    assert "was begun with format='jsonl', and this is format='parquet'" in capsys.readouterr().err
+    assert main([*command, "--epochs", "2"]) == 1
+    assert "leave --epochs out" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_writing(module, tmp_path, monkeypatch, capsys):
+    def interrupted(*_args, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cedar.Pipeline, "write", interrupted)
+    assert main(["run", "my_pipelines_for_cli:rows", "--write", str(tmp_path)]) == 130
+    assert "the same command goes on" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -131,67 +131,6 @@ def test_no_rows(tmp_path: Path):
     assert pq.read_table(url).num_rows == 0
 
 
-# ---- partitions ------------------------------------------------------------------------------------------------------
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from(["a", "b/c", None, "é x"]), st.integers(-1, 2)), max_size=60),
-    st.integers(1, 20),
-    st.integers(1, 30),
-)
-def test_partitions_hold_every_row_once(place: Path, keys, size, group):
-    folder = place / f"{len(list(place.iterdir()))}"
-    rows = [{"x": i, "k": k, "n": n} for i, (k, n) in enumerate(keys)]
-    kinds = {"x": pa.int64(), "k": pa.large_string(), "n": pa.int64()}
-    blocks = [
-        block({name: pa.array([r[name] for r in rows[i : i + size]], kind) for name, kind in kinds.items()})
-        for i in range(0, len(rows), size)
-    ]
-    urls = write_parquet(blocks, folder, partition_by=["k", "n"], row_group_rows=group)
-    if not rows:
-        assert urls == []
-        return
-    source = read_parquet(folder)
-    assert list(pq.read_schema(urls[0]).names) == ["x"]
-    assert sorted(read_rows(source), key=lambda r: r["x"]) == rows
-    by_folder: dict[str, list[int]] = {}
-    for url in urls:
-        by_folder.setdefault(url.rpartition("/")[0], []).extend(pq.read_table(url, partitioning=None)["x"].to_pylist())
-    assert all(xs == sorted(xs) for xs in by_folder.values()), "order is kept inside a partition"
-
-
-def test_few_files_are_open_at_a_time(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("cedar.datasets.sinks._OPEN_FILES", 3)
-    xs = np.arange(200)
-    blocks = [block({"x": xs, "k": xs % 10}), block({"x": xs + 200, "k": xs % 10})]
-    urls = write_parquet(blocks, tmp_path / "out", partition_by="k", row_group_rows=7)
-    assert len(urls) > 10
-    assert sorted(r["x"] for r in read_rows(read_parquet(tmp_path / "out"))) == list(range(400))
-    assert "k=3/part-00000.parquet" in files_of(tmp_path / "out")
-
-
-def test_little_is_held_back(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("cedar.datasets.sinks._HELD_BYTES", 500)
-    xs = np.arange(1000)
-    write_parquet([block({"x": xs, "k": xs % 7})], tmp_path / "out", partition_by="k", row_group_rows=100)
-    assert sorted(r["x"] for r in read_rows(read_parquet(tmp_path / "out"))) == list(range(1000))
-
-
-@pytest.mark.parametrize(
-    ("columns", "by", "message"),
-    [
-        ({"x": [1], "k": [2]}, "kk", "there is no column 'kk'"),
-        ({"x": [1], "k": [0.5]}, "k", "cannot partition by 'k' of type double"),
-        ({"x": [1], "k": [[1]]}, "k", "cannot partition by 'k' of type large_list"),
-        ({"k": [1]}, "k", "partition_by leaves no column to write"),
-    ],
-)
-def test_columns_that_cannot_partition(tmp_path: Path, columns, by, message):
-    with pytest.raises(PipelineError, match=message):
-        write_parquet([block(columns)], tmp_path / "out", partition_by=by)
-    assert files_of(tmp_path) == []
-
-
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 
@@ -202,8 +141,6 @@ def test_data_that_is_there_is_not_mixed_with(tmp_path: Path):
         write_parquet(cut(3, []), tmp_path / "out")
     with pytest.raises(PipelineError, match="exists already"):
         write_parquet(cut(3, []), tmp_path / "out" / "part-00000.parquet")
-    with pytest.raises(PipelineError, match="needs a directory"):
-        write_parquet(cut(3, []), tmp_path / "x.parquet", partition_by="x")
     assert files_of(tmp_path) == before
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "README").write_text("hello")
@@ -212,8 +149,7 @@ def test_data_that_is_there_is_not_mixed_with(tmp_path: Path):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-@pytest.mark.parametrize("by", [None, "k"])
-def test_nothing_remains_after_an_interruption(tmp_path: Path, error, by):
+def test_nothing_remains_after_an_interruption(tmp_path: Path, error):
     def blocks():
         for i in range(5):
             yield block({"x": np.arange(100), "k": np.arange(100) % 3})
@@ -221,7 +157,7 @@ def test_nothing_remains_after_an_interruption(tmp_path: Path, error, by):
                 raise error("stop")
 
     with pytest.raises(error):
-        write_parquet(blocks(), tmp_path / "out", row_group_rows=10, rows_per_file=50, partition_by=by)
+        write_parquet(blocks(), tmp_path / "out", row_group_rows=10, rows_per_file=50)
     assert files_of(tmp_path) == []
     write_parquet(cut(3, []), tmp_path / "out")
 
