@@ -297,7 +297,7 @@ class Log:
             if self._read(name) is None:  # not all storages refuse to write over a file
                 with contextlib.suppress(FileExistsError):
                     remote.call(path, lambda: remote.fs.pipe_file(path, data, mode="create"))
-            return self._read(name) == json.loads(data)  # ours, also where the answer to an attempt was lost
+            return bool(self._read(name) == json.loads(data))  # ours, also where the answer to an attempt was lost
 
 
 def _linked(path: str, data: bytes) -> bool:

@@ -211,10 +211,10 @@ class Jsonl(Format):
 
     def _refuses(self, kind: pa.DataType) -> str:
         types = pa.types
-        plain = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string)
-        plain += (types.is_large_string, types.is_null, types.is_struct)
-        lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-        if not any(is_kind(kind) for is_kind in (*plain, *lists)):
+        held = [types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string]
+        held += [types.is_large_string, types.is_null, types.is_struct]
+        held += [types.is_list, types.is_large_list, types.is_fixed_size_list]
+        if not any(is_kind(kind) for is_kind in held):
             return "JSON has no such values"
         return super()._refuses(kind)
 
@@ -280,7 +280,7 @@ class Tar(Format):
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _check_keys(keys: list[Any]) -> None:

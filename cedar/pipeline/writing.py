@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -294,7 +294,7 @@ class Run:
             return self._parts.bytes >= RUN_BYTES
         return most is not None and rows + self.rows > most
 
-    def _pieces(self) -> Iterator[dict[str, Any]]:
+    def _pieces(self) -> Generator[dict[str, Any]]:
         """What the tasks encoded, in order; when one is given out, the loader stands behind its last row."""
         with contextlib.closing(iter(self.loader)) as blocks:  # type: ignore[type-var]
             if not self.batched:

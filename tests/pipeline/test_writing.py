@@ -41,7 +41,8 @@ def rows_of(data: Path) -> cedar.Pipeline:
 
 
 def read(form: str, out: Path) -> list[int]:
-    return getattr(cedar, f"read_{form}")(f"{out}/*.{form}").to_arrow()["id"].to_pylist()
+    ids: list[int] = getattr(cedar, f"read_{form}")(f"{out}/*.{form}").to_arrow()["id"].to_pylist()
+    return ids
 
 
 def names(out: Path) -> list[str]:
@@ -103,7 +104,9 @@ def test_values_come_back(tmp_path: Path, form: str):
 
 
 def test_tar_shards_hold_the_samples(tmp_path: Path):
-    rows = [{"key": f"d/{i:03}", "jpg": bytes([i]) * (600 * i), "txt": f"é{i}", "cls": i} for i in range(7)]
+    rows: list[dict[str, Any]] = [
+        {"key": f"d/{i:03}", "jpg": bytes([i]) * (600 * i), "txt": f"é{i}", "cls": i} for i in range(7)
+    ]
     written = cedar.from_items(rows).write(tmp_path / "out", format="tar", rows_per_file=3)
     assert len(written.files) == 3
     found = cedar.read_tar(f"{tmp_path}/out/*.tar").to_arrow().to_pylist()
