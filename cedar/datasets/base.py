@@ -60,7 +60,8 @@ class Chunk:
 class Source(Protocol):
     """The least that a source must be.
 
-    ``splits()`` lists the pieces from metadata, in a fixed order; any picklable objects will do, ``Split`` is best.
+    ``splits()`` lists the pieces from metadata, in a fixed order; any picklable objects will do, ``Split`` is best, and
+    of very many a ``SplitTable``.
     ``read(split)`` returns an iterable of Arrow tables or record batches, dicts of columns, lists of row dicts, or
     ``Chunk``. Reading a split twice gives the same rows.
 

@@ -22,9 +22,10 @@ from cedar.datasets.base import Chunk, Split
 from cedar.datasets.exact import Inexact, check_text, rounded_rows, whole_type
 from cedar.datasets.files_io import compression_of, open_file, open_native
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.lines import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines
+from cedar.datasets.lines import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines, whole_files
 from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
+from cedar.datasets.split_table import SplitTable
 from cedar.operators.infer import type_from_dtype
 
 _BLOCK = 4 << 20  # what is parsed at a time; also what the types are inferred from
@@ -170,14 +171,11 @@ class CsvSource(FileSource):
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
-    def splits(self) -> list[Split]:
+    def splits(self) -> SplitTable:
         assert self._names  # the headers of all files are compared before the first row
         if not self.dialect.quoting:
             return line_splits(self.listing, self.split_bytes)
-        return [
-            Split(ordinal, bytes=None if compression_of(file) else file.size, streaming=True)
-            for ordinal, file in enumerate(self.listing)
-        ]
+        return whole_files(self.listing)
 
     def read(self, split: Split) -> Iterator[Chunk]:
         file = self.listing[split.file]

@@ -17,6 +17,7 @@ from cedar.core.redact import redact, redact_url, redacted
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types
+from cedar.datasets.split_table import Places, SplitTable
 from cedar.operators.base import Schema
 from cedar.operators.infer import Misfit, build_column, infer_type, type_from_dtype
 
@@ -34,38 +35,43 @@ class AdaptedSource(BaseSource):
     inner: Any
 
     @once
-    def _originals(self) -> list[Any]:
+    def _originals(self) -> Sequence[Any]:
         try:
-            return list(self.inner.splits())
+            found = self.inner.splits()
+            return found if isinstance(found, (SplitTable, range)) else list(found)
         except CedarError:
             raise
         except raised() as error:  # a user's code
             raise SourceError(f"{self.describe()}: splits() raised {type(error).__name__}: {error}") from error
 
     @once
-    def _splits(self) -> list[Split]:
-        return [s if isinstance(s, Split) else _numbered(i, s) for i, s in enumerate(self._originals)]
+    def _splits(self) -> SplitTable:
+        given = self._originals
+        if isinstance(given, range):
+            return SplitTable(file=np.arange(len(given)), part=np.arange(len(given)))
+        if isinstance(given, SplitTable):
+            return given
+        return SplitTable.of(s if isinstance(s, Split) else _numbered(i, s) for i, s in enumerate(given))
 
     @once
-    def _places(self) -> dict[tuple[int, int], int]:
+    def _places(self) -> Places:
         """Where each split is listed, by what its rows' keys begin with."""
-        places: dict[tuple[int, int], int] = {}
-        for i, split in enumerate(self._splits):
-            other = places.setdefault((split.file, split.start), i)
-            if other != i:
-                raise SourceError(
-                    f"{self.describe()}: splits {other} and {i} both have file {split.file} and start {split.start},"
-                    " so their rows would have the same keys",
-                    fix="number the files in Split(file=...), or their rows in Split(start=...)",
-                )
+        places = Places(self._splits)
+        if places.twice is not None:
+            (other, i), split = places.twice, self._splits[places.twice[1]]
+            raise SourceError(
+                f"{self.describe()}: splits {other} and {i} both have file {split.file} and start {split.start},"
+                " so their rows would have the same keys",
+                fix="number the files in Split(file=...), or their rows in Split(start=...)",
+            )
         return places
 
-    def splits(self) -> list[Split]:
-        assert len(self._places) == len(self._splits)
+    def splits(self) -> SplitTable:
+        assert self._places  # none is there twice
         return self._splits
 
     def read(self, split: Split) -> Iterator[Chunk]:
-        place = self._places[split.file, split.start]
+        place = self._places.of(split)
         origin = self._origin(place)
         pieces = self._pieces(place)
         if place == 0:  # types are fixed by its first rows, which are read once only
@@ -80,7 +86,7 @@ class AdaptedSource(BaseSource):
             yield chunk
 
     def _origin(self, place: int) -> Origin:
-        file = self._splits[place].file
+        file = int(self._splits.column("file")[place])
         return Origin(f"{self.url(file)}, split {place}", file, "row")
 
     def _pieces(self, place: int) -> Iterator[Any]:
@@ -216,7 +222,7 @@ class SelectableSource(AdaptedSource):
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
         """Whether it says that no row of the split satisfies the predicate."""
         prune = getattr(self.inner, "prune", None)
-        return prune is not None and bool(prune(self._originals[self._places[split.file, split.start]], predicate))
+        return prune is not None and bool(prune(self._originals[self._places.of(split)], predicate))
 
 
 def _numbered(index: int, split: Any) -> Split:

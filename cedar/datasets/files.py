@@ -17,6 +17,7 @@ from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import open_stored, read_range, read_whole
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import File, Paths, as_paths, reading
+from cedar.datasets.split_table import SplitTable
 
 _FILES = 32  # files of a split
 _CHUNK_BYTES = 64 << 20  # what is read before it is handed over
@@ -31,13 +32,12 @@ class FilesSource(FileSource):
     reader: ClassVar[str] = "read_files"
     reread_bytes: ClassVar[int] = 0  # coming back for other columns costs nothing
 
-    def splits(self) -> list[Split]:
-        sizes = [file.size or 0 for file in self.listing]
-        return [
-            Split(0, start, stop, stop - start, sum(sizes[start:stop]), start // _FILES)
-            for start in range(0, len(sizes), _FILES)
-            for stop in [min(start + _FILES, len(sizes))]
-        ]
+    def splits(self) -> SplitTable:
+        sizes = np.array([file.size or 0 for file in self.listing], dtype=np.int64)
+        start = np.arange(0, len(sizes), _FILES)
+        stop = np.minimum(start + _FILES, len(sizes))
+        size = np.add.reduceat(sizes, start)
+        return SplitTable(start=start, stop=stop, rows=stop - start, bytes=size, part=start // _FILES)
 
     def read(self, split: Split) -> Iterator[Chunk]:
         assert split.stop is not None

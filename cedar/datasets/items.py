@@ -14,6 +14,7 @@ from cedar.core.errors import PipelineError, RowError, raised, user_site
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types, names_of
+from cedar.datasets.split_table import SplitTable
 from cedar.operators.base import Schema
 from cedar.operators.marks import making
 
@@ -79,14 +80,10 @@ class ItemsSource(BaseSource):
     def _origin(self) -> Origin:
         return Origin(self.describe())
 
-    def splits(self) -> list[Split]:
+    def splits(self) -> SplitTable:
         width = self.row_bytes or 0
         size = _LIST_SPLIT if isinstance(self.items, (list, tuple)) else _split_size(self._length, width)
-        return [
-            Split(0, start, stop, stop - start, int(width * (stop - start)), start // size)
-            for start in range(0, self._length, size)
-            for stop in [min(start + size, self._length)]
-        ]
+        return SplitTable.of_runs(self._length, size, width)
 
     def read(self, split: Split) -> Iterator[Chunk]:
         types = self._types

@@ -22,6 +22,7 @@ from cedar.datasets.lines import SPLIT_BYTES, Lines, line_number, line_splits, r
 from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE
+from cedar.datasets.split_table import SplitTable
 from cedar.operators.infer import Misfit, infer_type, type_from_dtype
 
 _FAILURES = (pa.ArrowException, ValueError)  # what a parser says about a line
@@ -37,7 +38,7 @@ class JsonlSource(FileSource):
     columns: tuple[str, ...] | None = None
     reader: ClassVar[str] = "read_jsonl"
 
-    def splits(self) -> list[Split]:
+    def splits(self) -> SplitTable:
         return line_splits(self.listing, self.split_bytes)
 
     @once
@@ -59,7 +60,7 @@ class JsonlSource(FileSource):
         offsets: list[int] = []
         every = self.splits()
         for ordinal, file in enumerate(self.listing):
-            splits = [split for split in every if split.file == ordinal]
+            splits = list(every.of_file(ordinal))
             if splits and splits[0].stop is not None:  # a small range first, in case its lines are enough
                 splits = [replace(splits[0], stop=min(_HEAD, splits[0].stop)), *splits]
             for i, split in enumerate(splits):

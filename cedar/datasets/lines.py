@@ -15,6 +15,7 @@ from cedar.core.limits import too_much
 from cedar.datasets.base import Split
 from cedar.datasets.files_io import Bytes, compression_of, open_file, read_range
 from cedar.datasets.listing import File, Listing, reading
+from cedar.datasets.split_table import SplitTable
 
 SPLIT_BYTES = 8 << 20
 _BLOCK = 4 << 20  # decompressed bytes of a chunk of a compressed file
@@ -49,17 +50,23 @@ class Lines:
         return starts
 
 
-def line_splits(listing: Listing, size: int) -> list[Split]:
+def line_splits(listing: Listing, size: int) -> SplitTable:
     """Byte ranges of uncompressed files; a compressed file is one streaming split."""
-    splits = []
-    for ordinal, file in enumerate(listing):
-        if compression_of(file) is not None or file.size is None:
-            splits.append(Split(ordinal, bytes=None, streaming=True))
-            continue
-        for part, start in enumerate(range(0, file.size, size)):
-            stop = min(start + size, file.size)
-            splits.append(Split(ordinal, start, stop, bytes=stop - start, part=part))
-    return splits
+    streams = np.array([compression_of(file) is not None or file.size is None for file in listing], dtype=bool)
+    sizes = np.array([file.size or 0 for file in listing], dtype=np.int64)
+    parts = np.where(streams, 1, -(-sizes // size))
+    file = np.repeat(np.arange(len(listing)), parts)
+    part = np.arange(len(file)) - np.repeat(np.cumsum(parts) - parts, parts)
+    start, streaming = part * size, streams[file]
+    stop = np.where(streaming, -1, np.minimum(start + size, sizes[file]))
+    length = np.where(streaming, -1, stop - start)
+    return SplitTable(file=file, start=start, stop=stop, bytes=length, part=part, streaming=streaming)
+
+
+def whole_files(listing: Listing) -> SplitTable:
+    """Files that can only be read from their beginning."""
+    sizes = [-1 if compression_of(file) or file.size is None else file.size for file in listing]
+    return SplitTable(file=np.arange(len(sizes)), bytes=np.array(sizes, dtype=np.int64), streaming=True)
 
 
 def read_lines(file: File, split: Split) -> Iterator[Lines]:

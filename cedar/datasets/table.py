@@ -15,6 +15,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types
+from cedar.datasets.split_table import SplitTable
 
 _ROWS = 65_536  # rows of a split
 
@@ -34,13 +35,8 @@ class TableSource(BaseSource):
     def _length(self) -> int:
         return int(self.table.num_rows if self.indices is None else len(self.indices))
 
-    def splits(self) -> list[Split]:
-        width = self.row_bytes or 0
-        return [
-            Split(0, start, stop, stop - start, int(width * (stop - start)), start // self.rows_per_split)
-            for start in range(0, self._length, self.rows_per_split)
-            for stop in [min(start + self.rows_per_split, self._length)]
-        ]
+    def splits(self) -> SplitTable:
+        return SplitTable.of_runs(self._length, self.rows_per_split, self.row_bytes or 0)
 
     def read(self, split: Split) -> Iterator[Chunk]:
         assert split.stop is not None

@@ -15,10 +15,12 @@ from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import SourceError, missing_column
 from cedar.core.limits import Account
 from cedar.datasets.base import Chunk, Split
-from cedar.datasets.files_io import compression_of, open_file
+from cedar.datasets.files_io import open_file
 from cedar.datasets.filesource import FileSource
+from cedar.datasets.lines import whole_files
 from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.datasets.once import once
+from cedar.datasets.split_table import SplitTable
 
 _NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]*)", re.DOTALL)  # key with its folder, up to the first dot; extension
 _ROWS = 256  # samples of a chunk,
@@ -75,11 +77,8 @@ class TarSource(FileSource):
     columns: tuple[str, ...] | None = None
     reader: ClassVar[str] = "read_tar"
 
-    def splits(self) -> list[Split]:
-        return [
-            Split(ordinal, bytes=None if compression_of(file) else file.size, streaming=True)
-            for ordinal, file in enumerate(self.listing)
-        ]
+    def splits(self) -> SplitTable:
+        return whole_files(self.listing)
 
     @once
     def _extensions(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from cedar.datasets.filesource import FileSource
 from cedar.datasets.lines import SPLIT_BYTES, Lines, count_newlines, line_splits, read_lines, text_column
 from cedar.datasets.listing import File, Paths, as_paths, concurrently
 from cedar.datasets.once import once
+from cedar.datasets.split_table import SplitTable
 
 _PIECE_BYTES = 2 << 20  # handed over at a time
 _TYPES: dict[str, ColumnType] = {"path": pa.large_string(), "line": pa.int64(), "text": pa.large_string()}
@@ -62,7 +63,7 @@ class TextSource(FileSource):
     def _lines(self) -> LineIndex:
         return LineIndex()
 
-    def splits(self) -> list[Split]:
+    def splits(self) -> SplitTable:
         return line_splits(self.listing, self.split_bytes)
 
     def read(self, split: Split) -> Iterator[Chunk]:

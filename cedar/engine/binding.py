@@ -14,7 +14,8 @@ from cedar.core.cursor import hash_ints, no_keys
 from cedar.core.errors import CedarError, PipelineError
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.skip import Skip
-from cedar.datasets.base import Read, Split
+from cedar.datasets.base import Read
+from cedar.datasets.split_table import SplitTable
 from cedar.engine.dedup import has_dedup, wide_sample
 from cedar.executors.isolated import Apart
 from cedar.operators.base import Bound, Env, Kernel, RowOperator, StreamOperator
@@ -65,7 +66,7 @@ class Binding:
         self._movings: dict[int, bool] = {}
         self._held: list[Node] = []  # of plans, so that no other node gets their ids
         self._samples: dict[tuple[int, int], Block] = {}
-        self._splits: dict[int, tuple[Split, ...]] = {}
+        self._splits: dict[int, SplitTable] = {}
         self._terms = Terms(on_error)
         self._lowered: deque[tuple[Physical, bool]] = deque(maxlen=_LOWERED)
         self._draws = _draw_seeds(self.nodes)
@@ -99,13 +100,13 @@ class Binding:
         """The number that row keys give a source."""
         return self._source_ordinals[id(node.logical)]
 
-    def splits(self, node: Node) -> tuple[Split, ...]:
+    def splits(self, node: Node) -> SplitTable:
         """A source's splits, listed once."""
         node = node.logical
         if id(node) not in self._splits:
             assert isinstance(node.operator, Read)
             with _prepared(node):
-                self._splits[id(node)] = tuple(node.operator.source.splits())
+                self._splits[id(node)] = SplitTable.of(node.operator.source.splits())
         return self._splits[id(node)]
 
     def policy(self, node: Node) -> Skip | None:
@@ -120,10 +121,8 @@ class Binding:
             assert isinstance(source.operator, Read)
             splits = self.splits(source)
             given = getattr(source.operator.source, "row_bytes", None)
-            known = [s for s in splits if s.rows is not None and s.bytes is not None]
-            if known:
-                rows += sum(s.rows or 0 for s in known)
-                size += sum(s.bytes or 0 for s in known)
+            if (known := splits.measured()) is not None:
+                rows, size = rows + known[0], size + known[1]
             elif given:
                 rows, size = rows + 1, size + given
         return size / rows if rows and size else 1024.0

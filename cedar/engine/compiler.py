@@ -265,7 +265,7 @@ class Compiler:
             stage, stream = self.physical.stages[number], self.streams[number]
             splits = stream.source if isinstance(stream, SharedStream) else stream
             if isinstance(splits, SplitStream):
-                if (there := len(splits.entries)) < world:
+                if (there := splits.splits) < world:
                     what = " and ".join(works[segment.source].label for segment in stage.segments)
                     return f"{what} has {there} piece(s) that can be read alone; write more, smaller files"
             elif stream.count is None:
@@ -321,9 +321,7 @@ def least_rows(binding: Binding) -> int:
         splits = binding.splits(source)
         if not splits:
             continue
-        rows = max((s.rows or 0) for s in splits)
-        total = sum(s.rows or 0 for s in splits)
-        size = sum(s.bytes or 0 for s in splits)
+        rows, total, size = splits.most_rows, splits.known_rows, splits.known_bytes
         for mixing in windows:
             if mixing.rows is not None:
                 rows = max(rows, min(mixing.rows, total))

@@ -195,10 +195,10 @@ def _window_rows(binding: Binding, mixing: Mixing) -> float:
     """Rows of a window, from the metadata of the sources: it is a run of whole splits."""
     if mixing.rows is None and mixing.bytes is None:
         return float(SAMPLED_ROWS << 20)  # all there are
-    splits = [split for source in binding.sources for split in binding.splits(source)]
-    rows = sum(split.rows or 0 for split in splits)
-    size = sum(split.bytes or 0 for split in splits)
-    least = max((split.rows or 0 for split in splits), default=0)
+    tables = [binding.splits(source) for source in binding.sources]
+    rows = sum(splits.known_rows for splits in tables)
+    size = sum(splits.known_bytes for splits in tables)
+    least = max(splits.most_rows for splits in tables)
     if mixing.rows is not None:
         return float(max(least, min(mixing.rows, rows or mixing.rows)))
     if not rows or not size:

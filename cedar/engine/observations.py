@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from cedar.control.timeline import Timeline
-from cedar.datasets.base import Split
+from cedar.datasets.split_table import SplitTable
 from cedar.engine.binding import Binding
 from cedar.engine.machine import machine
 from cedar.engine.metrics import Metrics
@@ -135,13 +135,13 @@ class RunFigures:
         return read - min(read, ahead) / 2
 
     @cached_property
-    def _splits(self) -> list[Sequence[Split]]:
+    def _splits(self) -> list[SplitTable]:
         return [self._binding.splits(source) for source in self._binding.sources]
 
     @cached_property
     def _rows(self) -> int | None:
-        rows = [split.rows for splits in self._splits for split in splits]
-        return None if any(r is None for r in rows) else sum(r or 0 for r in rows)
+        counted = all(splits.counted for splits in self._splits)
+        return sum(splits.known_rows for splits in self._splits) if counted else None
 
     # ---- the profile -------------------------------------------------------------------------------------------------
 

@@ -406,7 +406,7 @@ class Plans:
 
     @cached_property
     def _streams(self) -> bool:
-        return any(split.streaming for source in self._binding.sources for split in self._binding.splits(source))
+        return any(self._binding.splits(source).streams for source in self._binding.sources)
 
     @cached_property
     def _auditable(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cedar.datasets.base import Split
+from cedar.datasets.split_table import SplitTable
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.commute import may_swap
 from cedar.optimizer.cost import REMOTE
@@ -55,7 +55,7 @@ class AutoPlanner:
 
     root: Node
     skips: Callable[[Node], bool]
-    splits: Callable[[Node], Sequence[Split]] = splits_of
+    splits: Callable[[Node], SplitTable] = splits_of
     budget: Budget = field(default_factory=Budget)
     executors: Sequence[str] = ("threads",)
     workers: int = 1
@@ -225,7 +225,7 @@ class AutoPlanner:
             profile,
             exact=self.exact,
             refused=self.refused,
-            streams=lambda node: any(split.streaming for split in self.splits(node)),
+            streams=lambda node: self.splits(node).streams,
             keeping=self.keeping,
             factors=self.factors,
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cedar.core.errors import CedarError
 from cedar.datasets.base import Read
+from cedar.datasets.split_table import SplitTable
 from cedar.optimizer.edit import fitted, tidy
 from cedar.optimizer.facts import Change, Factors, Facts, Keeping, Refusal, Rule
 from cedar.optimizer.live import all_of, spread, union
@@ -244,6 +245,6 @@ def facts_of(
 def _reads_from_the_beginning(node: Node) -> bool:
     assert isinstance(node.operator, Read)
     try:
-        return any(getattr(split, "streaming", False) for split in node.operator.source.splits())
+        return SplitTable.of(node.operator.source.splits()).streams
     except Exception:  # noqa: BLE001 - the run lists them again, and says what is wrong
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from cedar.cache.cost import load_seconds_per_byte
 from cedar.cache.store import MEMORY_BYTES
 from cedar.core.errors import CedarError, PlanError, nearest, user_site
 from cedar.core.skip import Skip
-from cedar.datasets.base import Split
+from cedar.datasets.split_table import SplitTable
 from cedar.engine.binding import Binding
 from cedar.engine.check.check import check
 from cedar.engine.dedup import factors_where_read, has_dedup
@@ -220,15 +220,15 @@ def _skips(on_error: Skip | None) -> Callable[[Node], bool]:
     return skips
 
 
-def _splits(known: dict[int, Sequence[Split]]) -> Callable[[Node], Sequence[Split]]:
+def _splits(known: dict[int, SplitTable]) -> Callable[[Node], SplitTable]:
     """Of sources, listed once; one that cannot be listed counts as one that is read from its beginning."""
 
-    def splits(node: Node) -> Sequence[Split]:
+    def splits(node: Node) -> SplitTable:
         if id(node.logical) not in known:
             try:
                 known[id(node.logical)] = splits_of(node.logical)
             except Exception:  # noqa: BLE001 - the run lists them again, and says what is wrong
-                known[id(node.logical)] = (Split(streaming=True),)
+                known[id(node.logical)] = SplitTable(streaming=True, length=1)
         return known[id(node.logical)]
 
     return splits

@@ -9,7 +9,8 @@ from functools import cached_property
 
 from cedar.core.errors import PipelineError
 from cedar.core.skip import Skip
-from cedar.datasets.base import Read, Split
+from cedar.datasets.base import Read
+from cedar.datasets.split_table import SplitTable
 from cedar.operators.base import RowOperator, Schema, StreamOperator
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -20,10 +21,10 @@ HERE = ("", "inline", "threads")  # the places of the run's own executor
 _SPLITS_PER_WORKER = 8  # where rows are shipped, so many splits keep all workers busy to the end
 
 
-def splits_of(node: Node) -> Sequence[Split]:
+def splits_of(node: Node) -> SplitTable:
     """The splits of a source, from its metadata."""
     assert isinstance(node.operator, Read)
-    return tuple(node.operator.source.splits())
+    return SplitTable.of(node.operator.source.splits())
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Choice:
     executor: str = "threads"
     workers: Callable[[str], int] = lambda _: 1
     on_error: Skip | None = None
-    splits: Callable[[Node], Sequence[Split]] = splits_of
+    splits: Callable[[Node], SplitTable] = splits_of
     caches: bool = True
 
     def reads_all(self, place: str, sources: Sequence[Node]) -> bool:
@@ -374,7 +375,7 @@ class _Lowering:
 
     def streams(self, i: int) -> bool:
         """A source has splits that can only be read from their beginning."""
-        return any(split.streaming for split in self.choice.splits(self.nodes[i]))
+        return self.choice.splits(self.nodes[i]).streams
 
     def per_row(self, operators: Sequence[int]) -> bool:
         return any(self.nodes[i].effects.per_row for i in operators)

@@ -84,7 +84,7 @@ def _detail(compiler: Compiler, number: int) -> str:
         splits = stream.source if isinstance(stream, SharedStream) else stream
         assert isinstance(splits, SplitStream)
         permuted = ", permuted" if splits.permuted else ""
-        return f"{len(splits.entries)} split(s), {len(splits.layout(0).starts)} window(s){permuted}"
+        return f"{splits.splits} split(s), {len(splits.layout(0).starts)} window(s){permuted}"
     below = physical.stages[stage.inputs[0]].out
     return "a batch a task" if physical.works[below].batched else "small tasks, by measured time" if stage.small else ""
 

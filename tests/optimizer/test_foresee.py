@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar.cache.cached import Store
-from cedar.datasets.base import Split
+from cedar.datasets.split_table import SplitTable
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
 from cedar.optimizer.arrange import Arranged, rebuild
@@ -71,7 +72,7 @@ def test_what_a_search_prices_are_the_stages_that_would_run(made, splits, cached
         found = found | {len(found) + 1: figures(1e-6, keep=0.5), len(found) + 2: figures(1e-5)}
     machine = replace(MACHINE, ship_seconds=0.0)
     facts = facts_of(root, found, machine=machine)
-    choice = Choice(splits=lambda _: [Split(part=i) for i in range(splits)])
+    choice = Choice(splits=lambda _: SplitTable(part=np.arange(splits)))
     model = model_of(root, facts, BOTH, choice=choice)
     arranged, uses = [], []
     for cost in model.costs:

@@ -245,8 +245,8 @@ class _Check:
             rows,
             None if known is None else {name: kind for name, kind in known.items() if name in rows},
             node.operator.source,
-            streaming=any(split.streaming for split in splits),
-            counted=all(split.rows is not None for split in splits),
+            streaming=splits.streams,
+            counted=splits.counted,
         )
 
     def scanned(self, programs: Programs, node: Node) -> list[list[Block]]:

@@ -33,10 +33,13 @@ def lanes_of(sizes: npt.NDArray[np.float64], of: int) -> npt.NDArray[np.int64]:
     """
     lanes = np.empty(len(sizes), dtype=np.int64)
     held = [(0.0, lane) for lane in range(of)]
-    for split in np.argsort(-sizes, kind="stable").tolist():
+    order = np.argsort(-sizes, kind="stable")
+    taken = []
+    for size in np.maximum(sizes[order], 1.0).tolist():
         load, lane = held[0]
-        lanes[split] = lane
-        heapq.heapreplace(held, (load + max(float(sizes[split]), 1.0), lane))
+        taken.append(lane)
+        heapq.heapreplace(held, (load + size, lane))
+    lanes[order] = taken
     return lanes
 
 

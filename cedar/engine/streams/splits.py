@@ -7,13 +7,12 @@ whose decoded size reaches the limit; a streaming split (which may be large) is 
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from cedar.core.columns import nbytes
 from cedar.core.cursor import hash_array, hash_ints, no_keys
 from cedar.core.stream import PENDING, At, Fenced, Flow, Piece, Position, Pulled, Rows, Stream
 from cedar.datasets.base import Split
+from cedar.datasets.split_table import SplitTable
 from cedar.engine.streams.lanes import Lane
 from cedar.engine.task_context import Tasks
 from cedar.tasks.chain import Program, Result, Timing
@@ -32,6 +32,9 @@ _LEAST_WINDOW = 8 << 20
 _LEAST_ROWS = 1 << 16
 _WINDOWS = 64
 _LARGE = 16 << 20
+_AT_ONCE = 1 << 16  # splits that are added up at a time
+
+Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Segment:
     make: Callable[[], tuple[Any, Program]]
     source: Any
     operator: int
-    splits: tuple[Split, ...]
+    splits: SplitTable
     conditions: tuple[Any, ...] = ()
 
     @cached_property
@@ -81,12 +84,12 @@ class Segment:
 
 @dataclass(frozen=True)
 class Layout:
-    """The order of a lap: entries (segment, split), where windows end, rows before each entry."""
+    """The order of a lap: the numbers of splits among those of all segments, where windows end, rows before each."""
 
     order: npt.NDArray[np.int64]
     ends: npt.NDArray[np.bool_]
     before: npt.NDArray[np.int64] | None  # cumulated rows, one longer than order; None when unknown
-    starts: list[int]  # the place of each window's first entry
+    starts: npt.NDArray[np.int64]  # the place of each window's first entry
 
 
 class SplitStream(Stream):
@@ -119,12 +122,13 @@ class SplitStream(Stream):
         self._window = window
         self.permuted = permute is not None
         self._permute = permute
-        self.entries = [(segment, split) for segment in segments for split in segment.splits]
-        self._rows = [split.rows for _, split in self.entries]
+        self._firsts = np.cumsum([0, *(len(segment.splits) for segment in segments)])
+        self.splits = int(self._firsts[-1])
         self._keeps_rows = keeps_rows
-        self._streaming = any(split.streaming for _, split in self.entries)
-        known = keeps_rows and lane is None and all(rows is not None for rows in self._rows)
-        self.count = sum(rows or 0 for rows in self._rows) if known else None
+        self._streaming = any(segment.splits.streams for segment in segments)
+        self._counted = all(segment.splits.counted for segment in segments)
+        rows = sum(segment.splits.known_rows for segment in segments)
+        self.count = rows if keeps_rows and lane is None and self._counted else None
         self.layout = lru_cache(maxsize=4)(self._layout)
 
     @property
@@ -135,78 +139,85 @@ class SplitStream(Stream):
 
     @cached_property
     def _large(self) -> bool:
-        return bool(self.entries) and sum(self._bytes()) / len(self.entries) > _LARGE
+        return bool(self.splits) and float(self._bytes().sum()) / self.splits > _LARGE
+
+    def entry(self, number: int) -> tuple[Segment, Split]:
+        """A split, and the segment that it is of."""
+        which = int(np.searchsorted(self._firsts, number, side="right")) - 1
+        return self.segments[which], self.segments[which].splits[number - int(self._firsts[which])]
+
+    def _of_all(self, of: Callable[[Segment], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """A value for each split, of all segments."""
+        values = [of(segment) for segment in self.segments]
+        return values[0] if len(values) == 1 else np.concatenate(values)
 
     def row_bytes(self, segment: Segment) -> float:
         """Estimated decoded bytes of a source's row."""
         given = getattr(segment.source, "row_bytes", None)
         if given:
             return float(given)
-        rows = sum(s.rows or 0 for s in segment.splits)
-        size = sum(s.bytes or 0 for s in segment.splits if s.rows)
+        rows, size = segment.splits.known_rows, segment.splits[segment.splits.rows > 0].known_bytes
         return size / rows if rows and size else _DEFAULT_ROW_BYTES
 
-    def _bytes(self) -> npt.NDArray[np.float64]:
-        per_row = {id(segment): self.row_bytes(segment) for segment in self.segments}
-        return np.array(
-            [
-                float(split.bytes if split.bytes is not None else (split.rows or 0) * per_row[id(segment)])
-                for segment, split in self.entries
-            ]
-        )
+    def _bytes(self) -> Floats:
+        """Decoded bytes of each split, estimated where they are unknown."""
+        return self._of_all(self._segment_bytes)
+
+    def _segment_bytes(self, segment: Segment) -> Floats:
+        splits = segment.splits
+        size, rows = splits.bytes.astype(np.float64), splits.rows
+        return np.where(splits.bytes >= 0, size, np.maximum(rows, 0) * self.row_bytes(segment))
+
+    def _segment_rows(self, segment: Segment) -> Floats:
+        """Rows of each split, estimated where they are unknown."""
+        splits = segment.splits
+        rows, size = splits.rows.astype(np.float64), splits.bytes
+        return np.where(splits.rows >= 0, rows, np.maximum(size, 0) / self.row_bytes(segment))
 
     @cached_property
-    def _weights(self) -> npt.NDArray[np.float64]:
+    def _weights(self) -> Floats:
         """Bytes that are read of each split."""
         weights = self._bytes()
-        for number, (segment, split) in enumerate(self.entries):
+        for first, segment in zip(self._firsts.tolist(), self.segments, strict=False):
             prune = getattr(segment.source, "prune", None) if segment.conditions else None
-            if prune is not None and any(prune(split, condition) for condition in segment.conditions):
-                weights[number] = 0.0
+            if prune is None:
+                continue
+            for number, split in enumerate(segment.splits, first):
+                if any(prune(split, condition) for condition in segment.conditions):
+                    weights[number] = 0.0
         return weights
 
     def _layout(self, lap: int) -> Layout:
-        n = len(self.entries)
+        n = self.splits
         order = np.arange(n, dtype=np.int64)
         if self._permute is not None and n:
             hashes = hash_array(hash_ints(self._permute, lap), order)
-            order = np.argsort(np.asarray(hashes, dtype=np.uint64), kind="stable").astype(np.int64)
+            order = np.argsort(np.asarray(hashes, dtype=np.uint64), kind="stable").astype(np.int64, copy=False)
         if self.lane is not None:
             order = order[self.lane.splits(self._weights[order])]
-        ends = np.zeros(len(order), dtype=bool)
-        held = 0.0
         sizes, limit = self._sizes_and_limit()
-        for place, entry in enumerate(order):
-            held += sizes[entry]
-            if held >= limit or self.entries[entry][1].streaming:
-                ends[place] = True
-                held = 0.0
-        if len(order):
-            ends[-1] = True
+        streaming = self._of_all(lambda segment: segment.splits.streaming) if self._streaming else None
+        ends = _window_ends(sizes[order], None if streaming is None else streaming[order], limit)
         before = None
         if self.count is not None:
-            before = np.concatenate([[0], np.cumsum(np.array(self._rows, dtype=np.int64)[order])]).astype(np.int64)
-        starts = [0, *(int(e) + 1 for e in np.flatnonzero(ends)[:-1])]
+            before = np.zeros(len(order) + 1, dtype=np.int64)
+            np.cumsum(self._of_all(lambda segment: segment.splits.rows)[order], out=before[1:])
+        starts = np.concatenate([[0], np.flatnonzero(ends)[:-1] + 1])
         return Layout(order, ends, before, starts)
 
     def keeps(self, layout: Layout, place: int) -> int | None:
         """How many splits a lane keeps that has begun this one: those to the window's end; None where nobody asks."""
         if not self.tells:
             return None
-        window = bisect_right(layout.starts, place)
-        return layout.starts[window] if window < len(layout.starts) else len(layout.order)
+        window = int(np.searchsorted(layout.starts, place, side="right"))
+        return int(layout.starts[window]) if window < len(layout.starts) else len(layout.order)
 
-    def _sizes_and_limit(self) -> tuple[npt.NDArray[np.float64], float]:
+    def _sizes_and_limit(self) -> tuple[Floats, float]:
         if self._window.rows is not None:
-            per_row = {id(s): self.row_bytes(s) for s in self.segments}
-            rows = [
-                float(split.rows if split.rows is not None else (split.bytes or 0) / per_row[id(segment)])
-                for segment, split in self.entries
-            ]
-            return np.array(rows), float(self._window.rows)
+            return self._of_all(self._segment_rows), float(self._window.rows)
         sizes = self._bytes()
-        known = all(rows is not None for rows in self._rows)
-        return sizes, self._window.limit(float(sizes.sum()), sum(rows or 0 for rows in self._rows) if known else None)
+        rows = sum(segment.splits.known_rows for segment in self.segments) if self._counted else None
+        return sizes, self._window.limit(float(sizes.sum()), rows)
 
     def window_rows(self, segment: Segment) -> int:
         """The rows of a window inside a streaming split."""
@@ -226,18 +237,39 @@ class SplitStream(Stream):
         before = self.layout(lap).before
         if before is None:
             return [self.start(), unit]
-        place = min(bisect_right(before, unit) - 1, len(before) - 2) if len(before) > 1 else 0
+        place = min(int(np.searchsorted(before, unit, side="right")) - 1, len(before) - 2) if len(before) > 1 else 0
         return [[max(place, 0), 0], unit - int(before[max(place, 0)])]
 
     def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
         layout = self.layout(lap)
         assert layout.before is not None
         (place, _), _ = self.seek(unit, lap)
-        start = layout.starts[bisect_right(layout.starts, place) - 1]
+        start = int(layout.starts[int(np.searchsorted(layout.starts, place, side="right")) - 1])
         return [[start, 0], 0], int(layout.before[start])
 
     def open_at(self, at: At, lap: int) -> Flow:
         return _SplitFlow(self, int(at[0]), int(at[1]), lap)
+
+
+def _window_ends(sizes: Floats, streaming: npt.NDArray[np.bool_] | None, limit: float) -> npt.NDArray[np.bool_]:
+    """Where windows end: at the split that makes one as large as the limit, behind each streaming one, and at the end.
+
+    Sizes are added one by one: other orders would round otherwise, and windows are the same for ever.
+    """
+    ends = np.zeros(len(sizes), dtype=bool) if streaming is None else streaming.copy()
+    held = 0.0
+    for low in range(0, len(sizes), _AT_ONCE):
+        found = []
+        alone = ends[low : low + _AT_ONCE].tolist()
+        for place, size in enumerate(sizes[low : low + _AT_ONCE].tolist(), low):
+            held += size
+            if held >= limit or alone[place - low]:
+                found.append(place)
+                held = 0.0
+        ends[found] = True
+    if len(ends):
+        ends[-1] = True
+    return ends
 
 
 class _SplitFlow(Flow):
@@ -298,7 +330,7 @@ class _SplitFlow(Flow):
     def _next_reader(self) -> _Whole | _Chunks:
         place, row = self._place, self._row
         self._place, self._row = place + 1, 0
-        segment, split = self._stream.entries[int(self._layout.order[place])]
+        segment, split = self._stream.entry(int(self._layout.order[place]))
         if split.streaming:
             return _Chunks(self._stream, segment, split, place, row, self._lap)
         return _Whole(self._stream, segment, split, [place, row], self._lap, bool(self._layout.ends[place]))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cedar.datasets.base import Read
+from cedar.datasets.split_table import SplitTable
 from cedar.operators.cache import Cache
 from cedar.optimizer.commute import is_row_operator
 from cedar.optimizer.edit import rebuilt
@@ -107,11 +108,10 @@ def _placed(chain: list[Node], hint: Node | None, facts: Facts, keeping: Keeping
 def _rows(source: Node) -> int | None:
     assert isinstance(source.operator, Read)
     try:
-        rows = [getattr(split, "rows", None) for split in source.operator.source.splits()]
+        splits = SplitTable.of(source.operator.source.splits())
     except Exception:  # noqa: BLE001 - the run lists them again, and says what is wrong
         return None
-    known = [count for count in rows if count is not None]
-    return sum(known) if known and len(known) == len(rows) else None
+    return splits.known_rows if splits and splits.counted else None
 
 
 def _places(source: Node, work: Sequence[Node], facts: Facts) -> list[_Place]:

@@ -1,0 +1,246 @@
+"""SplitTable: the splits of a source as columns, so that a million of them cost what their numbers cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.core.columns import Index
+from cedar.datasets.base import Split
+
+Numbers: TypeAlias = npt.NDArray[Any]  # integers; of a user's own splits perhaps floats
+Given: TypeAlias = "npt.ArrayLike | None"
+_NAMES = ("file", "start", "stop", "rows", "bytes", "part", "streaming")
+_UNKNOWN = ("stop", "rows", "bytes")  # where None is -1
+_AT_ONCE = 1 << 14  # rows of the table that become Python objects together
+
+
+class SplitTable(Sequence[Split]):
+    """Splits, held column by column; a ``Split`` is made when it is asked for.
+
+    What a source with very many splits returns of ``splits()``. Each argument is one value for all of them, or an array
+    int64[splits] (``streaming``: bool[splits]); see ``Split`` for what they mean. In an array of ``stop``, ``rows`` or
+    ``bytes``, -1 stands for None.
+
+    Args:
+        length: how many there are, where all arguments are single values.
+
+    Raises:
+        ValueError: arrays of different lengths, of more than one dimension, or of other values than integers.
+
+    Example:
+        >>> import numpy as np
+        >>> splits = SplitTable(file=np.arange(1_000_000), rows=1000)
+        >>> len(splits), splits[7]
+        (1000000, Split(file=7, start=0, stop=None, rows=1000, bytes=None, part=0, streaming=False))
+    """
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        *,
+        file: npt.ArrayLike = 0,
+        start: npt.ArrayLike = 0,
+        stop: Given = None,
+        rows: Given = None,
+        bytes: Given = None,
+        part: npt.ArrayLike = 0,
+        streaming: npt.ArrayLike = False,
+        length: int | None = None,
+    ) -> None:
+        given = dict(zip(_NAMES, (file, start, stop, rows, bytes, part, streaming), strict=True))
+        self._columns = {name: _column(name, value) for name, value in given.items()}
+        self._objects: Sequence[Split] | None = None
+        lengths = {len(column) for column in self._columns.values() if column.ndim}
+        lengths |= set() if length is None else {length}
+        if len(lengths) != 1:
+            told = (
+                f"arrays of different lengths: {sorted(lengths)}" if lengths else "only single values, and no length="
+            )
+            raise ValueError(f"SplitTable: {told}")
+        (self._length,) = lengths
+
+    @staticmethod
+    def of(splits: Iterable[Any]) -> SplitTable:
+        """Objects as a table, which gives these objects back; a table as it is."""
+        if isinstance(splits, SplitTable):
+            return splits
+        objects = tuple(splits)
+        table = SplitTable(length=len(objects))
+        table._columns = {name: _gathered(name, objects) for name in _NAMES}
+        table._objects = objects
+        return table
+
+    @staticmethod
+    def of_runs(rows: int, size: int, width: float) -> SplitTable:
+        """Rows that have numbers, in splits of ``size`` rows of so many bytes each."""
+        start = np.arange(0, rows, size, dtype=np.int64)
+        stop = np.minimum(start + size, rows)
+        count = stop - start
+        return SplitTable(
+            start=start, stop=stop, rows=count, bytes=(width * count).astype(np.int64), part=start // size
+        )
+
+    # ---- columns: one value per split, not to be written -------------------------------------------------------------
+
+    def column(self, name: str) -> Numbers:
+        """A column, [splits]."""
+        return np.broadcast_to(self._columns[name], self._length)
+
+    @property
+    def rows(self) -> Numbers:
+        """Of each split, -1 where unknown."""
+        return self.column("rows")
+
+    @property
+    def bytes(self) -> Numbers:
+        """Of each split, -1 where unknown."""
+        return self.column("bytes")
+
+    @property
+    def streaming(self) -> npt.NDArray[np.bool_]:
+        """Which can only be read from their beginning."""
+        return self.column("streaming")
+
+    @property
+    def streams(self) -> bool:
+        """Some can only be read from their beginning."""
+        return bool(self._length and self._columns["streaming"].any())
+
+    @property
+    def counted(self) -> bool:
+        """The rows of all are known."""
+        return not self._length or bool((self._columns["rows"] >= 0).all())
+
+    @property
+    def known_rows(self) -> int:
+        """All rows, as far as they are known."""
+        return _total(self.rows)
+
+    @property
+    def known_bytes(self) -> int:
+        """All bytes, as far as they are known."""
+        return _total(self.bytes)
+
+    @property
+    def most_rows(self) -> int:
+        """Those of the largest split, as far as they are known."""
+        return max(0, int(self.rows.max())) if self._length else 0
+
+    def measured(self) -> tuple[int, int] | None:
+        """Rows and bytes of the splits that know both; None where there is none."""
+        both = (self.rows >= 0) & (self.bytes >= 0)
+        return (_total(self.rows[both]), _total(self.bytes[both])) if both.any() else None
+
+    def of_file(self, file: int) -> Iterator[Split]:
+        """The splits of one file, in order."""
+        return (self[int(place)] for place in np.flatnonzero(self.column("file") == file))
+
+    # ---- a sequence --------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, place: int) -> Split: ...
+    @overload
+    def __getitem__(self, place: slice | npt.NDArray[np.bool_]) -> SplitTable: ...
+    def __getitem__(self, place: int | slice | npt.NDArray[np.bool_]) -> Split | SplitTable:
+        if isinstance(place, (slice, np.ndarray)):
+            chosen = np.arange(self._length)[place]
+            table = SplitTable(length=len(chosen))
+            table._columns = {n: c[place] if c.ndim else c for n, c in self._columns.items()}
+            table._objects = None if self._objects is None else tuple(self._objects[i] for i in chosen)
+            return table
+        if self._objects is not None:
+            return self._objects[place]
+        if not -self._length <= place < self._length:
+            raise IndexError(f"split {place} of {self._length}")
+        return _split(*(self.column(name)[place].item() for name in _NAMES))
+
+    def __iter__(self) -> Iterator[Split]:
+        if self._objects is not None:
+            yield from self._objects
+            return
+        for low in range(0, self._length, _AT_ONCE):
+            values = (self.column(name)[low : low + _AT_ONCE].tolist() for name in _NAMES)
+            yield from map(_split, *values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    def __repr__(self) -> str:
+        few = ", ".join(map(repr, islice(self, 3)))
+        return f"SplitTable([{few}{', ...' if self._length > 3 else ''}], {self._length} splits)"
+
+
+def _split(file: int, start: int, stop: int, rows: int, size: int, part: int, streaming: bool) -> Split:
+    return Split(
+        file, start, None if stop < 0 else stop, None if rows < 0 else rows, None if size < 0 else size, part, streaming
+    )
+
+
+def _column(name: str, given: Any) -> Numbers:
+    """An array, or one value, which takes no room per split."""
+    column = np.asarray(-1 if given is None else given)
+    kinds, what = ("b", "booleans") if name == "streaming" else ("iu", "integers")
+    if column.ndim > 1 or (column.size and column.dtype.kind not in kinds):
+        shape = f", shape {column.shape}" if column.ndim > 1 else ""
+        raise ValueError(f"SplitTable: {name}= takes {what}, one or an array of them, not {column.dtype}{shape}")
+    if name == "streaming":
+        return column.astype(bool)
+    if column.size and int(column.max()) > np.iinfo(np.int64).max:
+        raise ValueError(f"SplitTable: {name}= has numbers of more than 63 bits")
+    return column.astype(np.int64, copy=False)
+
+
+def _gathered(name: str, objects: tuple[Any, ...]) -> Numbers:
+    """An attribute of all of them: where it is missing, as a ``Split`` has it."""
+    blank = getattr(Split, name)
+    values = [getattr(split, name, blank) for split in objects]
+    if name in _UNKNOWN:
+        values = [-1 if value is None else value for value in values]
+    column = np.asarray(values, dtype=None if values else np.int64)
+    if column.dtype.kind not in "iufb":  # numbers beyond 64 bits, or none
+        column = column.astype(np.float64)
+    return column.astype(bool) if name == "streaming" else column
+
+
+def _total(values: Numbers) -> int:
+    known = values[values >= 0]
+    if known.dtype.kind == "f":  # in order, as floats were always added
+        return sum(known.tolist())
+    return int(known.sum())
+
+
+class Places:
+    """Where the splits of a table are, by file and start, with which the keys of their rows begin.
+
+    ``twice`` are the first two that have both in common, None where no two do.
+    """
+
+    def __init__(self, table: SplitTable) -> None:
+        self._file, self._start = table.column("file"), table.column("start")
+        self._order: Index | None = None
+        self.twice: tuple[int, int] | None = None
+        if not np.array_equal(self._file, np.arange(len(table))):  # else split i is that of file i
+            self._order = order = np.lexsort((self._start, self._file))
+            self._file, self._start = self._file[order], self._start[order]
+            same = np.flatnonzero((self._file[1:] == self._file[:-1]) & (self._start[1:] == self._start[:-1]))
+            if len(same):
+                pair = same[np.argmin(order[same + 1])]
+                self.twice = int(order[pair]), int(order[pair + 1])
+
+    def of(self, split: Split) -> int:
+        """The place of a split of the table."""
+        if self._order is None:
+            return split.file
+        low, high = np.searchsorted(self._file, (split.file, split.file + 1))
+        return int(self._order[low + np.searchsorted(self._start[low:high], split.start)])
