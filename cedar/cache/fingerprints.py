@@ -22,7 +22,8 @@ from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
 
-_KNOBS = frozenset({"paths", "split_bytes", "on_error"})  # the identity of the data has the files; policies are apart
+# The identity of the data has the files; policies are apart.
+_KNOBS = frozenset({"paths", "manifest", "split_bytes", "on_error"})
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     _add_cluster(kinds)
     _add_vocab(kinds)
     _add_inspect(kinds)
+    _add_manifest(kinds)
 
 
 def _add_clicks(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -98,6 +99,22 @@ def _add_inspect(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 def _add_keys(command: argparse.ArgumentParser, sort: bool) -> None:
     command.add_argument("--session", required=True, metavar="COLUMN", help="what tells sessions (or users) apart")
     command.add_argument("--sort", required=sort, metavar="COLUMN", help="the column of times")
+
+
+def _add_manifest(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    manifest = kinds.add_parser(
+        "manifest", help="list Parquet files and read their footers into one file, for read_parquet(manifest=)",
+        description="A manifest that is there is brought up to date: only files that are new or changed are read.",
+    )  # fmt: skip
+    manifest.add_argument("paths", metavar="IN", nargs="+", help="as read_parquet takes them: directories, globs, URLs")
+    manifest.add_argument("--out", required=True, metavar="FILE", help="a path or URL")
+    manifest.set_defaults(call=_manifest)
+
+
+def _manifest(chosen: argparse.Namespace) -> None:
+    from cedar.datasets.manifest import write_manifest
+
+    print(f"{chosen.out}: {write_manifest(chosen.paths, chosen.out)}")
 
 
 def _clicks(chosen: argparse.Namespace) -> None:

@@ -115,7 +115,8 @@ def check_unchanged(file: File, found: os.stat_result | None = None) -> None:
     if what:
         raise SourceError(
             f"{file.url}: changed while in use: {what}",
-            fix="write new data under new names, or build the pipeline again",
+            fix="write new data under new names, or build the pipeline again; bring its manifest, if it has one, up to "
+            "date: cedar data manifest",
         )
 
 

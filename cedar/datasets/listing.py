@@ -139,11 +139,11 @@ def list_files(paths: Sequence[str], suffixes: tuple[str, ...] | None = None) ->
     return Listing(tuple(found[key][0] for key in sorted(found)))
 
 
-def concurrently(work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-    """``work`` on each item in up to 16 threads, results in order."""
+def concurrently(work: Callable[[_T], _R], items: Sequence[_T], threads: int = 16) -> list[_R]:
+    """``work`` on each item in up to so many threads, results in order."""
     if len(items) < 2:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(min(16, len(items)), thread_name_prefix="cedar-list") as pool:
+    with ThreadPoolExecutor(min(threads, len(items)), thread_name_prefix="cedar-list") as pool:
         futures = [pool.submit(copy_context().run, work, item) for item in items]
         try:
             return [future.result() for future in futures]
@@ -179,11 +179,28 @@ def reading(url: str, what: str = "") -> Iterator[None]:
 
 
 def _list(path: str, suffixes: tuple[str, ...] | None, account: Account) -> list[File]:
-    if "://" in path and not path.startswith(("file://", "local://")):
+    if is_remote(path):
         return _remote(path, suffixes, account)
-    local = os.path.abspath(os.path.expanduser(path.split("://", 1)[-1]))
     with _listing(path):
-        return _local(path, local, suffixes)
+        return _local(path, local_path(path), suffixes)
+
+
+def is_remote(path: str) -> bool:
+    """Whether other storage than this machine's files is meant."""
+    return "://" in path and not path.startswith(("file://", "local://"))
+
+
+def local_path(path: str) -> str:
+    """The absolute path of a local one."""
+    return os.path.abspath(os.path.expanduser(path.split("://", 1)[-1]))
+
+
+def below(given: str, path: str) -> bool:
+    """Whether a listing of ``given``, a path without a scheme, may have ``path``."""
+    if path == given:
+        return True
+    root = (_fixed_part(given) if _MAGIC.search(given) else given).rstrip("/")
+    return path.startswith(f"{root}/") and ".." not in path.split("/")
 
 
 @contextmanager

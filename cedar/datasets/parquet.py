@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,13 +20,15 @@ from cedar.core.limits import Account
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import check_unchanged, open_stored
 from cedar.datasets.filesource import FileSource
+from cedar.datasets.footers import Footers, ReadFooters
 from cedar.datasets.hive import HiveColumn, hive_columns
-from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
+from cedar.datasets.listing import File, Listing, Paths, as_paths, list_files, reading
+from cedar.datasets.manifest import SUFFIXES, Manifest, manifest_of
 from cedar.datasets.once import once
 from cedar.datasets.parquet_bounds import Leaves, hive_bounds, leaf_bounds, leaves_of
-from cedar.datasets.parquet_footer import read_metadata
 from cedar.datasets.parquet_schema import Types, check_same, decoded_bytes, types_of
 from cedar.datasets.parquet_stats import excludes
+from cedar.datasets.split_table import SplitTable
 from cedar.datasets.truth import Bounds, Path
 
 if TYPE_CHECKING:
@@ -45,20 +48,31 @@ class ParquetSource(FileSource):
         paths: files, globs, or directories, which stand for every ``*.parquet`` below them.
         columns: the columns to read, in this order; ``"a.b"`` names a field of a struct. None reads all.
         verify: check page checksums, where the files have them.
+        manifest: what is known of the files, in one file: see ``cedar.datasets.manifest``.
         repeating: columns most of whose rows repeat others, of which each will be worked on once.
     """
 
     columns: tuple[str, ...] | None = None
     verify: bool = False
     repeating: frozenset[str] = frozenset()
+    manifest: str | None = None
     reader: ClassVar[str] = "read_parquet"
     selects_fields: ClassVar[bool] = True  # ``select`` takes "a.b", a field of a struct column
     reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
-    suffixes: ClassVar[tuple[str, ...] | None] = (".parquet", ".parq", ".pq")
+    suffixes: ClassVar[tuple[str, ...] | None] = SUFFIXES
 
     @once
-    def _footers(self) -> list[Any]:
-        return concurrently(_read_footer, self.listing.files)
+    def _manifest(self) -> Manifest:
+        assert self.manifest is not None
+        return manifest_of(self.paths, self.manifest)
+
+    @once
+    def listing(self) -> Listing:
+        return list_files(self.paths, self.suffixes) if self.manifest is None else self._manifest.listing
+
+    @once
+    def _footers(self) -> Footers:
+        return ReadFooters(self.listing.files) if self.manifest is None else self._manifest.footers
 
     @once
     def _hive(self) -> list[HiveColumn]:
@@ -68,49 +82,45 @@ class ParquetSource(FileSource):
 
     @once
     def _stored(self) -> tuple[Types, list[list[int]]]:
-        """The types of the columns in the files, and for each file the leaves they are stored in."""
+        """The types of the columns in the files, and for each schema of a file the leaves they are stored in."""
         outside = {h.name for h in self._hive}
         wanted = None if self.columns is None else [c for c in self.columns if c not in outside]
-        first = self._footers[0]
-        types, leaves = types_of(first, self.listing[0], wanted)
+        types: Types = {}
         every = []
-        for footer, file in zip(self._footers, self.listing, strict=True):
-            if footer.schema.equals(first.schema):
-                every.append(leaves)
-            else:
-                others, other_leaves = types_of(footer, file, wanted)
-                check_same(types, others, self.listing[0], file)
-                every.append(other_leaves)
+        for kind, number in enumerate(self._footers.firsts):
+            others, leaves = types_of(self._footers[number], self.listing[number], wanted)
+            types = types if kind else others
+            check_same(types, others, self.listing[0], self.listing[number])
+            every.append(leaves)
         return types, every
 
-    def splits(self) -> list[Split]:
+    def _leaves_read(self, file: int) -> list[int]:
+        """The leaves that are read of a file."""
+        return self._stored[1][self._footers.kinds[file]]
+
+    def splits(self) -> SplitTable:
         return self._splits
 
     @once
-    def _splits(self) -> list[Split]:
-        leaves = self._stored[1]
-        splits = []
-        for ordinal, footer in enumerate(self._footers):
-            start = 0
-            with reading(self.listing[ordinal].url, "footer"):
-                for part in range(footer.num_row_groups):
-                    group = footer.row_group(part)
-                    if group.num_rows:
-                        size = sum(decoded_bytes(group.column(leaf)) for leaf in leaves[ordinal])
-                        stop = start + group.num_rows
-                        splits.append(Split(ordinal, start, stop, group.num_rows, size, part))
-                        start = stop
-        return splits
+    def _splits(self) -> SplitTable:
+        footers = self._footers
+        rows, size = footers.rows, footers.sizes(self._stored[1])
+        file = np.repeat(np.arange(len(footers)), np.diff(footers.groups))
+        before = np.cumsum(rows) - rows  # of all row groups
+        start = before - before[footers.groups[file]]
+        part = np.arange(len(file)) - footers.groups[file]
+        table = SplitTable(file=file, start=start, stop=start + rows, rows=rows, bytes=size, part=part)
+        return table[rows > 0]
 
     def read(self, split: Split) -> Iterator[Chunk]:
         file, footer = self.listing[split.file], self._footers[split.file]
         rows = footer.row_group(split.part).num_rows
-        types, leaves = self._stored
+        types, leaves = self._stored[0], self._leaves_read(split.file)
         # By what is read: the split may be that of a source with more columns.
-        size = sum(decoded_bytes(footer.row_group(split.part).column(leaf)) for leaf in leaves[split.file])
+        size = sum(decoded_bytes(footer.row_group(split.part).column(leaf)) for leaf in leaves)
         Account.of_task(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
         with reading(file.url, f"row group {split.part}"):
-            columns = _read_group(file, footer, split.part, leaves[split.file], self.verify)
+            columns = _read_group(file, footer, split.part, leaves, self.verify)
             for name, column in columns.items():
                 if len(column) != rows:
                     raise ValueError(f"column {name!r} has {len(column)} rows, its metadata says {rows}")
@@ -127,7 +137,7 @@ class ParquetSource(FileSource):
     def _weight(self, split: Split) -> float:
         """The bytes of a row group that operators will work on."""
         group = self._footers[split.file].row_group(split.part)
-        leaves = [group.column(leaf) for leaf in self._stored[1][split.file]]
+        leaves = [group.column(leaf) for leaf in self._leaves_read(split.file)]
         light = [leaf.path_in_schema.partition(".")[0] in self.repeating for leaf in leaves]
         return sum(decoded_bytes(leaf) / (_REPEATS if few else 1) for leaf, few in zip(leaves, light, strict=True))
 
@@ -169,28 +179,34 @@ class ParquetSource(FileSource):
         for hive in self._hive:
             if path == (hive.name,):
                 return hive_bounds(hive, split.file, group.num_rows)
-        found = self._leaves[split.file].get(path)
+        found = self._leaves[self._footers.kinds[split.file]].get(path)
         return None if found is None else leaf_bounds(group.column(found[0]), found[1], group.num_rows)
 
     @once
     def _leaves(self) -> list[Leaves]:
-        """For each file, the leaves that have one value per row."""
-        first = self._footers[0]
-        leaves = leaves_of(first)
-        return [leaves if f.schema.equals(first.schema) else leaves_of(f) for f in self._footers]
+        """For each schema of a file, the leaves that have one value per row."""
+        return [leaves_of(self._footers[number]) for number in self._footers.firsts]
 
     @property
     def row_bytes(self) -> float | None:
         splits = self.splits()
-        rows = sum(s.rows or 0 for s in splits)
-        return sum(s.bytes or 0 for s in splits) / rows if rows else None
+        return splits.known_bytes / splits.known_rows if splits.known_rows else None
+
+    @once
+    def _digest(self) -> str:
+        return self.listing.digest(self._footers.rows_of_files())
 
     def digest(self) -> str:
-        rows = [[f.row_group(i).num_rows for i in range(f.num_row_groups)] for f in self._footers]
-        return self.listing.digest(rows)
+        return self._digest
 
 
-def read_parquet(paths: Paths, *, columns: Sequence[str] | None = None, verify: bool = False) -> ParquetSource:
+def read_parquet(
+    paths: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    verify: bool = False,
+    manifest: str | os.PathLike[str] | None = None,
+) -> ParquetSource:
     """The source behind ``cedar.read_parquet``.
 
     Raises:
@@ -207,19 +223,9 @@ def read_parquet(paths: Paths, *, columns: Sequence[str] | None = None, verify: 
         columns = [columns]
     if columns is not None and (not all(isinstance(c, str) for c in columns) or len(set(columns)) < len(columns)):
         raise PipelineError(f"read_parquet: columns={columns!r} is not a list of different names", site=user_site())
-    return ParquetSource(as_paths(paths, "read_parquet"), None if columns is None else tuple(columns), verify)
-
-
-def _read_footer(file: File) -> Any:
-    with reading(file.url, "footer"):
-        check_unchanged(file)
-        with open_stored(file) as stream:
-            size = file.size if file.size is not None else stream.seek(0, io.SEEK_END)
-            footer = read_metadata(stream, size)
-        groups = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
-        if min(groups, default=0) < 0 or sum(groups) != footer.num_rows:
-            raise ValueError(f"the footer counts {footer.num_rows} rows, its row groups {groups}")
-        return footer
+    chosen = None if columns is None else tuple(columns)
+    where = None if manifest is None else os.fspath(manifest)
+    return ParquetSource(as_paths(paths, "read_parquet"), chosen, verify, manifest=where)
 
 
 def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: bool) -> dict[str, Column]:

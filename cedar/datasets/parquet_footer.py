@@ -36,11 +36,11 @@ class BadFooter(ValueError):
     """A footer that cannot be handed on: why."""
 
 
-def read_metadata(stream: Any, size: int) -> Any:
-    """The ``FileMetaData`` of a file of ``size`` bytes, once they have been looked at.
+def read_tail(stream: Any, size: int) -> bytes:
+    """The last bytes of a file of ``size`` bytes, from where its metadata begin.
 
     Raises:
-        BadFooter: they cannot be given to pyarrow.
+        BadFooter: it does not end as a Parquet file does.
     """
     tail = _last(stream, size, min(size, _TAIL))
     length = _length(tail)
@@ -48,11 +48,24 @@ def read_metadata(stream: Any, size: int) -> Any:
         raise BadFooter(f"the footer says it has {length:,} bytes, the file has {size:,}")
     if length + 8 > len(tail):
         tail = _last(stream, size, length + 8)
-    tail = tail[-length - 8 :]
+    return tail[-length - 8 :]
+
+
+def metadata_of(tail: bytes) -> Any:
+    """The ``FileMetaData`` in the last bytes of a file, once they have been looked at.
+
+    Raises:
+        BadFooter: they cannot be given to pyarrow.
+    """
+    if _length(tail) + 8 != len(tail):
+        raise BadFooter("the footer is damaged: its length is another than it says")
     leaves = check_metadata(tail[:-8])
     metadata = pq.read_metadata(pa.BufferReader(tail))
     if len(metadata.schema) != leaves:
         raise BadFooter("the footer is damaged: its schema can be read in two ways")
+    groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    if min(groups, default=0) < 0 or sum(groups) != metadata.num_rows:
+        raise BadFooter(f"the footer counts {metadata.num_rows} rows, its row groups {groups}")
     return metadata
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -26,13 +27,24 @@ def _start(make: Callable[[], Any]) -> Pipeline:
         raise
 
 
-def read_parquet(paths: Paths, *, columns: Sequence[str] | None = None, verify: bool = False) -> Pipeline:
+def read_parquet(
+    paths: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    verify: bool = False,
+    manifest: str | os.PathLike[str] | None = None,
+) -> Pipeline:
     """Rows of Parquet files. ``paths``: any fsspec URL, glob, directory, or a list of them.
 
     ``verify`` checks page checksums, where the files have them: without, a flipped bit may pass as a value.
 
+    ``manifest``, a path or URL, keeps the listing and the footers in one file, which is made at the first start. Later
+    starts, of all ranks, read it in place of the files: new files are not seen before ``cedar data manifest`` brings
+    it up to date, and one that changed is an error when it is read.
+
     Raises:
         SourceError: while listing or reading; no file matches, or files whose schemas differ.
+        PipelineError: ``manifest`` is something else, or of other paths.
 
     Example:
         >>> import cedar, tempfile, pyarrow as pa, pyarrow.parquet as pq
@@ -43,7 +55,7 @@ def read_parquet(paths: Paths, *, columns: Sequence[str] | None = None, verify: 
     """
     from cedar.datasets import parquet
 
-    return _start(lambda: parquet.read_parquet(paths, columns=columns, verify=verify))
+    return _start(lambda: parquet.read_parquet(paths, columns=columns, verify=verify, manifest=manifest))
 
 
 def read_files(paths: Paths) -> Pipeline:

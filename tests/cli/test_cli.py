@@ -253,6 +253,18 @@ def test_data_clicks_writes_the_rows_asked_for(tmp_path, capsys):
     assert cedar.read_parquet(str(tmp_path / "log/*.parquet")).count() == 300
 
 
+def test_data_manifest_is_made_and_brought_up_to_date(tmp_path, capsys):
+    main(["data", "clicks", str(tmp_path / "clicks"), "--rows", "300", "--rows-per-file", "100"])
+    capsys.readouterr()
+    out = str(tmp_path / "m")
+    for read in (3, 0):
+        assert main(["data", "manifest", str(tmp_path / "clicks"), "--out", out]) == 0
+        told = capsys.readouterr().out
+        assert told.startswith(f"{out}: 3 files, ")
+        assert f"{read} footers read, {3 - read} as they were" in told
+    assert cedar.read_parquet(tmp_path / "clicks", manifest=out).count() == 300
+
+
 def test_the_version_is_printed(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["--version"])

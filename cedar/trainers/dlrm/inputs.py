@@ -13,7 +13,7 @@ import torch
 
 import cedar
 from cedar.core.errors import CedarError
-from cedar.datasets.parquet_footer import BadFooter, read_metadata
+from cedar.datasets.parquet_footer import BadFooter, metadata_of, read_tail
 from cedar.trainers.dlrm.options import FeatureOptions
 from cedar.trainers.dlrm.tables import Bags
 from cedar.trainers.dlrm.unique import Expansion, Windows, windows_of
@@ -254,7 +254,7 @@ def _footers(path: str) -> list[tuple[str, Any]]:
 
 def _footer(system: Any, name: str) -> Any:
     with system.open(name, "rb") as file:
-        return read_metadata(file, file.seek(0, io.SEEK_END))
+        return metadata_of(read_tail(file, file.seek(0, io.SEEK_END)))
 
 
 def _check(metadata: Any, wanted: dict[str, FeatureOptions], name: str) -> None:

@@ -1,0 +1,201 @@
+"""Footers: what the footers of Parquet files say, as columns where that is asked of all files at once."""
+
+from __future__ import annotations
+
+import io
+import struct
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.core.columns import Index
+from cedar.datasets.files_io import check_unchanged, open_stored
+from cedar.datasets.listing import File, concurrently, reading
+from cedar.datasets.parquet_footer import BadFooter, metadata_of, read_tail
+from cedar.datasets.parquet_schema import decoded_bytes
+
+_CODEC = "zstd"
+_LENGTH = struct.Struct("<Q")
+_PARSED = 256  # footers that are kept for who asks again
+
+
+class Footers(Sequence[Any]):
+    """The ``FileMetaData`` of files, in order.
+
+    Args:
+        files: of a listing.
+        kinds: which schema each file has, numbered as they are first met.
+        groups: where the row groups of each file begin among those of all, int64[files + 1].
+        rows: of each row group.
+    """
+
+    def __init__(self, files: Sequence[File], kinds: Index, groups: Index, rows: Index) -> None:
+        self.files, self.kinds, self.groups, self.rows = files, kinds, groups, rows
+        self.firsts: list[int] = np.unique(kinds, return_index=True)[1].tolist()  # the first file of each schema
+
+    @abstractmethod
+    def sizes(self, leaves: Sequence[Sequence[int]]) -> Index:
+        """About the bytes that leaves take in memory, of each row group; ``leaves`` are those of each schema."""
+
+    def rows_of_files(self) -> list[list[int]]:
+        """The rows of the row groups of each file."""
+        rows, ends = self.rows.tolist(), self.groups.tolist()
+        return [rows[low:high] for low, high in pairwise(ends)]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[file] for file in range(len(self)))
+
+
+class ReadFooters(Footers):
+    """Read from the files, and held."""
+
+    def __init__(self, files: Sequence[File]) -> None:
+        self._held = concurrently(read_footer, files)
+        rows = [[f.row_group(i).num_rows for i in range(f.num_row_groups)] for f in self._held]
+        groups = np.cumsum([0, *map(len, rows)])
+        schemas: list[Any] = []
+        kinds = np.array([kind_of(footer.schema, schemas) for footer in self._held], dtype=np.int64)
+        super().__init__(files, kinds, groups, np.array([n for each in rows for n in each], dtype=np.int64))
+
+    def __getitem__(self, file: Any) -> Any:
+        return self._held[file]
+
+    def sizes(self, leaves: Sequence[Sequence[int]]) -> Index:
+        found = []
+        for file, (footer, kind) in enumerate(zip(self._held, self.kinds.tolist(), strict=True)):
+            with reading(self.files[file].url, "footer"):
+                groups = (footer.row_group(part) for part in range(footer.num_row_groups))
+                found += [sum(decoded_bytes(group.column(leaf)) for leaf in leaves[kind]) for group in groups]
+        return np.array(found, dtype=np.int64)
+
+
+class KeptFooters(Footers):
+    """Kept in a manifest; one is parsed when it is asked for. In other processes it is read from its file.
+
+    Args:
+        sizes: about the bytes of each leaf of each row group, file by file, row group by row group.
+        ends: where those of each file begin, int64[files + 1].
+        packed: the footers, as ``packed`` makes them.
+        where: the manifest, for messages.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[File],
+        kinds: Index,
+        groups: Index,
+        rows: Index,
+        sizes: Index,
+        ends: Index,
+        packed: Any,
+        where: str,
+    ) -> None:
+        super().__init__(files, kinds, groups, rows)
+        self._packed, self._where = packed, where
+        self._parsed = lru_cache(_PARSED)(self._parse)
+        self._schemas = [self._unpacked(first).schema for first in self.firsts]
+        self._sizes, self._sizes_at = sizes, ends
+        leaves = np.array([len(schema) for schema in self._schemas], dtype=np.int64)
+        if (np.diff(ends) != leaves[kinds] * np.diff(groups)).any():
+            raise BadFooter("it has not the sizes of all columns")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("_parsed", "_packed", "_sizes", "_schemas")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_packed": None, "_sizes": None, "_schemas": None}
+        self._parsed = lru_cache(_PARSED)(self._parse)
+
+    def __getitem__(self, file: Any) -> Any:
+        return self._parsed(range(len(self))[file])
+
+    def _parse(self, file: int) -> Any:
+        if self._packed is None:
+            return read_footer(self.files[file])
+        with reading(self._where, f"the footer of {self.files[file].url}"):
+            footer = self._unpacked(file)
+            rows = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
+            same = rows == self.rows[self.groups[file] : self.groups[file + 1]].tolist()
+            if not same or not footer.schema.equals(self._schemas[self.kinds[file]]):
+                raise BadFooter("it is another than the manifest says; make the manifest anew: cedar data manifest")
+            return footer
+
+    def _unpacked(self, file: int) -> Any:
+        return metadata_of(unpacked(self._packed[file].as_py(), self.files[file]))
+
+    def sizes(self, leaves: Sequence[Sequence[int]]) -> Index:
+        if self._sizes is None:
+            return ReadFooters(self.files).sizes(leaves)
+        file = np.repeat(np.arange(len(self)), np.diff(self.groups))
+        kinds = self.kinds[file]
+        part = np.arange(len(file)) - self.groups[file]
+        found = np.zeros(len(file), dtype=np.int64)
+        for kind, chosen in enumerate(leaves):
+            mine = np.flatnonzero(kinds == kind)
+            first = self._sizes_at[file[mine]] + part[mine] * len(self._schemas[kind])
+            for leaf in chosen:
+                found[mine] += self._sizes[first + leaf]
+        return found
+
+
+def kind_of(schema: Any, known: list[Any]) -> int:
+    """The number of a schema among those that are known, to which a new one is added."""
+    for kind, other in enumerate(known):
+        if schema.equals(other):
+            return kind
+    known.append(schema)
+    return len(known) - 1
+
+
+def read_footer(file: File) -> Any:
+    """The ``FileMetaData`` of a file.
+
+    Raises:
+        SourceError: the file cannot be read, or is no Parquet file.
+    """
+    with reading(file.url, "footer"):
+        return metadata_of(_tail(file))
+
+
+def _tail(file: File) -> bytes:
+    check_unchanged(file)
+    with open_stored(file) as stream:
+        return read_tail(stream, file.size if file.size is not None else stream.seek(0, io.SEEK_END))
+
+
+def packed(file: File) -> tuple[Any, Index, Index, bytes]:
+    """A footer, the rows of its row groups, the bytes of all their leaves, and itself as bytes for ``unpacked``.
+
+    Raises:
+        SourceError: as ``read_footer``.
+    """
+    with reading(file.url, "footer"):
+        tail = _tail(file)
+        footer = metadata_of(tail)
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        sizes = [decoded_bytes(group.column(leaf)) for group in groups for leaf in range(group.num_columns)]
+        small = _LENGTH.pack(len(tail)) + pa.compress(tail, codec=_CODEC, asbytes=True)
+        rows = [group.num_rows for group in groups]
+        return footer, np.array(rows, dtype=np.int64), np.array(sizes, dtype=np.int64), small
+
+
+def unpacked(data: bytes, file: File) -> bytes:
+    """The last bytes of a file; no more than it has, and than a compressed file may give."""
+    if len(data) < _LENGTH.size:
+        raise BadFooter("it is cut off")
+    (length,) = _LENGTH.unpack_from(data)
+    if length > len(data) * file.limits.decompression_ratio or (file.size is not None and length > file.size):
+        raise BadFooter(f"it says it has {length:,} bytes")
+    try:
+        tail: bytes = pa.decompress(data[_LENGTH.size :], decompressed_size=length, codec=_CODEC, asbytes=True)
+    except (pa.ArrowException, OSError) as error:
+        raise BadFooter(f"it is damaged: {error}") from error
+    return tail

@@ -1,0 +1,425 @@
+"""Manifest: which files a source has, and what their footers say, in one file that all ranks read.
+
+40 bytes (a mark, and the SHA-256 of the rest), then an Arrow stream with a row per file. It is believed: files are not
+listed again, and one that is another by now is found when it is read. It can name files below the paths it was made
+for only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.core.errors import PipelineError, SourceError, user_site
+from cedar.core.limits import DEFAULT, Limits
+from cedar.core.redact import redact_url
+from cedar.datasets.footers import KeptFooters, kind_of, packed
+from cedar.datasets.listing import (
+    File,
+    Listing,
+    Paths,
+    as_paths,
+    below,
+    concurrently,
+    is_remote,
+    list_files,
+    local_path,
+    reading,
+)
+from cedar.datasets.remote import Remote
+from cedar.datasets.requests import Account, Patience
+from cedar.datasets.stamps import differ
+
+_log = logging.getLogger("cedar")
+_MARK = b"cedarmf1"
+_HEAD = len(_MARK) + 32
+_PATHS = b"cedar.paths"
+_AT_ONCE = 256  # files whose footers are held parsed: one of 20 KB takes 1 MB then
+_THREADS = 64  # requests for footers at a time: each waits for storage
+_WAIT = 600.0  # seconds for another process that makes it; then this one does
+_LOOK = 0.05
+_SCHEMA = pa.schema(
+    [
+        ("given", pa.int32()),
+        ("path", pa.large_string()),
+        ("name", pa.large_string()),
+        ("size", pa.int64()),
+        ("stamp", pa.large_string()),
+        ("kind", pa.int64()),
+        ("rows", pa.large_list(pa.int64())),
+        ("bytes", pa.large_list(pa.int64())),
+        ("footer", pa.large_binary()),
+    ]
+)
+_NULLABLE = {"size", "stamp"}
+SUFFIXES = (".parquet", ".parq", ".pq")
+
+
+class Damaged(ValueError):
+    """A manifest that cannot be used: why."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is known of files: their listing and their footers; ``columns`` is what the file holds."""
+
+    listing: Listing
+    footers: KeptFooters
+    columns: pa.Table
+
+
+@dataclass(frozen=True)
+class Made:
+    """What ``write_manifest`` did.
+
+    Args:
+        files, row_groups, rows: that the manifest has.
+        read: files whose footers were read; of the others they were known.
+        bytes: of the manifest.
+    """
+
+    files: int
+    row_groups: int
+    rows: int
+    read: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.files:,} files, {self.row_groups:,} row groups, {self.rows:,} rows; "
+            f"{self.read:,} footers read, {self.files - self.read:,} as they were; {self.bytes:,} bytes"
+        )
+
+
+def write_manifest(paths: Paths, out: str | os.PathLike[str]) -> Made:
+    """Lists Parquet files and reads their footers into a manifest, for ``read_parquet(paths, manifest=out)``.
+
+    A manifest that is there already is brought up to date: only files that are new, or changed by size, time or tag,
+    are read.
+
+    Args:
+        paths: as ``read_parquet`` takes them, and as it will be given them.
+        out: a local path or any fsspec URL.
+
+    Raises:
+        PipelineError: ``out`` is something else, or the manifest of other paths.
+        SourceError: no file matches, a file cannot be read, or the manifest cannot be written.
+
+    Example:
+        >>> import pyarrow as pa, pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"x": [1, 2]}), "a.parquet")
+        >>> write_manifest("*.parquet", "x.manifest").read, write_manifest("*.parquet", "x.manifest").read
+        (1, 0)
+        >>> import cedar
+        >>> cedar.read_parquet("*.parquet", manifest="x.manifest").count()
+        2
+    """
+    given, where = as_paths(paths, "write_manifest"), os.fspath(out)
+    with _alone(where):
+        return _make(given, where, _load(given, where))[1]
+
+
+def manifest_of(paths: Sequence[str], where: str) -> Manifest:
+    """The manifest of paths; made where there is none, or one that is damaged: by one process of a machine.
+
+    Raises:
+        PipelineError, SourceError: as ``write_manifest``.
+    """
+    found = _load(paths, where, quiet=True)
+    if found is None:
+        with _alone(where):
+            found = _load(paths, where)  # another process was first
+            if found is None:
+                found = _make(paths, where, None)[0]
+    return found
+
+
+# ---- making --------------------------------------------------------------------------------------------------------
+
+
+def _make(paths: Sequence[str], where: str, before: Manifest | None) -> tuple[Manifest, Made]:
+    normal = _normal(paths)
+    listing = list_files(paths, SUFFIXES)
+    owner = _owners(listing, normal)
+    known = _unchanged(listing, before)
+    schemas: list[Any] = []
+    same: dict[int, int] = {}  # the number of a schema in the manifest before -> in this one
+    kinds: list[int] = []
+    rows: list[Any] = []
+    sizes: list[Any] = []
+    footers: list[Any] = []
+    for low in range(0, len(listing), _AT_ONCE):
+        places = range(low, min(low + _AT_ONCE, len(listing)))
+        read = iter(concurrently(packed, [listing[i] for i in places if i not in known], _THREADS))
+        for place in places:
+            if place not in known:
+                footer, *told = next(read)
+                kind = kind_of(footer.schema, schemas)
+            else:
+                assert before is not None
+                old, row = int(before.footers.kinds[known[place]]), before.columns.slice(known[place], 1)
+                if old not in same:
+                    same[old] = kind_of(before.footers[known[place]].schema, schemas)
+                kind, told = same[old], [row[name][0].as_py() for name in ("rows", "bytes", "footer")]
+            kinds.append(kind)
+            rows.append(told[0])
+            sizes.append(told[1])
+            footers.append(told[2])
+    stamps = [None if f.stamp is None else json.dumps(f.stamp) for f in listing]
+    columns = pa.table(
+        [owner, [f.path for f in listing], [f.name for f in listing], [f.size for f in listing], stamps,
+         kinds, rows, sizes, footers],
+        schema=_SCHEMA.with_metadata({_PATHS: json.dumps(normal)}),
+    )  # fmt: skip
+    data = _as_bytes(columns)
+    _write(where, data)
+    made = _opened(columns, listing, where)
+    total = int(made.footers.rows.sum())
+    return made, Made(len(listing), len(made.footers.rows), total, len(listing) - len(known), len(data))
+
+
+def _normal(paths: Sequence[str]) -> list[str]:
+    """Paths as they stand in a manifest: the same from every folder.
+
+    Raises:
+        PipelineError: there are credentials in one.
+    """
+    for path in paths:
+        if redact_url(path) != path:
+            raise PipelineError(
+                f"{redact_url(path)!r}: a URL with credentials in it cannot stand in a manifest",
+                site=user_site(),
+                fix="give them by the environment, or the configuration of fsspec",
+            )
+    return [path if is_remote(path) else local_path(path) for path in paths]
+
+
+def _owners(listing: Listing, normal: list[str]) -> list[int]:
+    """Which of the paths each file was found by."""
+    roots = [_root(path) for path in normal]
+    places = [(remote is None, root) for remote, root in roots]
+    found = []
+    for file in listing:
+        local = file.remote is None
+        owner = next((i for i, (here, root) in enumerate(places) if here == local and below(root, file.path)), None)
+        if owner is None:
+            raise SourceError(f"{file.url} cannot stand in a manifest: it is not below a path that was given")
+        found.append(owner)
+    return found
+
+
+def _root(path: str) -> tuple[Remote | None, str]:
+    """The storage of a path, None for local ones, and the path there."""
+    if not is_remote(path):
+        return None, path
+    import fsspec
+
+    with reading(redact_url(path)):
+        fs, root = fsspec.url_to_fs(path)
+    return Remote(fs, Account(Patience.of_environment())), root
+
+
+def _unchanged(listing: Listing, before: Manifest | None) -> dict[int, int]:
+    """The files of which all is known: their places in the listing, and in the manifest before."""
+    if before is None:
+        return {}
+    there = {file.url: i for i, file in enumerate(before.listing)}
+    known = {}
+    for place, file in enumerate(listing):
+        i = there.get(file.url)
+        if i is None or file.stamp is None or before.listing[i].stamp is None:
+            continue
+        if file.size == before.listing[i].size and not differ(before.listing[i].stamp, file.stamp):
+            known[place] = i
+    return known
+
+
+def _as_bytes(columns: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, columns.schema) as writer:
+        writer.write_table(columns)
+    body = sink.getvalue()
+    return b"".join([_MARK, hashlib.sha256(body).digest(), body])
+
+
+# ---- reading: the file may hold anything ---------------------------------------------------------------------------
+
+
+def _load(paths: Sequence[str], where: str, quiet: bool = False) -> Manifest | None:
+    """The manifest; None where there is none, or one that is damaged, which is said unless ``quiet``."""
+    normal = _normal(paths)
+    data = _read(where)
+    if data is None:
+        return None
+    if data[: len(_MARK)] != _MARK[: len(data)]:
+        raise PipelineError(
+            f"{redact_url(where)!r} is no manifest", site=user_site(), fix="give manifest= a name of its own"
+        )
+    try:
+        columns = _columns(data)
+        told = json.loads(columns.schema.metadata[_PATHS])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
+        _damaged(where, error, quiet)
+        return None
+    if told != normal:
+        raise PipelineError(
+            f"the manifest {redact_url(where)!r} is of other paths: {redact_url(str(told))}, not {normal}",
+            site=user_site(),
+            fix="name a manifest for each data set, or remove this one",
+        )
+    try:
+        return _opened(columns, _files(columns, normal), where)
+    except (ValueError, TypeError, RecursionError, pa.ArrowException) as error:
+        _damaged(where, error, quiet)
+        return None
+
+
+def _damaged(where: str, error: Exception, quiet: bool) -> None:
+    if not quiet:
+        _log.warning("the manifest %r is damaged: %s; it is made anew", redact_url(where), error)
+
+
+def _columns(data: bytes) -> pa.Table:
+    """The table in a manifest, once all of it has been looked at."""
+    body = memoryview(data)[_HEAD:]
+    if len(data) < _HEAD or hashlib.sha256(body).digest() != data[len(_MARK) : _HEAD]:
+        raise Damaged("it is cut off, or bytes of it are others than were written")
+    with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
+        if stream.schema != _SCHEMA:
+            raise Damaged("its columns are not those of this version")
+        table = stream.read_all()
+    table.validate(full=True)
+    table = table.combine_chunks()
+    for name in _SCHEMA.names:
+        if name not in _NULLABLE and table[name].null_count:
+            raise Damaged(f"column {name!r} has nulls")
+    return table
+
+
+def _files(columns: pa.Table, normal: list[str]) -> Listing:
+    """The files, below the paths that were given."""
+    roots = [_root(path) for path in normal]
+    limits = Limits.of_environment()
+    limits = DEFAULT if limits == DEFAULT else limits
+    files, seen = [], set()
+    names = ("given", "path", "name", "size", "stamp")
+    for given, path, name, size, stamp in zip(*(columns[n].to_pylist() for n in names), strict=True):
+        if not 0 <= given < len(roots) or not below(roots[given][1], path) or not path.endswith(name):
+            raise Damaged(f"it names {redact_url(path)!r}, which is not below the paths it is of")
+        if (given, path) in seen or (size is not None and size < 0):
+            raise Damaged(f"it names {redact_url(path)!r} twice, or with a size below 0")
+        seen.add((given, path))
+        files.append(File(path, name, size, roots[given][0], limits, _stamp(stamp)))
+    if not files:
+        raise Damaged("it has no files")
+    return Listing(tuple(files))
+
+
+def _stamp(text: str | None) -> Any:
+    if text is None:
+        return None
+    stamp = json.loads(text)
+    kinds = [type(part) for part in stamp] if isinstance(stamp, list) else []
+    if kinds not in ([int] * 3, [str] * 2):
+        raise Damaged(f"a stamp of a file is {text[:80]}")
+    return tuple(stamp)
+
+
+def _opened(columns: pa.Table, listing: Listing, where: str) -> Manifest:
+    """The table as listing and footers; counts that contradict each other are refused."""
+    kinds = columns["kind"].to_numpy()
+    firsts = np.unique(kinds, return_index=True)[1]
+    if kinds.min() != 0 or len(firsts) != kinds.max() + 1 or (np.diff(firsts) < 0).any():
+        raise Damaged("its schemas are not numbered in order")
+    rows, groups = _lists(columns, "rows")
+    sizes, ends = _lists(columns, "bytes")
+    footers = KeptFooters(listing.files, kinds, groups, rows, sizes, ends, columns["footer"], redact_url(where))
+    return Manifest(listing, footers, columns)
+
+
+def _lists(columns: pa.Table, name: str) -> tuple[Any, Any]:
+    """The values of a column of lists, which are no less than 0 in all, and where each list begins."""
+    lists = columns[name].chunk(0)
+    values, ends = lists.flatten().to_numpy(), lists.offsets.to_numpy()
+    if len(values) and (values.min() < 0 or values.astype(np.float64).sum() > 1 << 62):
+        raise Damaged(f"column {name!r} has numbers below 0, or beyond 62 bits")
+    return values, ends - ends[0]
+
+
+# ---- where it is ---------------------------------------------------------------------------------------------------
+
+
+def _read(where: str) -> bytes | None:
+    """The bytes of a manifest; None where there is none."""
+    with reading(redact_url(where)), contextlib.suppress(FileNotFoundError):
+        if not is_remote(where):
+            with open(local_path(where), "rb") as stream:
+                return stream.read()
+        remote, path = _root(where)
+        assert remote is not None
+        return bytes(remote.call(path, lambda: remote.fs.cat_file(path)))
+    return None
+
+
+def _write(where: str, data: bytes) -> None:
+    """All of it, or nothing."""
+    try:
+        if is_remote(where):
+            remote, path = _root(where)
+            assert remote is not None
+            remote.call(path, lambda: remote.fs.pipe_file(path, data))
+            return
+        final = local_path(where)
+        fresh = f"{final}.{uuid.uuid4().hex[:12]}.tmp"
+        try:
+            with open(fresh, "xb") as stream:
+                stream.write(data)
+            os.replace(fresh, final)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(fresh)
+            raise
+    except OSError as error:
+        raise SourceError(
+            f"the manifest {redact_url(where)!r} cannot be written: {error}",
+            fix="make it ahead where that is allowed: cedar data manifest PATHS --out FILE",
+        ) from error
+
+
+@contextlib.contextmanager
+def _alone(where: str) -> Iterator[None]:
+    """One process of those that see a folder makes a manifest there, and the others wait for it."""
+    folder = None if is_remote(where) else os.path.dirname(local_path(where))
+    if folder is None or not os.path.isdir(folder):
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + _WAIT
+        while not _locked(handle) and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a filesystem without locks: each makes its own, and the last one stays
+        return True
+    return True
