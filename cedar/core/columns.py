@@ -18,12 +18,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core import buffers
-from cedar.core.arrow import of_numbers
+from cedar.core.arrow import numbers, of_numbers
 
 Column: TypeAlias = Any  # pa.Array | np.ndarray | GroupColumn
 Index: TypeAlias = npt.NDArray[np.int64]
 
 _LARGE = 1 << 20  # bytes, from which on memory is worth using again
+_MANY = 512  # rows, from which on to gather lists in NumPy's way takes less than its calls
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,50 @@ def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
 def take(column: Column, index: Index) -> Column:
     """The rows at ``index``, in that order."""
     if isinstance(column, pa.Array):
-        return column.take(of_numbers(index))
+        return take_arrays([column], index)[0]
     if not isinstance(column, np.ndarray):
         return column.take(index)
     if column.ndim == 1 or column.dtype == object or len(index) * column[:1].nbytes < _LARGE:
         return column[index]
     made = buffers.empty((len(index), *column.shape[1:]), column.dtype)
     return np.take(column, index, axis=0, out=made, mode="wrap")  # other modes copy it once more
+
+
+def take_arrays(arrays: Sequence[pa.Array], index: Index) -> list[pa.Array]:
+    """The rows at ``index`` of Arrow arrays of one length; none of them is negative.
+
+    Example:
+        >>> [array.to_pylist() for array in take_arrays([pa.array([7, 8]), pa.array(["a", None])], np.array([1, 0]))]
+        [[8, 7], [None, 'a']]
+    """
+    scattered = len(index) >= _MANY and not bool((index[1:] >= index[:-1]).all())
+    apart = {i for i, array in enumerate(arrays) if scattered and pa.types.is_large_list(array.type) and len(array)}
+    rest = [array for i, array in enumerate(arrays) if i not in apart]
+    # All in one call: tables may be thousands of columns wide.
+    taken = iter(
+        pa.RecordBatch.from_arrays(rest, names=[""] * len(rest)).take(of_numbers(index)).columns if rest else ()
+    )
+    return [_take_lists(array, index) if i in apart else next(taken) for i, array in enumerate(arrays)]
+
+
+def _take_lists(lists: pa.Array, index: Index) -> pa.Array:
+    """As ``lists.take(index)``, in half the time where rows lie all over memory: Arrow waits for each list in turn."""
+    ends = numbers(lists.offsets)
+    starts = ends.take(index)
+    lengths = ends.take(index + 1)
+    lengths -= starts
+    valid = None
+    if lists.null_count:  # below a null, a list may have items
+        alive = lists.is_valid().take(of_numbers(index))
+        lengths[~np.asarray(alive)] = 0
+        valid = alive.buffers()[1]
+    offsets = np.zeros(len(index) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    starts -= offsets[:-1]
+    places = np.repeat(starts, lengths)
+    places += np.arange(len(places))
+    items = take(lists.values, places)
+    return pa.Array.from_buffers(lists.type, len(index), [valid, pa.py_buffer(offsets)], children=[items])
 
 
 def cut(column: Column, start: int, stop: int) -> Column:

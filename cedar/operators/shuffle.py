@@ -10,20 +10,23 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from cedar.core.block import Block, python_values
-from cedar.core.columns import Index
-from cedar.core.cursor import concat_keys, hash_ints
+from cedar.core.block import Block, concat_blocks, python_values
+from cedar.core.columns import Index, concat, nbytes
+from cedar.core.cursor import concat_keys, hash_ints, no_keys
 from cedar.core.errors import PipelineError, missing_column, user_site
+from cedar.core.groups.column import GroupColumn, concat_each
 from cedar.core.sizes import as_int, parse_bytes
 from cedar.core.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 from cedar.operators.base import Effects, Mixing, Schema, StreamContext, StreamOperator
 
 _GROUP_BYTES = 16 << 20  # small blocks are joined up to this size, so that a batch is gathered from few of them
+_NOTHING = Block({}, no_keys())
 _AHEAD_BYTES = 64 << 20  # windows smaller than this are collected while the one before is consumed
 
 
@@ -148,7 +151,7 @@ class _ShuffleFlow(Flow):
         self._joined: list[Any] = []  # futures of Block
         self._batches: list[Piece] = []
         self._closed = False
-        self._order: Any = None
+        self._plan: Any = None  # a future of Rows
 
     def pull(self, wait: bool) -> Pulled:
         while not self._ready:
@@ -210,16 +213,16 @@ class _ShuffleFlow(Flow):
                 replace(self._batches[int(unit)], at=self._at, skip=i, ends_window=i == len(order) - 1)
                 for i, unit in enumerate(order)
             )
-        elif self._joined:
-            if self._order is None:
+        elif self._joined or self._plan is not None:
+            if self._plan is None:
                 if not wait and not all(j.done() for j in self._joined):
                     return False
-                self._joined = [j.result() for j in self._joined]
-                self._order = self._submit(_order, self._stream.operator, self._stream.seed, self._joined)
-            if not wait and not self._order.done():
+                blocks, self._joined = [j.result() for j in self._joined], []
+                self._plan = self._submit(_plan, self._stream.operator, self._stream.seed, blocks)
+            if not wait and not self._plan.done():
                 return False
-            self._last_bytes = sum(block.nbytes for block in self._joined)
-            plan = _plan(self._joined, self._order.result())
+            plan = self._plan.result()
+            self._last_bytes = plan.nbytes
             self._ready.append(Piece(plan, self._at, 0, ends_window=True, keeps=self._keeps))
         self._open_window()
         return True
@@ -238,13 +241,45 @@ def _gather(holder: list[Rows]) -> Block:
     return block
 
 
-def _plan(blocks: list[Block], order: Index) -> Rows:
+def _plan(operator: Shuffle, seed: int, holder: list[Block]) -> Rows:
+    blocks = _in_fewer(holder)
+    order = _order(operator, seed, blocks)
     if len(blocks) == 1:
         return Rows((blocks[0],), order)
     ends = np.cumsum([b.slots for b in blocks])
     part = np.searchsorted(ends, order, side="right").astype(np.int64)
     starts = np.concatenate([[0], ends[:-1]])
     return Rows(tuple(blocks), order - starts[part], part)
+
+
+def _in_fewer(holder: list[Block]) -> list[Block]:
+    """The blocks, several in one: a batch is gathered from few at once, and its rows are put in order but once.
+
+    One column after the other, so that no more than a group's bytes are held twice.
+    """
+    widest = max((sum(nbytes(b.columns[name]) for b in holder) for name in holder[0].columns), default=0)
+    count = min(len(holder), -(-widest // _GROUP_BYTES) or 1)
+    ends = [round(len(holder) * (i + 1) / count) for i in range(count)]
+    blocks = []
+    for start, stop in pairwise((0, *ends)):
+        parts = holder[start:stop]
+        holder[start:stop] = [_NOTHING] * len(parts)
+        blocks.append(_joined(parts))
+    return blocks
+
+
+def _joined(parts: list[Block]) -> Block:
+    """As ``concat_blocks``, and lets go of each column of ``parts`` once it is joined."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = concat_blocks([part.only_columns({}) for part in parts])
+    held = [dict(part.columns) for part in parts]
+    parts.clear()
+    names = list(held[0])
+    alone = [name for name in names if not any(isinstance(columns[name], GroupColumn) for columns in held)]
+    done = {name: concat([columns.pop(name) for columns in held]) for name in alone}
+    done |= concat_each(held)  # what shares goes on sharing
+    return whole.only_columns({name: done[name] for name in names})
 
 
 def _order(operator: Shuffle, seed: int, blocks: list[Block]) -> Index:

@@ -1,5 +1,6 @@
 """Columns: the bytes that their rows take."""
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -47,3 +48,37 @@ def test_no_rows_of_polars_join_others():
     array = pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int16(), 2))
     none = as_column(pl.Series("x", array.slice(3, 0)))
     assert columns.concat([none, array]).to_pylist() == array.to_pylist()
+
+
+@given(NESTED, st.integers(0, 60), st.integers(0, 60), st.integers(0, 60), st.data())
+def test_rows_are_taken_as_python_takes_them(kind, rows, start, count, data):
+    """Of parts of arrays, with nulls at any depth and items below null lists; in any order, some of them often."""
+    whole = below_nulls(pa.array([some_value(kind, i) for i in range(rows)], kind))
+    part, beside = whole.slice(min(start, rows), count), pa.array(range(rows)).slice(min(start, rows), count)
+    index = data.draw(st.lists(st.integers(0, len(part) - 1), max_size=80)) if len(part) else []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "_MANY", data.draw(st.sampled_from([0, 10, 1000])))
+        taken = columns.take_arrays([beside, part, part], np.array(index, dtype=np.int64))
+    held = part.to_pylist()
+    assert taken[0].to_pylist() == [beside[i].as_py() for i in index]
+    for array in taken[1:]:
+        array.validate(full=True)
+        assert array.type == kind
+        assert array.to_pylist() == [held[i] for i in index]
+
+
+def below_nulls(array):
+    """The same values; below null lists there are items all the same."""
+    if not pa.types.is_large_list(array.type) or not len(array):
+        return array
+    alive = array.is_valid()
+    full = pa.array([row if row is not None else [None] for row in array.to_pylist()], array.type)
+    bits = [alive.buffers()[1], full.buffers()[1]]
+    return pa.Array.from_buffers(array.type, len(array), bits, children=[full.values])
+
+
+def test_no_row_beyond_the_end_is_taken():
+    lists = pa.array([[1], [2, 3]] * 400, pa.large_list(pa.int64()))
+    for index in (np.arange(800)[::-1] + 1, np.arange(800) + 1):
+        with pytest.raises(IndexError):
+            columns.take(lists, index)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.core.arrow import numbers, of_numbers
-from cedar.core.columns import Column, ColumnType, Index, concat, cut, nbytes, take
+from cedar.core.columns import Column, ColumnType, Index, concat, cut, nbytes, take, take_arrays
 from cedar.core.groups.encode import distinct_rows, firsts, list_offsets, renumber, repeated
 from cedar.core.groups.gather import gather
 
@@ -215,13 +215,7 @@ def plain(column: Column) -> Column:
 
 def take_each(columns: Mapping[str, Column], index: Index) -> dict[str, Column]:
     """The rows at ``index`` of every column; those of a group go on sharing."""
-
-    def together(arrays: list[pa.Array]) -> list[pa.Array]:
-        """All in one call: tables may be thousands of columns wide."""
-        names = [""] * len(arrays)
-        return pa.RecordBatch.from_arrays(arrays, names=names).take(of_numbers(index)).columns  # type: ignore[no-any-return]
-
-    return _each(columns, together, lambda column: take(column, index), index)
+    return _each(columns, lambda arrays: take_arrays(arrays, index), lambda column: take(column, index), index)
 
 
 def cut_each(columns: Mapping[str, Column], start: int, stop: int) -> dict[str, Column]:

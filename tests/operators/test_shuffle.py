@@ -1,0 +1,70 @@
+"""Shuffle: the blocks of a window are joined into fewer ones, column by column."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cedar
+from cedar.core.block import Block, concat_blocks
+from cedar.core.groups.column import GroupColumn, grouped
+from cedar.operators import shuffle
+from tests.toy_stream import block_of
+
+
+def window(rows: list[int], dead: bool, groups: list[bool]) -> list[Block]:
+    """Blocks of numbers, lists and arrays, some of whose columns share rows."""
+    blocks = []
+    for number, (count, shares) in enumerate(zip(rows, groups, strict=True)):
+        lists = pa.array([[i % 3] * (i % 4) for i in range(count)], pa.large_list(pa.int64()))
+        columns = {"n": np.arange(count), "lists": lists, "wide": np.arange(4.0 * count).reshape(count, 4)}
+        block = block_of(columns, first=100 * number, dead=[0] if dead and count > 1 else [])
+        if shares:
+            block = block.with_columns(grouped({"lists": block.columns["lists"]}))
+        blocks.append(block)
+    return blocks
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.booleans()), min_size=1, max_size=8), st.booleans(), st.integers(1, 2000)
+)
+def test_fewer_blocks_hold_the_same_rows(parts, dead, size):
+    rows, groups = [count for count, _ in parts], [shares for _, shares in parts]
+    expected = concat_blocks(window(rows, dead, groups))
+    holder = window(rows, dead, groups)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shuffle, "_GROUP_BYTES", size)
+        fewer = shuffle._in_fewer(holder)
+    assert all(not block.columns for block in holder), "nobody else holds what was joined"
+    assert len(fewer) <= min(len(rows), -(-expected.columns["wide"].nbytes // size))
+    found = concat_blocks(fewer)
+    assert list(found.columns) == list(expected.columns)
+    assert found.dead == expected.dead
+    assert np.array_equal(found.keys.hash(3), expected.keys.hash(3))
+    assert [_plain(row) for row in found.rows()] == [_plain(row) for row in expected.rows()]
+
+
+def _plain(row):
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
+
+
+def test_columns_that_share_rows_go_on_sharing():
+    (block,) = shuffle._in_fewer(window([5, 6], False, [True, True]))
+    assert isinstance(block.columns["lists"], GroupColumn)
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20])
+def test_batches_do_not_tell_how_a_window_was_joined(size, monkeypatch):
+    """Windows of several splits; the batches are those of all rows in order of their hashes."""
+    rows = [{"n": i, "ids": list(range(i % 5))} for i in range(3000)]
+    p = cedar.from_items(rows).shuffle(seed=3, window=2000).batch(700, last="keep")
+    expected = [batch["n"].tolist() for batch in p.loader(format="numpy", plan="off", executor="inline")]
+    monkeypatch.setattr(shuffle, "_GROUP_BYTES", size)
+    batches = list(p.loader(format="numpy", plan="off", executor="inline"))
+    assert [batch["n"].tolist() for batch in batches] == expected
+    assert sorted(sum(expected, [])) == list(range(3000))
+    for batch in batches:
+        assert batch["ids"].to_list() == [list(range(n % 5)) for n in batch["n"].tolist()]
