@@ -151,6 +151,33 @@ class Group:
                 ) from error
 
 
+def exchange_rows(
+    rows: torch.Tensor, group: Group, send: Sequence[int], receive: Sequence[int], phases: tuple[str, str], *,
+    anchor: torch.Tensor | None = None, scale: float = 1.0,
+) -> torch.Tensor:  # fmt: skip
+    """``group.exchange``, whose gradient goes the same way back.
+
+    Args:
+        phases: what the bytes of rows are counted under, and those of gradients.
+        anchor: a tensor that wants a gradient, so that a rank takes part in the way back whose rows want none.
+        scale: what gradients are multiplied with.
+    """
+    found: torch.Tensor = _Exchange.apply(anchor, rows, group, send, receive, phases, scale)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, _anchor: Any, rows: torch.Tensor, group: Group, *how: Any) -> torch.Tensor:
+        ctx.group, (ctx.send, ctx.receive, ctx.phases, ctx.scale) = group, how
+        return group.exchange(rows, ctx.send, ctx.receive, ctx.phases[0])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        found = ctx.group.exchange(grads[0], ctx.receive, ctx.send, ctx.phases[1])
+        return None, found if ctx.scale == 1.0 else found * ctx.scale, None, None, None, None, None
+
+
 def odd_ranks(values: Sequence[object]) -> list[int]:
     """The ranks whose value is not that of rank 0.
 

@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from cedar.core.errors import CedarError
 from cedar.trainers.common.files import Damaged, sync_folder
 
 _DTYPES = {
@@ -150,8 +151,13 @@ class Reader(ExitStack):
         self.folder, self.entries = folder, entries
         self._open: dict[str, Any] = {}
 
-    def misfits(self, parts: Mapping[str, Part]) -> list[str]:
-        """What is there otherwise than it is asked for; empty: nothing."""
+    def check(self, parts: Mapping[str, Part]) -> None:
+        """See that all of these can be read, before any is.
+
+        Raises:
+            CedarError: what is there is otherwise than it is asked for.
+            Damaged: a file is not what was written; it names the file and the tensor.
+        """
         odd = []
         for name, part in parts.items():
             entry = self.entries.get(name)
@@ -160,14 +166,12 @@ class Reader(ExitStack):
                 odd.append(f"{name} is missing")
             elif (entry.dtype, entry.shape) != here:
                 odd.append(f"{name} is {_kind(entry.dtype, entry.shape)}, and {_kind(*here)} here")
-        return odd
-
-    def verify(self, parts: Mapping[str, Part]) -> None:
-        """See that all of these can be read, before any is.
-
-        Raises:
-            Damaged: a file is not what was written; it names the file and the tensor.
-        """
+        if odd:
+            raise CedarError(
+                f"{self.folder} does not fit this model or its settings: {'; '.join(odd[:8])}",
+                done="nothing was loaded",
+                fix="resume with the model and the settings that it was saved with, or set another run.folder",
+            )  # fmt: skip
         for name, part in parts.items():
             size = sum(common.size for _, common, _ in self._pieces(name, part))
             if size != part.box.size:
@@ -177,7 +181,7 @@ class Reader(ExitStack):
         """See that everything that the index tells of can be read.
 
         Raises:
-            Damaged: as of ``verify``.
+            Damaged: as of ``check``.
         """
         for name, entry in self.entries.items():
             if sum(piece.box.size for piece in entry.pieces) != math.prod(entry.shape):
@@ -189,7 +193,7 @@ class Reader(ExitStack):
         """Write what is there into the parts' tensors.
 
         Raises:
-            Damaged: as of ``verify``, which comes first.
+            Damaged: as of ``check``, which comes first.
         """
         with torch.no_grad():
             for name, part in parts.items():

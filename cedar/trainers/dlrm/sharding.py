@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 
 from cedar.core.errors import CedarError
-from cedar.trainers.common.group import Group
+from cedar.trainers.common.group import Group, exchange_rows
 from cedar.trainers.dlrm.inputs import Inputs
 from cedar.trainers.dlrm.options import FeatureOptions
 from cedar.trainers.dlrm.tables import Bags, Table, Tables
@@ -190,7 +190,7 @@ class ShardedTables:
         there = [sum(table[rank][n][0] * self._order[n][1].width for n in mine) for rank in range(group.size)]
         own = [table[me][n][0] * place.width for n, (_, place) in enumerate(self._order)]
         back = [sum(own[a:b]) for a, b in pairwise(firsts)]
-        moved: torch.Tensor = _Exchange.apply(self._anchor, values, group, there, back, self.scale)  # type: ignore[no-untyped-call]
+        moved = exchange_rows(values, group, there, back, (ROWS, GRADIENTS), anchor=self._anchor, scale=self.scale)
         pieces: list[list[tuple[torch.Tensor, torch.Tensor | None, Table]]] = [[] for _ in bags]
         for part, (at, place), (_, kept) in zip(torch.split(moved, own), self._order, shares, strict=True):
             pieces[at].append((part.view(-1, place.width), kept, place.table))
@@ -285,20 +285,3 @@ def _together(pieces: Sequence[tuple[torch.Tensor, torch.Tensor | None, Table]])
 def _weights(bags: Bags) -> torch.Tensor:
     assert bags.weights is not None
     return bags.weights.float() if bags.weights.dtype != torch.float64 else bags.weights
-
-
-class _Exchange(torch.autograd.Function):
-    """Values to each rank; their gradients come back the same way. The anchor has every rank take part in that."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, _anchor: Any, values: torch.Tensor, group: Group, send: list[int], receive: list[int], scale: float
-    ) -> Any:
-        ctx.how = group, send, receive, scale
-        return group.exchange(values, send, receive, ROWS)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[None, torch.Tensor, None, None, None, None]:
-        group, send, receive, scale = ctx.how
-        found = group.exchange(grads[0].contiguous(), receive, send, GRADIENTS)
-        return None, found if scale == 1.0 else found * scale, None, None, None, None

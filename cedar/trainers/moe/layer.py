@@ -10,7 +10,7 @@ from torch import nn
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import keyed
-from cedar.trainers.common.group import Group, odd_ranks
+from cedar.trainers.common.group import Group, exchange_rows, odd_ranks
 from cedar.trainers.moe.dispatch import Dispatch, Drop, plan_dispatch, take_rows
 from cedar.trainers.moe.experts import Experts, Routing, auxiliary_loss, z_loss
 from cedar.trainers.moe.placement import Basis, Placement, Policy, place
@@ -161,13 +161,14 @@ class SymiMoE(nn.Module):
 
     def _answers(self, flat: torch.Tensor, routing: Routing, way: Dispatch) -> torch.Tensor:
         k, width = routing.experts.shape[1], flat.shape[1]
+        phases = (f"tokens {self.name}",) * 2
         out = take_rows(flat, way.copies // k, way.places)
-        got: torch.Tensor = _Exchange.apply(out, self.group, way.send, way.receive, self.name)  # type: ignore[no-untyped-call]
+        got = exchange_rows(out, self.group, way.send, way.receive, phases)
         ordered = take_rows(got, way.order, way.undo[:, None])
         with self.group.meter.timing(f"experts {self.name}"):
             answers = self.experts.outputs(ordered, way.rows, self.weights, self.still)
         answers = take_rows(answers, way.undo, way.order[:, None])
-        home: torch.Tensor = _Exchange.apply(answers, self.group, way.receive, way.send, self.name)  # type: ignore[no-untyped-call]
+        home = exchange_rows(answers, self.group, way.receive, way.send, phases)
         own = take_rows(home, way.places.flatten(), way.copies[:, None]).view(len(flat), k, width)
         gates = routing.gates.to(flat.dtype)
         total = own[:, 0] * gates[:, :1]
@@ -238,18 +239,3 @@ def whole_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
         if isinstance(layer, SymiMoE):
             found |= {f"{prefix}.{name}" if prefix else name: value for name, value in layer.whole().items()}
     return found
-
-
-class _Exchange(torch.autograd.Function):
-    """Rows to their ranks; gradients go the same way back."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, rows: torch.Tensor, group: Group, send: list[int], receive: list[int], name: str
-    ) -> torch.Tensor:
-        ctx.group, ctx.send, ctx.receive, ctx.phase = group, send, receive, f"tokens {name}"
-        return group.exchange(rows, send, receive, ctx.phase)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
-        return ctx.group.exchange(grads[0], ctx.receive, ctx.send, ctx.phase), None, None, None, None

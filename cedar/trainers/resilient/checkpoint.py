@@ -78,12 +78,7 @@ class Checkpoints:
             step, updates = whole_number(index.state["step"]), whole_number(index.state["updates"])
             self._check_data(path, index.state.get("loader"))
             parts = self._parts(state)
-            if odd := reader.misfits(parts):
-                raise CedarError(
-                    f"{path} is of another model: {'; '.join(odd[:8])}", done="nothing was loaded",
-                    fix="resume with the model of the checkpoint",
-                )  # fmt: skip
-            reader.verify(parts)
+            reader.check(parts)
             reader.read(parts)
         return State(step, updates, state.master, state.first, state.second)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,13 +15,17 @@ from cedar.core.errors import CedarError
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board, Epoch
 from cedar.trainers.resilient.executor import Executor, Kept, Reduction, Transport, Waiting
-from cedar.trainers.resilient.executor.run import Data, Progress
+from cedar.trainers.resilient.executor.run import Progress
 from cedar.trainers.resilient.history import History
 from cedar.trainers.resilient.manager import Told
 from cedar.trainers.resilient.model import Engine, Optimizer, State
 from cedar.trainers.resilient.planner import Memory, Problem
 from cedar.trainers.resilient.planning import schedule_of
 from cedar.trainers.resilient.schedule import Costs, Instruction, Mode, Worker
+
+if TYPE_CHECKING:
+    from cedar.trainers.resilient.checkpoint import Checkpoints
+    from cedar.trainers.resilient.data import MicroBatches
 
 
 class Fenced(CedarError):
@@ -30,32 +34,6 @@ class Fenced(CedarError):
 
 class Left(Exception):
     """This worker has gone to another place, where a new process of its goes on."""
-
-
-class Batches(Data, Protocol):
-    """Data that can be read again until it is committed."""
-
-    def commit(self, step: int) -> None:
-        """Steps up to this one are never read again."""
-
-    def close(self) -> None:
-        """Let go of what is open."""
-
-
-class Saver(Protocol):
-    """Checkpoints."""
-
-    def due(self, step: int) -> bool:
-        """Whether the state after so many steps is to be saved."""
-
-    def save(self, state: State, epoch: Epoch) -> None:
-        """Begin to save; the work is done beside the training."""
-
-    def load(self, path: str) -> State:
-        """This stage's state."""
-
-    def wait(self) -> None:
-        """Until what was begun is done."""
 
 
 @dataclass(frozen=True)
@@ -163,8 +141,8 @@ class Member:
 
     def __init__(  # noqa: PLR0913 - each has a name
         self, me: Worker, job: Job, engine: Engine, optimizer: Optimizer, board: Board, *, newest: Callable[[], int],
-        connect: Callable[[Epoch, Waiting], Transport], data: Callable[[], Batches], saver: Saver | None = None,
-        progress: Progress | None = None, since: int = 0,
+        connect: Callable[[Epoch, Waiting], Transport], data: Callable[[], MicroBatches],
+        saver: Checkpoints | None = None, progress: Progress | None = None, since: int = 0,
     ) -> None:  # fmt: skip
         self.me, self.job, self.engine, self.optimizer, self.board = me, job, engine, optimizer, board
         self.newest, self.connect, self.open, self.saver, self.since = newest, connect, data, saver, since
@@ -183,7 +161,7 @@ class Member:
         self.durations = Told()
         self._placed = False
         self.transport: Transport | None = None
-        self.data: Batches | None = None
+        self.data: MicroBatches | None = None
 
     def idle(self, waiting: Waiting) -> None:
         """Until a newer generation begins, which is raised as Superseded."""

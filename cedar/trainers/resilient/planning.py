@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from cedar.trainers.common import launch
 from cedar.trainers.resilient.control import protocol as keys
@@ -44,14 +44,8 @@ class Made:
     period: float
 
 
-class ProblemOf(Protocol):
-    """A run's problem for some dead workers."""
-
-    def __call__(self, dead: frozenset[Worker], costs: Costs | None = None, /) -> Problem: ...
-
-
 def schedule_of(
-    board: Board, epoch: Epoch, problem_of: ProblemOf, me: Worker, waiting: Waiting | None = None
+    board: Board, epoch: Epoch, problem_of: Callable[..., Problem], me: Worker, waiting: Waiting | None = None
 ) -> Made:  # fmt: skip
     """The plan of a generation; every worker finds the same one.
 
@@ -60,6 +54,7 @@ def schedule_of(
     cores; to pass on a large one would take longer than to make it.
 
     Args:
+        problem_of: the run's problem for some dead workers, and costs.
         waiting: for the one who plans; None: this worker plans for itself.
     """
     costs = costs_of(board, epoch.plans)

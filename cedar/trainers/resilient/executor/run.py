@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import torch
 
@@ -14,6 +14,9 @@ from cedar.trainers.common.group import cut
 from cedar.trainers.resilient.executor.transport import Lost, Transport
 from cedar.trainers.resilient.model import Engine, Signature
 from cedar.trainers.resilient.schedule import COMPUTING, RECEIVING, Instruction, Schedule, Worker
+
+if TYPE_CHECKING:
+    from cedar.trainers.resilient.data import MicroBatches
 
 Key = tuple[int, int]
 
@@ -108,20 +111,8 @@ def _exchange(
     return torch.cat([mine if other == me else transport.receive(other) for other in group])
 
 
-class Data(Protocol):
-    """Micro-batches by where they are in the run: the same for every worker that asks."""
-
-    def inputs(self, step: int, key: Key) -> Any:
-        """What the first stage takes."""
-
-    def targets(self, step: int, key: Key) -> Any:
-        """What the loss takes beside the last stage's output."""
-
-
-class Progress(Protocol):
-    """Told what a worker does."""
-
-    def __call__(self, step: int, at: int, done: Instruction, waiting_for: Worker | None, /) -> None: ...
+# called before each instruction: the step, its place in the list, what begins, who is waited for
+Progress: TypeAlias = Callable[[int, int, Instruction, Worker | None], None]
 
 
 class Done(NamedTuple):
@@ -161,7 +152,7 @@ class Executor:
     """
 
     def __init__(
-        self, me: Worker, engine: Engine, transport: Transport, data: Data, *,
+        self, me: Worker, engine: Engine, transport: Transport, data: MicroBatches, *,
         reduction: Reduction = "exact", progress: Progress | None = None, pace: float = 0.0,
     ) -> None:  # fmt: skip
         self.me, self.engine, self.transport, self.data = me, engine, transport, data
