@@ -2,6 +2,7 @@
 
 from cedar.trainers.dlrm.embeddings import DedupEmbeddings
 from cedar.trainers.dlrm.options import FeatureOptions as Feature
+from cedar.trainers.dlrm.torchrec import DedupBagCollection
 from cedar.trainers.moe.experts import Router, Routing
 from cedar.trainers.moe.layer import SymiMoE, router_losses, whole_state_dict
 from cedar.trainers.moe.optimizer import SymiOptimizer
@@ -9,6 +10,6 @@ from cedar.trainers.moe.options import OptimizerOptions as SymiOptions
 from cedar.trainers.moe.placement import Policy
 
 __all__ = [
-    "DedupEmbeddings", "Feature", "Policy", "Router", "Routing", "SymiMoE", "SymiOptimizer", "SymiOptions",
-    "router_losses", "whole_state_dict",
+    "DedupBagCollection", "DedupEmbeddings", "Feature", "Policy", "Router", "Routing", "SymiMoE", "SymiOptimizer",
+    "SymiOptions", "router_losses", "whole_state_dict",
 ]  # fmt: skip

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group
@@ -17,7 +16,7 @@ from cedar.trainers.dlrm.fbgemm import RULES, FbgemmTables
 from cedar.trainers.dlrm.inputs import Feature, Inputs, read_batch
 from cedar.trainers.dlrm.options import FeatureOptions, Rule
 from cedar.trainers.dlrm.sharding import Place, ShardedTables, Sharding, place, planned
-from cedar.trainers.dlrm.tables import Bags, Table, Tables, TorchTables, initial
+from cedar.trainers.dlrm.tables import Bags, PlainTables, Table, Tables, TorchTables
 from cedar.trainers.dlrm.unique import pool, side_by_side
 
 
@@ -37,7 +36,8 @@ class DedupEmbeddings(nn.Module):
         rate: the learning rate of the fused optimizer.
         eps: added to roots.
         dtype: of the tables.
-        backend: of fused tables: ``torch``, ``fbgemm``, or ``auto``: that where it loads and does what is asked.
+        backend: of fused tables: ``torch``, ``fbgemm``, or ``auto``: that where it loads and does what is asked. Of
+            parameters: ``torch``, or ``torchrec``: its collections.
         sharding: by table or for all: ``tables``, each whole on one rank; ``rows`` or ``columns``, each cut over all
             ranks; ``auto``: a table that costs more than a rank's share, or fits on none, is cut by rows.
         costs: of a step, by table; None: their rows.
@@ -48,7 +48,8 @@ class DedupEmbeddings(nn.Module):
         device: where all is.
 
     Raises:
-        CedarError: tables do not fit; fbgemm is asked for, and cannot be used; ``rowwise_adagrad`` by columns.
+        CedarError: tables do not fit; fbgemm or torchrec is asked for, and cannot be used; ``rowwise_adagrad`` by
+            columns.
 
     Example:
         >>> made = DedupEmbeddings([FeatureOptions("item", 9), FeatureOptions("shop", 4)], 8, rule=None)
@@ -109,6 +110,16 @@ class DedupEmbeddings(nn.Module):
         return [one for held in self.places.values() for one in held if one.rank == self.group.rank]
 
     def _store(self, tables: Sequence[Table], width: int, backend: str, eps: float, seed: int) -> Tables:
+        if backend == "torchrec" and tables:
+            from cedar.trainers.dlrm.torchrec import TorchrecTables
+
+            if self.rule is not None:
+                raise CedarError(
+                    "torchrec's collections are parameters, and have no fused rule",
+                    fix="give rule=None and an optimizer",
+                )
+            self.notes.append("tables: torchrec, as asked")
+            return TorchrecTables(tables, width, self.features, dtype=self.dtype, seed=seed, device=self.device)
         if self.rule is None:
             return PlainTables(tables, width, dtype=self.dtype, seed=seed, device=self.device)
         if self._by_fbgemm(backend, width) and tables:
@@ -213,38 +224,6 @@ class DedupEmbeddings(nn.Module):
                 value.copy_(state_dict.pop(name))
         self.steps = int(state_dict.pop(f"{prefix}steps", self.steps))
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
-
-
-class PlainTables:
-    """Tables of one width as parameters, whose gradients autograd makes; see ``TorchTables``."""
-
-    def __init__(
-        self, tables: Sequence[Table], width: int, *, dtype: torch.dtype, seed: int, device: torch.device | None
-    ) -> None:
-        self.tables = tuple(tables)
-        weights = [initial(table, width, seed).to(device=device, dtype=dtype) for table in tables]
-        self.weights = {
-            table.name.replace(".", "/"): nn.Parameter(value) for table, value in zip(tables, weights, strict=True)
-        }
-
-    def begin(self, rate: float, step: int) -> None: ...
-
-    def update(self) -> None: ...
-
-    def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
-        found = []
-        for one in bags:
-            table = self.weights[one.table.replace(".", "/")]
-            given = None if one.weights is None else one.weights.to(table.dtype)
-            found.append(
-                functional.embedding_bag(
-                    one.ids, table, one.offsets, mode="sum", include_last_offset=True, per_sample_weights=given
-                )
-            )
-        return found
-
-    def state(self) -> dict[str, torch.Tensor]:
-        return {f"{table.name}.weight": self.weights[table.name.replace(".", "/")].detach() for table in self.tables}
 
 
 def bytes_of_row(width: int, rule: Rule | None, dtype: torch.dtype) -> int:

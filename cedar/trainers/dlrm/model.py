@@ -16,7 +16,7 @@ from cedar.trainers.dlrm.embeddings import DedupEmbeddings
 from cedar.trainers.dlrm.inputs import Feature, Inputs
 from cedar.trainers.dlrm.options import FeatureOptions, ModelOptions, OptimizerOptions, Options
 from cedar.trainers.dlrm.sharding import FeatureStatistics
-from cedar.trainers.dlrm.unique import check_repeatable, side_by_side
+from cedar.trainers.dlrm.unique import Expansion, on_lists, side_by_side
 
 
 class SequencePooling(nn.Module):
@@ -190,31 +190,24 @@ class Model(nn.Module):
         self.top = mlp([self.interaction.size, *options.top, 1], end=False)
 
     def forward(self, inputs: Inputs) -> torch.Tensor:
-        """Logits, ``[rows]``.
-
-        Raises:
-            CedarError: dropout on deduplicated features, see ``check_repeatable``.
-        """
-        found = self.lookup(inputs)
-        parts = [self._pooled(at, f, rows) for at, (f, rows) in enumerate(zip(inputs.features, found, strict=True))]
-        by = [feature.by for feature in inputs.features]
+        """Logits, ``[rows]``."""
+        found = zip(inputs.features, self.lookup(inputs), strict=True)
+        parts = [self._pooled(at, feature, rows) for at, (feature, rows) in enumerate(found)]
         if self.bottom is not None:
-            parts, by = [self.bottom(inputs.dense), *parts], [None, *by]
-        rows = side_by_side([part.to(parts[0].dtype) for part in parts], by)
+            parts = [(self.bottom(inputs.dense), None), *parts]
+        kind = parts[0][0].dtype
+        rows = side_by_side([part.to(kind) for part, _ in parts], [by for _, by in parts])
         logits: torch.Tensor = self.top(self.interaction(rows))[:, 0]
         return logits
 
-    def _pooled(self, at: int, feature: Feature, rows: torch.Tensor) -> torch.Tensor:
+    def _pooled(self, at: int, feature: Feature, rows: torch.Tensor) -> tuple[torch.Tensor, Expansion | None]:
         option = self.features[at]
-        if option.pooling == "sum":
-            return rows
         if option.pooling == "mean":
-            return rows / feature.lengths.clamp(min=1)[:, None].to(rows.dtype)
+            rows = rows / feature.lengths.clamp(min=1)[:, None].to(rows.dtype)
+        if not option.sequence:
+            return rows, feature.by
         module = self.pooling[f"at {at}"]
-        if feature.by is not None and self.training:
-            check_repeatable(module, anyway=self.options.repeat_dropout)
-        pooled: torch.Tensor = module(rows, feature.bags.offsets)
-        return pooled
+        return on_lists(module, rows, feature.bags.offsets, feature.by, anyway=self.options.repeat_dropout)
 
 
 SAMPLE = 4  # batches that statistics are taken of

@@ -139,8 +139,8 @@ class ModelOptions:
         rank: of their matrices.
         heads: of the attention of a transformer.
         dropout: share of values that a transformer drops while training.
-        repeat_dropout: let rows that are equal share the mask of dropout: without it, dropout on deduplicated
-            features is refused.
+        repeat_dropout: let rows that are equal share the mask of dropout: without it, features that are deduplicated
+            are expanded before they are pooled with dropout.
     """
 
     width: int = 16

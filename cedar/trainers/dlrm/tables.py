@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from cedar.trainers.dlrm.options import Rule
@@ -150,6 +151,38 @@ def initial(table: Table, width: int, seed: int) -> torch.Tensor:
     most = shape[0] ** -0.5
     whole = torch.empty(shape).uniform_(-most, most, generator=generator)
     return whole[row : row + table.rows, column : column + width]
+
+
+class PlainTables:
+    """Tables of one width as parameters, whose gradients autograd makes; see ``TorchTables``."""
+
+    def __init__(
+        self, tables: Sequence[Table], width: int, *, dtype: torch.dtype, seed: int, device: torch.device | None
+    ) -> None:
+        self.tables = tuple(tables)
+        weights = [initial(table, width, seed).to(device=device, dtype=dtype) for table in tables]
+        self.weights = {
+            table.name.replace(".", "/"): nn.Parameter(value) for table, value in zip(tables, weights, strict=True)
+        }
+
+    def begin(self, rate: float, step: int) -> None: ...
+
+    def update(self) -> None: ...
+
+    def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
+        found = []
+        for one in bags:
+            table = self.weights[one.table.replace(".", "/")]
+            given = None if one.weights is None else one.weights.to(table.dtype)
+            found.append(
+                functional.embedding_bag(
+                    one.ids, table, one.offsets, mode="sum", include_last_offset=True, per_sample_weights=given
+                )
+            )
+        return found
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {f"{table.name}.weight": self.weights[table.name.replace(".", "/")].detach() for table in self.tables}
 
 
 class TorchTables:

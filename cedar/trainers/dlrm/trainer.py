@@ -24,7 +24,7 @@ from cedar.trainers.dlrm.metrics import Scores, StepRecord, Window, score
 from cedar.trainers.dlrm.model import SAMPLE, Model, dense_optimizer, tables_of
 from cedar.trainers.dlrm.options import Options
 from cedar.trainers.dlrm.sharding import look
-from cedar.trainers.dlrm.unique import check_repeatable
+from cedar.trainers.dlrm.unique import tells_apart
 
 DENSE, METRICS, VOCABULARIES = "dense gradients", "metrics", "vocabularies"
 
@@ -64,11 +64,10 @@ class Trainer(common.Trainer):
             torch.manual_seed(run.seed)
             self.model = Model(options.model, options.features, len(options.data.dense), self.tables.rows)
         self.model.to(self.device, self.dtype)
-        if options.data.dedup not in ("auto", "off"):  # what is known before the first step
-            grouped = {name for names in options.data.dedup for name in names}
-            for at, feature in enumerate(options.features):
-                if feature.sequence and feature.column in grouped:
-                    check_repeatable(self.model.pooling[f"at {at}"], anyway=options.model.repeat_dropout)
+        for at, feature in enumerate(options.features):
+            why = tells_apart(self.model.pooling[f"at {at}"]) if feature.sequence else ""
+            if why and options.data.dedup != "off" and not options.model.repeat_dropout:
+                self.notes.append(f"{feature.column} is pooled for all rows, not for unique ones: {why}")
         self.optimizer = dense_optimizer(self.model, options.optimizer)
         self.window = Window(-(-run.window // self.group.size))
         self.group.meter.take()

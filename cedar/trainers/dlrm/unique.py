@@ -13,7 +13,6 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from cedar.core.errors import CedarError
 from cedar.core.groups.slices import slide
 
 
@@ -119,43 +118,61 @@ class _SideBySide(torch.autograd.Function):
         return None, *found
 
 
-def check_repeatable(module: nn.Module, *, anyway: bool = False) -> None:
-    """Refuse modules that do not give equal rows equal results, or whose results depend on how often a row is there.
+def tells_apart(module: nn.Module) -> str:
+    """Why a module that trains may give equal rows other results, or results that depend on how often a row is there.
 
     Functions of torch.nn.functional inside a module are not seen.
 
-    Args:
-        module: that is to run on unique rows.
-        anyway: allow it: equal rows share the mask of dropout, statistics count each unique row once.
-
-    Raises:
-        CedarError: it holds dropout (of more than 0), or batch statistics.
+    Returns:
+        Which part does, and what: dropout (of more than 0), or batch statistics; empty: none.
 
     Example:
-        >>> check_repeatable(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))
-        >>> check_repeatable(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
-        Traceback (most recent call last):
-        cedar.core.errors.CedarError: BatchNorm1d ('1') takes statistics of a batch...
+        >>> tells_apart(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))
+        ''
+        >>> tells_apart(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+        "BatchNorm1d ('1') takes statistics of a batch"
     """
-    if anyway:
-        return
     for name, part in module.named_modules():
         kind = f"{type(part).__name__} ({name or 'itself'!r})"
         drops = (isinstance(part, (_DropoutNd, nn.RReLU)) and getattr(part, "p", 1.0) > 0) or (
             isinstance(part, nn.MultiheadAttention) and part.dropout > 0
         )
         if drops:
-            raise _refused(f"{kind} draws random numbers for each row; rows that are equal would share them")
+            return f"{kind} draws random numbers for each row"
         if isinstance(part, _BatchNorm):
-            raise _refused(f"{kind} takes statistics of a batch; rows that are equal would count once")
+            return f"{kind} takes statistics of a batch"
+    return ""
 
 
-def _refused(what: str) -> CedarError:
-    return CedarError(
-        what,
-        done="it was not run on unique rows",
-        fix='take it out, ask for it (model.repeat_dropout = true), or train on all rows: data.dedup = "off"',
-    )
+def on_lists(
+    module: nn.Module, rows: torch.Tensor, offsets: torch.Tensor, by: Expansion | None, *, anyway: bool = False
+) -> tuple[torch.Tensor, Expansion | None]:
+    """``module(rows, offsets)`` on unique lists; where it trains and tells equal rows apart, on the lists of all rows.
+
+    Args:
+        module: from lists, ``[total, width]`` with ``offsets`` ``[lists + 1]``, to ``[lists, ...]``.
+        by: which unique list each row has; None where lists are those of all rows.
+        anyway: on unique lists in any case: equal rows share the mask of dropout, statistics count each once.
+
+    Returns:
+        Results, and the expansion that is still to be done: None where results are of all rows.
+
+    Example:
+        >>> mean = lambda rows, offsets: torch.stack([part.mean(0) for part in rows.split(offsets.diff().tolist())])
+        >>> class Mean(nn.Dropout):
+        ...     def forward(self, rows, offsets):
+        ...         return mean(rows, offsets)
+        >>> lists, by = torch.tensor([[1.0], [3.0], [5.0]]), Expansion.of(torch.tensor([0, 0, 1]), 2)
+        >>> on_lists(Mean(0.5), lists, torch.tensor([0, 2, 3]), by)[0].flatten().tolist()
+        [2.0, 2.0, 5.0]
+        >>> on_lists(Mean(0.0), lists, torch.tensor([0, 2, 3]), by)[0].flatten().tolist()
+        [2.0, 5.0]
+    """
+    if by is not None and module.training and not anyway and tells_apart(module):
+        values, offsets = _ranges(offsets[:-1].index_select(0, by.index), offsets.diff().index_select(0, by.index))
+        rows, by = rows.index_select(0, values), None
+    found: torch.Tensor = module(rows, offsets)
+    return found, by
 
 
 @dataclass(frozen=True, eq=False)

@@ -72,7 +72,7 @@ def head():
 def trained(group, how, dedup=True, steps=5):
     """Losses over all ranks, and the parts of whole tables that this rank holds."""
     made = DedupEmbeddings(FEATURES, WIDTH, group, rate=RATE, **({"dtype": torch.float64, "costs": COSTS} | how))
-    top = head()
+    top = head().to(how.get("dtype", torch.float64))
     fused = how.get("rule", "rowwise_adagrad") is not None
     optimizer = torch.optim.SGD([*top.parameters(), *([] if fused else made.parameters())], lr=RATE)
     losses = []

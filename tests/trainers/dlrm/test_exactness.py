@@ -52,6 +52,7 @@ def test_single_precision_agrees_without_and_with_deduplication(log, backend, st
         {"model": {"interaction": "dcn", "cross": 2, "rank": 4}, "tables": {"rule": "adam", "rate": 0.01}},
         {"features": WEIGHED, "tables": {"rule": "sgd"}, "optimizer": {"rule": "adam", "rate": 0.01}},
         {"data": {"dense": [], "log": []}},
+        {"model": {"dropout": 0.3}},
     ],
 )
 def test_double_precision_agrees_without_and_with_deduplication(log, more):

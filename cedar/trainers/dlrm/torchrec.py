@@ -1,0 +1,162 @@
+"""torchrec: its collections as what keeps our tables, and our embeddings where its models want a collection.
+
+It is installed without its requirements (``pip install --no-deps torchrec``), beside the fbgemm that fits torch, and
+imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import cedar
+from cedar.core.errors import CedarError
+from cedar.trainers.dlrm.options import FeatureOptions
+from cedar.trainers.dlrm.tables import Bags, PlainTables, Table, joined
+
+if TYPE_CHECKING:
+    from cedar.trainers.dlrm.embeddings import DedupEmbeddings
+
+
+def module(name: str) -> Any:
+    """A module of torchrec.
+
+    Raises:
+        CedarError: torchrec, or what it needs, cannot be imported.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(f"torchrec.{name}")
+    except Exception as error:  # a library that was not built for this torch fails in many ways
+        raise CedarError(
+            f"torchrec cannot be used: {error}",
+            fix="pip install --no-deps torchrec, what it names as missing, and the fbgemm that fits torch",
+        ) from error
+
+
+class TorchrecTables(PlainTables):
+    """Tables of one width in torchrec's collections, whose parameters any optimizer trains; float32 or float16.
+
+    Tables whose ids are all looked up one by one are in an ``EmbeddingCollection``, the others in an
+    ``EmbeddingBagCollection``. A lookup is one call of each.
+
+    Args:
+        features: that look the tables up.
+
+    Raises:
+        CedarError: torchrec cannot be used, or has no tables of this dtype.
+    """
+
+    def __init__(
+        self, tables: Sequence[Table], width: int, features: Sequence[FeatureOptions], *, dtype: torch.dtype,
+        seed: int, device: torch.device | None,
+    ) -> None:  # fmt: skip
+        if dtype not in (torch.float32, torch.float16):
+            raise CedarError(
+                f"torchrec has no tables of {str(dtype).removeprefix('torch.')}", fix="give float32, or another backend"
+            )
+        super().__init__(tables, width, dtype=dtype, seed=seed, device=device)
+        configs, modules = module("modules.embedding_configs"), module("modules.embedding_modules")
+        kind = configs.DataType.FP32 if dtype == torch.float32 else configs.DataType.FP16
+        of = {table.name: [f for f in features if f.home == (table.of or table.name)] for table in tables}
+        self.weighted = any(feature.weights for held in of.values() for feature in held)
+        single = {name for name, held in of.items() if all(feature.single for feature in held)}
+
+        def named(config: Any, wanted: Sequence[Table]) -> list[Any]:
+            return [
+                config(
+                    name=table.name.replace(".", "/"), num_embeddings=table.rows, embedding_dim=width, data_type=kind,
+                    feature_names=[f"{table.name} {at}" for at in range(len(of[table.name]))],
+                )
+                for table in wanted
+            ]  # fmt: skip
+
+        lists = named(configs.EmbeddingConfig, [table for table in tables if table.name in single])
+        pooled = named(configs.EmbeddingBagConfig, [table for table in tables if table.name not in single])
+        self.keys = [[key for config in made for key in config.feature_names] for made in (lists, pooled)]
+        self.lists = modules.EmbeddingCollection(lists, device=device)
+        self.bags = modules.EmbeddingBagCollection(pooled, is_weighted=self.weighted, device=device)
+        for name, held in (*self.lists.embeddings.items(), *self.bags.embedding_bags.items()):
+            held.weight = self.weights[name]
+
+    def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
+        count: Counter[str] = Counter()
+        asked: dict[str, Bags] = {}
+        for one in bags:
+            asked[f"{one.table} {count[one.table]}"] = one
+            count[one.table] += 1
+        found: dict[str, torch.Tensor] = {}
+        if any(key in asked for key in self.keys[0]):
+            found |= {key: rows.values() for key, rows in self.lists(self._features(self.keys[0], asked)).items()}
+        if any(key in asked for key in self.keys[1]):
+            found |= self.bags(self._features(self.keys[1], asked)).to_dict()
+        return [found[key][: len(one)] for key, one in asked.items()]
+
+    def _features(self, keys: Sequence[str], asked: Mapping[str, Bags]) -> Any:
+        """Bags as torchrec takes them: as many of each feature, so that short ones get empty bags at their end."""
+        like = next(iter(asked.values())).ids
+        none = Bags("", like[:0], torch.zeros(1, dtype=torch.int64, device=like.device))
+        each = [asked.get(key, none) for key in keys]
+        most = max(map(len, each))
+        lengths = torch.cat([functional.pad(one.offsets.diff(), (0, most - len(one))) for one in each])
+        ids, _, weights, _ = joined(each, [0] * len(each), torch.float32)
+        if self.weighted and weights is None:
+            weights = torch.ones(len(ids), device=ids.device)
+        return module("sparse.jagged_tensor").KeyedJaggedTensor(list(keys), ids, weights, lengths)
+
+
+class DedupBagCollection(nn.Module):
+    """``DedupEmbeddings`` where a model of torchrec wants an ``EmbeddingBagCollection``.
+
+    Such a model hands what it is given for its sparse features to the collection as it is: a batch of ours, whose
+    groups are looked up once, or a ``KeyedJaggedTensor`` with as many rows of each key.
+
+    Args:
+        embeddings: whose features are the collection's.
+
+    Raises:
+        CedarError: torchrec cannot be used.
+    """
+
+    def __init__(self, embeddings: DedupEmbeddings) -> None:
+        super().__init__()
+        self.embeddings = embeddings
+        self._of = module("sparse.jagged_tensor").KeyedTensor
+        config, pooling = (
+            getattr(module("modules.embedding_configs"), n) for n in ("EmbeddingBagConfig", "PoolingType")
+        )
+        self._configs = [
+            config(
+                name=feature.column, num_embeddings=feature.rows, embedding_dim=embeddings.width,
+                feature_names=[feature.column], pooling=pooling[feature.pooling.upper()],
+            )
+            for feature in embeddings.features
+        ]  # fmt: skip
+
+    def embedding_bag_configs(self) -> list[Any]:
+        """One for each feature, in their order."""
+        return self._configs
+
+    def is_weighted(self) -> bool:
+        """Whether ids have weights."""
+        return any(feature.weights for feature in self.embeddings.features)
+
+    def forward(self, batch: Any) -> Any:
+        """A ``torchrec.KeyedTensor`` of ``[rows, features * width]``.
+
+        Raises:
+            CedarError: see ``DedupEmbeddings.forward``.
+        """
+        if not isinstance(batch, Mapping) and hasattr(batch, "to_dict"):
+            given = batch.to_dict().items()
+            batch = {key: cedar.JaggedTensor(column.values(), column.offsets().long()) for key, column in given}
+        keys = [feature.column for feature in self.embeddings.features]
+        return self._of(keys, [self.embeddings.width] * len(keys), self.embeddings(batch).flatten(1))
