@@ -127,3 +127,43 @@ def test_what_cannot_be_trained_is_told() -> None:
     run = RunOptions(device="cuda:99")
     with pytest.raises(CedarError, match="run.device is 'cuda:99', and torch sees"):
         ResilientPipeline(modules(), functional.cross_entropy, batch, Workers(), batch=8, run=run).train()
+
+
+class Turned(nn.Module):
+    """Holds a complex buffer, as rotary embeddings do."""
+
+    turns: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("turns", torch.polar(torch.ones(4), torch.arange(4.0)), persistent=False)
+        self.map = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turned = torch.view_as_complex(self.map(x).float().unflatten(-1, (4, 2))) * self.turns
+        return torch.view_as_real(turned).flatten(-2).to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_complex_buffers_stay_complex_whatever_the_dtype(dtype: torch.dtype) -> None:
+    wanted, x = Turned(), torch.randn(3, 8)
+    turned = Turned()
+    turned.load_state_dict(wanted.state_dict())
+    engine = Engine(turned, 0, 2, functional.mse_loss, dtype=dtype)
+    found = engine.forward(0, (0, 0), x)
+    assert turned.turns.is_complex()
+    assert found.dtype == dtype
+    near = {torch.float32: 1e-6, torch.float64: 1e-6, torch.bfloat16: 0.05}[dtype]
+    assert torch.allclose(found.float(), wanted(x), atol=near)
+
+
+def test_a_model_of_torchtitan_outlives_a_worker(tmp_path: Path) -> None:
+    pytest.importorskip("torchtitan.models.llama3", reason="torchtitan is not installed")
+    example = EXAMPLE.with_name("titan_pipeline.py")
+    command = [sys.executable, str(example), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    off = re.search(r"at most (\S+) from torch in one process\n5 workers at the end", done.stdout)
+    assert off is not None, done.stdout
+    assert float(off[1]) < 1e-5
+    assert len(example.read_text().splitlines()) <= 100

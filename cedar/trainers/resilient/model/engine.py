@@ -180,7 +180,9 @@ class Engine:
         master = torch.float64 if torch.float64 in ([dtype] if dtype else kinds) else torch.float32
         self.layout = Layout.of(named, shared, master)
         self.begin = State.begin(self.layout.gather(named).to(self.device))
-        module.to(device=self.device, dtype=dtype)
+        module.to(self.device)
+        if dtype is not None:  # not by to(): that makes complex buffers real
+            {torch.float32: module.float, torch.float64: module.double, torch.bfloat16: module.bfloat16}[dtype]()
         self.names = list(named)
         self.parameters = list(named.values())
         self.inputs: Signature | None = None
