@@ -4,20 +4,8 @@
 to its home pipeline ``replica``; at a stage whose home worker is dead, a live worker of the same stage works it.
 
 **A schedule** is one ordered list of instructions for each live worker (``schedule.work[worker]``), for one set of dead
-workers. Every step repeats the same lists. An instruction is a tuple ``(kind, replica, micro_batch, peer)``:
-
-| kind | what the worker does | must wait for |
-|---|---|---|
-| ``RECV_F r m peer`` | take the activations of micro-batch r.m from worker (stage - 1, peer) | the message |
-| ``F r m`` | forward; the stage 0 reads its batch from the loader, the last stage reads its targets | RECV_F |
-| ``SEND_F r m peer`` | give the activations to worker (stage + 1, peer) | F |
-| ``RECV_B r m peer`` | take the gradients of what was sent from worker (stage + 1, peer) | the message |
-| ``B_INPUT r m`` | the gradients of the stage's input; stage 0 has it too, for its inner layers | F, RECV_B |
-| ``SEND_B r m peer`` | give them to worker (stage - 1, peer) | B_INPUT |
-| ``B_WEIGHT r m`` | the gradients of the weights; the activations of r.m may go | B_INPUT |
-| ``B r m`` | B_INPUT and B_WEIGHT in one | F, RECV_B |
-| ``ALL_REDUCE`` | sum the gradients over ``schedule.peers(stage)`` | all workers of the stage |
-| ``STEP`` | the optimizer's step | ``sync``: everybody's ALL_REDUCE; ``staggered``: only its own |
+workers. Every step repeats the same lists. An instruction is a tuple ``(kind, replica, micro_batch, peer)``;
+docs/schedules.md tells what each kind does, and what it waits for.
 
 **What an executor may rely on** once ``validate(schedule)`` has returned:
 
