@@ -69,20 +69,24 @@ class Source:
         return [table.slice(a, b - a) for a, b in pairwise(cuts)]
 
 
-def build(draw: random.Random, least: int = 10, cut: int = 0) -> Toy:
-    """A random DAG of at least ``least`` operators: mix, zip, concat, shuffle, flat_map, filter, pack and more.
+def build(draw: random.Random, least: int = 10, cut: int = 0, balanced: bool = False) -> Toy:
+    """A random DAG of at least ``least`` operators: mix, zip, concat, shuffle, flat_map, filter, pack and more;
+    ``balanced``: its batches are balanced by ``x`` between ranks, and nothing else is done to them.
 
     The same draws give the same pipeline; ``cut`` only changes how its sources cut their rows into chunks.
     """
     state = _Builder(draw, cut)
     pipeline = state.tree(draw.randint(1, 3))
     state.joined = True
-    batch_kinds = draw.choice([0, 0, 0, 1, 2])
+    batch_kinds = 0 if balanced else draw.choice([0, 0, 0, 1, 2])
     while len(state.names) < least - 1 - batch_kinds:
         pipeline = state.grow(pipeline)
     size, last = draw.randint(1, 9), draw.choice(["drop", "keep", "keep", "pad"])
     pipeline = pipeline.batch(size, last=last)  # type: ignore[arg-type]
     state.names.append("batch")
+    if balanced:
+        pipeline = pipeline.balance("x")
+        state.names.append("balance")
     for _ in range(batch_kinds):
         pipeline = state.grow_batches(pipeline)
     return Toy(pipeline, state.names, size, last)

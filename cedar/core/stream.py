@@ -63,6 +63,10 @@ class Rows:
         row = self.row.start + index if isinstance(self.row, range) else self.row[index]
         return Rows(self.blocks, row, None if self.part is None else self.part[index])
 
+    def compact(self) -> Rows:
+        """The same without blocks that no row is of."""
+        return self if self.part is None else _compact(self.blocks, self.row, self.part)  # type: ignore[arg-type]
+
     def keys(self) -> Keys:
         """The keys of the planned rows, without gathering their columns."""
         if self.part is None:

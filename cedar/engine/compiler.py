@@ -21,8 +21,9 @@ from cedar.core.stream import Stream
 from cedar.datasets.base import Read
 from cedar.engine.binding import Binding
 from cedar.engine.dedup import as_read
-from cedar.engine.nodes import rows_per_unit
+from cedar.engine.nodes import over_ranks, rows_per_unit
 from cedar.engine.programs import Programs
+from cedar.engine.streams.deal import steps_from
 from cedar.engine.streams.dealt import DealtStream, Share
 from cedar.engine.streams.groups import GroupStage
 from cedar.engine.streams.lanes import Lane
@@ -52,6 +53,7 @@ class Compiler:
         store: where ``cache()`` keeps blocks.
         slices: (rank, world) when every rank takes its slice of every batch.
         lane: the part of the epoch that is compiled; None is all of it.
+        share: how units are dealt to ranks, for operators that move rows between those.
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class Compiler:
         store: Store,
         slices: tuple[int, int] | None = None,
         lane: Lane | None = None,
+        share: Share | None = None,
     ) -> None:
         self.physical = physical
         self.binding = binding
         self.tasks = tasks
         self._store = store
         self._slices = slices
+        self._share = share or Share()
         self._programs = Programs(binding, physical)
         self._consumers = Counter(i for stage in physical.stages for i in stage.inputs)
         self._parted = self._parts(*physical.stages[physical.deal].inputs)
@@ -134,7 +138,12 @@ class Compiler:
         work, node = self.physical.works[stage.out], self._node(stage.out)
         operator = node.operator
         assert isinstance(operator, StreamOperator)
-        stream = operator.stream(inputs, self._context(stage.out))
+        context = self._context(stage.out)
+        if operator.over_ranks:
+            share = self._share
+            dealt = steps_from(inputs[0].count, list(share.history), share.last)
+            context = replace(context, ranks=share.world, dealt=dealt)
+        stream = operator.stream(inputs, context)
         cuts = self._slices and work.batched and not self._below(stage).batched
         return SliceStream(stream, *self._slices) if self._slices and cuts else stream
 
@@ -333,5 +342,7 @@ def least_rows(binding: Binding) -> int:
 
 
 def least_run(binding: Binding) -> int:
-    """The same in units of the pipeline."""
+    """The same in units of the pipeline; one where ranks take turns."""
+    if over_ranks(binding.nodes) is not None:
+        return 1
     return -(-least_rows(binding) // (rows_per_unit(binding.root) if binding.root.batched else 1))

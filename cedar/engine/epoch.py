@@ -20,7 +20,7 @@ from cedar.engine.binding import Binding
 from cedar.engine.check.check import as_tolerated, compared, tolerated
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.metrics import Metrics
-from cedar.engine.nodes import last_mode
+from cedar.engine.nodes import last_mode, over_ranks
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
 from cedar.engine.streams.deal import EVERYTHING
@@ -62,12 +62,15 @@ class Job:
         world = self.rank.world
         if world == 1 or self.split_batches:
             return Sharing()
-        compiler = self._compiler(Runner("inline", 1), 0, None, dry=True, written=None)
+        if self.balanced:
+            what = self.binding.labels[id(over_ranks(self.binding.nodes))]
+            return Sharing(why=f"{what} moves rows between ranks. What is above it is of a rank's own rows", asked=True)
+        compiler = self._compiler(Runner("inline", 1), 0, None, dry=True)
         if compiler.dealt.count is not None:
             return Sharing()
         last = last_mode(self.binding.root)
         if self.deal == "global":
-            return Sharing(why='deal="global" asks for it')
+            return Sharing(why='deal="global" asks for it', asked=True)
         if why := compiler.unshared(world):
             return Sharing(why=why)
         local = any(getattr(node.operator, "local", False) for node in self.binding.nodes)
@@ -98,7 +101,6 @@ class Job:
             dry: they are only counted, as written.
             written: a plan to compare with: the streams are those of the pipeline as the user wrote it.
         """
-        compiler = self._compiler(runner, epoch, lane, dry, written)
         alone = self.split_batches or lane is not None
         share = Share(
             rank=0 if alone else self.rank.rank,
@@ -106,10 +108,25 @@ class Job:
             chunk=least_run(self.binding),
             last=last_mode(self.binding.root),
             history=tuple(history),
+            turns=self.balanced and not alone,
         )
+        compiler = self._compiler(runner, epoch, lane, dry, written, share)
         return compiler.top(share, self.finish if runner.local or self.encodes else ())
 
-    def _compiler(self, runner: Runner, epoch: int, lane: Lane | None, dry: bool, written: Plan | None) -> Compiler:
+    @cached_property
+    def balanced(self) -> bool:
+        """An operator moves rows between the batches that ranks get at a step."""
+        return over_ranks(self.binding.nodes) is not None
+
+    def _compiler(
+        self,
+        runner: Runner,
+        epoch: int,
+        lane: Lane | None,
+        dry: bool,
+        written: Plan | None = None,
+        share: Share | None = None,
+    ) -> Compiler:
         plain = dry or written is not None
         began = time.perf_counter()
         watcher = Watcher() if plain else self.plans.watcher(runner)
@@ -124,7 +141,7 @@ class Job:
         if written is not None and (inexact := tolerated(written)):
             root = as_tolerated(self.binding.root, inexact)
         physical = self.binding.lowered(root, runner.name, lambda place: tasks.on(place).runner.workers)
-        compiler = Compiler(physical, self.binding, tasks, store, slices, lane)
+        compiler = Compiler(physical, self.binding, tasks, store, slices, lane, share)
         metrics.time.lanes = runner.lanes
         metrics.time.compiling += 0.0 if dry else time.perf_counter() - began
         return compiler
@@ -312,7 +329,7 @@ class DataEpoch:
             return _at(top, position or [dealt.start(), 0])
         top, dealt = self._compiled or self._job.streams(self._runner, self.epoch, self._history)
         self._compiled = None
-        self._job.plans.reads(1.0 if dealt.count is None else 1 / dealt.share.world)
+        self._job.plans.reads(1.0 if dealt.count is None or dealt.share.turns else 1 / dealt.share.world)
         if dealt.count == 0 and dealt.source.count and not self._history:
             _log.warning(
                 'epoch %d has %d unit(s) for %d ranks: with last="drop" none is delivered; use smaller batches, '

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cedar.core.stream import Stream
 from cedar.operators.base import StreamOperator
@@ -11,11 +11,18 @@ from cedar.plan.graph import Node
 
 def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
     """What a stream operator costs several ranks."""
+    if operator.over_ranks:
+        return "each rank computes what is below for all ranks, and what is above for its own rows"
     if all(stream.count is not None for stream in inputs) or operator.shares:
         return ""
     if operator.local:
         return "local to each rank"
     return "global: it counts rows whose number is unknown, so every rank computes its input; local=True opts out"
+
+
+def over_ranks(nodes: Iterable[Node]) -> Node | None:
+    """The one that moves rows between the batches that ranks get at a step, if there is one."""
+    return next((n for n in nodes if isinstance(n.operator, StreamOperator) and n.operator.over_ranks), None)
 
 
 def rows_per_unit(node: Node) -> int:

@@ -358,7 +358,7 @@ class StreamContext:
     ``submit(fn, *args)`` runs work in the executor and returns a Future; ``index`` is the operator's ordinal;
     ``row_bytes`` estimates the bytes of one input unit from the metadata of the sources; ``types`` are the input's
     column types, resolved by the sample where needed; ``refills`` says that dead slots may come that the next row
-    replaces.
+    replaces. For operators that work ``over_ranks``: so many ``ranks`` take units in turns, from unit ``dealt`` on.
     """
 
     seed: int
@@ -369,6 +369,8 @@ class StreamContext:
     row_bytes: float
     types: Callable[[], dict[str, ColumnType]]
     refills: bool = False
+    ranks: int = 1
+    dealt: int = 0
 
     def hash_seed(self, operator_seed: int) -> int:
         return hash_ints(self.seed, self.epoch, operator_seed, 0x5EED)
@@ -405,6 +407,7 @@ class StreamOperator(Operator):
     moves_rows: ClassVar[bool] = False  # rows are held and moved about one by one: better before they grow
     keeps_windows: ClassVar[bool] = False  # one input after the other: windows below it are windows above it
     tells_begun: ClassVar[bool] = False  # its pieces say how much of a lane was begun for them, as those below do
+    over_ranks: ClassVar[bool] = False  # it moves rows between the units that ranks get at one step, in turns
     shares: ClassVar[bool] = False  # of the lanes of an epoch it makes, together, what it makes of the epoch
     batch_rows: int | None = None  # the rows of the batches that it makes
     last: str = "keep"  # what becomes of the short one at the end: "drop", "keep" or "pad"

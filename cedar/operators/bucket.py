@@ -113,7 +113,7 @@ def _check_type(name: str, kind: ColumnType, site: Site | None) -> None:
     if isinstance(kind, TensorType) and not kind.shape:
         known = False
     elif isinstance(kind, pa.DataType):
-        known = _is_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+        known = has_length(kind)
     else:
         known = True
     if not known and kind is not UNKNOWN:
@@ -124,7 +124,7 @@ def _check_type(name: str, kind: ColumnType, site: Site | None) -> None:
         )
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list_type(kind: pa.DataType) -> bool:
     return bool(pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
@@ -154,10 +154,20 @@ def _lengths(block: Block, name: str, column: Column, site: Site | None) -> npt.
         )
     if isinstance(column, np.ndarray):
         return np.array([len(value) for value in column], dtype=np.int64)
-    if _is_list(column.type):
+    return arrow_lengths(column)
+
+
+def arrow_lengths(column: pa.Array) -> npt.NDArray[Any]:
+    """The length of each of a column's lists, strings (in characters) or bytes; none of them is null."""
+    if is_list_type(column.type):
         return np.asarray(pc.list_value_length(column))
     measure = pc.utf8_length if pa.types.is_large_string(column.type) else pc.binary_length
     return np.asarray(measure(column))
+
+
+def has_length(kind: pa.DataType) -> bool:
+    """Whether the values of an Arrow type have a length."""
+    return bool(is_list_type(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
 class BucketStream(Stream):

@@ -1,4 +1,4 @@
-"""The weight of each row, from a column or an expression."""
+"""The weight, or the cost, of each row, from a column or an expression."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from cedar.operators.expression_steps import Keep, compile_steps
 from cedar.operators.failures import Blame
 
 Weights = npt.NDArray[np.float64]
+SAMPLE = ("sample", "weight")
 
 
 def weight_columns(weights: Any) -> list[str]:
@@ -32,8 +33,8 @@ def weight_columns(weights: Any) -> list[str]:
     return [weights] if isinstance(weights, str) else sorted(set(weights.meta.root_names()))
 
 
-def live_weights(block: Block, weights: Any, site: Site | None) -> Weights:
-    """float64[live rows].
+def live_weights(block: Block, weights: Any, site: Site | None, what: tuple[str, str] = SAMPLE) -> Weights:
+    """float64[live rows]; ``what`` is who asks, and for what.
 
     Raises:
         PipelineError: the column is missing, or gives no numbers.
@@ -41,36 +42,45 @@ def live_weights(block: Block, weights: Any, site: Site | None) -> Weights:
     """
     if weights is None:
         return np.ones(len(block))
-    column = _evaluate(block, weights, site)
+    column = _evaluate(block, weights, site, what)
     if isinstance(column, pa.Array) and column.null_count:
-        _refuse(block, np.asarray(column.is_null()), "null", site)
-    values = _floats(column, weights, site)
+        _refuse(block, np.asarray(column.is_null()), "null", site, what)
+    return checked_weights(block, _floats(column, weights, site, what), site, what)
+
+
+def checked_weights(block: Block, values: Weights, site: Site | None, what: tuple[str, str]) -> Weights:
+    """A number for each live row, as it is.
+
+    Raises:
+        RowError: one that is NaN, infinite or negative.
+    """
     bad = ~np.isfinite(values) | (values < 0)
     if bad.any():
-        _refuse(block, bad, str(values[int(np.argmax(bad))]), site)
+        _refuse(block, bad, str(values[int(np.argmax(bad))]), site, what)
     return values
 
 
 @elsewhere
-def _evaluate(block: Block, weights: Any, site: Site | None) -> Column:
+def _evaluate(block: Block, weights: Any, site: Site | None, what: tuple[str, str]) -> Column:
+    who = f"{what[0]}({what[1]})"
     for name in weight_columns(weights):
         if name not in block.columns:
-            raise missing_column(name, list(block.columns), "sample(weights)", site)
+            raise missing_column(name, list(block.columns), who, site)
     if isinstance(weights, str):
         return block.columns[weights]
     import polars as pl
 
-    step = Keep((("weight", weights),), Blame(0, "sample(weights)", site, None))
+    step = Keep((("weight", weights),), Blame(0, who, site, None))
     try:
         program = compile_steps((step,), tuple(block.types.items()))
         return run(program, Block(block.columns, block.live_keys())).columns["weight"]
     except pl.exceptions.PolarsError as error:
-        raise PipelineError(f"sample: the weights {weights} cannot be worked out: {error}", site=site) from error
+        raise PipelineError(f"{what[0]}: the {what[1]} {weights} cannot be worked out: {error}", site=site) from error
 
 
-def _floats(column: Column, weights: Any, site: Site | None) -> Weights:
+def _floats(column: Column, weights: Any, site: Site | None, what: tuple[str, str]) -> Weights:
     try:
-        if isinstance(column, pa.Array) and not _is_number(column.type):
+        if isinstance(column, pa.Array) and not is_number(column.type):
             raise TypeError(f"a column of {column.type}")
         values = column.to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else column
         floats = np.asarray(values, dtype=np.float64)
@@ -80,22 +90,23 @@ def _floats(column: Column, weights: Any, site: Site | None) -> Weights:
     except (TypeError, ValueError) as error:
         kind = column.type if isinstance(column, pa.Array) else column.dtype
         raise PipelineError(
-            f"sample: the weights {weights!s} are not numbers but {kind}",
+            f"{what[0]}: the {what[1]} {weights!s} is no number but {kind}",
             site=site,
             fix="give a column or an expression with a number per row",
         ) from error
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a column of an Arrow type is a weight as it is."""
     kinds = pa.types
     return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind))
 
 
-def _refuse(block: Block, bad: npt.NDArray[np.bool_], shown: str, site: Site | None) -> None:
+def _refuse(block: Block, bad: npt.NDArray[np.bool_], shown: str, site: Site | None, what: tuple[str, str]) -> None:
     row = int(np.argmax(bad))
     raise RowError(
-        f"sample: the weight of a row is {shown}",
+        f"{what[0]}: the {what[1]} of a row is {shown}",
         site=site,
         row=block.live_keys().ref(row),
-        fix="weights are finite and not negative: fill or filter them above sample()",
+        fix=f"a {what[1]} is finite and not negative: fill or filter such rows above {what[0]}()",
     )

@@ -46,6 +46,11 @@ def moves_rows(node: Node) -> bool:
     return isinstance(node.operator, StreamOperator) and node.operator.moves_rows
 
 
+def over_ranks(node: Node) -> bool:
+    """Rows are moved here between the batches that ranks get: each rank sees those of all of them."""
+    return isinstance(node.operator, StreamOperator) and node.operator.over_ranks
+
+
 def may_skip(node: Node, facts: Facts) -> bool:
     """Whether rows may go missing here because the operator fails on them."""
     return node.operator.may_fail and facts.skips(node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from cedar.operators.balance import Balance
 from cedar.operators.batch import Batch
 from cedar.operators.bucket import BucketByLength
 from cedar.operators.dedup import dedup
@@ -73,6 +74,29 @@ class OrderMethods:
             [[0, 1], [2, 3]]
         """
         return self._on(Batch(size, last, local))
+
+    def balance(self, by: Any, over: Literal["ranks"] = "ranks") -> Pipeline:
+        """Choose which rank gets which rows of a step, so that the ranks' batches cost about the same.
+
+        A step is one batch for each rank. It keeps its rows, and each batch as many as it had. Stands above what makes
+        the batches; what is above it runs on a rank's own rows alone, what is below on those of all ranks, except what
+        the optimizer can move above.
+
+        Args:
+            by: what a row costs: a column (its numbers, or the lengths of its texts and lists, or the sizes of its
+                arrays), an expression, or a function of the row, a dict, which gives a number.
+            over: "ranks".
+
+        Raises:
+            PipelineError: the input gives rows and not batches, or ``by`` is no cost.
+
+        Example:
+            >>> import cedar
+            >>> p = cedar.from_items([{"n": n} for n in (9, 8, 1, 2)]).batch(2).balance("n")
+            >>> [[b["n"].tolist() for b in p.loader(rank=rank, world=2)] for rank in range(2)]
+            [[[9, 1]], [[8, 2]]]
+        """
+        return self._on(Balance(by, over))
 
     def bucket_by_length(
         self, column: str, boundaries: Sequence[int], batch_sizes: Sequence[int], *, local: bool = False

@@ -65,9 +65,41 @@ def lower(root: Node, choice: Choice, logical: Node | None = None) -> Physical:
         PipelineError: operators stand where they have no meaning, at the user's line.
     """
     nodes = tuple(graph.walk(root))
+    _check_steps(logical or root, choice.on_error)
     lowering = _Lowering(nodes, works(nodes, logical or root, choice.on_error), choice)
     lowering.deal()
     return Physical(lowering.works, tuple(lowering.stages), nodes)
+
+
+def _check_steps(root: Node, on_error: Skip | None) -> None:
+    """Refuse an operator that moves rows between the batches of a step where there are no such steps.
+
+    Raises:
+        PipelineError: at the user's line.
+    """
+    nodes = list(graph.walk(root))
+    balances = [n for n in nodes if isinstance(n.operator, StreamOperator) and n.operator.over_ranks]
+    if not balances:
+        return
+    node, at = balances[0], root
+    label = node.operator.label()
+    while isinstance(at.operator, RowOperator) and keeps_rows(at, on_error):
+        at = at.inputs[0]
+    if at is not node:
+        raise PipelineError(
+            f"{label}: {at.operator.label()} above it changes which batches the ranks get at a step",
+            site=node.site,
+            fix=f"put balance() above {at.operator.label()}",
+        )
+    below = node.inputs[0]
+    while isinstance(below.operator, StreamOperator) and len(below.inputs) == 1 and below.inputs[0].batched:
+        below = below.inputs[0]
+    if isinstance(below.operator, RowOperator) and below.operator.storage is None:
+        raise PipelineError(
+            f"{label} moves rows between batches, and {below.operator.label()} below it sees whole batches",
+            site=node.site,
+            fix=f"put {below.operator.label()} above balance(), or below batch()",
+        )
 
 
 # ---- operators -------------------------------------------------------------------------------------------------------

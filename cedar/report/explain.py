@@ -13,6 +13,7 @@ from cedar.engine.binding import Binding
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.dedup import found_groups
 from cedar.engine.metrics import Metrics
+from cedar.engine.nodes import over_ranks
 from cedar.engine.runner import Runner
 from cedar.engine.streams.dealt import DealtStream, Share
 from cedar.engine.task_context import Tasks
@@ -149,6 +150,8 @@ def _units(count: Count) -> str:
 
 
 def _ranks(compiler: Compiler) -> str:
+    if over_ranks(compiler.binding.nodes) is not None:
+        return "in turns; a step has the same rows at the same number of ranks, and who gets which follows their costs"
     if compiler.dealt.count is not None:
         least = least_run(compiler.binding)
         return f"contiguous runs of at least {least:,} units, the same units at any number of ranks"

@@ -30,7 +30,7 @@ from cedar.engine.delivery.device_prefetch import AheadEpoch, deliver
 from cedar.engine.delivery.drop_in import DataLoaderLike
 from cedar.engine.delivery.formats import Finish, check_format
 from cedar.engine.delivery.locate import Located, Locator, Place, path
-from cedar.engine.delivery.options import Options, check_slices, checked
+from cedar.engine.delivery.options import Options, check_slices, check_turns, checked
 from cedar.engine.delivery.replay import Replay, Replays
 from cedar.engine.delivery.state import VERSION, Identity, choose, copied, seal, validated
 from cedar.engine.delivery.units import Units, left
@@ -86,6 +86,7 @@ class Loader(DataLoaderLike):
         self._batched = self._binding.batched[id(root)]
         if options.split_batches:
             check_slices(self._binding, self._batched, self.rank.world, site)
+        check_turns(self._binding, options)
         binding = self._binding
         self._metrics.labels = {binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes}
         self._metrics.words = functools.cache(functools.partial(_words, binding, options.words))
@@ -157,9 +158,10 @@ class Loader(DataLoaderLike):
         refuse_workers(self.rank, self._site)
         if os.getpid() != self._pid:
             self._begin_in_fork()
-        if self._job.sharing.why and self._options.deal != "global" and not self._warned:  # who asks for it knows
+        sharing = self._job.sharing
+        if sharing.why and not sharing.asked and not self._warned:
             self._warned = True
-            _log.warning("%s", self._job.sharing.warning(self.rank.world))
+            _log.warning("%s", sharing.warning(self.rank.world))
         again, self._started = self._started, True
         return self._iterate(again)
 

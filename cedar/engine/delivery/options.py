@@ -13,7 +13,7 @@ from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics, View
-from cedar.engine.nodes import rows_per_unit
+from cedar.engine.nodes import last_mode, over_ranks, rows_per_unit
 from cedar.engine.plan_control import Plans
 from cedar.operators.base import Kernel
 from cedar.plan.data import Plan
@@ -102,6 +102,30 @@ def _limit(seconds: Any, site: Site | None) -> float | None:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
         raise PipelineError(f"timeout={seconds!r}: a number of seconds, 0 or above; 0 and None are no limit", site=site)
     return float(seconds) or None
+
+
+def check_turns(binding: Binding, options: Options) -> None:
+    """Refuse what lets ranks come to a step of ``balance()`` apart.
+
+    Raises:
+        PipelineError: at the operator's line.
+    """
+    node = over_ranks(binding.nodes)
+    if node is None:
+        return
+    label = binding.labels[id(node)]
+    if options.split_batches:
+        raise PipelineError(
+            f"{label} moves rows between batches, and with split_batches=True ranks have slices of one",
+            site=node.site,
+            fix="leave split_batches out, and give batch() the rows of one rank",
+        )
+    if options.steps is not None and last_mode(binding.root) == "keep":
+        raise PipelineError(
+            f'{label}: with steps= and last="keep" some ranks go on with the next epoch before others, apart',
+            site=node.site,
+            fix='use last="drop" or "pad"',
+        )
 
 
 def check_slices(binding: Binding, batched: bool, world: int, site: Site | None) -> None:

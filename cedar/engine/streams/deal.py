@@ -82,6 +82,25 @@ def remaining(total: Count, history: History, last: str) -> list[Interval]:
     return left
 
 
+def steps_from(total: Count, history: History, last: str) -> int:
+    """The first unit that is left, where ranks took units in turns, and all of them as many.
+
+    Raises:
+        ResumeError: some rank had taken its part of a step, and another had not.
+    """
+    for place, (world, _, taken) in enumerate(history):
+        there = None if total is None else _length(remaining(total, history[:place], last))
+        most = [units_of(there, world, rank, last) for rank in range(world)]
+        if any(mine < max(taken) and (m is None or mine < m) for mine, m in zip(taken, most, strict=True)):
+            raise ResumeError(
+                f"balance() deals the rows of whole steps, and the ranks had taken {taken} batches",
+                done="nothing was read",
+                fix="save the states of all ranks at the same step, or go on with the same number of ranks",
+            )
+    left = remaining(total, history, last)
+    return int(left[0][0]) if left else 0
+
+
 def _length(intervals: list[Interval]) -> int | float:
     return sum(high - low for low, high in intervals)
 

@@ -22,6 +22,8 @@ class Share:
         chunk: least units of a contiguous run.
         last: the pipeline's mode at the end: "drop", "keep" or "pad".
         history: what earlier worlds had taken when the epoch was dealt anew.
+        turns: ranks take turns, unit by unit, though counts may be known: what is below moves rows between the units
+            of a step.
     """
 
     rank: int = 0
@@ -29,13 +31,14 @@ class Share:
     chunk: int = 1
     last: str = "keep"
     history: tuple[Any, ...] = ()
+    turns: bool = False
 
 
 class DealtStream(Stream):
     """The units of ``source`` that belong to a rank.
 
-    ``at`` is [units taken, a position below, the number of the unit there]; the latter two are None where counts are
-    known, because any unit can be found there.
+    ``at`` is [units taken, a position below, the number of the unit there]; the latter two are None where ranks take
+    runs, because counts are known, and any unit can be found there.
 
     Args:
         alone: it is a lane, of which nobody asks how long it is.
@@ -72,7 +75,12 @@ class DealtStream(Stream):
         taken, below, number = at
         if taken == EVERYTHING:  # what comes after all of them
             return _PaddingFlow()
-        return _RunsFlow(self, taken) if self._known else _TurnsFlow(self, taken, below, number)
+        if self._known and not self.share.turns:
+            return _RunsFlow(self, taken)
+        if below is None and self._known and taken and self._numbers.total:
+            number = self._numbers.at(int(min(taken * self._world, self._numbers.total - 1)))
+            below = self.source.seek(number)
+        return _TurnsFlow(self, taken, below, number)
 
     @property
     def whole(self) -> bool:

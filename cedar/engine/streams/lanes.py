@@ -102,12 +102,14 @@ class Sharing:
     Args:
         lanes: counts are unknown, and each rank has lanes of its own.
         together: they end an epoch at a step that they agree on.
-        why: counts are unknown, and every rank computes all of it, because of this; "" where they share.
+        why: every rank computes all of it, because of this; "" where they share.
+        asked: that is what the user asks for.
     """
 
     lanes: bool = False
     together: bool = False
     why: str = ""
+    asked: bool = False
 
     def warning(self, world: int) -> str:
         """What it costs that ranks do not share, and the ways out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cedar.optimizer.commute import batch_rows, is_row_operator, may_skip, moves_rows, pads
+from cedar.optimizer.commute import batch_rows, is_row_operator, may_skip, moves_rows, over_ranks, pads
 from cedar.optimizer.edit import is_inserted, rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 from cedar.optimizer.measure import declares_growth, growth
@@ -16,9 +16,15 @@ _TASK_ROWS = 1024  # of a task above a shuffle, at least
 
 
 def late(node: Node, facts: Facts) -> Outcome:
-    """Operators that give a row for each row move above shuffle and batch, or below shuffle, by measured sizes."""
+    """Operators that give a row for each row move above shuffle and batch, or below shuffle, by measured sizes; and
+    above what deals rows to ranks, whatever their sizes: what is below it is computed for all ranks.
+    """
     below = node.inputs[0] if len(node.inputs) == 1 else None
     if below is None:
+        return None
+    if over_ranks(node):
+        return _owned(node, facts)
+    if over_ranks(below):
         return None
     if facts.profile is None:
         return _declared(node, below, facts)
@@ -46,6 +52,26 @@ def _declared(stream: Node, below: Node, facts: Facts) -> Outcome:
             return Change(_above(stream, below, current, facts), facts.label(below), how)
         current = current.inputs[0]
     return None
+
+
+def _owned(balance: Node, facts: Facts) -> Outcome:
+    """The operator below ``balance``, and below the shuffles and the batch there are between the two, above it."""
+    streams = [balance]
+    while moves_rows(below := streams[-1].inputs[0]):
+        streams.append(below)
+    if not _movable(below, facts) or below.operator.projection is not None:
+        return None
+    for stream in streams:
+        shared = None if stream is balance else _shared(stream, facts)
+        if (reason := _reason(below, stream, facts) or shared) is not None:
+            return Refusal(reason, facts.label(below))
+    if (reason := _shared(below, facts)) is not None:
+        return Refusal(reason, facts.label(below))
+    current = below.inputs[0]
+    for stream in reversed(streams):
+        current = rebuilt(stream, (current,), facts)
+    how = f"above {facts.label(balance)} (for a rank's own rows alone)"
+    return Change(rebuilt(below, (current,), facts), facts.label(below), how)
 
 
 def _first_grown(top: Node, stream: Node, facts: Facts) -> Node | None:

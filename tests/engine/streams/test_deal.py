@@ -3,10 +3,12 @@
 import itertools
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.engine.streams.deal import Numbers, dealt_runs, remaining, units_of
+from cedar import ResumeError
+from cedar.engine.streams.deal import Numbers, dealt_runs, remaining, steps_from, units_of
 
 WORLDS = st.integers(1, 6)
 
@@ -84,3 +86,28 @@ def test_numbers_find_their_way_back():
     assert [numbers.rank_of(n) for n in epoch] == list(range(9))
     assert numbers.rank_of(7) is None
     assert list(numbers.spans(1, 7)) == [(3, 5), (9, 12), (20, 21)]
+
+
+@given(
+    st.none() | st.integers(0, 60),
+    st.lists(st.tuples(WORLDS, st.integers(0, 9)), max_size=3),
+    st.sampled_from(["drop", "keep", "pad"]),
+)
+def test_whole_steps_leave_all_from_one_unit_on(total, worlds, last):
+    history = []
+    for world, steps in worlds:
+        left = None if total is None else sum(high - low for low, high in remaining(total, history, last))
+        most = [units_of(left, world, rank, last) for rank in range(world)]
+        history.append([world, 1, [steps if m is None else min(steps, m) for m in most]])
+    taken = sum(sum(each) for _, _, each in history)
+    left = [run for run in remaining(total, history, last) if run[0] < run[1]]
+    end = math.inf if total is None else total
+    assert left == ([(taken, end)] if taken < end else [])
+    assert steps_from(total, history, last) == (taken if left else 0)
+
+
+@pytest.mark.parametrize("total", [None, 100])
+def test_parts_of_steps_are_refused(total):
+    for taken in ([1, 0, 0], [3, 3, 2]):
+        with pytest.raises(ResumeError, match="whole steps"):
+            steps_from(total, [[2, 1, [4, 4]], [3, 1, taken]], "keep")

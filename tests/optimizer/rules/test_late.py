@@ -154,3 +154,18 @@ def test_what_decodes_is_run_above_a_batch(caplog: pytest.LogCaptureFixture) -> 
         assert "late: map(Decode): above batch(8" in loader.explain().replace("\n", " ")
     assert got == [list(range(i, i + 8)) for i in range(0, 40, 8)]
     assert not caplog.records, "the plan is taken as it is"
+
+
+def test_what_balance_does_not_need_runs_on_a_ranks_own_rows():
+    p = table("a", "b").map(f, "b").map(f, "a").shuffle().batch(4).balance("b")
+    assert after(p, late) == "read -> map(f) -> shuffle -> batch -> balance -> map(f)"
+    assert "above balance('b') (for a rank's own rows alone)" in decided(p, late)[0]
+    assert "balance('b') groups rows by what it may write" in decided(p, late)[-1]
+    assert after(p, late, profile=measured(**SHRINKS)) == after(p, late)
+    for stays in (
+        table("a", "b").map(f, "a").batch(4, last="pad").balance("b"),
+        table("a", "b").map(f, "a").batch(4).balance(lambda row: row["b"]),
+        table("a", "b").filter(col("a") > 1).batch(4).balance("b"),
+        table("a", "b").select("b").batch(4).balance("b"),
+    ):
+        assert after(stays, late) == line(stays.node)

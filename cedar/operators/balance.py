@@ -1,0 +1,257 @@
+"""balance: which rank gets which rows of a step, so that the ranks' batches cost about the same."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cedar.core.columns import Index
+from cedar.core.errors import PipelineError, missing_column, user_site
+from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Stream, concat_rows, is_count, is_list
+from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
+from cedar.operators.buffers import Ahead, narrow, over
+from cedar.operators.calls import fn_name, makes_instances
+from cedar.operators.checks import check_fn
+from cedar.operators.costs import row_costs
+from cedar.operators.elementwise import text
+from cedar.operators.expressions import require_elementwise
+from cedar.operators.weights import Weights, weight_columns
+
+
+@dataclass(frozen=True, eq=False)
+class Balance(StreamOperator):
+    """Deals the rows of a step, which are those of one batch for each rank, so that the batches cost about the same.
+
+    Which rows a step has does not change, nor how many each batch has. Costs are sorted, and each row goes to the
+    batch that costs least so far and has room: longest processing time first, with as many rows for each (Graham,
+    "Bounds on multiprocessing timing anomalies", 1969; Babel, Kellerer and Kotov, "The k-partitioning problem", 1998).
+    Within a batch, rows keep their order in the step. A row that was skipped above stays where it is, and costs
+    nothing.
+
+    All ranks see all rows of a step: each reads and computes what is below, of all ranks. What is above is computed for
+    a rank's own rows alone. On one rank nothing changes.
+
+    Args:
+        by: what a row costs: a column, whose numbers it is, or the lengths of its texts and lists, or the sizes of its
+            arrays; an elementwise expression; or a function of the row, a dict, which gives a number.
+        over: "ranks".
+
+    Raises:
+        PipelineError: ``by`` is none of these; the input gives rows and not batches; or, when it is lowered, another
+            operator deals or makes batches above it, or sees batches below it.
+        RowError: while running, a cost that is null, NaN, infinite or negative, or a function that fails.
+
+    Example:
+        >>> from cedar.operators.balance import Balance
+        >>> Balance("tokens").label()
+        "balance('tokens')"
+    """
+
+    by: Any
+    over: str = "ranks"
+    name: ClassVar[str] = "balance"
+    over_ranks = True
+    group_aware = True
+    moves_rows = True
+
+    def __post_init__(self) -> None:
+        if self.over != "ranks":
+            raise PipelineError(f"balance(over={self.over!r})", site=user_site(), fix='over is "ranks"')
+        if isinstance(self.by, str):
+            return
+        if hasattr(self.by, "meta"):
+            require_elementwise(self.by, "balance(by)")
+        elif callable(self.by) and not makes_instances(self.by):
+            check_fn("balance(by)", self.by, 1)
+        else:
+            raise PipelineError(
+                f"balance(by={self.by!r})",
+                site=user_site(),
+                fix="give the name of a column, an expression such as col('tokens').list.len(), or a function of a row",
+            )
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that costs depend on; None: any."""
+        if not isinstance(self.by, str) and not hasattr(self.by, "meta"):
+            return None
+        return tuple(weight_columns(self.by))
+
+    def label(self) -> str:
+        if isinstance(self.by, str):
+            return f"balance({self.by!r})"
+        return f"balance({fn_name(self.by) if self.columns is None else text(self.by, 60)})"
+
+    def effects(self) -> Effects:
+        reads = None if self.columns is None else frozenset(self.columns)
+        return Effects(reads, frozenset(), rows="stream")
+
+    def parameters(self) -> dict[str, Any]:
+        return {"by": None if self.columns is None else str(self.by), "over": self.over}
+
+    def code(self) -> tuple[Any, ...]:
+        return () if isinstance(self.by, str) else (self.by,)
+
+    def schema(self, *inputs: Schema) -> Schema:
+        for name in self.columns or ():
+            if inputs[0] is not None and name not in inputs[0]:
+                raise missing_column(name, list(inputs[0]), "balance(by)")
+        return inputs[0]
+
+    def batched(self, *inputs: bool) -> bool:
+        if not inputs[0]:
+            raise PipelineError(
+                "balance() deals the rows of steps, of one batch for each rank, and its input gives rows",
+                fix="put balance() above what makes the batches: p.batch(8).balance(by=...)",
+            )
+        return True
+
+    def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
+        return BalanceStream(inputs[0], self, context)
+
+
+def placed(costs: Sequence[Weights]) -> list[Index]:
+    """Which rows each batch of a step gets, as ascending numbers among all slots of the step.
+
+    Args:
+        costs: for each batch, the cost of each slot; NaN for one without a row, which stays in its batch.
+
+    Example:
+        >>> import numpy as np
+        >>> [rows.tolist() for rows in placed([np.array([9.0, 8.0]), np.array([1.0, 2.0])])]
+        [[0, 2], [1, 3]]
+    """
+    slots = np.concatenate([*costs, np.empty(0)])
+    batch = np.repeat(np.arange(len(costs)), [len(each) for each in costs])  # of each slot, then the one it goes to
+    room = [int(np.isfinite(each).sum()) for each in costs]
+    lightest = [(0.0, number) for number, left in enumerate(room) if left]  # a heap: it is sorted
+    order = np.argsort(-slots, kind="stable")  # NaN comes last
+    goes = []
+    for cost in slots[order[: sum(room)]].tolist():
+        load, number = lightest[0]
+        goes.append(number)
+        room[number] -= 1
+        if room[number]:
+            heapq.heapreplace(lightest, (load + cost, number))
+        else:
+            heapq.heappop(lightest)
+    batch[order[: len(goes)]] = goes
+    return [np.flatnonzero(batch == number) for number in range(len(costs))]
+
+
+class BalanceStream(Stream):
+    """``at`` is [input position, number of its unit], at the beginning of a step.
+
+    Steps begin at unit ``context.dealt``, where ranks were last dealt units anew; what is before is passed on.
+    """
+
+    def __init__(self, source: Stream, operator: Balance, context: StreamContext) -> None:
+        self.source = source
+        self.operator = operator
+        self.context = context
+
+    @property
+    def count(self) -> Count:  # type: ignore[override]
+        return self.source.count
+
+    def start(self) -> At:
+        return [[self.source.start(), 0], 0]
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        if self.source.count is None:
+            return [self.start(), unit]
+        within = max(0, unit - self.context.dealt) % self.context.ranks
+        return [[self.source.seek(unit - within, lap), unit - within], within]
+
+    def fits(self, at: At) -> bool:
+        return is_list(at, 2) and self.source.fits_position(at[0]) and is_count(at[1])
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        position, number = at
+        return _BalanceFlow(self, self.source.open(position, lap), number)
+
+
+@dataclass
+class _Step:
+    """The units of a step as they come: ``full`` counts those that ranks get, and not what was skipped as a whole."""
+
+    at: At = None
+    units: list[Piece] = field(default_factory=list)
+    costs: list[Weights] = field(default_factory=list)
+    full: int = 0
+
+
+class _BalanceFlow(Flow):
+    def __init__(self, stream: BalanceStream, source: Flow, number: int) -> None:
+        self._operator, self._context = stream.operator, stream.context
+        self._source = source
+        self._number = number  # of the next unit
+        self._ahead = Ahead(over(source, self._measure), max(2, stream.context.ranks))
+        self._step = _Step()
+        self._ready: deque[Piece] = deque()
+        self._ended = False
+
+    def limit(self, units: int) -> None:
+        ranks = self._context.ranks
+        self._source.limit(-(-units // ranks) * ranks)
+
+    def _measure(self, piece: Piece) -> Any:
+        operator, site = self._operator, self._context.site
+        if self._context.ranks == 1:
+            return None
+        if not all(block.aligned for block in piece.rows.blocks):
+            raise PipelineError(
+                f"{operator.label()}: below it the number of a batch's rows was changed, and which is which is unknown",
+                site=site,
+                fix="put what does so above balance()",
+            )
+        rows = piece.rows if operator.columns is None else narrow(piece.rows, operator.columns, operator.label(), site)
+        return self._context.submit(row_costs, rows, operator.by, site)
+
+    def pull(self, wait: bool) -> Pulled:
+        while not self._ready:
+            if self._ended:
+                return None
+            pulled = self._ahead.pull(wait)
+            if pulled is None:
+                self._ended = True
+                self._deal()
+            elif not isinstance(pulled, tuple):
+                return pulled
+            elif pulled[0].units:
+                self._add(*pulled)
+        return self._ready.popleft()
+
+    def _add(self, piece: Piece, costs: Weights | None) -> None:
+        step = self._step
+        if not step.units:
+            step.at = [piece.position(), self._number]
+        counted = piece.rows.counted()
+        own = counted is None or bool(counted.any())
+        step.units.append(piece)
+        if costs is not None:
+            step.costs.append(costs)
+        step.full += own
+        self._number += own
+        if step.full == self._context.ranks or self._number <= self._context.dealt:
+            self._deal()
+
+    def _deal(self) -> None:
+        """Hands out the step at hand."""
+        step, self._step = self._step, _Step()
+        rows = [unit.rows for unit in step.units]
+        if step.full > 1 and self._context.ranks > 1:
+            joined = concat_rows(rows)
+            rows = [joined.take(slots).compact() for slots in placed(step.costs)]
+        self._ready.extend(Piece(each, step.at, i, batch=True) for i, each in enumerate(rows))
+
+    def close(self) -> None:
+        self._ended = True
+        self._ready.clear()
+        self._ahead.close()
+        self._source.close()
