@@ -164,6 +164,10 @@ def test_random_pipelines(first: int, record_property: Callable[[str, object], N
     check_seeds(seeds, one=CASES > 2000)
 
 
+def test_random_pipelines_that_once_failed() -> None:
+    check_seeds([415187])  # a state in a block joined of several splits
+
+
 def check_seeds(seeds: Iterable[int], one: bool = False) -> None:
     for seed in seeds:
         try:

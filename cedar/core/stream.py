@@ -167,6 +167,7 @@ class Piece:
         ends_window: True on the last piece of a window.
         key: of a batch, where it is not that of its first row: ranks hold other slices of one batch.
         keeps: how many splits a lane has begun with it, to the end of their window; None where that is not known.
+        joined: it was made of several: ``at`` is the first one's, and says nothing of where a later row is from.
     """
 
     rows: Rows
@@ -176,6 +177,7 @@ class Piece:
     ends_window: bool = False
     key: Keys | None = None
     keeps: int | None = None
+    joined: bool = False
 
     @property
     def unit_key(self) -> Keys:
@@ -196,7 +198,7 @@ class Piece:
             return self
         rows = self.rows if self.batch else self.rows.slice(start, stop)
         ends = self.ends_window and whole
-        return Piece(rows, self.at, self.skip + start, self.batch, ends, keeps=self.keeps)
+        return Piece(rows, self.at, self.skip + start, self.batch, ends, keeps=self.keeps, joined=self.joined)
 
 
 Pulled: TypeAlias = "Piece | Pending | None"  # None: the end

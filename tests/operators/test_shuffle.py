@@ -65,6 +65,6 @@ def test_batches_do_not_tell_how_a_window_was_joined(size, monkeypatch):
     monkeypatch.setattr(shuffle, "_GROUP_BYTES", size)
     batches = list(p.loader(format="numpy", plan="off", executor="inline"))
     assert [batch["n"].tolist() for batch in batches] == expected
-    assert sorted(sum(expected, [])) == list(range(3000))
+    assert sorted(i for rows in expected for i in rows) == list(range(3000))
     for batch in batches:
         assert batch["ids"].to_list() == [list(range(n % 5)) for n in batch["n"].tolist()]

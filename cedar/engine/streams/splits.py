@@ -229,7 +229,7 @@ class SplitStream(Stream):
         return [0, 0]
 
     def rebase(self, piece: Piece) -> At | None:
-        if not self._keeps_rows or self._streaming or not piece.units:
+        if not self._keeps_rows or self._streaming or not piece.units or piece.joined:
             return None
         return [piece.at[0], int(piece.rows.slice(0, 1).keys().row[0])]
 

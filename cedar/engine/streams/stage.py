@@ -161,7 +161,7 @@ class _StageFlow(Flow):
             self._adapt(task.units, worked, block.nbytes)
         # A filter of whole batches leaves none, or the batch.
         batch = task.batch and (block.slots > 0 or not block.aligned)
-        done = Piece(Rows.of(block), at, skip, batch, task.ends, task.key, task.piece.keeps)
+        done = Piece(Rows.of(block), at, skip, batch, task.ends, task.key, task.piece.keeps, task.piece.joined)
         self._next = [at, skip + done.units]
         return done
 
@@ -222,7 +222,7 @@ class _StageFlow(Flow):
             return self._joined(first)
 
     def _joined(self, first: Piece) -> Piece:
-        runs, units, ends = [first.rows], first.units, False
+        runs, units, ends, joined = [first.rows], first.units, False, first.joined
         while units < _FEW_ROWS and not ends:
             more = self._held.popleft() if self._held else self._source.pull(False)
             if not isinstance(more, Piece):
@@ -232,9 +232,11 @@ class _StageFlow(Flow):
                 break
             if more.units:
                 runs.append(more.rows)
+                joined = True
             units += more.units
             ends = more.ends_window
-        return Piece(concat_rows(runs), first.at, first.skip, False, ends, keeps=first.keeps)  # all of one window
+        # All of one window.
+        return Piece(concat_rows(runs), first.at, first.skip, False, ends, keeps=first.keeps, joined=joined)
 
     def close(self) -> None:
         for task in self._tasks:
