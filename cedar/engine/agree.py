@@ -156,11 +156,11 @@ def default_store(rank: int, world: int) -> Any:
     return distributed.distributed_c10d._get_default_store()
 
 
-def board(folder: str | None, run: str, rank: int, world: int) -> Board:
-    """Where the ranks of a run can talk."""
-    if folder is not None:
-        return FolderBoard(folder, run, rank, world)
-    return StoreBoard(default_store(rank, world), run, rank, world)
+def board(agree: Any, run: str, rank: int, world: int) -> Board:
+    """Where the ranks of a run can talk: a folder, a store, or None for that of torch.distributed."""
+    if isinstance(agree, str):
+        return FolderBoard(agree, run, rank, world)
+    return StoreBoard(default_store(rank, world) if agree is None else agree, run, rank, world)
 
 
 class Agreement:
@@ -178,6 +178,11 @@ class Agreement:
         self._board, self._world, self._pads, self._site = board, world, pads, site
         self._timeout = timeout or _PATIENCE
         self.left = 0  # units made and not delivered, as others had no more
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Nobody waits for the others any more; for another thread than that which waits."""
+        self._stopped = True
 
     def through(self, units: Iterator[T], padding: Callable[[], T]) -> Iterator[T]:
         """The units up to the agreed end.
@@ -230,7 +235,7 @@ class Agreement:
         waited, pause = time.monotonic(), _LOOK[0]
         with self._talk():
             while (ends := self._board.ends(block)) is None:
-                if time.monotonic() - waited > self._timeout:
+                if self._stopped or time.monotonic() - waited > self._timeout:
                     raise self._late(block)
                 time.sleep(pause)
                 pause = min(2 * pause, _LOOK[1])

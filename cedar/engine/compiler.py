@@ -23,10 +23,10 @@ from cedar.engine.binding import Binding
 from cedar.engine.dedup import as_read
 from cedar.engine.nodes import over_ranks, rows_per_unit
 from cedar.engine.programs import Programs
-from cedar.engine.streams.deal import steps_from
+from cedar.engine.streams.deal import EVERYTHING, steps_from
 from cedar.engine.streams.dealt import DealtStream, Share
 from cedar.engine.streams.groups import GroupStage
-from cedar.engine.streams.lanes import Lane
+from cedar.engine.streams.lanes import DONE, Lane
 from cedar.engine.streams.shared import SharedStream
 from cedar.engine.streams.slices import SliceStream
 from cedar.engine.streams.splits import Segment, SplitStream, Window
@@ -119,9 +119,10 @@ class Compiler:
             return WindowStream(inputs[0], self._window_rows(stage))
         if lane is None:
             return self._operator(stage, inputs)
-        return DealtStream(
-            self._operator(stage, inputs), Share(lane.number, lane.of, least_rows(self.binding)), alone=True
-        )
+        chunk = least_rows(self.binding)
+        history = [[of, chunk, [EVERYTHING if k == DONE else 0 for k in kept]] for of, kept in lane.past]
+        share = Share(lane.number, lane.of, chunk, history=tuple(history))
+        return DealtStream(self._operator(stage, inputs), share, alone=True)
 
     def _tasks(self, stage: Stage, below: Stream, last: Callable[[], Sequence[Step]] = tuple) -> StageStream:
         def program() -> Program:

@@ -25,6 +25,7 @@ from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
 from cedar.engine.streams.deal import EVERYTHING
 from cedar.engine.streams.dealt import DealtStream, Share
+from cedar.engine.streams.held import Held
 from cedar.engine.streams.lanes import UNTOLD, Lane, Sharing
 from cedar.engine.task_context import Tasks
 from cedar.engine.watcher import Watcher
@@ -51,7 +52,8 @@ class Job:
     plans: Plans
     deal: str = "auto"
     steps: int | None = None
-    agree: str | None = None
+    agree: Any = None
+    shares: Sharing | None = None  # how ranks share an epoch, where that does not follow from who they are
     encodes: bool = False  # what finishes a batch is work for a task wherever it runs, and what it makes can travel
     limits: Limits = field(default_factory=Limits.of_environment)  # of what a task holds
     counts: dict[str, Count] = field(default_factory=dict)  # units of an epoch, of which several ask
@@ -60,6 +62,8 @@ class Job:
     def sharing(self) -> Sharing:
         """How ranks share an epoch, by the metadata of the sources."""
         world = self.rank.world
+        if self.shares is not None:
+            return self.shares
         if world == 1 or self.split_batches:
             return Sharing()
         if self.balanced:
@@ -102,12 +106,14 @@ class Job:
             written: a plan to compare with: the streams are those of the pipeline as the user wrote it.
         """
         alone = self.split_batches or lane is not None
+        turn, turns = (lane.turn, lane.turns) if lane is not None else (0, 1)
         share = Share(
-            rank=0 if alone else self.rank.rank,
-            world=1 if alone else self.rank.world,
+            rank=turn if alone else self.rank.rank,
+            world=turns if alone else self.rank.world,
             chunk=least_run(self.binding),
             last=last_mode(self.binding.root),
-            history=tuple(history),
+            history=tuple(history if lane is None else lane.history),
+            apart=alone,
             turns=self.balanced and not alone,
         )
         compiler = self._compiler(runner, epoch, lane, dry, written, share)
@@ -151,8 +157,8 @@ class DataEpoch:
     """Opens the flows of a data epoch and keeps the position of what was handed over.
 
     Args:
-        entry: this epoch's part of a state: {"history", "deal", "lanes", "before"}; None at its beginning. Of these
-            "before" is what was left over of an epoch before: {"epoch", "entry"}.
+        entry: this epoch's part of a state: {"history", "deal", "lanes", "past", "before"}; None at its beginning. Of
+            these "past" is that of the lanes, "before" what was left over of an epoch before: {"epoch", "entry"}.
         agreement: tells where the epoch ends, where ranks have other numbers of batches.
     """
 
@@ -163,11 +169,13 @@ class DataEpoch:
         self._job = job
         self._runner = runner
         if entry is None:
-            lane = Lane.first(job.rank.rank, job.rank.world, epoch)
-            entry = {"history": [], "deal": None, "lanes": [[*lane, None, 0]] if job.sharing.lanes else None}
+            lane = list(Held.first(job.rank.rank, job.rank.world, epoch))
+            entry = {"history": [], "deal": None, "lanes": [lane] if job.sharing.lanes else None}
         self._history = entry["history"]
         self._deal: Position | None = entry["deal"]
         self._lanes: list[list[Any]] | None = entry["lanes"]
+        self._past: list[Any] = entry.get("past") or []
+        self._ends: dict[int, Position | None] = {}  # of the lanes that were pulled to their end
         left = entry.get("before")
         self._before = None if left is None else DataEpoch(job, runner, left["epoch"], left["entry"])
         self._agreement = agreement if self._lanes is not None else None
@@ -180,15 +188,20 @@ class DataEpoch:
         """This epoch's part of a state, after what was handed over."""
         self._settle()
         entry = {"history": self._history, "deal": self._deal, "lanes": self._lanes}
+        if self._past:
+            entry["past"] = self._past
         if self._before is not None:
             entry["before"] = {"epoch": self._before.epoch, "entry": self._before.entry()}
         return entry
+
+    def leave(self) -> None:
+        """Nothing more is asked of it."""
 
     @property
     def left(self) -> bool:
         """Not all of it was delivered, as the ranks agreed on an end before."""
         self._settle()
-        return self._before is not None or any(lane[4] != "done" for lane in self._lanes or ())
+        return self._before is not None or any(not Held(*lane).ended for lane in self._lanes or ())
 
     def closed(self) -> dict[str, Any]:
         """This epoch's part of a state once this rank has all of its units: other ranks may still be in it."""
@@ -232,9 +245,16 @@ class DataEpoch:
             self._done()
 
     def _done(self) -> None:
+        self._settle()
         self._before = None
-        for lane in self._lanes or ():
-            self._last, lane[4] = None, "done"
+        self._pass(len(self._lanes or ()))
+
+    def _pass(self, lanes: int) -> None:
+        """This rank is through its first lanes."""
+        for number in range(lanes):
+            assert self._lanes is not None
+            held = Held(*self._lanes[number])
+            self._lanes[number] = held.through(self._ends.get(number, held.position))
 
     def _all(self) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
         """Each piece, and where it came from."""
@@ -243,9 +263,12 @@ class DataEpoch:
         if self._lanes is None:
             for piece in self._drain(None, self._deal):
                 yield (self, 0), piece
-        for number, (*lane, position, _) in enumerate(list(self._lanes or ())):
-            for piece in self._drain(Lane(*lane), position) if position != "done" else ():
+        for number, held in enumerate([Held(*lane) for lane in self._lanes or ()]):
+            end = held.position
+            for piece in self._drain(held.lane(self._past), end) if not held.ended else ():
+                end = _after(piece, piece.units - 1)
                 yield (self, number), piece
+            self._ends[number] = end
 
     def _padding(self) -> tuple[None, Piece]:
         """A batch of rows that are not real, which moves nothing."""
@@ -295,8 +318,7 @@ class DataEpoch:
         """
         job, plans = self._job, self._job.plans
         began = time.perf_counter()
-        history = [] if lane is not None else self._history
-        top, _ = job.streams(self._runner, self.epoch, history, lane, written=plans.current)
+        top, _ = job.streams(self._runner, self.epoch, self._history, lane, written=plans.current)
         flow = top.open([piece.at, piece.skip])
         found: list[Piece] = []
         limit = plans.audit_seconds
@@ -356,9 +378,8 @@ class DataEpoch:
         if self._lanes is None:
             self._deal = _after(piece, unit)
             return
-        for each in self._lanes[:lane]:
-            each[4] = "done"
-        self._lanes[lane][4:] = _after(piece, unit), piece.keeps
+        self._pass(lane)
+        self._lanes[lane] = Held(*self._lanes[lane]).after(_after(piece, unit), piece.keeps)
 
 
 def _after(piece: Piece, unit: int) -> Position:

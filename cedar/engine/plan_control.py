@@ -67,7 +67,7 @@ class Plans:
         self._figures = RunFigures(binding, metrics)
         self._binding = binding
         self._metrics = metrics
-        self._world = world
+        self.world = world
         self._written = Plan.as_written(binding.root)
         self._admitted = False  # the first plan was compared with the pipeline as written
         self._one_pass = any(getattr(_source(node), "one_pass", False) for node in binding.sources)
@@ -160,17 +160,17 @@ class Plans:
     def _first_check(self, plan: Plan) -> Difference | None:
         """By what operators declare: no function of the user is called, as far as that tells."""
         binding = self._binding
-        key = does(plan.root, binding.root), self._world, binding.on_error, self.planner is None
+        key = does(plan.root, binding.root), self.world, binding.on_error, self.planner is None
         if key in _compared.get(binding.root, ()):
             return None
         try:
-            found = check_effects(binding, plan, self._world, strict=self.planner is not None)
+            found = check_effects(binding, plan, self.world, strict=self.planner is not None)
             if found is None:
                 _compared.setdefault(binding.root, []).append(key)
             return found
         except Unclear as why:
             if self.planner is None:
-                return check_plan(self._binding, plan, _FEW_ROWS, self._world)
+                return check_plan(self._binding, plan, _FEW_ROWS, self.world)
             return Difference(f"not before it is compared on rows of the run ({why})")
 
     def _take(self, plan: Plan) -> None:
@@ -354,10 +354,10 @@ class Plans:
 
         def check(plan: Plan) -> Difference | None:
             try:
-                found = check_effects(self._binding, plan, self._world, going=calls.check)
+                found = check_effects(self._binding, plan, self.world, going=calls.check)
             except Unclear:
                 found = None
-            return found or calls.make(partial(check_plan, self._binding, plan, rows, self._world))
+            return found or calls.make(partial(check_plan, self._binding, plan, rows, self.world))
 
         sound = self.planner.checked(plan, profile, check)
         with self._lock:

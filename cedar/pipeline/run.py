@@ -52,7 +52,7 @@ class RunMethods:
         split_batches: bool = False,
         steps: int | None = None,
         deal: Literal["auto", "global"] = "auto",
-        agree: str | os.PathLike[str] | None = None,
+        agree: str | os.PathLike[str] | Any = None,
         format: str | None = None,
         device: Any = None,
         exact: bool = True,
@@ -84,8 +84,9 @@ class RunMethods:
             steps: end every epoch after exactly so many batches on all ranks; rows left over open the next epoch.
             deal: what ranks do where row counts are unknown: with "auto" each reads splits of its own; with "global"
                 each computes the epoch and keeps its turns, so that batch i is the same at any number of ranks.
-            agree: a folder that all ranks see, where they tell each other when one of them is through an epoch whose
-                number of batches is unknown; by default they use torch.distributed, where it is initialised.
+            agree: a folder that all ranks see, or a store of torch.distributed, where they tell each other when one of
+                them is through an epoch whose number of batches is unknown, and where they stand when their number
+                changes; by default they use torch.distributed, where it is initialised.
             format: "numpy", "torch" or "arrow"; by default "numpy", or "torch" where ``device`` is given.
             device: where tensors go, ``"cuda"`` or any other torch device: batches are copied two ahead.
             exact: False allows rewrites whose results differ within an operator's tolerance.
@@ -123,7 +124,7 @@ class RunMethods:
             planner=planner, plan=chosen, explainer=explain_run,
             executor=executor, workers=workers, seed=seed, epoch=epoch, rank=rank, world=world, subgroup=subgroup,
             split_batches=split_batches, steps=steps, deal=deal,
-            agree=None if agree is None else os.fspath(agree),
+            agree=os.fspath(agree) if isinstance(agree, os.PathLike) else agree,
             format=format or ("numpy" if device is None else "torch"), device=device, on_error=on_error,
             timeout=timeout, observer=observers or None, view=observers, words=as_written,
         )  # fmt: skip

@@ -166,7 +166,6 @@ def test_nothing_is_asked_of_ranks_that_need_not_talk(tmp_path: Path) -> None:
         (source.batch(4), {"rank": 0, "world": 2}),  # counts are known
         (odd(), {}),  # one rank
         (odd("keep"), {"rank": 0, "world": 2}),
-        (odd(), {"rank": 0, "world": 2, "steps": 3}),
     ):
         assert run(p.loader(agree=tmp_path, executor="inline", **options))[0]
     assert not list(tmp_path.iterdir())

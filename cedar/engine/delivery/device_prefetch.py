@@ -19,7 +19,7 @@ from cedar.engine.delivery.state import copied
 from cedar.engine.delivery.units import Units, replaced
 from cedar.engine.epoch import DataEpoch, Job
 from cedar.engine.plan_control import Plans
-from cedar.engine.runner import Runner
+from cedar.engine.runner import Runner, Runners
 
 AHEAD = 2  # batches on the device besides the one at work: one that is there, one that is on its way
 _LOOK = 60  # seconds between looks whether anybody is still there
@@ -72,6 +72,8 @@ class AheadEpoch:
         plans = cast("Plans", _WhileWanted(job.plans, self._stopped))
         self._data = DataEpoch(replace(job, plans=plans), runner, epoch, copied(entry), agreement)
         self._entry: dict[str, Any] = {}
+        self._left = False  # and the runner is another's
+        self._agreement = agreement
         self._metrics = job.metrics
         self._runner, self._units, self._mover = runner, units, mover
         self._free = threading.Semaphore(AHEAD)
@@ -135,11 +137,23 @@ class AheadEpoch:
                 raise found.error
             return found
 
+    def leave(self) -> None:
+        """Nothing more is asked of it; the runner goes on with something else."""
+        self._left = True
+        self._end()
+
     def stop(self) -> None:
         """End the run under way; what was copied ahead is let go."""
+        if not self._left:
+            self._end(self._runner.others or self._runner)
+
+    def _end(self, runner: Runner | Runners | None = None) -> None:
         self._stopped.set()
         self._free.release()
-        (self._runner.others or self._runner).close()
+        if self._agreement is not None:
+            self._agreement.stop()
+        if runner is not None:
+            runner.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
         while not self._ready.empty():

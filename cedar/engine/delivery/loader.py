@@ -10,14 +10,14 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from cedar.cache.cached import Store
 from cedar.core import forks
 from cedar.core.block import Block
 from cedar.core.errors import CedarError, PipelineError, ResumeError, WorkerError, user_site
 from cedar.core.numeric import NumericEnvironment, held
-from cedar.core.ranks import find_rank, refuse_workers
+from cedar.core.ranks import Rank, find_rank, refuse_workers
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import asked_outside_tasks
 from cedar.engine.account import ROWS_PER_LOOK, Account, OwnTime
@@ -28,16 +28,18 @@ from cedar.engine.dedup import Marked
 from cedar.engine.delivery.device import check_device, make_mover
 from cedar.engine.delivery.device_prefetch import AheadEpoch, deliver
 from cedar.engine.delivery.drop_in import DataLoaderLike
+from cedar.engine.delivery.elastic import Elastic, Gone
 from cedar.engine.delivery.formats import Finish, check_format
 from cedar.engine.delivery.locate import Located, Locator, Place, path
 from cedar.engine.delivery.options import Options, check_slices, check_turns, checked
 from cedar.engine.delivery.replay import Replay, Replays
-from cedar.engine.delivery.state import VERSION, Identity, choose, copied, seal, validated
+from cedar.engine.delivery.state import VERSION, Identity, choose, copied, part_of, seal, validated
 from cedar.engine.delivery.units import Units, left
 from cedar.engine.epoch import DataEpoch, Job
 from cedar.engine.metrics import Metrics, Report, make_report
-from cedar.engine.nodes import rows_per_unit
+from cedar.engine.nodes import last_mode, rows_per_unit
 from cedar.engine.plan_control import Plans
+from cedar.engine.quarantine import Budgets
 from cedar.engine.runner import Runner, Runners, Untaken
 from cedar.executors.choose import check_executor, of_fork
 from cedar.executors.isolated import apart_for
@@ -117,6 +119,9 @@ class Loader(DataLoaderLike):
         self._runner: Runner | None = None
         self._left = False  # of the epoch that ended last, something
         self._deliverer: DataEpoch | AheadEpoch | None = None
+        self._new = True  # nothing was asked of it yet
+        self._dealt = False  # the rest of the epoch, anew, under an iteration
+        self._elastic = self._make_elastic()
         self._begin_epoch(options.epoch)
 
     def _environment(self) -> NumericEnvironment:
@@ -163,12 +168,13 @@ class Loader(DataLoaderLike):
             self._warned = True
             _log.warning("%s", sharing.warning(self.rank.world))
         again, self._started = self._started, True
+        self._new = False
         return self._iterate(again)
 
     def _begin_in_fork(self) -> None:
         """Stand where the loader of the parent stood, with no thread, lock or worker of the parent's."""
         stood = {name: self.__dict__[name] for name in ("epoch", "_step", "_data", "_begun", "_kept", "_started")}
-        stood |= {name: self.__dict__[name] for name in ("_resumed", "_placed", "_generation")}
+        stood |= {name: self.__dict__[name] for name in ("_resumed", "_placed", "_generation", "_new", "_elastic")}
         opened, counted = self._opened(), (dict(self._account.budgets.counts), self._account.budgets.seen)
         self.__init__(self._binding.root, self._options)  # type: ignore[misc] # nothing else may stay
         self.__dict__.update(stood)
@@ -195,7 +201,7 @@ class Loader(DataLoaderLike):
         try:
             instances.enter()
             own.enter()
-            self._place(runner)
+            self._set_out(runner)
             for value in deliveries:
                 own.leave()
                 clock.give(time.perf_counter())
@@ -249,7 +255,7 @@ class Loader(DataLoaderLike):
 
     def _new_runner(self) -> tuple[Runner, Runners]:
         """Where the tasks of an iteration run, and those of the other places of its plans."""
-        self._resumed = False
+        self._resumed = self._dealt = False
         runner = self._runner = Runner(
             *of_fork(self._options.executor, self._options.workers),
             self._metrics.deaths,
@@ -284,6 +290,10 @@ class Loader(DataLoaderLike):
                 self._mark_beginning()
         self._started = True
 
+    def _set_out(self, runner: Runner) -> None:
+        self._place(runner)
+        self._tell()
+
     def _place(self, runner: Runner) -> None:
         """With ``steps``, an epoch that was not reached by running starts where it would."""
         steps = self._options.steps
@@ -309,8 +319,17 @@ class Loader(DataLoaderLike):
                 self._step += 1
                 idle = 0
                 yield value
+                if self._dealt:
+                    break
                 if steps is not None and self._step >= steps:
                     return
+            if self._dealt:  # what was made ahead is another rank's now
+                self._dealt = self._resumed = False
+                self._started = True
+                data.leave()
+                cast("Generator[Any]", values).close()
+                agreement = self._agreement()
+                continue
             if steps is None:
                 self._close(data)
                 return
@@ -329,7 +348,8 @@ class Loader(DataLoaderLike):
         if not self._job.sharing.together:
             return None
         root, options = self._binding.root, self._options
-        run = next_run(digest([topology(root), options.seed, self.rank.world])[:16], self.rank.rank)
+        name = self._elastic.meeting or digest([topology(root), options.seed, self.rank.world])[:16]
+        run = next_run(name, self.rank.rank)
         return self._job.agreement(run, options.timeout, self._site)
 
     def _close(self, data: DataEpoch | AheadEpoch) -> None:
@@ -353,6 +373,7 @@ class Loader(DataLoaderLike):
         else:
             self._data, self._open, self._placed = data, open_, True
             self._mark_beginning()
+        self._tell()
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
@@ -410,6 +431,11 @@ class Loader(DataLoaderLike):
             self._identity().check(saved, site)
         chosen = choose(states, self.rank.rank, self.rank.world, self._chunk, site)
         self._generation += 1
+        self._stand(chosen)
+
+    def _stand(self, chosen: dict[str, Any]) -> None:
+        """Stand where a state of this rank says."""
+        self._new = False
         self._begin_epoch(chosen["epoch"])
         self._step, self._data, self._open = chosen["step"], chosen["data"], chosen["open"]
         self._resumed, self._placed = True, True
@@ -431,6 +457,99 @@ class Loader(DataLoaderLike):
 
     def _chunk(self) -> int:
         return least_run(self._binding)
+
+    # ---- other ranks -------------------------------------------------------------------------------------------------
+
+    def reshard(self, rank: int | None, world: int) -> None:
+        """Go on as another rank, of another number of ranks: the rest of the epoch is dealt anew, every row once.
+
+        All ranks of the new world call it at the same step: those that stay, between two batches, and those that are
+        new, with a loader of the same pipeline and seed that was not iterated. A loop that is under way goes on with
+        this rank's part of the rest; elsewhere the next ``for`` does. Ranks meet through ``loader(agree=)``, or the
+        store of torch.distributed where that is initialised for the new ranks; see docs/ranks.md.
+
+        A rank of the world before that does not come is gone: every batch up to this step counts as delivered to it.
+
+        Args:
+            rank: this rank's number from now on; None where it leaves: it tells the others where it stood, which
+                saves them to work that out, and its loader is closed.
+            world: how many ranks there are from now on.
+
+        Raises:
+            PipelineError: a rank outside its world, or ranks that cannot talk.
+            ResumeError: the ranks stand at different steps, or are of different pipelines.
+            WorkerError: a rank did not come within ``loader(timeout=)``, or 600 s. This one stands where it stood.
+
+        Example:
+            >>> import cedar
+            >>> p = cedar.from_items([{"x": i} for i in range(8)]).batch(2)
+            >>> loader = p.loader(rank=0, world=2, agree="ranks")
+            >>> for batch in loader:
+            ...     print(batch["x"].tolist())
+            ...     if loader.rank.world == 2:
+            ...         loader.reshard(0, 1)  # rank 1 is gone after this step: [4, 5] was its batch
+            [0, 1]
+            [2, 3]
+            [6, 7]
+        """
+        site = user_site()
+        state = None if self._new else self.state_dict()
+        if rank is None:
+            self._elastic.leave(state, self.rank.rank, self.rank.world, site)
+            self.close()
+            return
+        rank, world = whole(rank, "reshard(rank)"), whole(world, "reshard(world)", least=1)
+        if rank >= world:
+            raise PipelineError(f"reshard({rank}, {world}): a rank lies between 0 and world - 1", site=site)
+        if self._options.split_batches:
+            check_slices(self._binding, self._batched, world, site)
+        merged = self._elastic.change(state, self.epoch, self._tells(), rank, world, site)
+        self._options = replace(self._options, rank=rank, world=world, subgroup=True)
+        self.rank = Rank(rank, world, "arguments")
+        self._job = replace(self._job, rank=self.rank, counts={})
+        self._replays.close()
+        self._replays, self._locator = Replays(self._job, self._options, self._site), None
+        self._plans.world, self._account.budgets = world, Budgets(rank)
+        self._warned = False
+        if merged is None:
+            self._begin_epoch(self.epoch)
+            self._new = False
+        else:
+            self._stand(part_of(merged, rank, world))
+            self._dealt = True
+
+    def _make_elastic(self) -> Elastic:
+        options, root = self._options, self._binding.root
+        name = f"cedar/{digest([topology(root), options.seed, 'reshard'])[:16]}"
+        drifts = (options.steps is not None and last_mode(root) == "keep") or (
+            self._account.skips and not self._batched
+        )
+        check = lambda state, site: self._identity().check(state, site)  # noqa: E731 - not before it is needed
+        return Elastic(name, options.agree, options.timeout, check, self._chunk, drifts, self._run_again)
+
+    def _tells(self) -> bool:
+        """Whether only this rank knows where it began the epoch."""
+        sharing = self._job.sharing
+        lanes = sharing.lanes or any(entry["lanes"] is not None for entry in self._begun["open"].values())
+        return self._elastic.tells(self._begun, self.epoch, lanes, sharing.together)
+
+    def _tell(self) -> None:
+        """Leave word of where this rank begins, in case it is gone when ranks change."""
+        if self.rank.world > 1 and self._tells():
+            self._elastic.begins(self._begun, self.epoch, self.rank.rank, self.rank.world, self._site)
+
+    def _run_again(self, gone: Gone, going_on: Callable[[], None]) -> dict[str, Any]:
+        """The state of a rank that is gone, after its last step."""
+        options = replace(
+            self._options, rank=gone.rank, world=gone.world, subgroup=True, observer=None, planner=None, plan=None,
+            device=None,
+        )  # fmt: skip
+        with Loader(self._binding.root, options) as other:
+            other._job = replace(other._job, shares=replace(other._job.sharing, lanes=gone.lanes, together=False))
+            other._stand(gone.state)
+            for _ in zip(range(gone.steps), other, strict=False):
+                going_on()
+            return other.state_dict()
 
     # ---- batches again -----------------------------------------------------------------------------------------------
 

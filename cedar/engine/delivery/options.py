@@ -51,7 +51,7 @@ class Options:
     split_batches: bool = False
     steps: int | None = None
     deal: str = "auto"
-    agree: str | None = None
+    agree: Any = None  # a folder, or a store of torch.distributed
     timeout: float | None = None
     format: str = "numpy"
     device: Any = None

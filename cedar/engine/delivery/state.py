@@ -21,7 +21,7 @@ from cedar.datasets.files_io import marks_of
 from cedar.datasets.stamps import BUCKETS, changed_runs, run_of
 from cedar.engine.delivery.state_fields import fault_of
 from cedar.engine.streams.deal import EVERYTHING
-from cedar.engine.streams.lanes import Lane, dealt_anew
+from cedar.engine.streams.held import Held, dealt_anew, merged, past_of
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
@@ -191,12 +191,17 @@ def choose(
             site=site,
             fix="give this rank's own state, or the list of all ranks' states after a change of world size",
         )
-    merged = merge(states, chunk(), site)
-    for entry in merged["open"].values():
+    return part_of(merge(states, chunk(), site), rank, world)
+
+
+def part_of(state: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
+    """A rank's part of a state that ``merge`` made."""
+    state = copied(state)
+    for entry in state["open"].values():
         while entry is not None and entry["lanes"] is not None:
-            entry["lanes"] = dealt_anew(entry["lanes"], rank, world)
+            entry["lanes"], entry["past"] = dealt_anew(entry["lanes"], entry["past"], rank, world)
             entry = entry["before"]["entry"] if "before" in entry else None
-    return merged
+    return state
 
 
 def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> dict[str, Any]:
@@ -232,26 +237,26 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
             site=site,
             fix="give states saved together",
         )
-    merged = copy.deepcopy(next(s for s in states if s["epoch"] == epoch))
-    merged["data"] = min(s["data"] for s in states)
+    whole = copy.deepcopy(next(s for s in states if s["epoch"] == epoch))
+    whole["data"] = min(s["data"] for s in states)
     epochs = sorted({int(e) for s in states for e in s["open"]} | {s["data"] for s in states})
-    merged["open"] = {}
+    whole["open"] = {}
     for number in epochs:
         entries = [s["open"].get(str(number)) for s in states]
         ahead = [s["data"] > number for s in states]
         if any(e is not None for e in entries) and not all(ahead):
-            merged["open"][str(number)] = _merge_entries(
+            whole["open"][str(number)] = _merge_entries(
                 number, entries, ahead, world, chunk, states[0]["split_batches"]
             )
     for number in epochs:
-        if number > merged["data"] and "before" in (ahead_of := merged["open"].get(str(number), {})):
+        if number > whole["data"] and "before" in (ahead_of := whole["open"].get(str(number), {})):
             del ahead_of["before"]  # it is in the entry of its own epoch, in which some rank still stands
-    merged["step"] = min(s["step"] for s in states if s["epoch"] == epoch)
-    merged["begun"] = None
-    merged["seen"] = sum(s["seen"] for s in states) // world
+    whole["step"] = min(s["step"] for s in states if s["epoch"] == epoch)
+    whole["begun"] = None
+    whole["seen"] = sum(s["seen"] for s in states) // world
     for key in {k for s in states for k in s["skipped"]}:
-        merged["skipped"][key] = max(s["skipped"].get(key, 0) for s in states)
-    return merged
+        whole["skipped"][key] = max(s["skipped"].get(key, 0) for s in states)
+    return whole
 
 
 def _dealt_in_two_ways(states: Sequence[dict[str, Any]]) -> bool:
@@ -271,14 +276,14 @@ def _merge_entries(
     """One data epoch as several ranks left it; ``ahead`` ranks have finished it."""
     some = next(e for e in entries if e is not None)
     if some.get("lanes") is not None or any(e and e.get("lanes") is not None for e in entries):
-        lanes = []
+        lanes: list[Sequence[Any]] = []
         for rank, (entry, done) in enumerate(zip(entries, ahead, strict=True)):
             if entry is not None:
                 lanes += entry["lanes"]
             elif not done:
-                lanes.append([*Lane.first(rank, world, number), None, 0])
-        merged = {"history": [], "deal": None, "lanes": lanes}
-        return merged | _merge_left([e.get("before") if e else None for e in entries], world, chunk, sliced)
+                lanes.append(Held.first(rank, world, number))
+        entry = {"history": [], "deal": None, "lanes": merged(lanes), "past": past_of(entries)}
+        return entry | _merge_left([e.get("before") if e else None for e in entries], world, chunk, sliced)
     taken = []
     hint = None
     for entry, done in zip(entries, ahead, strict=True):
@@ -293,7 +298,8 @@ def _merge_entries(
             hint = [below, at]
         elif at is None and units + skip == 0 and not done:
             hint = [None, 0]
-    history = [*some["history"], [1, chunk, [max(taken)]] if sliced else [world, chunk, taken]]
+    turn = [1, chunk, [max(taken)]] if sliced else [world, chunk, taken]
+    history = [*some["history"], *([turn] if any(taken) else [])]
     below, at = hint if hint is not None else (None, None)
     return {"history": history, "deal": [[0, below, at], 0], "lanes": None}
 

@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.stream import is_count, is_list
+from cedar.engine.streams.held import END
+from cedar.engine.streams.lanes import DONE
 
 Test: TypeAlias = Callable[[Any], bool]
 _DEPTH = 100  # lists in each other in a position
@@ -80,29 +82,25 @@ def _turn(value: Any) -> bool:
 
 
 def _lane(value: Any) -> bool:
-    """``[lane, of so many, past, stop, position or "done" or None, splits begun]``; see ``lanes``."""
+    """``Held``, as a list."""
+    if not is_list(value, 9) or not all(map(_number, [*value[:3], *value[4:6]])):
+        return False
+    number, of, _, stop, turn, turns, history, position, keeps = value
     return (
-        is_list(value, 6)
-        and all(map(_number, value[:2]))
-        and value[0] < value[1]
-        and _past(value[2])
-        and _some(_number)(value[3])
-        and (value[4] is None or value[4] == "done" or _deal(value[4]))
-        and _some(_number)(value[5])
+        number < of
+        and turn < turns
+        and _some(_number)(stop)
+        and _list_of(_turn)(history)
+        and (position is None or position == END or _deal(position))
+        and _some(_number)(keeps)
     )
 
 
-def _past(value: Any) -> bool:
-    """``[lanes, what each keeps, the past of that]``, as deep as an epoch was dealt anew; or None."""
-    for _ in range(_DEPTH):
-        if value is None:
-            return True
-        if not is_list(value, 3) or not _number(value[0]) or not _list_of(lambda k: k == -1 or _number(k))(value[1]):
-            return False
-        if len(value[1]) != value[0] or value[0] < 1:
-            return False
-        value = value[2]
-    return False
+def _dealt(value: Any) -> bool:
+    """``[lanes, what each of them keeps]``; see ``lanes.Past``."""
+    if not is_list(value, 2) or not _number(value[0]):
+        return False
+    return is_list(value[1], value[0]) and value[0] > 0 and all(k == DONE or _number(k) for k in value[1])
 
 
 _ENTRY = _fields({"history": _list_of(_turn), "deal": _some(_deal), "lanes": _some(_list_of(_lane))})
@@ -112,6 +110,9 @@ def _entry(value: Any) -> bool:
     """A data epoch under way; before it, what was left over of another."""
     for _ in range(_DEPTH):
         if not _ENTRY(value):
+            return False
+        past = value.get("past", [])
+        if not _list_of(_dealt)(past) or any(lane[2] > len(past) for lane in value["lanes"] or ()):
             return False
         if value.get("before") is None:
             return True

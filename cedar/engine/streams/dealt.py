@@ -24,6 +24,7 @@ class Share:
         history: what earlier worlds had taken when the epoch was dealt anew.
         turns: ranks take turns, unit by unit, though counts may be known: what is below moves rows between the units
             of a step.
+        apart: ranks may end one unit apart, whatever ``last`` is, as somebody else sees to their end.
     """
 
     rank: int = 0
@@ -32,6 +33,7 @@ class Share:
     last: str = "keep"
     history: tuple[Any, ...] = ()
     turns: bool = False
+    apart: bool = False
 
 
 class DealtStream(Stream):
@@ -183,7 +185,7 @@ class _TurnsFlow(Flow):
         self._skipped: list[Piece] = []  # batches without rows, of which those that were skipped are counted last
         self._latest: tuple[int, int] | None = None  # the owner of the last unit seen that was not taken before
         self._ended = False
-        self._strict = stream.share.last != "keep" and stream.share.world > 1
+        self._strict = stream.share.last != "keep" and stream.share.world > 1 and not stream.share.apart
 
     def pull(self, wait: bool) -> Pulled:
         while not self._ready:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-Past: TypeAlias = "Sequence[Any] | None"  # how an epoch was dealt before: [lanes, what each keeps, the past of that]
+Past: TypeAlias = Sequence[Any]  # how an epoch was dealt before, oldest first: [lanes, what each of them keeps]
 DONE = -1  # a lane that was through: it keeps nothing, and left nothing
 UNTOLD = (
     'with last="{last}" all ranks take as many steps, and these cannot tell each other when one of them is through. '
@@ -43,13 +43,16 @@ def lanes_of(sizes: npt.NDArray[np.float64], of: int) -> npt.NDArray[np.int64]:
     return lanes
 
 
-def dealt(sizes: npt.NDArray[np.float64], of: int, past: Past = None) -> list[npt.NDArray[np.int64]]:
+def dealt(sizes: npt.NDArray[np.float64], of: int, past: Past = ()) -> list[npt.NDArray[np.int64]]:
     """The splits of each lane, in order; where the epoch was dealt before, of those that no lane had begun."""
     left = np.arange(len(sizes))
-    if past is not None:
-        before, kept, earlier = past
-        lanes = zip(dealt(sizes, before, earlier), kept, strict=True)
+    for before, kept in past:
+        lanes = zip(_parted(sizes, left, before), kept, strict=True)
         left = np.sort(np.concatenate([lane[len(lane) if k == DONE else k :] for lane, k in lanes]))
+    return _parted(sizes, left, of)
+
+
+def _parted(sizes: npt.NDArray[np.float64], left: npt.NDArray[np.int64], of: int) -> list[npt.NDArray[np.int64]]:
     lane = lanes_of(sizes[left], of)
     return np.split(left[np.argsort(lane, kind="stable")], np.cumsum(np.bincount(lane, minlength=of))[:-1])
 
@@ -61,38 +64,21 @@ class Lane(NamedTuple):
         number, of: which one, of how many.
         past: how the epoch was dealt before.
         stop: it ends after so many splits, as the others were dealt anew; None where it keeps all of them.
+        turn, turns: several ranks read it, and take turns at its units: which of them this is, of how many.
+        history: what was taken of it when its units were dealt to other ranks, as of ``deal``.
     """
 
     number: int
     of: int
-    past: Past = None
+    past: Past = ()
     stop: int | None = None
-
-    @staticmethod
-    def first(rank: int, world: int, epoch: int) -> Lane:
-        """That of a rank as an epoch begins: another one in each epoch, as some have more rows than others."""
-        return Lane((rank + epoch) % world, world)
+    turn: int = 0
+    turns: int = 1
+    history: Sequence[Any] = ()
 
     def splits(self, sizes: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """The places of its splits in the order of the epoch."""
         return dealt(sizes, self.of, self.past)[self.number][: self.stop]
-
-
-def dealt_anew(lanes: Sequence[Sequence[Any]], rank: int, world: int) -> list[list[Any]]:
-    """What a rank takes of the lanes of all earlier ranks, as states have them: [*lane, position, splits it keeps].
-
-    Splits that nobody had begun are dealt anew where that is known of all lanes; else each lane stays whole.
-    """
-    there = [list(lane) for lane in lanes if lane[4] != "done"]
-    mains = sorted((lane for lane in lanes if lane[3] is None), key=lambda lane: int(lane[0]))
-    kept = [DONE if position == "done" else 0 if position is None else keeps for *_, position, keeps in mains]
-    same = all(lane[1:3] == mains[0][1:3] for lane in mains)
-    if not mains or not same or [lane[0] for lane in mains] != [*range(mains[0][1])] or None in kept:
-        return there[rank::world]
-    _, of, past, *_ = mains[0]
-    parts = [lane for lane in there if lane[3] is not None]
-    parts += [[n, of, past, k, mains[n][4], k] for n, k in enumerate(kept) if k > 0]
-    return [*parts[rank::world], [rank, world, [of, kept, past], None, None, 0]]
 
 
 @dataclass(frozen=True)

@@ -249,9 +249,9 @@ def test_what_is_dealt_anew_is_what_nobody_had_begun() -> None:
     sizes = np.array([float(1 + i * 7 % 5) for i in range(40)])
     first = dealt(sizes, 3)
     assert sorted(np.concatenate(first).tolist()) == list(range(40))
-    again = dealt(sizes, 5, [3, [4, -1, 0], None])
+    again = dealt(sizes, 5, [[3, [4, -1, 0]]])
     assert sorted(np.concatenate(again).tolist()) == sorted([*first[0][4:], *first[2]])
-    fewer = dealt(sizes, 1, [3, [4, 2, 0], None])
+    fewer = dealt(sizes, 1, [[3, [4, 2, 0]]])
     assert fewer[0].tolist() == sorted([*first[0][4:], *first[1][2:], *first[2]])
 
 

@@ -1,0 +1,158 @@
+"""What a rank holds of the lanes of an epoch, as states have it; merged and dealt anew when the ranks change.
+
+Splits that nobody had begun are dealt anew where that is known of all lanes. What was begun goes on as it is: lanes are
+given to ranks whole, and those that do not come out even are shared by several ranks, which all read such a lane and
+take turns at its units. So no rank is without work, and every unit has one owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from cedar.core.errors import ResumeError
+from cedar.core.stream import Position
+from cedar.engine.streams.lanes import DONE, Lane, Past
+
+END = "done"  # instead of a position: this rank is through the lane
+
+
+class Held(NamedTuple):
+    """A lane as a state has it, a list in JSON.
+
+    Args:
+        number, of, stop, turn, turns, history: as of ``Lane``.
+        depth: the epoch had been dealt so many times before the lane was made.
+        position: after what was delivered of it; None before its beginning, ``END`` after its end.
+        keeps: the splits begun, to the end of their window; None where that is not known. Of a lane that several ranks
+            share, at its end, the units that this one took.
+    """
+
+    number: int
+    of: int
+    depth: int = 0
+    stop: int | None = None
+    turn: int = 0
+    turns: int = 1
+    history: Sequence[Any] = ()
+    position: Any = None
+    keeps: int | None = 0
+
+    @staticmethod
+    def first(rank: int, world: int, epoch: int) -> Held:
+        """That of a rank as an epoch begins: another one in each epoch, as some have more rows than others."""
+        return Held((rank + epoch) % world, world)
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.position == END)
+
+    @property
+    def shared(self) -> bool:
+        """Its units were dealt to several ranks, now or before."""
+        return self.turns > 1 or bool(self.history)
+
+    def lane(self, past: Past) -> Lane:
+        """To be read; ``past`` is that of the epoch."""
+        return Lane(self.number, self.of, past[: self.depth], self.stop, self.turn, self.turns, self.history)
+
+    def after(self, position: Position, keeps: int | None) -> list[Any]:
+        """In a state, once more was delivered."""
+        return list(self._replace(position=position, keeps=keeps))
+
+    def through(self, position: Position | None) -> list[Any]:
+        """In a state, at the end; ``position`` is that after its last unit."""
+        return list(self if self.ended else self._replace(position=END, keeps=_taken(position)))
+
+
+def _taken(position: Position | None) -> int:
+    """How many units were taken at a position."""
+    return 0 if position is None else int(position[0][0] + position[1])
+
+
+def past_of(entries: Iterable[dict[str, Any] | None]) -> list[Any]:
+    """How an epoch was dealt before, as all its ranks have it.
+
+    Raises:
+        ResumeError: they do not agree.
+    """
+    pasts = sorted((list(entry.get("past") or []) for entry in entries if entry), key=len)
+    if any(past != pasts[-1][: len(past)] for past in pasts):
+        raise ResumeError("the states are of ranks that were dealt apart", fix="give states saved together")
+    return pasts[-1] if pasts else []
+
+
+def merged(lanes: Iterable[Sequence[Any]]) -> list[list[Any]]:
+    """The lanes of all ranks, each of them once: those that several shared with what each had taken.
+
+    Who has no record of a lane any more is through it, which says nothing of how much that was: there each of the
+    others keeps its turns.
+    """
+    groups: dict[tuple[Any, ...], list[Held]] = {}
+    for lane in (Held(*each) for each in lanes):
+        groups.setdefault(lane[:4] if lane.turns > 1 else (lane[:4], len(groups)), []).append(lane)
+    found: list[Held] = []
+    for group in groups.values():
+        complete = group[0].turns > 1 and sorted(each.turn for each in group) == [*range(group[0].turns)]
+        found += [_joined(group)] if complete else group
+    return [list(lane) for lane in found]
+
+
+def _joined(group: list[Held]) -> Held:
+    """What all ranks that shared a lane have left of it."""
+    first = group[0]
+    if all(each.ended for each in group):
+        return first._replace(turn=0, turns=1, history=())
+    by_turn = sorted(group, key=lambda each: each.turn)
+    taken = [each.keeps if each.ended else _taken(each.position) for each in by_turn]
+    begun = [None if each.position is None else each.position[0] for each in group if not each.ended]
+    place = None if None in begun else min(begun, key=lambda at: int(at[2]))  # type: ignore[index]
+    return _anew(first._replace(turn=0, turns=1), [first.turns, 1, taken], place)
+
+
+def _anew(lane: Held, turn: list[Any], place: Sequence[Any] | None) -> Held:
+    """Its units are dealt anew; all that are left are found from ``place`` on, [_, position below, number there]."""
+    history = [*lane.history, turn] if any(turn[2]) else lane.history
+    position = None if place is None else [[0, place[1], place[2]], 0]
+    return lane._replace(history=history, position=position)
+
+
+def _among(lane: Held, turn: int, turns: int) -> Held:
+    """The part of one of several ranks that share a lane from now on."""
+    if turns == 1:
+        return lane
+    place = None if lane.position is None else lane.position[0]
+    return _anew(lane, [1, 1, [_taken(lane.position)]], place)._replace(turn=turn, turns=turns)
+
+
+def dealt_anew(
+    lanes: Sequence[Sequence[Any]], past: Sequence[Any], rank: int, world: int
+) -> tuple[list[list[Any]], list[Any]]:
+    """What a rank takes of the merged lanes of all earlier ranks, and how the epoch was dealt before that."""
+    held = [Held(*lane) for lane in lanes]
+    there = [lane for lane in held if not lane.ended]
+    mains = sorted((lane for lane in held if lane.stop is None), key=lambda lane: lane.number)
+    kept = [DONE if lane.ended else 0 if lane.position is None else lane.keeps for lane in mains]
+    alike = bool(mains) and all((lane.of, lane.depth) == (mains[0].of, mains[0].depth) for lane in mains)
+    whole = alike and [lane.number for lane in mains] == [*range(mains[0].of)]
+    if not whole or None in kept or any(lane.shared for lane in mains):
+        return _shared_out(there, rank, world), list(past)
+    _, of, depth, *_ = mains[0]
+    before = [*past[:depth], *([[of, kept]] if any(kept) else [])]
+    parts = [lane for lane in there if lane.stop is not None]
+    parts += [lane._replace(stop=lane.keeps) for lane, k in zip(mains, kept, strict=True) if k and k > 0]
+    return [*_shared_out(parts, rank, world), list(Held(rank, world, len(before)))], before
+
+
+def _shared_out(lanes: list[Held], rank: int, world: int) -> list[list[Any]]:
+    """As many lanes for each rank, and what is left of them to be shared by several."""
+    even = len(lanes) // world * world
+    mine, rest = lanes[rank:even:world], lanes[even:]
+    if rest:
+        number = rank * len(rest) // world
+        group = [each for each in range(world) if each * len(rest) // world == number]
+        if rest[number].turns == 1:
+            mine.append(_among(rest[number], group.index(rank), len(group)))
+        elif rank == group[0]:
+            mine.append(rest[number])
+    return [list(lane) for lane in mine]

@@ -1,0 +1,66 @@
+"""Words that ranks leave for each other, by name: in a folder that all of them see, or a store of torch.distributed."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+
+class Words(ABC):
+    """What one rank sets, the others get."""
+
+    @abstractmethod
+    def set(self, name: str, word: str) -> None:
+        """Leave a word, instead of an earlier one of this name."""
+
+    @abstractmethod
+    def get(self, name: str) -> str | None:
+        """The word of this name, if there is one."""
+
+    @abstractmethod
+    def drop(self, name: str) -> None:
+        """Forget a word, which may be gone already."""
+
+
+class StoreWords(Words):
+    """In a store of torch.distributed."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def set(self, name: str, word: str) -> None:
+        self._store.set(name, word)
+
+    def get(self, name: str) -> str | None:
+        return self._store.get(name).decode() if self._store.check([name]) else None
+
+    def drop(self, name: str) -> None:
+        self._store.delete_key(name)
+
+
+class FolderWords(Words):
+    """In a folder: a file for each word, which is there as a whole or not at all."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / name.replace("/", "-")
+
+    def set(self, name: str, word: str) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        new = self._folder / f".{uuid.uuid4().hex}"
+        new.write_text(word, encoding="utf-8")
+        os.replace(new, self._path(name))
+
+    def get(self, name: str) -> str | None:
+        try:
+            return self._path(name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def drop(self, name: str) -> None:
+        self._path(name).unlink(missing_ok=True)

@@ -1,0 +1,236 @@
+"""Ranks join, leave and die while an epoch is under way: every row of it is delivered once."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cedar
+from tests.toy_pipelines import Source
+from tests.toy_runs import run, saved
+
+
+class Job:
+    """Ranks of a job in threads, step by step; what each delivered is kept."""
+
+    def __init__(self, pipeline: cedar.Pipeline, agree: Path, world: int, **options: Any) -> None:
+        self.make: Callable[[int, int], cedar.Loader] = lambda rank, world: pipeline.loader(
+            rank=rank, world=world, agree=agree, **{"executor": "inline", "timeout": 60, **options}
+        )
+        self.got: Counter[int] = Counter()
+        self.steps = self.epoch = 0
+        self.loaders = [self.make(rank, world) for rank in range(world)]
+        self.loops: list[Iterator[Any] | None] = [iter(loader) for loader in self.loaders]
+
+    def at_once(self, work: Callable[[int], Any], count: int) -> list[Any]:
+        with ThreadPoolExecutor(max(count, 1)) as pool:
+            return list(pool.map(work, range(count)))
+
+    def step(self) -> int:
+        """One step of all ranks; how many had a batch."""
+        found = self.at_once(self._next, len(self.loaders))
+        for batch in found:
+            if batch is not None:
+                valid = batch.get("valid", [True] * len(batch["id"]))
+                self.got.update(i for i, v in zip(batch["id"].tolist(), valid, strict=True) if v)
+        self.steps += any(batch is not None for batch in found)
+        return sum(batch is not None for batch in found)
+
+    def _next(self, rank: int) -> Any:
+        loop = self.loops[rank]
+        batch = None if loop is None else next(loop, None)
+        if batch is None:
+            self.loops[rank] = None
+        return batch
+
+    def change(self, stay: list[int], world: int, told: bool = False) -> None:
+        """The ranks that stay get new numbers, in this order; new ones fill up."""
+        if told:
+            for rank in {*range(len(self.loaders))} - {*stay}:
+                self.loaders[rank].reshard(None, world)
+        loaders = [self.loaders[rank] for rank in stay]
+        loops = [self.loops[rank] for rank in stay]
+        while len(loaders) < world:
+            loaders.append(self.make(0, 1) if len(loaders) % 2 else self.make(len(loaders), world))
+            loops.append(None)
+        self.at_once(lambda rank: loaders[rank].reshard(rank, world), world)
+        self.loaders = loaders
+        self.loops = [
+            iter(loader) if loop is None and loader.epoch == self.epoch else loop
+            for loader, loop in zip(loaders, loops, strict=True)
+        ]
+
+    def finish(self) -> Counter[int]:
+        while self.step():
+            pass
+        return self.got
+
+
+def random_changes(job: Job, draw: random.Random, changes: int, most: int, steps: int = 2) -> None:
+    for _ in range(changes):
+        for _ in range(draw.randint(0, steps)):
+            job.step()
+        world = len(job.loaders)
+        stay = draw.sample(range(world), draw.randint(1, world))
+        job.change(stay, draw.randint(len(stay), most), draw.random() < 0.5)
+
+
+def numbers(splits: int, rows: int = 24, known: bool = True) -> cedar.Pipeline:
+    return cedar.from_source(Source(0, [rows] * splits, known)).select("id", "x")
+
+
+def ids(splits: int, rows: int = 24) -> list[int]:
+    return [1000 * part + i for part in range(splits) for i in range(rows)]
+
+
+UNKNOWN = numbers(60, 80).filter(lambda x: x != 3, "x").shuffle(seed=1, window=40)
+KEPT = Counter(i for i in ids(60, 80) if i % 7 != 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [True, False])
+def test_two_hundred_joins_and_leaves_in_one_epoch(known: bool, tmp_path: Path) -> None:
+    p = numbers(60, 80).shuffle(seed=1, window=100) if known else UNKNOWN
+    job = Job(p.batch(2, last="keep"), tmp_path, 3)
+    random_changes(job, random.Random(int(known)), 200, 6)
+    assert any(loader.epoch == 0 for loader in job.loaders)  # the epoch was under way all the time
+    assert len(json.dumps(saved(job.loaders[0]))) < 16 << 10
+    assert job.finish() == (Counter(ids(60, 80)) if known else KEPT)
+
+
+def test_a_loop_goes_on_as_another_rank(tmp_path: Path) -> None:
+    job = Job(numbers(8).shuffle(seed=2).batch(3), tmp_path, 2)
+    for _ in range(5):
+        job.step()
+    job.change([1], 1)
+    assert job.loaders[0].rank.rank == 0
+    assert job.loaders[0].position()[0] == 5
+    assert job.finish() == Counter(ids(8))
+    assert job.loaders[0].epoch == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_padded_epochs_end_together_after_changes(seed: int, tmp_path: Path) -> None:
+    job = Job(numbers(14).filter(lambda x: x != 3, "x").shuffle(seed=1).batch(3, last="pad"), tmp_path, 3)
+    random_changes(job, random.Random(seed), 6, 5)
+    while job.step():
+        assert None not in job.loops  # all of them take the step
+    assert job.got == Counter(i for i in ids(14) if i % 7 != 3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_dropped_epochs_leave_opens_the_next_after_changes(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    job = Job(numbers(14).filter(lambda x: x != 3, "x").shuffle(seed=1).batch(1), tmp_path, 3)
+    kept = Counter(i for i in ids(14) if i % 7 != 3)
+    random_changes(job, draw, 6, 5)
+    first = Counter(job.finish())
+    assert max(first.values()) == 1
+    job.loops, job.epoch = [iter(loader) for loader in job.loaders], 1
+    random_changes(job, draw, 2, 4)
+    assert all(loader.epoch == 1 for loader in job.loaders)
+    job.finish()
+    assert set(job.got) == set(kept)
+    assert max(job.got.values()) == 2
+    steps = {loader.state_dict()["epoch"] for loader in job.loaders}
+    assert steps == {2}
+
+
+@pytest.mark.parametrize("last", ["keep", "drop"])
+@pytest.mark.parametrize("known", [True, False])
+def test_epochs_of_fixed_length_go_on(last: Any, known: bool, tmp_path: Path) -> None:
+    """Rows of the epochs of the data come in as many steps as without a change."""
+    p = numbers(9) if known else numbers(9).filter(lambda x: x >= 0, "x")
+    job = Job(p.batch(2, last=last), tmp_path, 2, steps=30)
+    draw = random.Random(5)
+    for _ in range(5):
+        random_changes(job, draw, 1, 3)
+        for _ in range(3):
+            job.step()
+    assert all(loader.epoch == 0 for loader in job.loaders)
+    assert job.steps == job.loaders[0].position()[0]
+    assert max(job.got.values()) == 1  # 108 batches, of which at most 25 steps were had
+
+
+@pytest.mark.parametrize("kind", ["mix", "zip", "pack", "repeat", "take"])
+def test_lanes_of_several_parts_go_on(kind: str, tmp_path: Path) -> None:
+    known, unknown = numbers(9, known=True), numbers(9).filter(lambda x: x != 3, "x")
+    other = cedar.from_source(Source(100_000, [24] * 9, True)).select("id", "x")
+    expected = Counter(i for i in ids(9) if i % 7 != 3)
+    if kind == "mix":
+        p = cedar.mix([(unknown, 0.6), (other, 0.4)], stop="all")
+        expected += Counter(100_000 + i for i in ids(9))
+    elif kind == "zip":
+        p = cedar.zip(known, other.select(z="x")).filter(lambda x: x != 3, "x")
+    elif kind == "take":
+        p = known.take(150).filter(lambda x: x != 3, "x")
+        expected = Counter(i for i in ids(9)[:150] if i % 7 != 3)
+    elif kind == "repeat":
+        p, expected = unknown.repeat(2), expected + expected
+    else:
+        p = unknown.map(lambda x: [x, x], "x", into="l").pack(2, "l")
+    if kind != "pack":
+        for seed in range(3):
+            job = Job(p.batch(2, last="keep"), tmp_path / str(seed), 3)
+            random_changes(job, random.Random(seed), 12, 5)
+            assert job.finish() == expected
+
+
+def test_nobody_is_idle_where_all_windows_were_begun(tmp_path: Path) -> None:
+    p = numbers(8, 64).filter(lambda x: x != 3, "x").shuffle(seed=1).batch(2, last="keep")
+    job = Job(p, tmp_path, 4)
+    for _ in range(6):
+        job.step()
+    job.change([0, 1, 2, 3], 6)
+    assert job.step() == 6
+    assert job.step() == 6
+    assert job.finish() == Counter(i for i in ids(8, 64) if i % 7 != 3)
+    assert job.steps < 6 + 1.6 * (sum(job.got.values()) / 2 - 24) / 6
+
+
+def test_new_ranks_alone_begin_at_the_beginning(tmp_path: Path) -> None:
+    p = numbers(6).batch(4)
+    loaders = [p.loader(rank=0, world=1, agree=tmp_path, executor="inline") for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda rank: loaders[rank].reshard(rank, 2), range(2)))
+    assert sorted(i for loader in loaders for b in run(loader)[0] for i in b["id"]) == ids(6)
+
+
+def test_a_rank_that_missed_a_change_comes_as_a_new_one(tmp_path: Path) -> None:
+    job = Job(UNKNOWN.batch(4, last="keep"), tmp_path, 3)
+    for _ in range(3):
+        job.step()
+    lost = job.loaders[2]
+    job.change([0, 1], 2)
+    job.step()
+    job.loaders.append(lost)
+    job.loops.append(None)
+    job.change([2, 0, 1], 3)
+    assert job.finish() == KEPT
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    p = numbers(6).batch(2)
+    loader = p.loader(rank=0, world=2, agree=tmp_path, executor="inline", timeout=0.3)
+    alone = p.loader(rank=0, world=2, executor="inline")
+    next(iter(loader))
+    with pytest.raises(cedar.PipelineError, match="a rank lies between 0 and world - 1"):
+        loader.reshard(2, 2)
+    with pytest.raises(cedar.PipelineError, match="cannot tell each other where they stand"):
+        alone.reshard(0, 2)
+    for rank in (0, 1):
+        with pytest.raises(cedar.WorkerError, match=rf"rank\(s\) {1 - rank} of 2 did not come to reshard"):
+            loader.reshard(rank, 2)
+    job = Job(p, tmp_path, 2)
+    job.step()
+    job._next(0)
+    with pytest.raises(cedar.ResumeError, match="the ranks stand at different steps"):
+        job.change([0, 1], 2)
+    assert job.step() == 2  # nothing was dealt anew, and they go on
