@@ -175,12 +175,11 @@ def test_lanes_of_several_parts_go_on(kind: str, tmp_path: Path) -> None:
     elif kind == "repeat":
         p, expected = unknown.repeat(2), expected + expected
     else:
-        p = unknown.map(lambda x: [x, x], "x", into="l").pack(2, "l")
-    if kind != "pack":
-        for seed in range(3):
-            job = Job(p.batch(2, last="keep"), tmp_path / str(seed), 3)
-            random_changes(job, random.Random(seed), 12, 5)
-            assert job.finish() == expected
+        p = unknown.map(lambda i: [i, i], "id", into="l").select("l").pack(2, "l").map(lambda ids: ids[0], "l", into="id")
+    for seed in range(3):
+        job = Job(p.batch(2, last="keep"), tmp_path / str(seed), 3)
+        random_changes(job, random.Random(seed), 12, 5)
+        assert job.finish() == expected
 
 
 def test_nobody_is_idle_where_all_windows_were_begun(tmp_path: Path) -> None:
@@ -193,6 +192,24 @@ def test_nobody_is_idle_where_all_windows_were_begun(tmp_path: Path) -> None:
     assert job.step() == 6
     assert job.finish() == Counter(i for i in ids(8, 64) if i % 7 != 3)
     assert job.steps < 6 + 1.6 * (sum(job.got.values()) / 2 - 24) / 6
+
+
+def test_a_store_of_torch_is_met_at_as_a_folder_is() -> None:
+    distributed = pytest.importorskip("torch.distributed")
+    store = distributed.HashStore()
+    p = numbers(12).filter(lambda x: x != 3, "x").batch(2, last="keep")
+    job = Job(p, store, 3)
+    random_changes(job, random.Random(1), 10, 4)
+    assert job.finish() == Counter(i for i in ids(12) if i % 7 != 3)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_batches_on_their_way_to_a_device_are_dealt_anew(known: bool, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    p = numbers(12) if known else numbers(12).filter(lambda x: x != 3, "x")
+    job = Job(p.batch(2, last="keep"), tmp_path, 2, format="torch", device="cpu")
+    random_changes(job, random.Random(2), 8, 4)
+    assert job.finish() == Counter(i for i in ids(12) if known or i % 7 != 3)
 
 
 def test_new_ranks_alone_begin_at_the_beginning(tmp_path: Path) -> None:
