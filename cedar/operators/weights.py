@@ -75,7 +75,7 @@ def _evaluate(block: Block, weights: Any, site: Site | None, what: tuple[str, st
         program = compile_steps((step,), tuple(block.types.items()))
         return run(program, Block(block.columns, block.live_keys())).columns["weight"]
     except pl.exceptions.PolarsError as error:
-        raise PipelineError(f"{what[0]}: the {what[1]} {weights} cannot be worked out: {error}", site=site) from error
+        raise PipelineError(f"{what[0]}: the {what[1]}s {weights} cannot be worked out: {error}", site=site) from error
 
 
 def _floats(column: Column, weights: Any, site: Site | None, what: tuple[str, str]) -> Weights:
@@ -90,7 +90,7 @@ def _floats(column: Column, weights: Any, site: Site | None, what: tuple[str, st
     except (TypeError, ValueError) as error:
         kind = column.type if isinstance(column, pa.Array) else column.dtype
         raise PipelineError(
-            f"{what[0]}: the {what[1]} {weights!s} is no number but {kind}",
+            f"{what[0]}: the {what[1]}s {weights!s} are not numbers but {kind}",
             site=site,
             fix="give a column or an expression with a number per row",
         ) from error

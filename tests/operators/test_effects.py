@@ -15,6 +15,7 @@ from cedar import Skip, col
 from cedar.core.errors import PipelineError
 from cedar.datasets.base import Read
 from cedar.operators import algebra
+from cedar.operators.balance import Balance
 from cedar.operators.base import Algebra, Effects, Operator, StreamOperator
 from cedar.operators.batch import Batch
 from cedar.operators.bucket import BucketByLength
@@ -95,6 +96,9 @@ CASES = [
     (Batch(2), effects("", "", "stream")),
     (Batch(2, "pad"), effects("", "valid", "stream")),
     (BucketByLength("a", (1,), (1, 1)), effects("a", "", "stream")),
+    (Balance("a"), effects("a", "", "stream")),
+    (Balance(col("a") * col("b")), effects("a b", "", "stream")),
+    (Balance(bool), effects(None, "", "stream")),
     (Pack(4), effects(None, None, "stream")),
     (Pack(4, ("a", "b")), effects("a b", "a b segment_ids positions", "stream", keeps="")),
     (Sample(), effects("", "", "stream", random=True)),
