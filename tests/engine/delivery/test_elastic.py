@@ -175,7 +175,12 @@ def test_lanes_of_several_parts_go_on(kind: str, tmp_path: Path) -> None:
     elif kind == "repeat":
         p, expected = unknown.repeat(2), expected + expected
     else:
-        p = unknown.map(lambda i: [i, i], "id", into="l").select("l").pack(2, "l").map(lambda ids: ids[0], "l", into="id")
+        p = (
+            unknown.map(lambda i: [i, i], "id", into="l")
+            .select("l")
+            .pack(2, "l")
+            .map(lambda ids: ids[0], "l", into="id")
+        )
     for seed in range(3):
         job = Job(p.batch(2, last="keep"), tmp_path / str(seed), 3)
         random_changes(job, random.Random(seed), 12, 5)
