@@ -255,7 +255,7 @@ def _plan(operator: Shuffle, seed: int, holder: list[Block]) -> Rows:
 def _in_fewer(holder: list[Block]) -> list[Block]:
     """The blocks, several in one: a batch is gathered from few at once, and its rows are put in order but once.
 
-    One column after the other, so that no more than a group's bytes are held twice.
+    One column after the other, so that about a group's bytes are held twice; of columns that share rows, all of them.
     """
     widest = max((sum(nbytes(b.columns[name]) for b in holder) for name in holder[0].columns), default=0)
     count = min(len(holder), -(-widest // _GROUP_BYTES) or 1)
