@@ -167,10 +167,13 @@ class ResultTypeError(Exception):
 
 @cache
 def _as_written() -> pl.QueryOptFlags:
-    """A predicate stays where it was written: moved before an expression, it would hide rows on which that fails."""
+    """A predicate stays where it was written: moved before an expression, it would hide rows on which that fails.
+
+    So do expressions: polars 2.1 moves some above those that replace a column that they read.
+    """
     import polars as pl
 
-    return pl.QueryOptFlags(predicate_pushdown=False)
+    return pl.QueryOptFlags(predicate_pushdown=False, cluster_with_columns=False)
 
 
 def _polars_errors() -> tuple[type[BaseException], ...]:

@@ -397,3 +397,12 @@ if __name__ == "__main__":
     sys.exit("polars" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_results_are_of_the_columns_before_them_also_where_a_column_is_replaced_twice():
+    table = pa.table({"z": pa.array([1, 4], pa.int16()), "f": [1.0, 2.5]})
+    p = cedar.from_arrow(table).with_columns(n=col("z") + col("z")).with_columns(n=col("f") * -1.0, f=col("z") / 2)
+    for plan in ("off", "auto"):
+        (batch,) = p.batch(2).loader(plan=plan, executor="inline", format="numpy")
+        assert batch["n"].tolist() == [-1.0, -2.5]
+        assert batch["f"].tolist() == [0.5, 2.0]
