@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from struct import pack, unpack
 from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["read", "operator", "stream", "gather", "convert", "cache", "ship", "around"]
@@ -118,70 +119,38 @@ class Wait:
     ends: Ends
 
 
-class _Last:
-    """The last runs of numbers, in one list: a tuple each would be one more thing for the garbage collector to look at.
-
-    Args:
-        most: how many are kept.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most, self._count = most, 0
-        self._held: tuple[list[float], list[float]] = [], []  # the latest is added to; full, it is kept for one more
-
-    def add(self, numbers: list[float]) -> None:
-        """One more, at once: others may read."""
-        now = self._held[1]
-        if self._count == self._most:
-            now, self._count = [], 0
-            self._held = self._held[1], now
-        self._count += 1
-        now += [len(numbers), *numbers]
-
-    def __iter__(self) -> Iterator[list[float]]:
-        found: deque[list[float]] = deque(maxlen=self._most)
-        before, now = self._held
-        for numbers in (before, now[:]):
-            at = 0
-            while at < len(numbers):
-                end = at + 1 + int(numbers[at])
-                found.append(numbers[at + 1 : end])
-                at = end
-        return iter(found)
-
-
 class Recording:
-    """The last tasks and waits one by one, for a trace.
+    """The last tasks and waits one by one, for a trace: as bytes, which the garbage collector does not look at.
 
     Args:
         most: how many of each are kept.
     """
 
     def __init__(self, most: int) -> None:
-        self._tasks, self._waits = _Last(most), _Last(most)
+        self._tasks, self._waits = deque[bytes](maxlen=most), deque[bytes](maxlen=most)
         self._numbers: dict[Part, int] = {}
         self.handed: Ends = ()  # of the batch about to be handed over
 
     def task(self, task: TaskTime) -> None:
         """One that ended."""
         numbers = self._numbers
-        found = [task.began, task.took, task.process, task.thread, len(task.ends), *task.ends]
+        found: list[float] = [task.began, task.took, task.process, task.thread, len(task.ends), *task.ends]
         for part, wall, cpu in task.parts:
             number = numbers.get(part)
             found += (numbers.setdefault(part, len(numbers)) if number is None else number), wall, cpu
-        self._tasks.add(found)
+        self._tasks.append(pack(f"{len(found)}d", *found))
 
     def wait(self, asked: float, now: float) -> None:
         """One of the trainer, for the batch at hand."""
-        self._waits.add([asked, now, *self.handed])
+        ends = self.handed
         self.handed = ()
+        self._waits.append(pack(f"{2 + len(ends)}d", asked, now, *ends))
 
     def tasks(self) -> list[Span]:
         """As far as they are kept, in the order in which they ended."""
-        held = iter(self._tasks)
         parts = list(self._numbers)  # all that these tasks name, and maybe more
         found = []
-        for began, took, process, thread, size, *rest in held:
+        for began, took, process, thread, size, *rest in _numbers(self._tasks):
             ends, told = tuple(map(int, rest[: int(size)])), iter(rest[int(size) :])
             spent = tuple((parts[int(number)], wall, cpu) for number, wall, cpu in zip(told, told, told, strict=True))
             found.append(Span(began, took, int(process), int(thread), spent, ends))  # type: ignore[arg-type]
@@ -189,7 +158,11 @@ class Recording:
 
     def waits(self) -> list[Wait]:
         """As far as they are kept, in order."""
-        return [Wait(a, b, tuple(map(int, ends))) for a, b, *ends in self._waits]  # type: ignore[arg-type]
+        return [Wait(a, b, tuple(map(int, ends))) for a, b, *ends in _numbers(self._waits)]  # type: ignore[arg-type]
+
+
+def _numbers(held: deque[bytes]) -> Iterator[tuple[float, ...]]:
+    return (unpack(f"{len(each) // 8}d", each) for each in held.copy())  # at once: tasks go on to be added
 
 
 @dataclass

@@ -39,6 +39,7 @@ from cedar.tasks.code import Code
 GATHER: Part = ("gather", ())
 _MOST_HERE = 32  # threads beside a cluster
 _AT_ONCE = InlineExecutor()
+_LOOKED_AT = 64  # results noted, before those that were taken are forgotten
 T = TypeVar("T")
 
 
@@ -53,17 +54,21 @@ class Untaken:
     """
 
     def __init__(self) -> None:
-        self._futures: weakref.WeakValueDictionary[int, Future[Any]] = weakref.WeakValueDictionary()
+        self._futures: list[weakref.ref[Future[Any]]] = []
+        self._enough = _LOOKED_AT
 
     def add(self, future: Future[T]) -> Future[T]:
         """One that will be taken; who takes its result lets go of it."""
-        self._futures[id(future)] = future
+        self._futures.append(weakref.ref(future))
+        if len(self._futures) > self._enough:
+            self._futures = [each for each in self._futures if each() is not None]
+            self._enough = 2 * len(self._futures) + _LOOKED_AT
         return future
 
     def nbytes(self) -> int:
         """Bytes of their rows; anybody may ask, at any time."""
         size = 0
-        for each in self._futures.valuerefs():
+        for each in self._futures:
             future = each()
             if future is not None and future.done() and not future.cancelled() and future.exception() is None:
                 size += sum(block.nbytes for block in getattr(future.result(), "blocks", ()))
