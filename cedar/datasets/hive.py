@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core.columns import Column
 from cedar.core.errors import SourceError
 from cedar.datasets.listing import File, Listing
 
+if TYPE_CHECKING:
+    import polars as pl
+
+_KEPT = "kept"
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -63,6 +71,28 @@ def _is_int(text: str) -> bool:
     digits = text.removeprefix("-")
     plain = digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")
     return plain and -(1 << 63) <= int(text) < 1 << 63
+
+
+def satisfied(columns: Sequence[HiveColumn], predicate: pl.Expr) -> npt.NDArray[np.bool_] | None:
+    """Which files satisfy a row-wise predicate of these columns; None where it asks for more, or fails for a value.
+
+    Example:
+        >>> import polars as pl
+        >>> satisfied([HiveColumn("day", pa.int64(), (1, 2, None))], pl.col("day") > 1).tolist()
+        [False, True, False]
+    """
+    import polars as pl
+
+    known, asked = {column.name: column for column in columns}, set(predicate.meta.root_names())
+    if not asked or not asked <= known.keys():
+        return None
+    values = pa.table({name: pa.array(known[name].values, known[name].kind) for name in sorted(asked)})
+    try:
+        found = pl.DataFrame(values).select(predicate.alias(_KEPT))[_KEPT]
+    except pl.exceptions.PolarsError:
+        return None  # the run says of which row
+    of_rows = found.dtype == pl.Boolean and len(found) == len(values)
+    return found.fill_null(value=False).to_numpy() if of_rows else None
 
 
 def folder_of(names: list[str], values: list[object]) -> str:

@@ -21,14 +21,14 @@ from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import check_unchanged, open_stored
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.footers import Footers, ReadFooters
-from cedar.datasets.hive import HiveColumn, hive_columns
+from cedar.datasets.hive import HiveColumn, hive_columns, satisfied
 from cedar.datasets.listing import File, Listing, Paths, as_paths, list_files, reading
 from cedar.datasets.manifest import SUFFIXES, Manifest, manifest_of
 from cedar.datasets.once import once
 from cedar.datasets.parquet_bounds import Leaves, hive_bounds, leaf_bounds, leaves_of
 from cedar.datasets.parquet_schema import Types, check_same, decoded_bytes, types_of
 from cedar.datasets.parquet_stats import excludes
-from cedar.datasets.split_table import SplitTable
+from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.datasets.truth import Bounds, Path
 
 if TYPE_CHECKING:
@@ -173,6 +173,14 @@ class ParquetSource(FileSource):
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
         """True when the footer proves that no row of the split satisfies the predicate."""
         return excludes(predicate, lambda path: self._bounds(split, path), self._types)
+
+    def settles(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
+        """Of each of these splits, whether its rows satisfy the predicate: bool[splits].
+
+        None unless the values in the names of folders say so for all rows of every split.
+        """
+        found = satisfied([hive for hive in self._hive if hive.name in self._names], predicate)
+        return None if found is None else found[splits.column("file")]
 
     def _bounds(self, split: Split, path: Path) -> Bounds | None:
         group = self._footers[split.file].row_group(split.part)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
 from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import UNKNOWN, ColumnType, blank
 from cedar.core.cursor import hash_ints, no_keys
-from cedar.core.errors import CedarError, PipelineError
+from cedar.core.errors import CedarError
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.skip import Skip
 from cedar.datasets.base import Read
@@ -27,6 +26,7 @@ from cedar.plan.lower import Choice, lower, policy_of
 from cedar.plan.meaning import Terms, proof
 from cedar.plan.physical import Physical
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
+from cedar.plan.splits import Splits
 from cedar.plan.verify import verify
 from cedar.profile import Subject
 from cedar.tasks.chain import Reader
@@ -66,7 +66,7 @@ class Binding:
         self._movings: dict[int, bool] = {}
         self._held: list[Node] = []  # of plans, so that no other node gets their ids
         self._samples: dict[tuple[int, int], Block] = {}
-        self._splits: dict[int, SplitTable] = {}
+        self.listed = Splits(root)
         self._terms = Terms(on_error)
         self._lowered: deque[tuple[Physical, bool]] = deque(maxlen=_LOWERED)
         self._draws = _draw_seeds(self.nodes)
@@ -101,13 +101,8 @@ class Binding:
         return self._source_ordinals[id(node.logical)]
 
     def splits(self, node: Node) -> SplitTable:
-        """A source's splits, listed once."""
-        node = node.logical
-        if id(node) not in self._splits:
-            assert isinstance(node.operator, Read)
-            with _prepared(node):
-                self._splits[id(node)] = SplitTable.of(node.operator.source.splits())
-        return self._splits[id(node)]
+        """A source's splits, listed once; see ``Splits``."""
+        return self.listed(node)
 
     def policy(self, node: Node) -> Skip | None:
         """What happens to a row that fails in this operator."""
@@ -137,7 +132,8 @@ class Binding:
         for physical, ran in self._lowered:
             if physical.root is root and ran == far:
                 return physical
-        physical = lower(root, Choice(executor, workers, self.on_error, self.splits), self.root)
+        choice = Choice(executor, workers, self.on_error, self.splits, settled=self.listed.settled)
+        physical = lower(root, choice, self.root)
         verify(physical, physical if root is self.root else self.lowered(self.root, executor, workers))
         self._lowered.append((physical, far))
         return physical
@@ -162,7 +158,7 @@ class Binding:
         if id(node) not in self._kernels:
             operator = node.operator
             assert isinstance(operator, RowOperator)
-            with _prepared(node):
+            with graph.prepared(node):
                 self._bound[id(node)] = kernel = operator.bind(self.place(node))
             self._kernels[id(node)] = for_groups(kernel, operator) if self.marks else kernel
             self._held.append(node)
@@ -244,7 +240,7 @@ class Binding:
         if isinstance(operator, Read):
             return self.first_rows(node, rows)
         below = [self._sample(child, rows) for child in node.inputs]
-        with _prepared(node):
+        with graph.prepared(node):
             if isinstance(operator, RowOperator):
                 kernel = self.kernel(node)
                 return kernel(self._for_calls(node, below[0]), self.check_env)
@@ -309,20 +305,3 @@ def _draw_seeds(nodes: list[Node]) -> dict[int, int]:
             )
             draws[id(node)] = hash_ints(*named) if named else len(draws) + 1
     return draws
-
-
-@contextmanager
-def _prepared(node: Node) -> Iterator[None]:
-    """Whatever an operator raises while it is prepared names the user's line."""
-    try:
-        with graph.at_site(node):
-            yield
-    except CedarError:
-        raise
-    except Exception as error:
-        raise PipelineError(
-            f"{node.operator.label()} cannot be prepared: {type(error).__name__}: {error}",
-            site=node.site,
-            done="nothing was delivered",
-            fix="see the exception above for its cause",
-        ) from error

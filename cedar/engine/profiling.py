@@ -79,7 +79,9 @@ class _Work:
         """True where the epoch ended before the time."""
         root, binding = self.binding.root, self.binding
         # As if there were no ``cache()``: what an operator costs is asked, not what a cache saves.
-        physical = lower(root, Choice(on_error=binding.on_error, splits=binding.splits, caches=False))
+        listed = binding.listed
+        choice = Choice(on_error=binding.on_error, splits=listed, caches=False, settled=listed.settled)
+        physical = lower(root, choice)
         compiler = Compiler(physical, binding, Tasks(runner, self._env, metrics, watcher), Store())
         top, dealt = compiler.top(Share(chunk=least_run(binding), last=last_mode(root)))
         flow = top.open([dealt.start(), 0])

@@ -8,9 +8,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from cedar.datasets.split_table import SplitTable
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.commute import may_swap
 from cedar.optimizer.cost import REMOTE
@@ -21,9 +21,10 @@ from cedar.optimizer.search import Found, foresee, search
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.graph import Node
-from cedar.plan.lower import Choice, does, splits_of
+from cedar.plan.lower import Choice, does
 from cedar.plan.physical import Work
 from cedar.plan.planner import Check
+from cedar.plan.splits import Splits, TolerantSplits
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
@@ -40,7 +41,6 @@ class AutoPlanner:
     Args:
         root: the pipeline as written.
         skips: whether a node has a policy for rows that fail.
-        splits: of a source, from its metadata.
         budget: what a plan may take.
         executors: places that a plan may use.
         workers: tasks at once.
@@ -55,7 +55,6 @@ class AutoPlanner:
 
     root: Node
     skips: Callable[[Node], bool]
-    splits: Callable[[Node], SplitTable] = splits_of
     budget: Budget = field(default_factory=Budget)
     executors: Sequence[str] = ("threads",)
     workers: int = 1
@@ -210,9 +209,14 @@ class AutoPlanner:
             lowering=self._lowering,
         )
 
+    @cached_property
+    def splits(self) -> Splits:
+        """What is read of the sources, from their metadata."""
+        return TolerantSplits(self.root)
+
     @property
     def _lowering(self) -> Choice:
-        return Choice(self.executors[0], splits=self.splits)
+        return Choice(self.executors[0], splits=self.splits, settled=self.splits.settled)
 
     def _rewritten(self, root: Node, rules: Sequence[Rule], profile: Profile | None) -> tuple[Node, list[Decision]]:
         return rewrite(self._facts(root, profile), rules)

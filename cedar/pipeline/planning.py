@@ -12,7 +12,6 @@ from cedar.cache.cost import load_seconds_per_byte
 from cedar.cache.store import MEMORY_BYTES
 from cedar.core.errors import CedarError, PlanError, nearest, user_site
 from cedar.core.skip import Skip
-from cedar.datasets.split_table import SplitTable
 from cedar.engine.binding import Binding
 from cedar.engine.check.check import check
 from cedar.engine.dedup import factors_where_read, has_dedup
@@ -27,7 +26,6 @@ from cedar.optimizer.facts import Factors, Keeping, Rule
 from cedar.optimizer.planner import NAMES, AutoPlanner
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
-from cedar.plan.lower import splits_of
 from cedar.plan.planner import Planner
 from cedar.profile import Profile
 from cedar.report.explain import explain
@@ -125,7 +123,6 @@ def planner_for(
     return AutoPlanner(
         node,
         skips=_skips(on_error),
-        splits=_splits({}),
         budget=budget,
         executors=_places(executor),
         workers=workers or available_cpus(),
@@ -218,17 +215,3 @@ def _skips(on_error: Skip | None) -> Callable[[Node], bool]:
         return on_error is not None and hasattr(getattr(operator, "source", None), "read_sound")
 
     return skips
-
-
-def _splits(known: dict[int, SplitTable]) -> Callable[[Node], SplitTable]:
-    """Of sources, listed once; one that cannot be listed counts as one that is read from its beginning."""
-
-    def splits(node: Node) -> SplitTable:
-        if id(node.logical) not in known:
-            try:
-                known[id(node.logical)] = splits_of(node.logical)
-            except Exception:  # noqa: BLE001 - the run lists them again, and says what is wrong
-                known[id(node.logical)] = SplitTable(streaming=True, length=1)
-        return known[id(node.logical)]
-
-    return splits

@@ -84,9 +84,10 @@ class RunMethods:
             steps: end every epoch after exactly so many batches on all ranks; rows left over open the next epoch.
             deal: what ranks do where row counts are unknown: with "auto" each reads splits of its own; with "global"
                 each computes the epoch and keeps its turns, so that batch i is the same at any number of ranks.
-            agree: a folder that all ranks see, or a store of torch.distributed, where they tell each other when one of
-                them is through an epoch whose number of batches is unknown, and where they stand when their number
-                changes; by default they use torch.distributed, where it is initialised.
+            agree: a folder that all ranks see, the address of a service, or a store of torch.distributed, where they
+                tell each other when one of them is through an epoch whose number of batches is unknown, and where they
+                stand when their number changes; by default they use torch.distributed, where it is initialised, or the
+                service that is the executor.
             format: "numpy", "torch" or "arrow"; by default "numpy", or "torch" where ``device`` is given.
             device: where tensors go, ``"cuda"`` or any other torch device: batches are copied two ahead.
             exact: False allows rewrites whose results differ within an operator's tolerance.

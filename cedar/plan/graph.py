@@ -99,6 +99,23 @@ def at_site(node: Node) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def prepared(node: Node) -> Iterator[None]:
+    """Whatever an operator raises while it is prepared names the user's line."""
+    try:
+        with at_site(node):
+            yield
+    except CedarError:
+        raise
+    except Exception as error:
+        raise PipelineError(
+            f"{node.operator.label()} cannot be prepared: {type(error).__name__}: {error}",
+            site=node.site,
+            done="nothing was delivered",
+            fix="see the exception above for its cause",
+        ) from error
+
+
 def schemas(node: Node) -> dict[int, Schema]:
     """The schema of every node, by id, without running."""
     return {id(current): current.schema for current in walk(node)}

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from cedar.core.errors import PipelineError
 from cedar.core.skip import Skip
@@ -18,6 +19,7 @@ from cedar.plan.physical import Branch, Kind, Link, Physical, Segment, Stage, Wo
 from cedar.plan.scan import Scan
 
 HERE = ("", "inline", "threads")  # the places of the run's own executor
+Settled: TypeAlias = Callable[[Node], bool]
 _SPLITS_PER_WORKER = 8  # where rows are shipped, so many splits keep all workers busy to the end
 
 
@@ -37,6 +39,7 @@ class Choice:
         on_error: the run's policy for rows that fail.
         splits: of a source, from its metadata.
         caches: False as if there were no ``cache()``.
+        settled: of a filter as written, whether its source has no splits but those whose rows all pass.
     """
 
     executor: str = "threads"
@@ -44,6 +47,7 @@ class Choice:
     on_error: Skip | None = None
     splits: Callable[[Node], SplitTable] = splits_of
     caches: bool = True
+    settled: Settled = lambda _: False
 
     def reads_all(self, place: str, sources: Sequence[Node]) -> bool:
         """Whether tasks that read in a place run Python per row, too: in another process, to which rows would be sent
@@ -66,7 +70,7 @@ def lower(root: Node, choice: Choice, logical: Node | None = None) -> Physical:
     """
     nodes = tuple(graph.walk(root))
     _check_steps(logical or root, choice.on_error)
-    lowering = _Lowering(nodes, works(nodes, logical or root, choice.on_error), choice)
+    lowering = _Lowering(nodes, works(nodes, logical or root, choice.on_error, settled=choice.settled), choice)
     lowering.deal()
     return Physical(lowering.works, tuple(lowering.stages), nodes)
 
@@ -105,11 +109,18 @@ def _check_steps(root: Node, on_error: Skip | None) -> None:
 # ---- operators -------------------------------------------------------------------------------------------------------
 
 
-def works(nodes: Sequence[Node], logical: Node, on_error: Skip | None, sound: bool = True) -> tuple[Work, ...]:
+def works(
+    nodes: Sequence[Node],
+    logical: Node,
+    on_error: Skip | None,
+    sound: bool = True,
+    settled: Settled = lambda _: False,
+) -> tuple[Work, ...]:
     """The operators of a graph as data.
 
     Args:
         sound: the graph is one; else columns are told as far as they go.
+        settled: as of ``Choice``.
 
     Raises:
         PipelineError: a sound graph whose operators do not fit one another, at the user's line.
@@ -129,7 +140,7 @@ def works(nodes: Sequence[Node], logical: Node, on_error: Skip | None, sound: bo
                 node.place,
                 changes(node, ordinals),
                 node.batched,
-                keeps_rows(node, on_error),
+                keeps_rows(node, on_error, settled),
                 fills or any(found[i].refills for i in inputs),
                 node.schema if sound else _schema(node),
             )
@@ -175,12 +186,12 @@ def policy_of(node: Node, on_error: Skip | None) -> Skip | None:
     return own if own is not None else on_error
 
 
-def keeps_rows(node: Node, on_error: Skip | None) -> bool:
+def keeps_rows(node: Node, on_error: Skip | None, settled: Settled = lambda _: False) -> bool:
     """Slots in and slots out of a row operator or source are the same."""
     operator = node.operator
     if isinstance(operator, RowOperator):
-        return operator.keeps_rows and not refills(node, on_error)
-    return isinstance(operator, Read) and not getattr(operator, "where", ())
+        return (operator.keeps_rows or settled(node.logical)) and not refills(node, on_error)
+    return isinstance(operator, Read) and all(settled(each.logical) for each in getattr(operator, "where", ()))
 
 
 def refills(node: Node, on_error: Skip | None) -> bool:

@@ -97,7 +97,7 @@ def explain_html(root: Node, plan: Plan | None = None) -> str:
 def _compiled(binding: Binding, plan: Plan) -> tuple[Compiler, DealtStream]:
     """A plan compiled for show, and the stream that is dealt to ranks."""
     tasks = Tasks(Runner("inline", 1), Env(), Metrics())
-    physical = lower(plan.root, Choice(splits=binding.splits), binding.root)
+    physical = lower(plan.root, Choice(splits=binding.splits, settled=binding.listed.settled), binding.root)
     compiler = Compiler(physical, binding, tasks, Store())
     return compiler, compiler.top(Share())[1]
 

@@ -13,6 +13,7 @@ import numpy as np
 from cedar.cache.cached import Store
 from cedar.core.block import Block
 from cedar.core.columns import Column, take
+from cedar.core.cursor import Keys
 from cedar.core.skip import Skip
 from cedar.core.stream import Piece
 from cedar.datasets.base import Read
@@ -219,6 +220,7 @@ class _Check:
 
     def __post_init__(self) -> None:
         self._runner = Runner("inline", 1)
+        self.rows = {id(node): self._kept(node) for node in self.binding.sources}
         mine = self.binding.check_env
         self._env = mine if self.functions else Env(mine.seed)
         kinds = [n.operator for n in [*self.binding.nodes, *graph.walk(self.plan.root)]]
@@ -233,6 +235,14 @@ class _Check:
         known = {name for node in self.binding.sources for name in self.binding.schemas[id(node)] or ()}
         without = frozenset(known - there)
         return Twins(self.binding.root, rows, self._skips, self.functions, tolerated(self.plan), without, self.vague)
+
+    def _kept(self, node: Node) -> dict[str, Column]:
+        """The rows of a source that settled filters leave: no others are read."""
+        rows = self.rows[id(node)]
+        for each in self.binding.listed.filters(node):
+            block = Block(rows, Keys(np.arange(_length(rows))))
+            rows = self.binding.kernel(each)(block, self.binding.check_env).columns
+        return rows
 
     def _skips(self, node: Node) -> bool:
         return isinstance(node.operator, RowOperator) and self.binding.policy(node.logical) is not None

@@ -26,6 +26,7 @@ from cedar.plan import graph
 from cedar.plan.graph import Node
 
 VERSION = 1
+_SETTLED = "splits by folders"
 _TOLD = 32  # operators that a state tells of, so that an error can name the one that differs
 
 
@@ -45,7 +46,8 @@ class Identity:
     files: list[Sequence[Any]] = field(default_factory=list, compare=False, repr=False)  # that the marks are of
 
     @staticmethod
-    def of(root: Node, seed: int, split_batches: bool, steps: int | None) -> Identity:
+    def of(root: Node, seed: int, split_batches: bool, steps: int | None, settled: bool = False) -> Identity:
+        """That of a pipeline; ``settled``: filters decide which splits there are."""
         reads = [n.operator for n in graph.sources(root) if isinstance(n.operator, Read)]
         digests = [graph.digest(operator.parameters()) for operator in reads]
         files = [operator.source.listing.files if hasattr(operator.source, "marks") else () for operator in reads]
@@ -57,10 +59,20 @@ class Identity:
             digests = [graph.digest(run_of(digests, number)) for number in range(BUCKETS)]
             files = [[file for each in files for file in each]]
             marks = [list(marks_of(files[0])) if files[0] else None]
+        made = graph.topology(root)
+        made = graph.digest([made, _SETTLED]) if settled else made
         return Identity(
-            graph.topology(root), digests, graph.code_digest(root), seed, split_batches, steps, _operators(root), marks,
-            len(reads), files,
-        )  # fmt: skip
+            made,
+            digests,
+            graph.code_digest(root),
+            seed,
+            split_batches,
+            steps,
+            _operators(root),
+            marks,
+            len(reads),
+            files,
+        )
 
     def check(self, state: dict[str, Any], site: Site | None) -> None:
         """Raises ResumeError where a state does not fit; warns where only code changed."""

@@ -32,7 +32,7 @@ Rows = list[tuple[int, int]]  # (id, x)
 class Toy:
     """A random pipeline over columns ``id`` and ``x``, and the rows of its epoch in plain Python."""
 
-    def __init__(self, draw: random.Random) -> None:
+    def __init__(self, draw: random.Random, last: Any = "keep") -> None:
         self.draw = draw
         self.sources = 0
         self.pipeline, self.rows = self.source()
@@ -44,10 +44,10 @@ class Toy:
         self.rows = [row for row in self.rows if row[1] != 6]
         if draw.random() < 0.3:
             self.pipeline, self.rows = self.pipeline.repeat(2), self.rows * 2
-        if draw.random() < 0.2:
+        if draw.random() < 0.2 and last == "keep":
             self.pipeline = self.pipeline.bucket_by_length("l", [1, 2], [4, 3, 2]).drop("l")
         else:
-            self.pipeline = self.pipeline.drop("l").batch(draw.randint(1, 5), last="keep")
+            self.pipeline = self.pipeline.drop("l").batch(draw.randint(1, 5), last=last)
         self.expected = Counter(self.rows)
 
     def source(self) -> tuple[cedar.Pipeline, Rows]:
