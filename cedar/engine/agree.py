@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cedar.core.errors import Site, WorkerError
+from cedar.executors.dask import names_cluster
+from cedar.executors.dask.signals import job_of_ranks
 
 T = TypeVar("T")
 BLOCK = 4  # steps; a rank holds up to two blocks of batches
@@ -46,6 +48,9 @@ class Board(ABC):
 
     def done(self, block: int) -> None:
         """All have spoken of a block, which they do while they are in the one before: none asks for an earlier one."""
+
+    def leave(self) -> None:
+        """This rank is through the epoch, or goes out of it."""
 
 
 class StoreBoard(Board):
@@ -140,6 +145,49 @@ class FolderBoard(Board):
             (self._folder / f"{self._number}.{self._session}.{word}").unlink(missing_ok=True)
 
 
+class ServiceBoard(Board):
+    """At a service, which tells all ranks of a block as soon as the last one has spoken of it."""
+
+    def __init__(self, service: Any, run: str, rank: int, world: int) -> None:
+        from cedar.executors.service.line import Line
+
+        self._line = Line(service)
+        self._line.send({"join": [f"{job_of_ranks()}/{run}", rank, world]})
+        self._session: int | None = None  # of those that are there
+        self._words: list[tuple[int, int | None]] = []  # to be said again, if others come
+        self._ends: dict[int, list[int]] = {}
+
+    def put(self, block: int, end: int | None) -> None:
+        self._words.append((block, end))
+        if self._session is not None:
+            self._line.send({"say": [self._session, block, end]})
+
+    def ends(self, block: int) -> list[int] | None:
+        heard = self._line.heard()
+        while heard:
+            message = heard.popleft()
+            if "session" in message:
+                self._session = message["session"]
+                for word in self._words:
+                    self._line.send({"say": [self._session, *word]})
+            else:
+                self._ends[message["block"]] = message["ends"]
+        return self._ends.get(block)
+
+    def missing(self, block: int) -> list[int]:
+        found = self._line.ask({"missing": block}, "missing")
+        if isinstance(found, str):
+            raise ConnectionError(found)
+        return found  # type: ignore[no-any-return]
+
+    def done(self, block: int) -> None:
+        self._words = [word for word in self._words if word[0] > block]
+        self._ends.pop(block - 1, None)
+
+    def leave(self) -> None:
+        self._line.close()
+
+
 def next_run(pipeline: str, rank: int) -> str:
     """A name for the next run of a pipeline, the same on all ranks."""
     _runs[pipeline, rank] += 1
@@ -156,11 +204,31 @@ def default_store(rank: int, world: int) -> Any:
     return distributed.distributed_c10d._get_default_store()
 
 
-def board(agree: Any, run: str, rank: int, world: int) -> Board:
-    """Where the ranks of a run can talk: a folder, a store, or None for that of torch.distributed."""
-    if isinstance(agree, str):
-        return FolderBoard(agree, run, rank, world)
-    return StoreBoard(default_store(rank, world) if agree is None else agree, run, rank, world)
+def meeting_place(agree: Any, executor: Any, rank: int, world: int) -> Any:
+    """Where ranks can talk: what is given, else the store of torch.distributed, else the service they read through.
+
+    Returns:
+        A folder, a store, or a service, by its address or a Dask client; None where there is nothing.
+
+    Raises:
+        WorkerError: the scheduler that the executor names does not answer.
+    """
+    if agree is not None:
+        return agree
+    store = default_store(rank, world)
+    if store is not None or not names_cluster(executor):
+        return store
+    from cedar.executors.service.line import is_service
+
+    return executor if is_service(executor) else None
+
+
+def board(place: Any, run: str, rank: int, world: int) -> Board:
+    """For the ranks of a run, at a place where they can talk."""
+    if names_cluster(place):
+        return ServiceBoard(place, run, rank, world)
+    kind = FolderBoard if isinstance(place, str) else StoreBoard
+    return kind(place, run, rank, world)
 
 
 class Agreement:
@@ -190,6 +258,12 @@ class Agreement:
         Raises:
             WorkerError: a rank was not heard of in time, or there is no way to hear of any.
         """
+        try:
+            yield from self._through(units, padding)
+        finally:
+            self._board.leave()
+
+    def _through(self, units: Iterator[T], padding: Callable[[], T]) -> Iterator[T]:
         held: deque[T] = deque()
         have = step = spoken = 0
         ended, end = False, None
@@ -227,7 +301,8 @@ class Agreement:
                 f"this rank cannot talk to the others about the end of the epoch: {error}",
                 site=self._site,
                 done="the epoch was stopped here",
-                fix="look at the log of rank 0, which holds the store of torch.distributed, or at the folder of agree=",
+                fix="look at the log of rank 0, which holds the store of torch.distributed, or at the folder or the "
+                "service of agree=",
             ) from error
 
     def _end(self, block: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -15,10 +15,11 @@ from cedar.core.errors import ResumeError, Site
 from cedar.core.limits import Limits
 from cedar.core.ranks import Rank
 from cedar.core.stream import PENDING, Count, Fenced, Flow, Piece, Position, Stream
-from cedar.engine.agree import Agreement, board, default_store
+from cedar.engine.agree import Agreement, board
 from cedar.engine.binding import Binding
 from cedar.engine.check.check import as_tolerated, compared, tolerated
 from cedar.engine.compiler import Compiler, least_run
+from cedar.engine.meet import talk
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode, over_ranks
 from cedar.engine.plan_control import Plans
@@ -52,7 +53,7 @@ class Job:
     plans: Plans
     deal: str = "auto"
     steps: int | None = None
-    agree: Any = None
+    place: Callable[[int, int], Any] = lambda _rank, _world: None  # where ranks talk, as of ``meeting_place``
     shares: Sharing | None = None  # how ranks share an epoch, where that does not follow from who they are
     encodes: bool = False  # what finishes a batch is work for a task wherever it runs, and what it makes can travel
     limits: Limits = field(default_factory=Limits.of_environment)  # of what a task holds
@@ -79,7 +80,7 @@ class Job:
             return Sharing(why=why)
         local = any(getattr(node.operator, "local", False) for node in self.binding.nodes)
         together = last != "keep" and self.steps is None and not local
-        if together and self.agree is None and default_store(self.rank.rank, world) is None:
+        if together and self.place(self.rank.rank, world) is None:
             return Sharing(why=UNTOLD.format(last=last))
         return Sharing(lanes=True, together=together)
 
@@ -87,8 +88,10 @@ class Job:
         """How the ranks find the end of an epoch, where they end together; ``run`` is the same on all of them."""
         if not self.sharing.together:
             return None
-        talk = board(self.agree, run, self.rank.rank, self.rank.world)
-        return Agreement(talk, self.rank.world, last_mode(self.binding.root) == "pad", timeout, site)
+        rank, world = self.rank.rank, self.rank.world
+        with talk(site):
+            where = board(self.place(rank, world), run, rank, world)
+        return Agreement(where, world, last_mode(self.binding.root) == "pad", timeout, site)
 
     def streams(
         self,

@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 from cedar.core.errors import Site, WorkerError
 from cedar.engine.words import Words
 
-_LOOK = (0.0005, 0.02)  # seconds between two looks: the first, and the longest
+_LOOK = (0.0005, 0.02)  # seconds between two looks of up to _FEW ranks: the first, and the longest
+_FEW = 50  # more look less often: who waits would keep the store from rank 0, which asks for each of them in turn
 PATIENCE = 600.0  # seconds for the slowest rank, where loader(timeout=) does not say
 Make: TypeAlias = Callable[[list[Any], Callable[[], None]], Any]
 
@@ -74,7 +75,7 @@ class Meeting:
         came: dict[int, dict[str, Any]] = {}
         meeting, asked = "", False
         here: set[int] = set()
-        look = _Look(self._timeout)
+        look = _Look(self._timeout, self._world)
         while len(here) < self._world - 1:
             for rank in range(1, self._world):
                 found = self._words.get(f"{self._name}/hello/{rank}")
@@ -98,7 +99,7 @@ class Meeting:
         hello, asked = f"{self._name}/hello/{self._rank}", f"{self._name}/asked/{self._rank}"
         self._words.set(hello, json.dumps({"id": self._me, "world": self._world, "word": mine}))
         meeting, at = "", None
-        look = _Look(self._timeout)
+        look = _Look(self._timeout, self._world)
         while True:
             found = self._words.get(f"{self._name}/{meeting}/outcome") if meeting else None
             if found is not None:
@@ -109,9 +110,9 @@ class Meeting:
             if me == self._me and named != meeting:
                 meeting = named
                 self._words.set(f"{self._name}/{meeting}/here/{self._rank}", "here")
-                look = _Look(self._timeout)
+                look = _Look(self._timeout, self._world)
             elif meeting and (word := self._words.get(f"{self._name}/{meeting}/at")) != at:
-                at, look = word, _Look(self._timeout)
+                at, look = word, _Look(self._timeout, self._world)
             if not look.again():
                 self._words.drop(hello)
                 raise self._late([0])
@@ -130,14 +131,15 @@ class Meeting:
 class _Look:
     """Looks again and again, with longer pauses, until there was no time left."""
 
-    def __init__(self, timeout: float) -> None:
-        self._until, self._pause = time.monotonic() + timeout, _LOOK[0]
+    def __init__(self, timeout: float, world: int) -> None:
+        self._until, longer = time.monotonic() + timeout, max(1.0, world / _FEW)
+        self._pause, self._longest = longer * _LOOK[0], longer * _LOOK[1]
 
     def again(self) -> bool:
         if time.monotonic() > self._until:
             return False
         time.sleep(self._pause)
-        self._pause = min(2 * self._pause, _LOOK[1])
+        self._pause = min(2 * self._pause, self._longest)
         return True
 
 
@@ -150,5 +152,6 @@ def talk(site: Site | None) -> Iterator[None]:
         raise WorkerError(
             f"this rank cannot talk to the others: {error}",
             site=site,
-            fix="look at the log of the process that holds the store of torch.distributed, or at the folder of agree=",
+            fix="look at the log of the process that holds the store of torch.distributed, or at the folder or the "
+            "service of agree=",
         ) from error

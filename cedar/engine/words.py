@@ -1,4 +1,4 @@
-"""Words that ranks leave for each other, by name: in a folder that all of them see, or a store of torch.distributed."""
+"""Words that ranks leave for each other, by name: in a folder, in a store of torch.distributed, or at a service."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import uuid
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
+
+from cedar.executors.dask import names_cluster
+from cedar.executors.dask.signals import job_of_ranks
 
 
 class Words(ABC):
@@ -64,3 +67,32 @@ class FolderWords(Words):
 
     def drop(self, name: str) -> None:
         self._path(name).unlink(missing_ok=True)
+
+
+class ServiceWords(Words):
+    """At a service, which forgets those that were used longest ago where they come to more than it keeps."""
+
+    def __init__(self, service: Any) -> None:
+        from cedar.executors.service.line import Line
+
+        self._line, self._job = Line(service), job_of_ranks()
+
+    def set(self, name: str, word: str) -> None:
+        self._line.ask({"set": [f"{self._job}/{name}", word]}, "got")
+
+    def get(self, name: str) -> str | None:
+        return self._line.ask({"get": f"{self._job}/{name}"}, "got")  # type: ignore[no-any-return]
+
+    def drop(self, name: str) -> None:
+        self._line.ask({"drop": f"{self._job}/{name}"}, "got")
+
+
+def words_at(place: Any) -> Words:
+    """Words at a place where ranks can talk.
+
+    Raises:
+        CedarError: it names a service, which is none or does not answer.
+    """
+    if names_cluster(place):
+        return ServiceWords(place)
+    return FolderWords(place) if isinstance(place, str) else StoreWords(place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import socket
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 import cedar
-from cedar.engine.agree import BLOCK, Agreement, FolderBoard
+from cedar.engine.agree import BLOCK, Agreement, Board, board
 from tests.toy_pipelines import Source
 from tests.toy_runs import run
 
@@ -27,10 +28,30 @@ def at_once(world: int, work: Callable[[int], Any]) -> list[Any]:
         return list(pool.map(work, range(world)))
 
 
-def talk(folder: Path, counts: list[int], pads: bool, timeout: float = 30) -> list[list[int | None]]:
+@pytest.fixture(scope="module")
+def service() -> Iterator[str]:
+    pytest.importorskip("distributed")
+    with cedar.Service(workers=1) as made:
+        yield made.address
+
+
+@pytest.fixture(params=["folder", "service", "store"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Where ranks can talk."""
+    if request.param == "folder":
+        return str(tmp_path)
+    if request.param == "store":
+        return pytest.importorskip("torch.distributed").HashStore()
+    return request.getfixturevalue("service")
+
+
+names = itertools.count()
+
+
+def talk(place: Any, counts: list[int], pads: bool, run: str = "toy/1") -> list[list[int | None]]:
     def rank(number: int) -> list[int | None]:
-        board = FolderBoard(str(folder), "toy/1", number, len(counts))
-        agreement = Agreement(board, len(counts), pads, timeout, None)
+        there = board(place, run, number, len(counts))
+        agreement = Agreement(there, len(counts), pads, 30, None)
         units: Iterator[int | None] = iter(range(counts[number]))
         return list(agreement.through(units, lambda: None))
 
@@ -38,27 +59,31 @@ def talk(folder: Path, counts: list[int], pads: bool, timeout: float = 30) -> li
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_all_ranks_take_as_many_steps(seed: int, tmp_path: Path) -> None:
+def test_all_ranks_take_as_many_steps(seed: int, place: Any) -> None:
     draw = random.Random(seed)
     counts = [draw.randint(0, 3 * BLOCK) for _ in range(draw.randint(2, 4))]
-    for pads in (False, True):  # in one folder: words of the run before do not count
+    for pads in (False, True):
+        # At one place under one name: words of the run before do not count. A store is of one job alone.
+        run = "toy/1" if isinstance(place, str) else f"toy/{next(names)}"
         end = max(counts) if pads else min(counts)
         expected = [[i if i < count else None for i in range(end)] for count in counts]
-        assert talk(tmp_path, counts, pads) == expected
+        assert talk(place, counts, pads, run) == expected
 
 
-def test_words_of_a_job_that_was_killed_do_not_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["folder", "service"], indirect=True)
+def test_words_of_a_job_that_was_killed_do_not_count(place: Any) -> None:
     for number in range(2):
-        board = FolderBoard(str(tmp_path), "toy/1", number, 2)
-        board.put(0, 1)
-    assert board.ends(0) is None  # rank 0 met no one before it ended
-    assert talk(tmp_path, [6, 9], False) == [[0, 1, 2, 3, 4, 5]] * 2
+        there = board(place, "killed/1", number, 2)
+        there.put(0, 1)
+        last: Board = there
+    assert last.ends(0) is None  # rank 0 met no one before it ended
+    assert talk(place, [6, 9], False, "killed/1") == [[0, 1, 2, 3, 4, 5]] * 2
 
 
-def test_a_rank_that_is_gone_is_named_by_all_others(tmp_path: Path) -> None:
+def test_a_rank_that_is_gone_is_named_by_all_others(place: Any) -> None:
     def rank(number: int) -> str:
-        board = FolderBoard(str(tmp_path), "toy/1", number, 3)
-        units = iter(Agreement(board, 3, False, 1.0, None).through(iter(range(100)), lambda: 0))
+        there = board(place, "gone/1", number, 3)
+        units = iter(Agreement(there, 3, False, 1.0, None).through(iter(range(100)), lambda: 0))
         if number == 1:
             next(units)
             return "gone"
@@ -72,11 +97,13 @@ def test_a_rank_that_is_gone_is_named_by_all_others(tmp_path: Path) -> None:
     assert all("rank(s) 1 did not come to step" in each and "timeout=" in each for each in (told[0], told[2]))
 
 
-def test_a_rank_that_never_came_is_named_alone(tmp_path: Path) -> None:
-    board = FolderBoard(str(tmp_path), "toy/1", 0, 3)
-    FolderBoard(str(tmp_path), "toy/1", 2, 3)
-    with pytest.raises(cedar.WorkerError, match=r"rank\(s\) 1 did not come (?s:.*) another rank or world than 3"):
-        next(Agreement(board, 3, False, 0.1, None).through(iter(range(100)), lambda: 0))
+def test_a_rank_that_never_came_is_named_alone(place: Any) -> None:
+    there, _other = board(place, "never/1", 0, 3), board(place, "never/1", 2, 3)
+    named = r"1, 2" if not isinstance(place, str) else "1"  # in a store, who has said nothing is not there
+    with pytest.raises(
+        cedar.WorkerError, match=rf"rank\(s\) {named} did not come (?s:.*) another rank or world than 3"
+    ):
+        next(Agreement(there, 3, False, 0.5, None).through(iter(range(100)), lambda: 0))
 
 
 # ---- loaders ---------------------------------------------------------------------------------------------------------
@@ -93,9 +120,9 @@ def kept(pipeline: cedar.Pipeline) -> set[int]:
 
 
 @pytest.mark.parametrize("last", ["drop", "pad"])
-def test_ranks_share_and_end_together(last: Any, tmp_path: Path) -> None:
+def test_ranks_share_and_end_together(last: Any, place: Any) -> None:
     p = odd(last)
-    loaders = [p.loader(rank=rank, world=3, agree=tmp_path, executor="inline", timeout=20) for rank in range(3)]
+    loaders = [p.loader(rank=rank, world=3, agree=place, executor="inline", timeout=20) for rank in range(3)]
     seen: Counter[int] = Counter()
     for _ in range(4):
         parts = at_once(3, lambda rank: run(loaders[rank])[0])
@@ -114,11 +141,11 @@ def test_ranks_share_and_end_together(last: Any, tmp_path: Path) -> None:
     assert all(loader.report().rows_read < 0.75 * everything for loader in loaders)
 
 
-def test_what_was_left_over_opens_the_next_epoch(tmp_path: Path) -> None:
+def test_what_was_left_over_opens_the_next_epoch(place: Any) -> None:
     """Two epochs deliver, in order, what each rank would have delivered of them alone."""
     p = odd()
     whole = odd("keep")
-    loaders = [p.loader(rank=rank, world=3, agree=tmp_path, executor="inline", timeout=20) for rank in range(3)]
+    loaders = [p.loader(rank=rank, world=3, agree=place, executor="inline", timeout=20) for rank in range(3)]
     epochs = [at_once(3, lambda rank: run(loaders[rank])[0]) for _ in range(3)]
     for rank in range(3):
         lanes = [run(whole.loader(rank=rank, world=3, epoch=epoch, executor="inline"))[0] for epoch in range(3)]
@@ -149,9 +176,9 @@ def test_states_with_something_left_over_resume(after: int, tmp_path: Path) -> N
     assert max(got.values()) <= 3
 
 
-def test_a_break_begins_the_epoch_again_with_what_was_left_over(tmp_path: Path) -> None:
+def test_a_break_begins_the_epoch_again_with_what_was_left_over(place: Any) -> None:
     p = odd()
-    loaders = [p.loader(rank=rank, world=2, agree=tmp_path, executor="inline", timeout=20) for rank in range(2)]
+    loaders = [p.loader(rank=rank, world=2, agree=place, executor="inline", timeout=20) for rank in range(2)]
     at_once(2, lambda rank: run(loaders[rank])[0])
     for loader in loaders:
         loader.set_epoch(1)  # as with torch's samplers
@@ -171,25 +198,30 @@ def test_nothing_is_asked_of_ranks_that_need_not_talk(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-# ---- processes that talk through torch.distributed -------------------------------------------------------------------
+# ---- processes that talk through torch.distributed, or a service -----------------------------------------------------
 
 SCRIPT = """
 import os, signal, sys, time
-import torch.distributed as dist
 import cedar
 from tests.engine.test_agree import odd
 
-rank, world, port, gone = map(int, sys.argv[1:5])
-store = dist.TCPStore("127.0.0.1", port, world, is_master=rank == 0)
-dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-loader = odd().loader(executor="inline", timeout=12)
+rank, world, gone = map(int, sys.argv[1:4])
+if sys.argv[4].isdigit():
+    import torch.distributed as dist
+    store = dist.TCPStore("127.0.0.1", int(sys.argv[4]), world, is_master=rank == 0)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    loader = odd().loader(executor="inline", timeout=12)
+else:
+    dist = None
+    loader = odd().loader(rank=rank, world=world, agree=sys.argv[4], executor="inline", timeout=15)
 try:
     for epoch in range(2):
         for step, batch in enumerate(loader):
             if rank == 1 and gone and epoch and step == 6:
                 os.kill(os.getpid(), gone)
         print("epoch", step + 1, loader.report().rows_read, flush=True)
-    dist.barrier()  # the store is in rank 0
+    if dist:
+        dist.barrier()  # the store is in rank 0
 except cedar.WorkerError as error:
     print("error", error.what, flush=True)
     time.sleep(3)
@@ -197,14 +229,14 @@ os._exit(0)
 """
 
 
-def processes(world: int, gone: int = 0) -> list[list[str]]:
+def processes(world: int, gone: int = 0, service: str = "") -> list[list[str]]:
     """What each rank printed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, *map(str, (rank, world, port, gone))],
+            [sys.executable, "-c", SCRIPT, *map(str, (rank, world, gone)), service or str(port)],
             stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
         )
         for rank in range(world)
@@ -236,6 +268,16 @@ def test_a_rank_that_dies_or_stops_ends_all_others_in_time(gone: signal.Signals)
     for rank in (0, 2):
         assert told[rank][0].startswith("epoch")
         assert told[rank][1].startswith("error rank(s) 1 did not come to step")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gone", [0, signal.SIGKILL])
+def test_processes_agree_through_a_service(gone: int, service: str) -> None:
+    told = processes(3, gone, service)
+    assert len({tuple(line.split()[1] for line in lines[:1]) for lines in told}) == 1
+    for rank in (0, 2):
+        assert told[rank][0].startswith("epoch")
+        assert told[rank][1].startswith("error rank(s) 1 did not come to step" if gone else "epoch")
 
 
 def test_an_epoch_without_a_batch_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site
-from cedar.engine.agree import default_store
 from cedar.engine.delivery.state import merge, part_of, validated
 from cedar.engine.meet import Meeting, talk
-from cedar.engine.words import FolderWords, StoreWords, Words
+from cedar.engine.words import Words, words_at
 
 State = dict[str, Any]
 _NO_MEETING = "0"
@@ -46,7 +45,7 @@ class Elastic:
 
     Args:
         name: of the loader, the same on all ranks.
-        agree: where ranks talk, if a folder or a store was given.
+        place: where ranks talk, by rank and world, as of ``meeting_place``.
         timeout: seconds for the slowest rank.
         check: raises where a state is of another pipeline.
         chunk: least units of a rank's run, as of ``merge``.
@@ -57,23 +56,24 @@ class Elastic:
     def __init__(
         self,
         name: str,
-        agree: Any,
+        place: Callable[[int, int], Any],
         timeout: float | None,
         check: Callable[[State, Site | None], None],
         chunk: Callable[[], int],
         drifts: bool,
         run_again: Callable[[Gone, Callable[[], None]], State],
     ) -> None:
-        self._name, self._agree, self._timeout = name, agree, timeout
+        self._name, self._place, self._timeout = name, place, timeout
         self._check, self._chunk, self._drifts, self._run_again = check, chunk, drifts, run_again
         self._deals = 0  # how often the ranks of this one's job changed
         self.meeting = ""  # where that was last
 
-    def _words(self, rank: int, world: int) -> Words | None:
-        if self._agree is not None:
-            return words_of(self._agree)
-        store = default_store(rank, world)
-        return None if store is None else StoreWords(store)
+    def _words(self, rank: int, world: int, site: Site | None) -> Words | None:
+        place = self._place(rank, world)
+        if place is None:
+            return None
+        with talk(site):
+            return words_at(place)
 
     def _at(self, what: str, rank: int, meeting: str | None = None) -> str:
         meeting = self.meeting if meeting is None else meeting
@@ -88,14 +88,14 @@ class Elastic:
 
     def begins(self, begun: State, epoch: int, rank: int, world: int, site: Site | None) -> None:
         """Tell where this rank begins an epoch, in case it is gone at the next change."""
-        words = self._words(rank, world)
+        words = self._words(rank, world, site)
         if words is not None:
             with talk(site):
-                words.set(self._at("begun", rank), json.dumps({"epoch": epoch, "begun": begun}))
+                words.set(self._at("begun", rank), json.dumps({"epoch": epoch, "world": world, "begun": begun}))
 
     def leave(self, state: State | None, rank: int, world: int, site: Site | None) -> None:
         """Leave this rank's state to those that go on."""
-        words = self._words(rank, world)
+        words = self._words(rank, world, site)
         if words is not None and state is not None:
             with talk(site):
                 words.set(self._at("left", rank), json.dumps(state))
@@ -117,15 +117,16 @@ class Elastic:
             ResumeError: the ranks do not stand at one step, or in other pipelines.
             WorkerError: a rank did not come.
         """
-        words = self._words(rank, world)
+        words = self._words(rank, world, site)
         if words is None:
             if world > 1 or (state is not None and state["world"] > 1):
                 raise PipelineError(
                     "reshard(): these ranks cannot tell each other where they stand",
                     site=site,
                     done="nothing was dealt anew",
-                    fix="give loader(agree=), a folder that all ranks see or a store of torch.distributed that "
-                    "outlives each of them; or initialise torch.distributed for the new ranks before reshard()",
+                    fix="give loader(agree=), a folder that all ranks see, the address of a service, or a store of "
+                    "torch.distributed that outlives each of them; or initialise torch.distributed for the new ranks "
+                    "before reshard()",
                 )
             return None if state is None else merge([validated(state, site)], self._chunk(), site)
         said = {"state": state, "epoch": epoch, "tells": tells, "deals": self._deals, "meeting": self.meeting}
@@ -198,10 +199,12 @@ class Elastic:
             return {"step": 0, "data": other["epoch"], "open": {}}
         told = words.get(self._at("begun", rank, meeting))
         found = None if told is None else json.loads(told)
-        if found is None or found["epoch"] != other["epoch"]:
+        here = other["epoch"], other["world"], other["begun"]["step"]
+        if found is None or (found["epoch"], found.get("world"), found["begun"]["step"]) != here:  # of an earlier start
             raise ResumeError(
                 f"rank {rank} of {other['world']} is gone, and it had not told where it began epoch {other['epoch']}",
-                fix="go on from the last checkpoint: load_state_dict() with the states of all ranks",
+                fix="go on from the last checkpoint: load_state_dict() with the states of all ranks; with "
+                "loader(agree=) what ranks tell outlives a group that is made anew",
             )
         return found["begun"]  # type: ignore[no-any-return]
 
@@ -215,8 +218,3 @@ def _same(what: str, values: list[Any]) -> Any:
             "loads no state",
         )
     return values[0]
-
-
-def words_of(agree: Any) -> Words:
-    """Words in a folder or a store."""
-    return FolderWords(agree) if isinstance(agree, str) else StoreWords(agree)

@@ -21,7 +21,7 @@ from cedar.core.ranks import Rank, find_rank, refuse_workers
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import asked_outside_tasks
 from cedar.engine.account import ROWS_PER_LOOK, Account, OwnTime
-from cedar.engine.agree import Agreement, next_run
+from cedar.engine.agree import Agreement, meeting_place, next_run
 from cedar.engine.binding import Binding
 from cedar.engine.compiler import least_run
 from cedar.engine.dedup import Marked
@@ -100,9 +100,10 @@ class Loader(DataLoaderLike):
             finish = (Step(last, (), f"format={options.format!r}"),)
         plan = options.plan or (options.planner.begin() if options.planner else Plan.as_written(root))
         self._plans = Plans(options.planner, plan, binding, self._metrics, self.rank.world)
+        place = functools.partial(meeting_place, options.agree, options.executor)
         self._job = Job(
             binding, self.rank, options.seed, options.split_batches, finish, instances, Store.within(plan.cache_bytes),
-            self._metrics, self._plans, options.deal, options.steps, options.agree, encodes=options.encode is not None,
+            self._metrics, self._plans, options.deal, options.steps, place, encodes=options.encode is not None,
         )  # fmt: skip
         self._identity_of: Identity | None = None
         observe = None
@@ -380,7 +381,9 @@ class Loader(DataLoaderLike):
     def _identity(self) -> Identity:
         if self._identity_of is None:
             options = self._options
-            self._identity_of = Identity.of(self._binding.root, options.seed, options.split_batches, options.steps)
+            binding = self._binding
+            settled = any(map(binding.listed.filters, binding.sources))
+            self._identity_of = Identity.of(binding.root, options.seed, options.split_batches, options.steps, settled)
         return self._identity_of
 
     def state_dict(self) -> dict[str, Any]:
@@ -465,8 +468,9 @@ class Loader(DataLoaderLike):
 
         All ranks of the new world call it at the same step: those that stay, between two batches, and those that are
         new, with a loader of the same pipeline and seed that was not iterated. A loop that is under way goes on with
-        this rank's part of the rest; elsewhere the next ``for`` does. Ranks meet through ``loader(agree=)``, or the
-        store of torch.distributed where that is initialised for the new ranks; see docs/ranks.md.
+        this rank's part of the rest; elsewhere the next ``for`` does. Ranks meet through ``loader(agree=)``, the store
+        of torch.distributed where that is initialised for the new ranks, or the service they read through; see
+        docs/ranks.md.
 
         A rank of the world before that does not come is gone: every batch up to this step counts as delivered to it.
 
@@ -525,7 +529,7 @@ class Loader(DataLoaderLike):
             self._account.skips and not self._batched
         )
         check = lambda state, site: self._identity().check(state, site)  # noqa: E731 - not before it is needed
-        return Elastic(name, options.agree, options.timeout, check, self._chunk, drifts, self._run_again)
+        return Elastic(name, self._job.place, options.timeout, check, self._chunk, drifts, self._run_again)
 
     def _tells(self) -> bool:
         """Whether only this rank knows where it began the epoch."""

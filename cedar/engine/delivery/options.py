@@ -51,7 +51,7 @@ class Options:
     split_batches: bool = False
     steps: int | None = None
     deal: str = "auto"
-    agree: Any = None  # a folder, or a store of torch.distributed
+    agree: Any = None  # a folder, a store of torch.distributed, or a service
     timeout: float | None = None
     format: str = "numpy"
     device: Any = None

@@ -28,14 +28,26 @@ def client_at(address: str) -> Any:
     Raises:
         WorkerError: nobody answers, versions differ, or there is no worker.
     """
-    with _lock:
-        client = given(address) or _clients.get(address)
-        if client is None or not _answers(client):
-            forget(address)
-            if address in _clients:
-                _close(_clients.pop(address))
-            client = _clients[address] = connected(address)
+    client = reached(address)
     check(client, address)
+    return client
+
+
+def reached(where: Any) -> Any:
+    """The client of a scheduler, which may have no worker yet; a client is its own.
+
+    Raises:
+        WorkerError: nobody answers.
+    """
+    if not isinstance(where, str):
+        return where
+    with _lock:
+        client = given(where) or _clients.get(where)
+        if client is None or not _answers(client):
+            forget(where)
+            if where in _clients:
+                _close(_clients.pop(where))
+            client = _clients[where] = connected(where)
     return client
 
 

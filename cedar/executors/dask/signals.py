@@ -34,9 +34,15 @@ class Signal:
 
 
 @cache
-def _job() -> str:
-    script = os.path.basename(sys.argv[0] or "python") or "python"
-    return f"{script}@{socket.gethostname()}"
+def _script() -> str:
+    return os.path.basename(sys.argv[0] or "python") or "python"
+
+
+def job_of_ranks() -> str:
+    """The job of this process, the same on all machines: ``cedar.job`` in Dask's configuration, or the script."""
+    import dask
+
+    return str(dask.config.get("cedar.job", None) or _script())
 
 
 def whose() -> tuple[str, int]:
@@ -50,4 +56,4 @@ def whose() -> tuple[str, int]:
         rank = find_rank(None, None, False, None).rank
     except CedarError:  # the environment says two things; the loader was told which
         rank = 0
-    return str(dask.config.get("cedar.job", None) or _job()), rank
+    return str(dask.config.get("cedar.job", None) or f"{_script()}@{socket.gethostname()}"), rank

@@ -11,6 +11,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from cedar.executors.dask.kept import KEPT
 from cedar.executors.dask.signals import Signal
 from cedar.executors.service.policy import Policy
+from cedar.executors.service.ranks import Listener
 from cedar.executors.service.status import JobStatus, ServiceStatus, WorkerStatus
 
 _HOLDER = "cedar-service"  # the client that a scheduler takes it for, which wants those results
@@ -40,10 +41,14 @@ class ServicePlugin(SchedulerPlugin):
 
     def attach(self, scheduler: Any) -> None:
         """Make the scheduler a service."""
-        self.scheduler = scheduler
+        self.scheduler, self.listener = scheduler, Listener()
         scheduler.extensions[self.name] = self
         scheduler.handlers["cedar_target"] = self.target
         scheduler.allowed_failures = 0  # runs find the row that ends workers by themselves
+
+    async def close(self) -> None:
+        """The scheduler ends."""
+        self.listener.close()
 
     # ---- signals -----------------------------------------------------------------------------------------------------
 
