@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,28 +21,39 @@ from tests.toy_runs import run, saved
 class Job:
     """Ranks of a job in threads, step by step; what each delivered is kept."""
 
-    def __init__(self, pipeline: cedar.Pipeline, agree: Path, world: int, **options: Any) -> None:
+    def __init__(self, pipeline: cedar.Pipeline, agree: Any, world: int, **options: Any) -> None:
         self.make: Callable[[int, int], cedar.Loader] = lambda rank, world: pipeline.loader(
-            rank=rank, world=world, agree=agree, **{"executor": "inline", "timeout": 60, **options}
+            rank=rank, world=world, agree=agree, **{"executor": "inline", **options}
         )
-        self.got: Counter[int] = Counter()
+        self.pool = ThreadPoolExecutor(8)
+        self.got: Counter[Any] = Counter()
         self.steps = self.epoch = 0
+        self.begin(world)
+
+    def begin(self, world: int, states: Sequence[Any] = ()) -> None:
+        """The ranks of a job that was started, or started again with the states of all ranks."""
         self.loaders = [self.make(rank, world) for rank in range(world)]
-        self.loops: list[Iterator[Any] | None] = [iter(loader) for loader in self.loaders]
+        for loader in self.loaders if states else ():
+            loader.load_state_dict(states)
+        self.loops: list[Iterator[Any] | None] = [
+            iter(loader) if loader.epoch == self.epoch else None for loader in self.loaders
+        ]
 
     def at_once(self, work: Callable[[int], Any], count: int) -> list[Any]:
-        with ThreadPoolExecutor(max(count, 1)) as pool:
-            return list(pool.map(work, range(count)))
+        return list(self.pool.map(work, range(count)))
 
     def step(self) -> int:
         """One step of all ranks; how many had a batch."""
         found = self.at_once(self._next, len(self.loaders))
         for batch in found:
             if batch is not None:
-                valid = batch.get("valid", [True] * len(batch["id"]))
-                self.got.update(i for i, v in zip(batch["id"].tolist(), valid, strict=True) if v)
+                self.take(batch)
         self.steps += any(batch is not None for batch in found)
         return sum(batch is not None for batch in found)
+
+    def take(self, batch: Any) -> None:
+        valid = batch.get("valid", [True] * len(batch["id"]))
+        self.got.update(i for i, v in zip(batch["id"].tolist(), valid, strict=True) if v)
 
     def _next(self, rank: int) -> Any:
         loop = self.loops[rank]
@@ -78,12 +90,23 @@ def random_changes(job: Job, draw: random.Random, changes: int, most: int, steps
         for _ in range(draw.randint(0, steps)):
             job.step()
         world = len(job.loaders)
+        under_way = [rank for rank in range(world) if job.loops[rank] is not None]
+        if not under_way:
+            return
         stay = draw.sample(range(world), draw.randint(1, world))
+        if not {*stay} & {*under_way}:  # those that are gone would count as through, as the others are
+            stay[0] = draw.choice(under_way)
         job.change(stay, draw.randint(len(stay), most), draw.random() < 0.5)
 
 
+class Made(Source):
+    """Makes a split once, however often ranks read it."""
+
+    read = functools.cache(Source.read)
+
+
 def numbers(splits: int, rows: int = 24, known: bool = True) -> cedar.Pipeline:
-    return cedar.from_source(Source(0, [rows] * splits, known)).select("id", "x")
+    return cedar.from_source(Made(0, [rows] * splits, known)).select("id", "x")
 
 
 def ids(splits: int, rows: int = 24) -> list[int]:
