@@ -18,7 +18,7 @@ CODE := cedar tests examples benchmarks conftest.py
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test fuzz test-long browser coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-ablation bench-grows bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster dist lock sbom audit clean
+.PHONY: help venv demo test fuzz test-long browser coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-ablation bench-grows bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster bench-scale bench-splits bench-written dist lock sbom audit clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,9 +41,9 @@ demo: $(STAMP)  ## train a recommendation model through a pipeline; DATA='path/*
 
 test: lint types layers check  ## linters, types, layers, tests
 
-chaos: $(STAMP)  ## random pipelines, stops, resumes, world sizes and plans; CASES=2000 of them, beyond that one check of each
+chaos: $(STAMP)  ## random pipelines, stops, resumes, ranks that come and go, and plans; CASES=2000 of them, beyond that one check of each
 	@CEDAR_CASES=$(or $(CASES),2000) $(BIN)/python -m pytest tests/test_exactness.py tests/test_plan_exactness.py \
-	  tests/test_plan_failures.py -n 2 --timeout 3600 $(ARGS)
+	  tests/test_plan_failures.py tests/engine/delivery/test_elastic_random.py -n 2 --timeout 3600 $(ARGS)
 
 fuzz: $(STAMP)  ## readers and decoders under a coverage-guided fuzzer, MINUTES=10 in all; ARGS='--only parquet tar', '--cases 1000000'
 	@$(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),10) $(ARGS)
@@ -122,6 +122,15 @@ bench-transport: $(STAMP)  ## how blocks travel between processes, and what is l
 
 bench-cluster: $(STAMP)  ## a Dask cluster of this machine, and what befalls its workers; QUICK=1 for minutes
 	@$(BIN)/python -m benchmarks.cluster $(if $(QUICK),--quick) $(ARGS)
+
+bench-scale: $(STAMP)  ## 4,096 simulated ranks: what they read, agree on and resume from; QUICK=1 for seconds, ARGS='--only talk --ranks 512'
+	@$(BIN)/python -m benchmarks.scale $(if $(QUICK),--quick) $(ARGS)
+
+bench-splits: $(STAMP)  ## a million splits to the first batch, and manifests; ARGS='--splits 1000000 --only splits' for some
+	@$(BIN)/python -m benchmarks.splits $(ARGS)
+
+bench-written: $(STAMP)  ## data sets that jobs write: rows over 100 kills, time beside encoding alone; ARGS='--only kills --kills 10'
+	@$(BIN)/python -m benchmarks.written $(ARGS)
 
 bench-resilient: $(STAMP)  ## what a dead worker costs the resilient trainer; QUICK=1 for minutes, ARGS='--only kills --minutes 10'; goes on where it was
 	@$(BIN)/python -m benchmarks.resilient $(if $(QUICK),--quick) $(ARGS)

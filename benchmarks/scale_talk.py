@@ -1,0 +1,100 @@
+"""How ranks agree and meet, at any number of them: the real code, over a modelled store, in simulated seconds."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from unittest.mock import patch
+
+import numpy as np
+
+from benchmarks.scale_clock import Barrier, Board, Clock, Store
+from cedar.engine import agree, meet
+from cedar.engine.words import StoreWords
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """How an epoch ended.
+
+    Args:
+        steps: that each rank took.
+        left: batches that each rank had and did not deliver.
+        seconds: of the whole, simulated.
+        beyond: seconds of a step over those that its slowest rank takes.
+        requests: to the store, of all ranks.
+    """
+
+    steps: list[int]
+    left: list[int]
+    seconds: float
+    beyond: float
+    requests: int
+
+
+def agreed(units: Sequence[int], step: float, slow: float = 1.0, board: Board | None = None) -> Agreed:
+    """All ranks run their epochs, in step as collectives hold them.
+
+    Args:
+        units: batches that each rank has.
+        step: seconds of one, on average; they differ from rank to rank and step to step, sigma 0.05.
+        slow: rank 0 takes so many times as long.
+    """
+    clock, world = Clock(), len(units)
+    store, barrier = Store(clock, board or Board()), Barrier(clock, world)
+    draws = [np.random.default_rng(rank) for rank in range(world)]
+    steps, left = [0] * world, [0] * world
+    slowest: dict[int, float] = {}
+
+    def rank_runs(rank: int) -> None:
+        talk = agree.StoreBoard(store, "run", rank, world)
+        agreement = agree.Agreement(talk, world, False, None, None)
+        for _ in agreement.through(iter(range(units[rank])), lambda: 0):
+            seconds = step * float(draws[rank].lognormal(0, 0.05)) * (slow if rank == 0 else 1.0)
+            slowest[steps[rank]] = max(slowest.get(steps[rank], 0.0), seconds)
+            clock.sleep(seconds)
+            barrier.wait()
+            steps[rank] += 1
+        left[rank] = agreement.left
+
+    with patch.object(agree, "time", clock):
+        seconds = clock.run([partial(rank_runs, rank) for rank in range(world)])
+    beyond = (seconds - sum(slowest.values())) / max(len(slowest), 1)
+    return Agreed(steps, left, seconds, beyond, store.requests)
+
+
+def met(world: int, board: Board | None = None) -> tuple[float, int]:
+    """All ranks meet for ``reshard``: simulated seconds, and requests to the store."""
+    clock = Clock()
+    store = Store(clock, board or Board())
+    outcomes: set[tuple[str, int]] = set()
+
+    def rank_comes(rank: int) -> None:
+        meeting = meet.Meeting(StoreWords(store), "run", rank, world, None, None)
+        outcomes.add(meeting.outcome(rank, lambda said, _: sum(said)))
+
+    with patch.object(meet, "time", clock):
+        seconds = clock.run([partial(rank_comes, rank) for rank in range(world)])
+    ((_, made),) = outcomes  # all have the same
+    assert made == world * (world - 1) // 2
+    return seconds, store.requests
+
+
+def folder_look(world: int) -> float:
+    """CPU seconds of one look of one rank into a folder where all have spoken (``loader(agree=FOLDER)``)."""
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [agree.FolderBoard(folder, "cedar/run/1", 0, world)]
+        (inside,) = os.listdir(folder)
+        for rank in range(1, world):
+            open(os.path.join(folder, inside, f"1.hello.r{rank}.0"), "x").close()
+        assert ranks[0].ends(0) is None  # finds the session of these ranks
+        session = ranks[0]._session
+        for rank in range(world):
+            open(os.path.join(folder, inside, f"1.{session}.r{rank}.0.None"), "x").close()
+        began = time.process_time()
+        assert ranks[0].ends(0) == []
+        return time.process_time() - began
