@@ -357,7 +357,7 @@ class _Lowering:
         first = segments[0].source
         cut = 0
         if not streaming:
-            cut = max(self.read_with(segments, above), 0 if len(segments) > 1 else self.kept(above))
+            cut = self.read_with(segments, above, 0 if len(segments) > 1 else self.kept(above))
         shared = above[:cut]
         made = tuple(self.kept_below(replace(each, links=(*each.links, *shared)), streaming) for each in segments)
         links = {i for each in made for i in (each.source, *each.links) if isinstance(i, int)}
@@ -382,17 +382,18 @@ class _Lowering:
         top = next((i for i in reversed(segment.links[:kept]) if isinstance(i, int)), -1)
         return replace(segment, kept=kept, cache=self.caches[top]) if kept else segment
 
-    def read_with(self, segments: Sequence[Segment], above: Sequence[int]) -> int:
-        """How many of the operators above are done by the tasks that read.
+    def read_with(self, segments: Sequence[Segment], above: Sequence[int], kept: int) -> int:
+        """How many of the operators above are done by the tasks that read: those that a ``cache()`` keeps, and others.
 
         Those of another place are not, nor what runs Python per row, which smaller tasks spread better over workers.
         """
         sources = [self.nodes[each.source] for each in segments]
         place = _elsewhere(sources)
-        here = next((k for k, i in enumerate(above) if _moves(place, self.nodes[i].place)), len(above))
-        if self.choice.reads_all(place, sources):
-            return here
-        return next((k for k, i in enumerate(above[:here]) if self.per_row([i])), here)
+        whole = self.choice.reads_all(place, sources)
+        for k, i in enumerate(above[kept:], kept):
+            if _moves(place, self.nodes[i].place) or (not whole and self.per_row([i])):
+                return k
+        return len(above)
 
     def kept(self, links: Sequence[Link]) -> int:
         """How many of the links a ``cache()`` above them keeps: those before the first random one."""

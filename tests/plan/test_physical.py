@@ -100,6 +100,17 @@ def test_another_process_that_reads_enough_splits_does_all_of_it(workers, stages
     assert sum(stage.kind == "task" and bool(stage.operators) for stage in physical.stages) == stages - 1
 
 
+def test_what_follows_a_cache_in_another_process_is_done_by_the_tasks_that_read():
+    """The place of ``cache()`` itself decides nothing: it sits where rows are read."""
+    node = cedar.from_source(Many()).map(plus, "x", dtype=int).cache().filter(col("x") > 3).node
+    made = list(graph.walk(node))
+    below: list[Node] = []
+    for each, place in zip(made, ("processes", "processes", "threads", "processes"), strict=True):
+        below = [dataclasses.replace(each, inputs=tuple(below), place=place, origin=each)]
+    physical = lower(below[0], Choice(), node)
+    assert [stage.kind for stage in physical.stages if stage.place == "processes"] == ["read"]
+
+
 @pytest.mark.parametrize("place", ["", "threads"])
 def test_places_of_the_runs_own_executor_are_those_of_the_run(place):
     p = cedar.from_source(Many()).map(plus, "x", dtype=int)
