@@ -29,6 +29,7 @@ from cedar.engine.delivery.state import seal
 PARTS = ("deal", "read", "talk", "resume")
 QUICK = Size(ranks=64, splits=6_000, rows=3_000_000, batch=64)
 SLOW = 3.0
+AHEAD = 16  # splits that one rank has begun more than another, where a state is saved
 
 
 @dataclass(frozen=True)
@@ -226,17 +227,18 @@ def _first(loader: cedar.Loader) -> float:
 
 
 def states_of(pipeline: cedar.Pipeline, size: Size) -> list[dict[str, Any]]:
-    """What all ranks save after a few batches: rank 0's state, and the same of the others."""
+    """What all ranks save after a few batches: rank 0's state, and that of the others, of whom some are further."""
     with loader_of(pipeline, 0, size.ranks) as loader:
         for _ in islice(loader, 3):
             pass
         mine = loader.state_dict()
     states = [mine]
+    further = np.random.default_rng(0).integers(0, AHEAD, size.ranks).tolist()
     for rank in range(1, size.ranks):
         other = json.loads(json.dumps(mine)) | {"rank": rank}
         del other["check"]
         for lane in other["open"]["0"]["lanes"] or ():
-            lane[0] = rank
+            lane[0], lane[8] = rank, lane[8] + further[rank]
         states.append(seal(other))
     return states
 

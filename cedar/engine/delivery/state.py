@@ -20,12 +20,13 @@ from cedar.datasets.base import Read
 from cedar.datasets.files_io import marks_of
 from cedar.datasets.stamps import BUCKETS, changed_runs, run_of
 from cedar.engine.delivery.state_fields import fault_of
+from cedar.engine.delivery.state_pack import PACKED, packed, unpacked
 from cedar.engine.streams.deal import EVERYTHING
 from cedar.engine.streams.held import Held, dealt_anew, merged, past_of
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
-VERSION = 1
+VERSION = 1  # of states that are not packed
 _SETTLED = "splits by folders"
 _TOLD = 32  # operators that a state tells of, so that an error can name the one that differs
 
@@ -150,7 +151,8 @@ def _check_files(files: Sequence[Any], mine: Any, saved: Any, site: Site | None)
 
 
 def seal(state: dict[str, Any]) -> dict[str, Any]:
-    """The state with a checksum, so that an edited one is noticed."""
+    """The state with a checksum, so that an edited one is noticed; packed, if it is large."""
+    state = packed(state)
     return state | {"check": graph.digest(state)}
 
 
@@ -163,26 +165,29 @@ def validated(state: Any, site: Site | None) -> dict[str, Any]:
     if isinstance(state, (str, bytes)):
         try:
             state = json.loads(state)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ResumeError("the state is no JSON", site=site, fix="give what state_dict() returned") from error
     if not isinstance(state, dict) or "cedar" not in state:
         raise ResumeError(
             f"this is no state of a loader but {type(state).__name__}", site=site, fix="give what state_dict() returned"
         )
-    if is_count(state["cedar"]) and state["cedar"] > VERSION:
+    if is_count(state["cedar"]) and state["cedar"] > PACKED:
         raise ResumeError(
-            f"the state has version {state['cedar']}, this cedar reads up to {VERSION}", site=site, fix="update cedar"
+            f"the state has version {state['cedar']}, this cedar reads up to {PACKED}", site=site, fix="update cedar"
         )
-    why = fault_of(state)
+    try:
+        whole: dict[str, Any] = unpacked(state)
+        why = fault_of(whole)
+    except ValueError as error:
+        why = str(error)
     if why is not None:
         raise ResumeError(f"the state is damaged: {why}", site=site, fix="use an earlier checkpoint")
-    whole: dict[str, Any] = copy.deepcopy(state)
-    check = whole.pop("check")
-    if graph.digest(json.loads(json.dumps(whole))) != check:
+    sealed = {name: value for name, value in state.items() if name != "check"}
+    if graph.digest(json.loads(json.dumps(sealed))) != state["check"]:
         raise ResumeError(
             "the state was edited or damaged: its checksum differs", site=site, fix="use the state as it was saved"
         )
-    return whole
+    return copy.deepcopy({name: value for name, value in whole.items() if name != "check"})
 
 
 def choose(
@@ -208,12 +213,18 @@ def choose(
 
 def part_of(state: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
     """A rank's part of a state that ``merge`` made."""
-    state = copied(state)
-    for entry in state["open"].values():
-        while entry is not None and entry["lanes"] is not None:
-            entry["lanes"], entry["past"] = dealt_anew(entry["lanes"], entry["past"], rank, world)
-            entry = entry["before"]["entry"] if "before" in entry else None
-    return state
+    opened = {number: _part_of(entry, rank, world) for number, entry in state["open"].items()}
+    return copied(state | {"open": opened})  # type: ignore[no-any-return]
+
+
+def _part_of(entry: dict[str, Any] | None, rank: int, world: int) -> dict[str, Any] | None:
+    if entry is None or entry["lanes"] is None:
+        return entry
+    lanes, past = dealt_anew(entry["lanes"], entry["past"], rank, world)
+    part = entry | {"lanes": lanes, "past": past}
+    if "before" in entry:
+        part["before"] = entry["before"] | {"entry": _part_of(entry["before"]["entry"], rank, world)}
+    return part
 
 
 def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> dict[str, Any]:
