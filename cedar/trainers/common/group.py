@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,17 @@ import torch.distributed as dist
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import digest
+
+
+_all: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+def let_go() -> None:
+    """Leave the process groups to torch.distributed, which ends them with the last reference: of threads that are
+    still at work when Python ends, one that looks for it ends the process.
+    """
+    for group in list(_all):
+        group.ranks = group._side = None
 
 
 @dataclass
@@ -60,6 +72,7 @@ class Group:
         self.size: int = 1 if ranks is None else dist.get_world_size(ranks)
         self.meter = Meter()
         self._side = side
+        _all.add(self)
 
     @property
     def side(self) -> Any:
