@@ -20,6 +20,7 @@ from cedar.core.redact import redacted
 from cedar.datasets.faults import Fault, fault_of
 
 _T = TypeVar("_T")
+_jitter = random.Random()  # the global generator is the user's
 
 FLOOR = 50.0  # retries that need no earlier requests,
 SHARE = 0.5  # and those that each request earns
@@ -58,7 +59,7 @@ class Patience:
 
     def wait(self, attempt: int, asked: float | None) -> float:
         """Seconds until the attempt after number ``attempt``; at least what the storage asks for."""
-        drawn = random.uniform(0.0, min(self.most, self.first * 2.0 ** min(attempt - 1, 30)))
+        drawn = _jitter.uniform(0.0, min(self.most, self.first * 2.0 ** min(attempt - 1, 30)))
         return drawn if asked is None else asked + drawn
 
 
