@@ -15,8 +15,8 @@ import platform
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
 from types import ModuleType
@@ -126,17 +126,9 @@ class NumericEnvironment:
                 result = work()
         return result
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
+    def entered(self) -> AbstractContextManager[None]:
         """This thread in this environment; what it had before comes back, unless it is a worker's own thread."""
-        keeps = getattr(_thread, "ours", False) or self in _travelled
-        with held(self):
-            before = self.set()
-            try:
-                yield
-            finally:
-                for put_back in reversed([] if keeps else before):
-                    put_back()
+        return _Entered(self)
 
     def set(self) -> list[Callable[[], object]]:
         """Sets what differs in this thread; how to undo it."""
@@ -291,23 +283,32 @@ class _Holders:
 _holders = _Holders()
 
 
-@contextmanager
-def held(environment: NumericEnvironment | None) -> Iterator[None]:
+def held(environment: NumericEnvironment | None) -> AbstractContextManager[None]:
     """BLAS libraries whose number of threads is the process's have the environment's, until nobody holds them any more.
 
     A run that uses threads holds them as long as it goes on: a trainer of this process that computes with NumPy
     between two batches has the same number between any two. torch's numbers are of threads: they are not held.
     """
-    holders = _holders
-    if environment is None:
-        yield
-        return
-    with holders.lock:
-        holders.number += 1
-    try:
-        _hold(holders, environment)
-        yield
-    finally:
+    return nullcontext() if environment is None else _Held(environment)
+
+
+class _Held(AbstractContextManager[None]):
+    """A class, as the next one: a generator would take longer than what a task sets."""
+
+    def __init__(self, environment: NumericEnvironment) -> None:
+        self._environment, self._holders = environment, _holders
+
+    def __enter__(self) -> None:
+        with self._holders.lock:
+            self._holders.number += 1
+        try:
+            _hold(self._holders, self._environment)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        holders = self._holders
         with holders.lock:
             holders.number -= 1
             if not holders.number:
@@ -315,6 +316,27 @@ def held(environment: NumericEnvironment | None) -> Iterator[None]:
                     if get() == given:  # nobody else has set it since
                         put_back()
                 holders.before.clear()
+
+
+class _Entered(_Held):
+    """This thread in an environment, too."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        keeps = getattr(_thread, "ours", False) or self._environment in _travelled
+        try:
+            undo = self._environment.set()
+        except BaseException:
+            self.__exit__()
+            raise
+        self._undo = [] if keeps else undo
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            for put_back in reversed(getattr(self, "_undo", ())):
+                put_back()
+        finally:
+            super().__exit__()
 
 
 def _hold(holders: _Holders, environment: NumericEnvironment) -> None:

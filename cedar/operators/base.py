@@ -6,11 +6,13 @@ safe to run anywhere. A *stream operator* needs order or state across blocks and
 
 from __future__ import annotations
 
+import pickle
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from cedar.core.block import Block
@@ -74,9 +76,11 @@ class Instances:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # an iteration may end as garbage, in the middle of another one
+        self._changed = threading.Condition(self._lock)
         self._idle: dict[int, list[Any]] = {}
         self._making = False
+        self._waiting = 0  # threads, for what may change
         self._away: int | None = None  # the thread of the caller, while it is at work with a batch
         self._runs = 0
 
@@ -87,9 +91,9 @@ class Instances:
         Raises:
             PipelineError: the run ended before one could be made.
         """
-        with self._changed:
+        with self._lock:
             idle, run = self._idle.setdefault(operator, []), self._runs
-            self._changed.wait_for(lambda: idle or run != self._runs or self._may_make())
+            self._wait_for(lambda: idle or run != self._runs or self._may_make())
             if not idle and run != self._runs:
                 raise PipelineError("the run ended while an instance of a class was waited for")
             instance = idle.pop() if idle else None
@@ -98,37 +102,47 @@ class Instances:
             try:
                 instance = make()
             finally:
-                with self._changed:
+                with self._lock:
                     self._making = False
-                    self._changed.notify_all()
+                    self._tell()
         try:
             yield instance
         finally:
-            with self._changed:
+            with self._lock:
                 idle.append(instance)
-                self._changed.notify_all()
+                self._tell()
+
+    def _wait_for(self, change: Callable[[], object]) -> None:
+        self._waiting += 1
+        self._changed.wait_for(change)
+        self._waiting -= 1
+
+    def _tell(self) -> None:
+        if self._waiting:
+            self._changed.notify_all()
 
     def _may_make(self) -> bool:
         return not self._making and self._away in (None, threading.get_ident())
 
     def leave(self) -> None:
         """The caller goes to work with a batch, once no instance is being made."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._making)
+        with self._lock:
+            if self._making:
+                self._wait_for(lambda: not self._making)
             self._away = threading.get_ident()
 
     def enter(self) -> None:
         """The caller waits for a batch."""
-        with self._changed:
+        with self._lock:
             self._away = None
-            self._changed.notify_all()
+            self._tell()
 
     def end(self) -> None:
         """The run ended: who waits for an instance waits no more."""
-        with self._changed:
+        with self._lock:
             self._away = None
             self._runs += 1
-            self._changed.notify_all()
+            self._tell()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Instances, ()  # each process makes its own
@@ -148,12 +162,29 @@ class Env:
     numeric: NumericEnvironment | None = None  # of functions; None where there are none
     limits: Limits = DEFAULT  # of what a task holds
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"apart": None}  # it is for the process that it is of
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process, once for each task: what all tasks have in common is pickled, and loaded, once."""
+        common = _packed(self.seed, self.epoch, self.sampling, self.numeric, self.limits)
+        return _arrived, (common, self.watch, self.marks)  # instances and ``apart`` are of this process
 
     def draw_seed(self, operator_seed: int) -> int:
         """The 64-bit word that a random operator's draws are keyed by, before the row key joins."""
         return hash_ints(self.seed, self.epoch, operator_seed)
+
+
+@lru_cache(maxsize=16)
+def _packed(*common: Any) -> bytes:
+    return pickle.dumps(common)
+
+
+@lru_cache(maxsize=16)
+def _unpacked(common: bytes) -> Any:
+    return pickle.loads(common)  # noqa: S301 - from the process that this one works for
+
+
+def _arrived(common: bytes, watch: Any, marks: Marks | None) -> Env:
+    seed, epoch, sampling, numeric, limits = _unpacked(common)
+    return Env(seed, epoch, Instances(), sampling, watch, marks, None, numeric, limits)
 
 
 class Kernel(Protocol):
