@@ -137,9 +137,9 @@ class Metrics:
             self.tasks += 1
             for operator, observation in timing.seen.items():
                 self.observe(operator, observation)
-            self.storage.add(timing.storage)
             self.fell_back += timing.fell_back
             if source is not None:
+                self.storage.add(timing.storage)
                 self.rows_read += timing.rows_read
                 self.rows_kept += timing.rows_kept
                 self.rows_cached += timing.rows_cached

@@ -166,9 +166,10 @@ class Runner:
         """
         stays = not program.operates
         if self.local or stays:
-            # No copy, and nothing to encode: no task's worth.
-            cut = not self.local and rows.part is None and isinstance(rows.row, range) and not program.encodes
-            place = _AT_ONCE if cut or (stays and hurry) else self._here
+            if not self.local and rows.part is None and isinstance(rows.row, range) and not program.encodes:
+                # No copy, and nothing to encode: no task's worth, and nothing that could wait or hang.
+                return self._noted(_AT_ONCE.submit(_gather_and_run, program, rows, env))
+            place = _AT_ONCE if stays and hurry else self._here
             return self._guard(place, _gather_and_run, program, rows, env)
         code, gathering = self._ship((program,)), Gathering(rows)
 

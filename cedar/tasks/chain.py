@@ -233,15 +233,17 @@ def _first_of(block: Block) -> RowRef | None:
 def run_block(program: Program, block: Block, env: Env, timing: Timing | None = None) -> Result:
     """One task of a stage above another; ``timing`` began with it, where it did something before."""
     timing = Timing() if timing is None else timing
+    if not program.steps:  # rows were gathered: no arithmetic, and nothing that asks for memory
+        timing.ended()
+        return Result([block], timing)
 
     def work() -> Result:
         timing.seen.clear()
         with Account("a task", env.limits):
             return Result([run_program(program, plain_copy(block) if first else block, env, timing)], timing)
 
-    # To gather rows takes no arithmetic, and less time than to set it up. The first time, functions may bring
-    # libraries, and are then called once more, on the block as it was.
-    numeric = env.numeric if program.steps else None
+    # The first time, functions may bring libraries, and are then called once more, on the block as it was.
+    numeric = env.numeric
     first = numeric is not None and _first_runs.get(id(program)) is not program
     if first:
         _first_runs[id(program)] = program
