@@ -18,7 +18,7 @@ CODE := cedar tests examples benchmarks conftest.py
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test fuzz test-long browser coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-ablation bench-grows bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster bench-scale bench-splits bench-written dist lock sbom audit clean
+.PHONY: help venv demo test fuzz test-long browser formats coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-ablation bench-grows bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster bench-scale bench-splits bench-written dist lock sbom audit clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,10 @@ check: $(STAMP)  ## the tests alone; ARGS='-k shuffle' narrows them down
 browser: $(STAMP)  ## the pages of reports and runs in a Chromium that is there, under axe
 	@$(PIP) -e '.[browser]'
 	@$(BIN)/python -m pytest tests/report/test_browser.py $(ARGS)
+
+formats: $(STAMP)  ## the readers of Lance and Vortex, with their libraries
+	@$(PIP) -e '.[lance,vortex]'
+	@$(BIN)/python -m pytest -n 2 tests/datasets tests/conformance tests/pipeline/test_writing.py $(ARGS)
 
 coverage: $(STAMP)  ## the tests, and which lines they ran; half as long again
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --cov=cedar $(ARGS)

@@ -8,6 +8,7 @@ import os
 import random
 import tarfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,11 @@ def items(n: int = 200) -> cedar.Pipeline:
     return cedar.from_items([{"x": i, "name": str(i)} for i in range(n)])
 
 
+WITH_VORTEX = pytest.mark.skipif(find_spec("vortex") is None, reason="the extra vortex is not installed")
 READERS = [
     cedar.read_parquet, cedar.read_files, cedar.read_text, cedar.read_csv, cedar.read_jsonl, cedar.read_arrow,
     cedar.read_tar,
+    pytest.param(cedar.read_vortex, marks=WITH_VORTEX),
 ]  # fmt: skip
 EVERY_READER = pytest.mark.parametrize("reader", READERS, ids=lambda r: r.__name__)
 

@@ -45,7 +45,7 @@ class FileSource(BaseSource):
 
     def keep(self, other: _S) -> _S:
         """``other``, a source over the same files, with what is already known of them."""
-        for known in ("listing", "_footers", "_lines"):
+        for known in ("listing", "_footers", "_lines", "_opened"):
             if known in self.__dict__:
                 other.__dict__[known] = self.__dict__[known]
         return other

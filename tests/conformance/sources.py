@@ -10,6 +10,8 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
+import pytest
 
 import cedar
+
+lance: Any = import_module("lance") if find_spec("lance") else None
+vortex: Any = import_module("vortex") if find_spec("vortex") else None
 
 PIPELINES: dict[str, Callable[[Path], cedar.Pipeline]] = {}
 ROWS = 47
@@ -47,6 +53,10 @@ def write_files(folder: Path) -> None:
         part = table(start, rows)
         pq.write_table(part, folder / f"{number}.parquet", row_group_size=7)
         feather.write_feather(part, str(folder / f"{number}.feather"), chunksize=6)
+        if vortex is not None:
+            vortex.io.write(part, str(folder / f"{number}.vortex"))
+        if lance is not None:
+            lance.write_dataset(part, str(folder / "all.lance"), mode="append")
         (folder / f"{number}.txt").write_text("\n".join(f"line {i}" * (i % 3) for i in range(start, start + rows)))
         flat = [{k: v for k, v in row(i).items() if k != "l"} for i in range(start, start + rows)]
         lines = [",".join("" if v is None else str(v) for v in r.values()) for r in flat]
@@ -105,6 +115,18 @@ def jsonl(folder: Path) -> cedar.Pipeline:
 @pipeline
 def arrow(folder: Path) -> cedar.Pipeline:
     return cedar.read_arrow(f"{folder}/*.feather").shuffle().batch(5, last="keep")
+
+
+@pipeline
+def vortex_files(folder: Path) -> cedar.Pipeline:
+    pytest.importorskip("vortex", reason="the extra vortex is not installed")
+    return cedar.read_vortex(f"{folder}/*.vortex").filter(cedar.col("id") != 5).shuffle().batch(5, last="keep")
+
+
+@pipeline
+def lance_data_set(folder: Path) -> cedar.Pipeline:
+    pytest.importorskip("lance", reason="the extra lance is not installed")
+    return cedar.read_lance(folder / "all.lance").filter(cedar.col("id") != 5).shuffle().batch(5, last="keep")
 
 
 @pipeline

@@ -20,9 +20,11 @@ from cedar.datasets.base import offsets_of
 from cedar.datasets.csv import read_csv
 from cedar.datasets.files import read_files
 from cedar.datasets.jsonl import read_jsonl
+from cedar.datasets.lance import read_lance
 from cedar.datasets.parquet import read_parquet
 from cedar.datasets.tar import read_tar
 from cedar.datasets.text import read_text
+from cedar.datasets.vortex import read_vortex
 from tests.datasets.reading import read_rows, travelled
 
 ROWS = 500
@@ -48,7 +50,22 @@ def write_tar(path: Path) -> None:
                 archive.addfile(member, io.BytesIO(b"7" * i))
 
 
-@pytest.fixture(params=["parquet", "arrow", "table", "polars", "csv", "plain csv", "jsonl", "text", "files", "tar"])
+@pytest.fixture(
+    params=[
+        "parquet",
+        "arrow",
+        "vortex",
+        "lance",
+        "table",
+        "polars",
+        "csv",
+        "plain csv",
+        "jsonl",
+        "text",
+        "files",
+        "tar",
+    ]
+)
 def source(request, tmp_path: Path):
     rows, path = table(), tmp_path / "t"
     match request.param:
@@ -58,6 +75,12 @@ def source(request, tmp_path: Path):
         case "arrow":
             pyarrow.feather.write_feather(rows, path, chunksize=99)
             return read_arrow(path)
+        case "vortex":
+            pytest.importorskip("vortex", reason="the extra vortex is not installed").io.write(rows, str(path))
+            return read_vortex(path)
+        case "lance":
+            pytest.importorskip("lance", reason="the extra lance is not installed").write_dataset(rows, str(path))
+            return read_lance(path)
         case "table":
             return from_arrow(rows)
         case "polars":

@@ -1,0 +1,213 @@
+"""Lance data sets: a split is a range of rows of a fragment; the version is fixed when the source is first used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from cedar.core.boundary import canonical_types, checked_column
+from cedar.core.columns import Column
+from cedar.core.errors import PipelineError, SourceError, missing_column, user_site
+from cedar.core.limits import Account, Limits
+from cedar.core.redact import redact_url
+from cedar.datasets.base import BaseSource, Chunk, Split
+from cedar.datasets.libraries import library, plain_errors
+from cedar.datasets.listing import is_remote, local_path, reading
+from cedar.datasets.once import once
+from cedar.datasets.parquet_schema import Types
+from cedar.datasets.sinks import group_rows
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A part of a data set.
+
+    Args:
+        number: the data set's own for it.
+        rows: those that were not deleted.
+        bytes: of its files; 0 where the data set does not tell.
+        files: their names, which no other file ever has; one of deletions among them.
+    """
+
+    number: int
+    rows: int
+    bytes: int
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a version of a data set says of itself."""
+
+    version: int
+    types: Types
+    fragments: tuple[Fragment, ...]
+    limits: Limits
+
+
+class _Opened:
+    """The data set and its fragments, as this process has them."""
+
+    def __init__(self) -> None:
+        self.fragments: list[Any] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Opened, ()
+
+
+@dataclass(frozen=True, repr=False)
+class LanceSource(BaseSource):
+    """A Lance data set.
+
+    Args:
+        uri: where it is, as Lance takes it.
+        columns: the columns to read, in this order; None reads all.
+        version: a number, or a tag; None is the latest when the source is first used, from then on that one.
+        storage_options: keys, endpoints and so on, for Lance.
+    """
+
+    uri: str
+    columns: tuple[str, ...] | None = None
+    version: int | str | None = None
+    storage_options: tuple[tuple[str, str], ...] = ()
+    own_code: ClassVar[bool] = False
+    reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
+
+    @once
+    def _known(self) -> Known:
+        dataset = self._dataset(self.version)
+        shown = self.describe()
+        types = canonical_types(dataset.schema, shown, SourceError)
+        with reading(shown), plain_errors():
+            found = dataset.get_fragments()
+            fragments = tuple(_fragment(each.metadata) for each in found)
+        self._opened.fragments = found
+        return Known(int(dataset.version), types, fragments, Limits.of_environment())
+
+    @once
+    def _opened(self) -> _Opened:
+        return _Opened()
+
+    def _dataset(self, version: int | str | None) -> Any:
+        lance = library("lance", "lance", "read_lance")
+        with reading(redact_url(self.uri)), plain_errors():
+            return lance.dataset(self.uri, version=version, storage_options=dict(self.storage_options) or None)
+
+    def _fragments(self) -> list[Any]:
+        """As Lance has them, of the version that is read."""
+        known, opened = self._known, self._opened
+        if opened.fragments is None:  # in another process than the one that asked first
+            opened.fragments = self._dataset(known.version).get_fragments()
+        return opened.fragments
+
+    def splits(self) -> list[Split]:
+        splits = []
+        for number, fragment in enumerate(self._known.fragments):
+            width = fragment.bytes / max(1, fragment.rows)
+            step = group_rows(width)
+            for part, start in enumerate(range(0, fragment.rows, step)):
+                rows = min(step, fragment.rows - start)
+                splits.append(Split(number, start, start + rows, rows, int(width * rows), part))
+        return splits
+
+    def read(self, split: Split) -> Iterator[Chunk]:
+        types, rows = self.schema(), split.rows or 0
+        if not types:
+            yield Chunk({}, length=rows)
+            return
+        url = self.url(split.file)
+        what = f"rows {split.start:,} to {split.start + rows:,}"
+        account, count = Account.of_task(url, self._known.limits), 0
+        with reading(url, what), plain_errors():
+            fragment = self._fragments()[split.file]
+            scan = fragment.scanner(columns=list(types), offset=split.start, limit=rows)
+            batches = iter(scan.to_batches())
+        done = False
+        while not done:
+            with reading(url, what), plain_errors():
+                batch = next(batches, None)
+                done = batch is None
+                columns: dict[str, Column] = {}
+                if batch is not None:
+                    account.take(batch.nbytes, f"a batch of {batch.num_rows:,} rows")
+                    columns = {name: checked_column(batch.column(name)) for name in types}
+                    count += batch.num_rows
+                if done and count != rows:
+                    raise ValueError(f"there are {count:,} rows, its metadata says {rows:,}")
+            if batch is not None:
+                yield Chunk(columns, length=batch.num_rows)
+                account.give(batch.nbytes)
+
+    def schema(self) -> Types:
+        types = self._known.types
+        for name in self.columns or ():
+            if name not in types:
+                raise missing_column(name, list(types), self.describe())
+        return types if self.columns is None else {name: types[name] for name in self.columns}
+
+    def select(self, columns: Sequence[str]) -> LanceSource:
+        """The same data set, fewer columns."""
+        other = replace(self, columns=tuple(columns))
+        other.__dict__.update((name, self.__dict__[name]) for name in ("_known", "_opened") if name in self.__dict__)
+        return other
+
+    @property
+    def row_bytes(self) -> float | None:
+        rows = sum(fragment.rows for fragment in self._known.fragments)
+        size = sum(fragment.bytes for fragment in self._known.fragments)
+        return size / rows if rows and size and self.columns is None else None
+
+    def digest(self) -> str:
+        """Names of files say it all: they are never written twice, and go where the data set goes."""
+        text = json.dumps([[each.rows, each.files] for each in self._known.fragments])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def identity(self) -> str:
+        return f"lance {self.uri} {self.digest()}"
+
+    def url(self, file: int) -> str:
+        files = self._known.fragments[file].files
+        return f"{redact_url(self.uri)}/data/{files[0]}" if files else redact_url(self.uri)
+
+    def describe(self) -> str:
+        return f"read_lance({redact_url(self.uri)})"
+
+    def __repr__(self) -> str:
+        return self.describe()
+
+
+def _fragment(found: Any) -> Fragment:
+    deletions = found.deletion_file
+    files = [each.path for each in found.files]
+    if deletions is not None:
+        files.append(f"_deletions/{found.id}-{deletions.read_version}-{deletions.id}")
+    size = sum(each.file_size_bytes or 0 for each in found.files)
+    return Fragment(int(found.id), int(found.num_rows), int(size), tuple(files))
+
+
+def read_lance(
+    uri: str | os.PathLike[str],
+    *,
+    columns: Sequence[str] | None = None,
+    version: int | str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> LanceSource:
+    """The source behind ``cedar.read_lance``.
+
+    Raises:
+        PipelineError: ``uri`` is no string or path.
+
+    Example:
+        >>> read_lance("clicks.lance").describe()
+        'read_lance(.../clicks.lance)'
+    """
+    if not isinstance(uri, str | os.PathLike) or not os.fspath(uri):
+        raise PipelineError(f"read_lance: uri must be a string or a path, not {uri!r}", site=user_site())
+    where = os.fspath(uri)
+    where = where if is_remote(where) else local_path(where)
+    chosen = None if columns is None else tuple(columns)
+    return LanceSource(where, chosen, version, tuple(sorted((storage_options or {}).items())))

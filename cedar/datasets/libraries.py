@@ -1,0 +1,53 @@
+"""The libraries of formats that are extras, imported when they are first needed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from cedar.core.errors import CedarError, PipelineError, user_site
+
+
+@lru_cache
+def library(name: str, extra: str, what: str) -> Any:
+    """A module.
+
+    Args:
+        name: of the module.
+        extra: of the package that brings it.
+        what: needs it.
+
+    Raises:
+        PipelineError: it is not installed.
+
+    Example:
+        >>> library("json", "all", "read_json").loads("[1]")
+        [1]
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise PipelineError(
+            f"{what} needs {name.partition('.')[0]}, which cannot be imported: {error}",
+            site=user_site(),
+            fix=f"pip install 'cedar-data[{extra}]'",
+        ) from error
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Of a library in Rust: a panic, which is no ``Exception``, is a ValueError, and no backtrace is in a message."""
+    try:
+        yield
+    except CedarError:
+        raise
+    except BaseException as error:
+        text, _, trace = str(error).partition("Backtrace:")
+        if type(error).__name__ == "PanicException":
+            raise ValueError(f"its decoder gave up: {text.strip()}") from error
+        if trace:
+            raise ValueError(text.strip()) from error
+        raise

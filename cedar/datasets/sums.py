@@ -1,0 +1,138 @@
+"""Checksums beside a file whose format has none: ``name.crc`` holds one for each 64 KiB of the file ``name``.
+
+What is read is checked block by block, before any decoder sees it: a flipped bit is an error that names the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.core.errors import SourceError
+
+SUFFIX = ".crc"
+BLOCK = 64 << 10  # as long as a small read of other storage is
+_FORMAT = "cedar checksums 1"
+
+
+class Summing:
+    """Checksums of bytes that come piece by piece."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._sums: list[int] = []
+        self._last = 0  # of the block that is not full
+
+    def add(self, data: Any) -> None:
+        view = memoryview(data).cast("B")
+        while view:
+            room = BLOCK - self.size % BLOCK
+            part, view = view[:room], view[room:]
+            self._last = zlib.crc32(part, self._last)
+            self.size += len(part)
+            if self.size % BLOCK == 0:
+                self._sums.append(self._last)
+                self._last = 0
+
+    def text(self) -> bytes:
+        """What the file of checksums holds."""
+        last = [self._last] if self.size % BLOCK else []
+        crc32 = np.array([*self._sums, *last], dtype="<u4").tobytes()
+        told = {"format": _FORMAT, "size": self.size, "block": BLOCK, "crc32": crc32.hex(), "crc": zlib.crc32(crc32)}
+        return json.dumps(told).encode()
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """The checksums of a file.
+
+    Args:
+        url: of the file, for messages.
+        size: of the file, bytes.
+        crc32: uint32[blocks].
+    """
+
+    url: str
+    size: int
+    crc32: npt.NDArray[np.uint32]
+
+    @staticmethod
+    def of_text(url: str, size: int | None, data: bytes) -> Sums:
+        """The checksums of the file ``url`` of so many bytes, from what is beside it.
+
+        Raises:
+            SourceError: they are damaged, or of another file.
+        """
+        where = f"{url}{SUFFIX}"
+        try:
+            told = json.loads(data)
+            crc32 = bytes.fromhex(told["crc32"])
+            sums = Sums(url, int(told["size"]), np.frombuffer(crc32, dtype="<u4").astype(np.uint32))
+            whole = told["format"] == _FORMAT and told["block"] == BLOCK and told["crc"] == zlib.crc32(crc32)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(where) from error
+        if not whole or len(sums.crc32) != -(-sums.size // BLOCK):
+            raise _damaged(where)
+        if size is not None and size != sums.size:
+            raise SourceError(
+                f"{url}: has {size:,} bytes, its checksums are of {sums.size:,}: it was cut short, or written again",
+                fix=f"restore the file; if it was written again on purpose, remove {where}",
+            )
+        return sums
+
+    def check(self, data: Any, start: int) -> None:
+        """Raises SourceError where bytes are not what was written; ``data`` begins at ``start``, with a block."""
+        view = memoryview(data)
+        for at in range(0, len(view), BLOCK):
+            if zlib.crc32(view[at : at + BLOCK]) != int(self.crc32[(start + at) // BLOCK]):
+                where = start + at
+                raise SourceError(
+                    f"{self.url}: damaged: bytes {where:,} to {min(where + BLOCK, self.size):,} are not those written",
+                    done="nothing of them was used",
+                    fix=f"restore the file, or write it again; its checksums are in {self.url}{SUFFIX}",
+                )
+
+
+def around(start: int, stop: int, size: int) -> tuple[int, int]:
+    """The range of whole blocks that holds bytes ``start`` to ``stop`` of a file of ``size``.
+
+    Example:
+        >>> around(70_000, 70_010, 100_000)
+        (65536, 100000)
+    """
+    return start - start % BLOCK, min(size, stop + -stop % BLOCK)
+
+
+def write_sums(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """Write the checksums of local files beside them; the paths of what was written.
+
+    Example:
+        >>> from pathlib import Path
+        >>> _ = Path("a.vortex").write_bytes(b"data")
+        >>> write_sums(["a.vortex"])
+        ['a.vortex.crc']
+    """
+    written = []
+    for each in paths:
+        path = os.fspath(each)
+        summing = Summing()
+        with open(path, "rb") as file:
+            while data := file.read(16 * BLOCK):
+                summing.add(data)
+        written.append(f"{path}{SUFFIX}")
+        temporary = f"{written[-1]}.tmp"
+        with open(temporary, "wb") as file:
+            file.write(summing.text())
+        os.replace(temporary, written[-1])
+    return written
+
+
+def _damaged(where: str) -> SourceError:
+    return SourceError(f"{where}: is no file of checksums, or damaged", fix="remove it, and the file is read without")

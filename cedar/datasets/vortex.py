@@ -1,0 +1,354 @@
+"""Vortex files: a split is a run of the chunks that a file is laid out in; zone maps tell which hold no row wanted.
+
+The format has no checksums: ``name.vortex.crc`` beside a file has some (see ``sums``), and what is read is
+checked against them. Bytes are read here, whatever storage they are on, and handed to the decoder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from cedar.core.boundary import as_column, canonical_types, checked_column
+from cedar.core.columns import Column
+from cedar.core.errors import SourceError, missing_column
+from cedar.core.limits import Account
+from cedar.datasets.base import Chunk, Split
+from cedar.datasets.files_io import check_unchanged
+from cedar.datasets.filesource import FileSource
+from cedar.datasets.libraries import library, plain_errors
+from cedar.datasets.listing import File, Listing, Paths, as_paths, concurrently, list_files, reading
+from cedar.datasets.once import once
+from cedar.datasets.parquet_schema import Types, check_same
+from cedar.datasets.sums import SUFFIX, Sums, around
+from cedar.operators.elementwise import columns_of
+from cedar.operators.expression_steps import never_fails
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_ROWS = 65_536  # rows of a split
+
+
+@dataclass(frozen=True)
+class Footer:
+    """What a file says of itself.
+
+    Args:
+        types: of its columns.
+        chunks: (first row, one past the last) of the chunks that its columns are laid out in.
+        sums: there are checksums beside it.
+    """
+
+    types: Types
+    chunks: tuple[tuple[int, int], ...]
+    sums: bool
+
+
+class _Opened:
+    """What this process keeps of files that it read, by number: footers, which no pickle takes, and checksums."""
+
+    def __init__(self) -> None:
+        self.footers: dict[int, Any] = {}
+        self.sums: dict[int, Sums] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Opened, ()
+
+
+@dataclass(frozen=True, repr=False)
+class VortexSource(FileSource):
+    """Vortex files of one schema.
+
+    Args:
+        columns: the columns to read, in this order; None reads all.
+        verify: True: a file without checksums beside it is an error; False: they are not looked at; None: what has some
+            is checked.
+    """
+
+    columns: tuple[str, ...] | None = None
+    verify: bool | None = None
+    reader: ClassVar[str] = "read_vortex"
+    reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
+    suffixes: ClassVar[tuple[str, ...] | None] = (".vortex",)
+
+    @once
+    def listing(self) -> Listing:
+        files = list_files(self.paths, self.suffixes).files
+        return Listing(tuple(file for file in files if not file.path.endswith(f".vortex{SUFFIX}")))
+
+    @once
+    def _footers(self) -> list[Footer]:
+        library("vortex", "vortex", self.reader)
+        files, opened = self.listing.files, self._opened  # in no thread below: what is computed once is under a lock
+        footers = concurrently(lambda n: _footer(files[n], opened, n, self.verify), range(len(files)))
+        for file, footer in zip(files, footers, strict=True):
+            check_same(footers[0].types, footer.types, files[0], file)
+        return footers
+
+    @once
+    def _opened(self) -> _Opened:
+        return _Opened()
+
+    def _file(self, number: int) -> AbstractContextManager[Any]:
+        """A ``vortex.VortexFile``."""
+        verify = self._footers[number].sums or False  # as it was when they were read
+        return _opening(self.listing[number], self._opened, number, verify)
+
+    def splits(self) -> list[Split]:
+        splits = []
+        for number, (file, footer) in enumerate(zip(self.listing, self._footers, strict=True)):
+            share = (file.size or 0) / max(1, footer.chunks[-1][1] if footer.chunks else 0)
+            for part, (start, stop) in enumerate(_runs(footer.chunks)):
+                splits.append(Split(number, start, stop, stop - start, int(share * (stop - start)), part))
+        return splits
+
+    def read(self, split: Split) -> Iterator[Chunk]:
+        file, types = self.listing[split.file], self.schema()
+        stop = split.start if split.stop is None else split.stop
+        if not types:
+            yield Chunk({}, length=stop - split.start)
+            return
+        kind = pa.struct(list(types.items()))
+        column = as_column if self._footers[split.file].sums else checked_column
+        account, count = Account.of_task(file.url, file.limits), 0
+        with self._file(split.file) as opened:
+            arrays = self._scan(file, opened, list(types), split.start, stop)
+            done = False
+            while not done:
+                with reading(file.url, f"rows {split.start:,} to {stop:,}"), plain_errors():
+                    array = next(arrays, None)
+                    done = array is None
+                    # What it is decoded to is asked for by type, and so comes as columns are here.
+                    found = None if array is None else array.to_arrow_array(arrow_type=kind, combine_chunks=True)
+                    columns: dict[str, Column] = {}
+                    if found is not None:
+                        account.take(found.nbytes, f"a chunk of {len(found):,} rows")
+                        columns = dict(zip(types, map(column, found.flatten()), strict=True))
+                        count += len(found)
+                    if done and count != stop - split.start:
+                        raise ValueError(f"there are {count:,} rows, its footer says {stop - split.start:,}")
+                if found is not None:
+                    yield Chunk(columns, length=len(found))
+                    account.give(found.nbytes)
+
+    def _scan(self, file: File, opened: Any, names: list[str], start: int, stop: int) -> Iterator[Any]:
+        with reading(file.url), plain_errors():
+            return iter(opened.to_repeated_scan(names).execute(row_range=(start, stop)))
+
+    def schema(self) -> Types:
+        types = self._footers[0].types
+        for name in self.columns or ():
+            if name not in types:
+                raise missing_column(name, list(types), self.describe())
+        return types if self.columns is None else {name: types[name] for name in self.columns}
+
+    def select(self, columns: Sequence[str]) -> VortexSource:
+        """The same files, fewer columns."""
+        return self.keep(replace(self, columns=tuple(columns)))
+
+    def prune(self, split: Split, predicate: pl.Expr) -> bool:
+        """True when no row of the split satisfies what Vortex understands of the predicate.
+
+        It is looked for one row that does, in zone maps first and then in the columns that the predicate reads.
+        """
+        asked = _pushed(_Asked(predicate, tuple(self._footers[0].types.items())))
+        if asked is None:
+            return False
+        file, rows = self.listing[split.file], (split.start, split.stop)
+        with (
+            self._file(split.file) as opened,
+            reading(file.url, f"rows {split.start:,} to {split.stop:,}"),
+            plain_errors(),
+        ):
+            scan = opened.to_repeated_scan([], expr=asked, limit=1).execute(row_range=rows)
+            return not any(len(array) for array in scan)
+
+    def digest(self) -> str:
+        return self.listing.digest([footer.chunks for footer in self._footers])
+
+
+def _footer(file: File, opened: _Opened, number: int, verify: bool | None) -> Footer:
+    with _opening(file, opened, number, verify) as found, reading(file.url, "footer"), plain_errors():
+        if not isinstance(found.dtype, library("vortex", "vortex", "read_vortex").StructDType):
+            raise TypeError(f"it holds values of {found.dtype}, and no columns")
+        schema = found.dtype.to_arrow_schema()
+        chunks = tuple((int(start), int(stop)) for start, stop in found.splits())
+    return Footer(canonical_types(schema, file.url, SourceError), chunks, number in opened.sums)
+
+
+@contextmanager
+def _opening(file: File, opened: _Opened, number: int, verify: bool | None) -> Iterator[Any]:
+    """A ``vortex.VortexFile``, whose bytes come through here; ``verify``: as of the source."""
+    vortex = library("vortex", "vortex", "read_vortex")
+    check_unchanged(file)
+    if verify is not False and number not in opened.sums:
+        sums = _sums_beside(file)
+        if sums is not None:
+            opened.sums[number] = sums
+        elif verify:
+            raise SourceError(
+                f"{file.url}: has no checksums beside it, and they are asked for",
+                fix="write them where the files are known to be whole: cedar.datasets.sums.write_sums",
+            )
+    with _Reader(file, opened.sums.get(number)) as reader:
+        with reading(file.url), reader.telling(), plain_errors():
+            found = vortex.open_readable(reader, footer=opened.footers.get(number), without_segment_cache=True)
+            opened.footers[number] = found.footer
+        with reader.telling():
+            yield found
+
+
+def _runs(chunks: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Runs of chunks of at least one and at most 65,536 rows; a chunk of more is cut."""
+    start = stop = 0
+    for _, end in chunks:
+        if stop > start and end - start > _ROWS:
+            yield start, stop
+            start = stop
+        stop = end
+        while stop - start > _ROWS:
+            yield start, start + _ROWS
+            start += _ROWS
+    if stop > start:
+        yield start, stop
+
+
+# ---- bytes -----------------------------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """What Vortex reads from, in threads of its own: bytes as they are stored, checked where there are checksums."""
+
+    def __init__(self, file: File, sums: Sums | None) -> None:
+        self._file, self._sums = file, sums
+        self._error: SourceError | None = None
+        self._local = -1
+        self._size = file.size or 0
+
+    def __enter__(self) -> Self:
+        file = self._file
+        with reading(file.url):
+            if file.remote is None:
+                self._local = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    found = os.fstat(self._local)
+                    check_unchanged(file, found)
+                except BaseException:
+                    self.__exit__()
+                    raise
+                self._size = found.st_size
+            elif file.size is None:
+                remote = file.remote
+                self._size = int(remote.call(file.path, lambda: remote.fs.info(file.path))["size"])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._local >= 0:
+            os.close(self._local)
+            self._local = -1
+
+    def size(self) -> int:
+        return self._size
+
+    def read_at(self, offset: int, length: int) -> Any:
+        try:
+            if self._sums is None:
+                return self._bytes(offset, offset + length)
+            start, stop = around(offset, offset + length, self._size)
+            data = self._bytes(start, stop)
+            self._sums.check(data, start)
+            return memoryview(data)[offset - start : offset - start + length]
+        except SourceError as error:
+            self._error = error
+            raise
+
+    def _bytes(self, start: int, stop: int) -> bytes:
+        file = self._file
+        if file.remote is not None:
+            return file.remote.fetch(file.path, start, stop, self._size)
+        with reading(file.url):
+            data = os.pread(self._local, stop - start, start)
+            while len(data) < stop - start:  # one call gives 2 GiB at most
+                more = os.pread(self._local, stop - start - len(data), start + len(data))
+                if not more:
+                    raise EOFError("the file ends early")
+                data += more
+            return data
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """What failed here comes out as it was raised, and not as Vortex tells of it."""
+        try:
+            yield
+        except Exception as error:
+            if self._error is None or error is self._error:
+                raise
+            raise self._error from None
+
+
+def _sums_beside(file: File) -> Sums | None:
+    remote, path = file.remote, f"{file.path}{SUFFIX}"
+    with reading(f"{file.url}{SUFFIX}"):
+        try:
+            if remote is not None:
+                data = bytes(remote.call(path, lambda: remote.fs.cat_file(path)))
+            else:
+                with open(path, "rb") as stream:
+                    data = stream.read()
+        except FileNotFoundError:
+            return None
+        return Sums.of_text(file.url, file.size, data)
+
+
+# ---- predicates ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """A predicate over columns; equal to one of the very same expression."""
+
+    predicate: pl.Expr
+    types: tuple[tuple[str, Any], ...]
+
+    def __hash__(self) -> int:
+        return hash((id(self.predicate), self.types))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Asked) and self.predicate is other.predicate and self.types == other.types
+
+
+@lru_cache(maxsize=256)
+def _pushed(asked: _Asked) -> Any:
+    """An expression of Vortex that is true wherever the predicate is; None where none is known, or it may fail.
+
+    Of columns whose values Vortex compares as polars does: with NaN the two part.
+    """
+    vortex, translate = (library(name, "vortex", "read_vortex") for name in ("vortex", "vortex.polars_"))
+    types = dict(asked.types)
+    reads = columns_of(asked.predicate)
+    known = {name: kind for name, kind in types.items() if _compares_alike(kind)}
+    if reads is None or not known.keys() & reads or not never_fails(asked.predicate, types):
+        return None
+    scope = pa.table({name: pa.array([], kind) for name, kind in known.items()})
+    with plain_errors():
+        return translate.decompose_predicate(asked.predicate, vortex.array(scope))[0]
+
+
+def _compares_alike(kind: pa.DataType) -> bool:
+    return bool(
+        pt.is_integer(kind) or pt.is_boolean(kind) or pt.is_large_string(kind) or pt.is_large_binary(kind)
+        or pt.is_date32(kind)
+    )  # fmt: skip
+
+
+def read_vortex(paths: Paths, *, columns: Sequence[str] | None = None, verify: bool | None = None) -> VortexSource:
+    """The source behind ``cedar.read_vortex``."""
+    return VortexSource(as_paths(paths, "read_vortex"), None if columns is None else tuple(columns), verify)
