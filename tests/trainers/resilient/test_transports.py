@@ -67,7 +67,7 @@ def test_the_nth_receive_gets_the_nth_send_in_both_directions_at_once(make: Make
 
 def test_a_queue_that_waits_holds_up_no_other(make: Make) -> None:
     """A receive is announced for which nothing ever comes; what goes the other way arrives all the same."""
-    one, two = make(ONE, patient()), make(TWO, patient())
+    one, two = make(ONE, patient(patience=3.0)), make(TWO, patient())  # gloo's threads wait so long when it is closed
     one.expect(TWO, (3,), torch.float32)
     two.expect(ONE, (1,), torch.int64)
     one.send(TWO, torch.tensor([7]))
