@@ -20,7 +20,6 @@ import torch.distributed as dist
 from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import digest
 
-
 _all: weakref.WeakSet[Group] = weakref.WeakSet()
 
 
