@@ -48,6 +48,7 @@ class FilterFunction(RowOperator):
     named: str | None = None
     timeout: float | None = None
     name = "filter"
+    calls = "keeps"
 
     def __post_init__(self) -> None:
         check_columns("filter", self.columns)

@@ -61,6 +61,7 @@ class Map(RowOperator):
     timeout: float | None = None
     exact: bool = True
     name = "map"
+    calls = "values"
     plan_changes: ClassVar[Mapping[str, Change]] = {"exact": "off"}
 
     def __post_init__(self) -> None:

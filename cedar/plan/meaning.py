@@ -7,16 +7,15 @@ the terms differ, nothing is said, and the plans are compared on sample rows. No
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from cedar.core.skip import Skip
 from cedar.datasets.base import Read
 from cedar.operators.base import StreamOperator
-from cedar.operators.columns_ops import Drop, Rename
 from cedar.operators.elementwise import columns_of
 from cedar.operators.expression_steps import never_fails
-from cedar.operators.expressions import Select, WithColumns, result_name
 from cedar.plan.graph import Node
 from cedar.plan.lower import group_size, policy_of
 from cedar.plan.physical import Physical
@@ -121,8 +120,7 @@ class _Meaning:
     def _own(self, node: Node) -> int:
         """The operator as written whose work a node does, if it does just that."""
         ordinal = self.ordinals.get(id(node.logical), -1)
-        ours = type(node.operator).__module__.startswith("cedar.")  # of others, effects are what they say they are
-        if ordinal < 0 or not ours or node.operator is not node.logical.operator:
+        if ordinal < 0 or not _ours(node) or node.operator is not node.logical.operator:
             raise _Unknown
         return ordinal
 
@@ -176,8 +174,9 @@ class _Meaning:
         operator, effects = node.operator, node.effects
         if policy_of(node, self.terms.on_error) is not None:
             raise _Unknown  # rows that are skipped
-        if isinstance(operator, Drop | Rename | Select | WithColumns) and not batched:
-            return self._columns(node, operator, rows)
+        outputs = operator.outputs(rows.columns) if _ours(node) and not batched else None
+        if outputs is not None:
+            return self._columns(node, outputs, rows)
         ordinal = self._own(node)
         reads = self._terms(rows, frozenset(rows.columns) if effects.reads is None else effects.reads)
         self.met[ordinal] = rows.counted, rows.passed
@@ -198,40 +197,35 @@ class _Meaning:
         kept = {name: term for name, term in rows.columns.items() if effects.keeps is None or name in effects.keeps}
         return _in_order(node, rows, kept | {name: self.terms.of(*value, name) for name in writes})
 
-    def _columns(self, node: Node, operator: Drop | Rename | Select | WithColumns, rows: _Rows) -> _Rows:
+    def _columns(self, node: Node, outputs: Iterable[tuple[str | None, Any]], rows: _Rows) -> _Rows:
         """What moves columns about, and computes some by expressions, each by itself."""
-        if isinstance(operator, Drop):
-            return replace(rows, columns={n: term for n, term in rows.columns.items() if n not in operator.names})
-        if isinstance(operator, Rename):
-            news = dict(operator.pairs)
-            moved = {news.get(name, name): term for name, term in rows.columns.items()}
-            if len(moved) < len(rows.columns):
-                raise _Unknown
-            return _in_order(node, rows, moved)
         ordinal = self.ordinals.get(id(node.logical), -1)
         made: dict[str, int] = {}
-        for item in operator.items:
-            name = result_name(item)
-            if isinstance(item, str):
-                made[item] = self._terms(rows, frozenset({item}))[0]
-                continue
-            reads = columns_of(item[1])
-            if name is None or reads is None or ordinal < 0:
+        for name, output in outputs:
+            if name is None or name in made:
                 raise _Unknown
-            place = next((i for i, each in enumerate(node.logical.operator.items) if each is item), None)  # type: ignore[attr-defined]
-            if place is None:
+            if isinstance(output, str):
+                (made[name],) = self._terms(rows, frozenset({output}))
+                continue
+            reads = columns_of(output[1])
+            written = node.logical.operator.outputs(()) or ()
+            place = next((i for i, (_, each) in enumerate(written) if each is output), None)
+            if reads is None or place is None or ordinal < 0:
                 raise _Unknown
             made[name] = self.terms.of("item", ordinal, place, self._terms(rows, reads))
             self.met[ordinal] = rows.counted, rows.passed
-        if isinstance(operator, Select):
-            return replace(rows, columns=made)
-        return _in_order(node, rows, rows.columns | made)
+        return _in_order(node, rows, made)
 
     def _terms(self, rows: _Rows, names: frozenset[str]) -> tuple[int, ...]:
         """What columns hold, in the order of their names."""
         if not names <= rows.columns.keys():
             raise _Unknown
         return tuple(rows.columns[name] for name in sorted(names))
+
+
+def _ours(node: Node) -> bool:
+    """Of others, effects are what they say they are."""
+    return type(node.operator).__module__.startswith("cedar.")
 
 
 def _in_order(node: Node, rows: _Rows, columns: dict[str, int]) -> _Rows:
