@@ -7,15 +7,10 @@ for only.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
 import json
 import logging
 import os
-import time
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +21,7 @@ from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.redact import redact_url
 from cedar.datasets.footers import KeptFooters, kind_of, packed
+from cedar.datasets.kept_file import Damaged, alone, read_file, root_of, sealed, unsealed, write_file
 from cedar.datasets.listing import (
     File,
     Listing,
@@ -36,20 +32,14 @@ from cedar.datasets.listing import (
     is_remote,
     list_files,
     local_path,
-    reading,
 )
-from cedar.datasets.remote import Remote
-from cedar.datasets.requests import Account, Patience
 from cedar.datasets.stamps import differ
 
 _log = logging.getLogger("cedar")
 _MARK = b"cedarmf1"
-_HEAD = len(_MARK) + 32
 _PATHS = b"cedar.paths"
 _AT_ONCE = 256  # files whose footers are held parsed: one of 20 KB takes 1 MB then
 _THREADS = 64  # requests for footers at a time: each waits for storage
-_WAIT = 600.0  # seconds for another process that makes it; then this one does
-_LOOK = 0.05
 _SCHEMA = pa.schema(
     [
         ("given", pa.int32()),
@@ -65,10 +55,6 @@ _SCHEMA = pa.schema(
 )
 _NULLABLE = {"size", "stamp"}
 SUFFIXES = (".parquet", ".parq", ".pq")
-
-
-class Damaged(ValueError):
-    """A manifest that cannot be used: why."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +113,7 @@ def write_manifest(paths: Paths, out: str | os.PathLike[str]) -> Made:
         2
     """
     given, where = as_paths(paths, "write_manifest"), os.fspath(out)
-    with _alone(where):
+    with alone(where):
         return _make(given, where, _load(given, where))[1]
 
 
@@ -139,7 +125,7 @@ def manifest_of(paths: Sequence[str], where: str) -> Manifest:
     """
     found = _load(paths, where, quiet=True)
     if found is None:
-        with _alone(where):
+        with alone(where):
             found = _load(paths, where)  # another process was first
             if found is None:
                 found = _make(paths, where, None)[0]
@@ -184,7 +170,13 @@ def _make(paths: Sequence[str], where: str, before: Manifest | None) -> tuple[Ma
         schema=_SCHEMA.with_metadata({_PATHS: json.dumps(normal)}),
     )  # fmt: skip
     data = _as_bytes(columns)
-    _write(where, data)
+    try:
+        write_file(where, data)
+    except OSError as error:
+        raise SourceError(
+            f"the manifest {redact_url(where)!r} cannot be written: {error}",
+            fix="make it ahead where that is allowed: cedar data manifest PATHS --out FILE",
+        ) from error
     made = _opened(columns, listing, where)
     total = int(made.footers.rows.sum())
     return made, Made(len(listing), len(made.footers.rows), total, len(listing) - len(known), len(data))
@@ -208,7 +200,7 @@ def _normal(paths: Sequence[str]) -> list[str]:
 
 def _owners(listing: Listing, normal: list[str]) -> list[int]:
     """Which of the paths each file was found by."""
-    roots = [_root(path) for path in normal]
+    roots = [root_of(path) for path in normal]
     places = [(remote is None, root) for remote, root in roots]
     found = []
     for file in listing:
@@ -218,17 +210,6 @@ def _owners(listing: Listing, normal: list[str]) -> list[int]:
             raise SourceError(f"{file.url} cannot stand in a manifest: it is not below a path that was given")
         found.append(owner)
     return found
-
-
-def _root(path: str) -> tuple[Remote | None, str]:
-    """The storage of a path, None for local ones, and the path there."""
-    if not is_remote(path):
-        return None, path
-    import fsspec
-
-    with reading(redact_url(path)):
-        fs, root = fsspec.url_to_fs(path)
-    return Remote(fs, Account(Patience.of_environment())), root
 
 
 def _unchanged(listing: Listing, before: Manifest | None) -> dict[int, int]:
@@ -251,7 +232,7 @@ def _as_bytes(columns: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, columns.schema) as writer:
         writer.write_table(columns)
     body = sink.getvalue()
-    return b"".join([_MARK, hashlib.sha256(body).digest(), body])
+    return sealed(_MARK, body)
 
 
 # ---- reading: the file may hold anything ---------------------------------------------------------------------------
@@ -260,7 +241,7 @@ def _as_bytes(columns: pa.Table) -> bytes:
 def _load(paths: Sequence[str], where: str, quiet: bool = False) -> Manifest | None:
     """The manifest; None where there is none, or one that is damaged, which is said unless ``quiet``."""
     normal = _normal(paths)
-    data = _read(where)
+    data = read_file(where)
     if data is None:
         return None
     if data[: len(_MARK)] != _MARK[: len(data)]:
@@ -293,10 +274,7 @@ def _damaged(where: str, error: Exception, quiet: bool) -> None:
 
 def _columns(data: bytes) -> pa.Table:
     """The table in a manifest, once all of it has been looked at."""
-    body = memoryview(data)[_HEAD:]
-    if len(data) < _HEAD or hashlib.sha256(body).digest() != data[len(_MARK) : _HEAD]:
-        raise Damaged("it is cut off, or bytes of it are others than were written")
-    with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
+    with pa.ipc.open_stream(pa.py_buffer(unsealed(_MARK, data))) as stream:
         if stream.schema != _SCHEMA:
             raise Damaged("its columns are not those of this version")
         table = stream.read_all()
@@ -310,7 +288,7 @@ def _columns(data: bytes) -> pa.Table:
 
 def _files(columns: pa.Table, normal: list[str]) -> Listing:
     """The files, below the paths that were given."""
-    roots = [_root(path) for path in normal]
+    roots = [root_of(path) for path in normal]
     limits = Limits.of_environment()
     limits = DEFAULT if limits == DEFAULT else limits
     files, seen = [], set()
@@ -356,70 +334,3 @@ def _lists(columns: pa.Table, name: str) -> tuple[Any, Any]:
     if len(values) and (values.min() < 0 or values.astype(np.float64).sum() > 1 << 62):
         raise Damaged(f"column {name!r} has numbers below 0, or beyond 62 bits")
     return values, ends - ends[0]
-
-
-# ---- where it is ---------------------------------------------------------------------------------------------------
-
-
-def _read(where: str) -> bytes | None:
-    """The bytes of a manifest; None where there is none."""
-    with reading(redact_url(where)), contextlib.suppress(FileNotFoundError):
-        if not is_remote(where):
-            with open(local_path(where), "rb") as stream:
-                return stream.read()
-        remote, path = _root(where)
-        assert remote is not None
-        return bytes(remote.call(path, lambda: remote.fs.cat_file(path)))
-    return None
-
-
-def _write(where: str, data: bytes) -> None:
-    """All of it, or nothing."""
-    try:
-        if is_remote(where):
-            remote, path = _root(where)
-            assert remote is not None
-            remote.call(path, lambda: remote.fs.pipe_file(path, data))
-            return
-        final = local_path(where)
-        fresh = f"{final}.{uuid.uuid4().hex[:12]}.tmp"
-        try:
-            with open(fresh, "xb") as stream:
-                stream.write(data)
-            os.replace(fresh, final)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(fresh)
-            raise
-    except OSError as error:
-        raise SourceError(
-            f"the manifest {redact_url(where)!r} cannot be written: {error}",
-            fix="make it ahead where that is allowed: cedar data manifest PATHS --out FILE",
-        ) from error
-
-
-@contextlib.contextmanager
-def _alone(where: str) -> Iterator[None]:
-    """One process of those that see a folder makes a manifest there, and the others wait for it."""
-    folder = None if is_remote(where) else os.path.dirname(local_path(where))
-    if folder is None or not os.path.isdir(folder):
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        deadline = time.monotonic() + _WAIT
-        while not _locked(handle) and time.monotonic() < deadline:
-            time.sleep(_LOOK)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _locked(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a filesystem without locks: each makes its own, and the last one stays
-        return True
-    return True

@@ -57,6 +57,7 @@ class ParquetSource(FileSource):
     repeating: frozenset[str] = frozenset()
     manifest: str | None = None
     reader: ClassVar[str] = "read_parquet"
+    apart: ClassVar[bool] = True  # columns are stored apart: to read some does not take reading the others
     selects_fields: ClassVar[bool] = True  # ``select`` takes "a.b", a field of a struct column
     reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
     suffixes: ClassVar[tuple[str, ...] | None] = SUFFIXES

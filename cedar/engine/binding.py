@@ -26,7 +26,7 @@ from cedar.plan.lower import Choice, lower, policy_of
 from cedar.plan.meaning import Terms, proof
 from cedar.plan.physical import Physical
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
-from cedar.plan.splits import Splits
+from cedar.plan.splits import Counts, Splits
 from cedar.plan.verify import verify
 from cedar.profile import Subject
 from cedar.tasks.chain import Reader
@@ -46,9 +46,12 @@ class Binding:
         seed: the run's seed, for what is random in a sample.
         instances: kept for the run, so that a model loaded for the sample serves the run too.
         apart: where functions are called on samples, if not here.
+        counts: counts the rows that filters leave; see ``Splits``.
     """
 
-    def __init__(self, root: Node, on_error: Skip | None, env: Env, apart: Apart | None = None) -> None:
+    def __init__(
+        self, root: Node, on_error: Skip | None, env: Env, apart: Apart | None = None, counts: Counts | None = None
+    ) -> None:
         self.root = root
         self.nodes = list(graph.walk(root))
         self.index = {id(node): i for i, node in enumerate(self.nodes)}
@@ -66,7 +69,7 @@ class Binding:
         self._movings: dict[int, bool] = {}
         self._held: list[Node] = []  # of plans, so that no other node gets their ids
         self._samples: dict[tuple[int, int], Block] = {}
-        self.listed = Splits(root)
+        self.listed = Splits(root, counts)
         self._terms = Terms(on_error)
         self._lowered: deque[tuple[Physical, bool]] = deque(maxlen=_LOWERED)
         self._draws = _draw_seeds(self.nodes)

@@ -192,7 +192,8 @@ class Compiler:
         assert isinstance(node.operator, Read)
         index, splits = self.binding.ordinal(node), self.binding.splits(node)
         conditions = () if lane is None else tuple(self._conditions(node.logical))
-        return Segment(partial(self._readers, segment), node.operator.source, index, splits, conditions)
+        counted = self.binding.listed.rows(node)
+        return Segment(partial(self._readers, segment), node.operator.source, index, splits, conditions, counted)
 
     def _readers(self, segment: plans.Segment) -> tuple[Any, Program]:
         """The reader of a segment, and what its blocks go through."""

@@ -29,6 +29,7 @@ from cedar.engine.streams.dealt import DealtStream, Share
 from cedar.engine.streams.held import Held
 from cedar.engine.streams.lanes import UNTOLD, Lane, Sharing
 from cedar.engine.task_context import Tasks
+from cedar.engine.uncounted import offer
 from cedar.engine.watcher import Watcher
 from cedar.operators.base import Env, Instances
 from cedar.plan.data import Plan
@@ -77,11 +78,11 @@ class Job:
         if self.deal == "global":
             return Sharing(why='deal="global" asks for it', asked=True)
         if why := compiler.unshared(world):
-            return Sharing(why=why)
+            return Sharing(why=_or_counted(why, self.binding))
         local = any(getattr(node.operator, "local", False) for node in self.binding.nodes)
         together = last != "keep" and self.steps is None and not local
         if together and self.place(self.rank.rank, world) is None:
-            return Sharing(why=UNTOLD.format(last=last))
+            return Sharing(why=_or_counted(UNTOLD.format(last=last), self.binding))
         return Sharing(lanes=True, together=together)
 
     def agreement(self, run: str, timeout: float | None, site: Site | None) -> Agreement | None:
@@ -154,6 +155,12 @@ class Job:
         metrics.time.lanes = runner.lanes
         metrics.time.compiling += 0.0 if dry else time.perf_counter() - began
         return compiler
+
+
+def _or_counted(why: str, binding: Binding) -> str:
+    """Why ranks do not share, and another way out, where that is one."""
+    found = offer(binding)
+    return f"{why}; or {found}" if found else why
 
 
 class DataEpoch:

@@ -34,6 +34,7 @@ from cedar.plan.data import Decision, Plan
 from cedar.plan.graph import Node
 from cedar.plan.lower import does
 from cedar.plan.planner import Difference, Planner
+from cedar.plan.splits import Splits
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
@@ -98,6 +99,11 @@ class Plans:
         self.audits = _AUDITS  # a share of the time; 1 and more is always
         self._audited = (0.0, 0.0)  # seconds that audits of this plan took, and what the next one should take
         self._opened = 0.0  # the current plan's streams, by time.perf_counter()
+
+    @property
+    def listed(self) -> Splits:
+        """What is known of the sources."""
+        return self._binding.listed
 
     @property
     def factors(self) -> dict[tuple[str, ...], float]:

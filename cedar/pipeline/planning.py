@@ -198,6 +198,7 @@ def explain_run(root: Node, plans: Plans) -> str:
         measured=plans.measured(),
         run=plans.run(),
         achieved=plans.factors,
+        listed=plans.listed,
     )
 
 

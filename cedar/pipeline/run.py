@@ -52,6 +52,7 @@ class RunMethods:
         split_batches: bool = False,
         steps: int | None = None,
         deal: Literal["auto", "global"] = "auto",
+        counts: Literal["auto", "exact"] = "auto",
         agree: str | os.PathLike[str] | Any = None,
         format: str | None = None,
         device: Any = None,
@@ -84,6 +85,9 @@ class RunMethods:
             steps: end every epoch after exactly so many batches on all ranks; rows left over open the next epoch.
             deal: what ranks do where row counts are unknown: with "auto" each reads splits of its own; with "global"
                 each computes the epoch and keeps its turns, so that batch i is the same at any number of ranks.
+            counts: "exact" counts the rows that filters right above ``read_parquet`` leave, once, before the epoch: it
+                reads the columns of these filters alone. Then ``len(loader)`` is known, and batch i is the same at any
+                number of ranks. "auto" knows what metadata tell.
             agree: a folder that all ranks see, the address of a service, or a store of torch.distributed, where they
                 tell each other when one of them is through an epoch whose number of batches is unknown, and where they
                 stand when their number changes; by default they use torch.distributed, where it is initialised, or the
@@ -124,7 +128,7 @@ class RunMethods:
         options = Options(
             planner=planner, plan=chosen, explainer=explain_run,
             executor=executor, workers=workers, seed=seed, epoch=epoch, rank=rank, world=world, subgroup=subgroup,
-            split_batches=split_batches, steps=steps, deal=deal,
+            split_batches=split_batches, steps=steps, deal=deal, counts=counts,
             agree=os.fspath(agree) if isinstance(agree, os.PathLike) else agree,
             format=format or ("numpy" if device is None else "torch"), device=device, on_error=on_error,
             timeout=timeout, observer=observers or None, view=observers, words=as_written,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
-from cedar.core.errors import PipelineError
+from cedar.core.errors import PipelineError, PlanError
 from cedar.core.skip import Skip
 from cedar.datasets.base import Read
 from cedar.datasets.split_table import SplitTable
@@ -39,7 +39,7 @@ class Choice:
         on_error: the run's policy for rows that fail.
         splits: of a source, from its metadata.
         caches: False as if there were no ``cache()``.
-        settled: of a filter as written, whether its source has no splits but those whose rows all pass.
+        settled: of a filter as written, whether it is known what it leaves of each split; see ``Splits``.
     """
 
     executor: str = "threads"
@@ -72,6 +72,7 @@ def lower(root: Node, choice: Choice, logical: Node | None = None) -> Physical:
     _check_steps(logical or root, choice.on_error)
     lowering = _Lowering(nodes, works(nodes, logical or root, choice.on_error, settled=choice.settled), choice)
     lowering.deal()
+    lowering.check_counted()
     return Physical(lowering.works, tuple(lowering.stages), nodes)
 
 
@@ -187,7 +188,7 @@ def policy_of(node: Node, on_error: Skip | None) -> Skip | None:
 
 
 def keeps_rows(node: Node, on_error: Skip | None, settled: Settled = lambda _: False) -> bool:
-    """Slots in and slots out of a row operator or source are the same."""
+    """Slots in and slots out of a row operator or source are the same, or those that are known to come out."""
     operator = node.operator
     if isinstance(operator, RowOperator):
         return (operator.keeps_rows or settled(node.logical)) and not refills(node, on_error)
@@ -390,7 +391,10 @@ class _Lowering:
         sources = [self.nodes[each.source] for each in segments]
         place = _elsewhere(sources)
         whole = self.choice.reads_all(place, sources)
+        last = max((k for k, i in enumerate(above) if self.is_counted(i)), default=-1)
         for k, i in enumerate(above[kept:], kept):
+            if k <= last:
+                continue
             if _moves(place, self.nodes[i].place) or (not whole and self.per_row([i])):
                 return k
         return len(above)
@@ -413,6 +417,27 @@ class _Lowering:
     def is_row(self, i: int) -> bool:
         """A row operator that takes rows as they come."""
         return isinstance(self.nodes[i].operator, RowOperator) and not group_size(self.nodes[i])
+
+    def is_counted(self, i: int) -> bool:
+        """A filter of which it is known how many rows it leaves of a split."""
+        node = self.nodes[i]
+        return self.is_row(i) and not node.operator.keeps_rows and self.choice.settled(node.logical)  # type: ignore[attr-defined]
+
+    def check_counted(self) -> None:
+        """What is known of splits holds where they are read.
+
+        Raises:
+            PlanError: a plan drops these rows elsewhere.
+        """
+        read = {i for stage in self.stages if stage.kind == "read" for i in stage.operators}
+        read |= {i for stage in self.stages for each in stage.segments for i in each.links if isinstance(i, int)}
+        for i, node in enumerate(self.nodes):
+            if self.is_counted(i) and i not in read:
+                raise PlanError(
+                    f"node {i} of the plan, {self.works[i].label}, is not where rows are read, which are counted there",
+                    site=node.site,
+                    fix="optimize this pipeline and save that plan",
+                )
 
     def is_cache(self, i: int) -> bool:
         return self.nodes[i].operator.storage is not None

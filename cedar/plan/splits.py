@@ -2,43 +2,92 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
 
 from cedar.datasets.base import Read
-from cedar.datasets.split_table import SplitTable
+from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.plan import graph
 from cedar.plan.graph import Node
+
+# Of a source, its splits, and filters above it: how many rows these leave of each split.
+Counts: TypeAlias = Callable[[Node, SplitTable, tuple[Node, ...]], Numbers]
+
+
+class Listed(NamedTuple):
+    """Of a source.
+
+    Args:
+        splits: what is read.
+        settled: the filters right above it that these splits settle, lowest first.
+        counted: the filters above those, whose rows are counted.
+    """
+
+    splits: SplitTable
+    settled: tuple[Node, ...] = ()
+    counted: tuple[Node, ...] = ()
+
+
+class Counted(NamedTuple):
+    """The rows that come out of each split behind filters, and which these are."""
+
+    rows: Numbers
+    filters: tuple[Node, ...]
 
 
 class Splits:
     """Of each source of a pipeline its splits, listed once, without those of which filters right above leave nothing.
 
     Such a filter asks for columns with one value in a split, as those in the names of folders: it is settled by the
-    metadata. Of the splits that are left it keeps every row, so that counts behind it are known.
+    metadata. Of the splits that are left it keeps every row, so that counts behind it are known. Behind other filters
+    right above they are where they are counted: by ``counts``.
 
     Args:
         root: the pipeline as written.
+        counts: counts rows, when they are first asked for; None leaves them unknown.
     """
 
-    def __init__(self, root: Node) -> None:
-        self._root = root
-        self._known: dict[int, tuple[SplitTable, tuple[Node, ...]]] = {}
+    def __init__(self, root: Node, counts: Counts | None = None) -> None:
+        self._root, self._counts = root, counts
+        self._known: dict[int, Listed] = {}
+        self._rows: dict[int, Counted | None] = {}
 
     def __call__(self, source: Node) -> SplitTable:
         """Those of a source."""
-        return self._of(source.logical)[0]
+        return self._of(source.logical).splits
+
+    def put(self, source: Node, splits: SplitTable) -> None:
+        """Read these of a source, and no others."""
+        self._known[id(source.logical)] = Listed(splits)
 
     def filters(self, source: Node) -> tuple[Node, ...]:
         """The filters that are settled by the splits of a source, lowest first."""
-        return self._of(source.logical)[1]
+        return self._of(source.logical).settled
+
+    def counted(self, source: Node) -> tuple[Node, ...]:
+        """The filters whose rows are counted, lowest first."""
+        return self._of(source.logical).counted
+
+    def rows(self, source: Node) -> Counted | None:
+        """What the counted filters leave of each split; None where there are none. It may have to be read."""
+        source = source.logical
+        if id(source) not in self._rows:
+            splits, _, filters = self._of(source)
+            counted = self._counts is not None and bool(filters)
+            self._rows[id(source)] = Counted(self._counts(source, splits, filters), filters) if counted else None  # type: ignore[misc]
+        return self._rows[id(source)]
 
     def settled(self, node: Node) -> bool:
-        """Whether an operator as written is a filter that keeps all rows of the splits there are."""
-        return node.operator.condition is not None and id(node) in self._settled
+        """Whether an operator as written is a filter of which the metadata, or counts, say what it leaves."""
+        return node.operator.filters and id(node) in self._settled
 
     @cached_property
     def _settled(self) -> set[int]:
-        return {id(each) for source in graph.sources(self._root) for each in self.filters(source)}
+        of = [self._of(source) for source in graph.sources(self._root)]
+        return {id(each) for listed in of for each in (*listed.settled, *listed.counted)}
 
     @cached_property
     def _above(self) -> dict[int, list[Node]]:
@@ -49,12 +98,12 @@ class Splits:
                 found.setdefault(id(child), []).append(node)
         return found
 
-    def _of(self, source: Node) -> tuple[SplitTable, tuple[Node, ...]]:
+    def _of(self, source: Node) -> Listed:
         if id(source) not in self._known:
             self._known[id(source)] = self._listed(source)
         return self._known[id(source)]
 
-    def _listed(self, source: Node) -> tuple[SplitTable, tuple[Node, ...]]:
+    def _listed(self, source: Node) -> Listed:
         assert isinstance(source.operator, Read)
         with graph.prepared(source):
             splits = SplitTable.of(source.operator.source.splits())
@@ -69,14 +118,47 @@ class Splits:
                 break
             splits, at = splits[kept], above[0]
             filters.append(at)
-        return splits, tuple(filters)
+        counted: list[Node] = []
+        while self._counts is not None:
+            above = self._above.get(id(at), [])
+            if len(above) != 1 or uncountable(above[0], source):
+                break
+            at = above[0]
+            counted.append(at)
+        return Listed(splits, tuple(filters), tuple(counted))
+
+
+def uncountable(node: Node, source: Node) -> str:
+    """Why the rows that a filter leaves of a source cannot be counted from some columns; "" where they can."""
+    assert isinstance(source.operator, Read)
+    operator, effects = node.operator, node.effects
+    if not operator.filters:
+        return "it changes how many rows there are in another way than a filter"
+    if effects.random:
+        return "it draws at random"
+    if effects.reads is None:
+        return "it reads the whole row; name its columns"
+    if any(_holds_state(each) for each in operator.code()):
+        return "its function is an object, whose state may differ from call to call; give a plain function"
+    if not getattr(source.operator.source, "apart", False):
+        return f"{source.operator.label()} cannot read some columns without the others, as Parquet can"
+    schema = source.schema
+    if schema is None or not effects.reads <= schema.keys():
+        return "its columns are not those of the source"
+    return ""
+
+
+def _holds_state(code: Any) -> bool:
+    while isinstance(code, functools.partial):
+        code = code.func
+    return callable(code) and not inspect.isroutine(code) and not hasattr(code, "meta")
 
 
 class TolerantSplits(Splits):
     """The same, for who only plans: a source that cannot be listed counts as one that is read from its beginning."""
 
-    def _listed(self, source: Node) -> tuple[SplitTable, tuple[Node, ...]]:
+    def _listed(self, source: Node) -> Listed:
         try:
             return super()._listed(source)
         except Exception:  # noqa: BLE001 - the run lists it again, and says what is wrong
-            return SplitTable(streaming=True, length=1), ()
+            return Listed(SplitTable(streaming=True, length=1))

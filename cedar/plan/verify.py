@@ -178,13 +178,14 @@ class _Graph:
             node = self.written.nodes[ordinal]
             if not isinstance(node.operator, RowOperator) or node.operator.storage is not None:
                 continue
+            keeps = self.written.works[ordinal].keeps and node.operator.keeps_rows  # not only by counts of its splits
             for number in numbers:
                 within = self.plan.works[number].ordinal != ordinal  # a filter inside a scan
                 if not within and node.batched and not self.plan.works[number].batched:
                     raise self._refuse(ordinal, f"{self._name(ordinal)}, sees rows in the plan")
-                if not self.written.works[ordinal].keeps and not node.batched and self.plan.works[number].batched:
+                if not keeps and not node.batched and self.plan.works[number].batched:
                     raise self._refuse(ordinal, f"{self._name(ordinal)}, changes how many rows are in a batch")
-                if self.written.works[ordinal].keeps or node.batched or theirs[ordinal] == mine[number]:
+                if keeps or node.batched or theirs[ordinal] == mine[number]:
                     continue
                 above = {i for i in theirs[ordinal] - mine[number] if self._stands_below(number, i)}
                 crossed = (mine[number] - theirs[ordinal]) | above

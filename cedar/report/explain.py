@@ -17,10 +17,12 @@ from cedar.engine.nodes import over_ranks
 from cedar.engine.runner import Runner
 from cedar.engine.streams.dealt import DealtStream, Share
 from cedar.engine.task_context import Tasks
+from cedar.engine.uncounted import offer
 from cedar.operators.base import Env
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.graph import Node, labels, walk
 from cedar.plan.lower import Choice, lower
+from cedar.plan.splits import Splits
 from cedar.profile import Profile
 from cedar.report.logical import logical_lines
 from cedar.report.physical import notes, physical_lines
@@ -30,6 +32,7 @@ from cedar.report.text import headed
 _RULES = 6  # lines for decisions
 _CACHES = 2
 _COSTLY = 4  # operators that are named as what costs most
+_COUNTABLE = "row counts are unknown; known with {}"
 _UNMEASURED = 'not measured yet: p.profile() measures, or a run under plan="auto" (then loader.explain())'
 
 
@@ -42,6 +45,7 @@ def explain(
     measured: float | None = None,
     run: str = "",
     achieved: Mapping[tuple[str, ...], float] | None = None,
+    listed: Splits | None = None,
 ) -> str:
     """The text of ``Pipeline.explain()`` and ``Loader.explain()``.
 
@@ -55,14 +59,17 @@ def explain(
         measured: rows read per second under the plan, where it runs.
         run: what the run did so far, in a line.
         achieved: rows per row held, of each group of columns in the batches handed over.
+        listed: what the run knows of its sources; by default what their metadata tell.
     """
     shown = plan if plan is not None else Plan.as_written(root)
     profile = profile if profile is not None else shown.profile
     binding = Binding(root, None, Env(sampling=True))
+    binding.listed = listed or binding.listed
     compiler, dealt = _compiled(binding, shown)
     unit = "batches" if binding.batched[id(root)] else "rows"
     words = as_written(root, binding.labels)
-    lines = headed("NOTE", notes(compiler))
+    unknown = compiler.dealt.count is None
+    lines = headed("NOTE", [*notes(compiler), *(_COUNTABLE.format(way) for way in [unknown and offer(binding)] if way)])
     lines += headed("COST", [_most(root, words, profile)] if profile is not None and profile.operators else [])
     lines += logical_lines(root, words, profile)
     if profile is None and shown.prediction is None:

@@ -144,6 +144,7 @@ def test_the_common_pipeline_before_anything_was_measured(log):
     pipeline, _ = common(log)
     assert "applied  scan_filter" in pipeline.explain()
     assert placeless(explain(pipeline.node)).splitlines() == [
+        'NOTE   row counts are unknown; known with loader(counts="exact"), which reads 33% of the bytes first',
         "LOGICAL PLAN",
         "  read_parquet(log)",
         '  filter(col("label") == 1)         label => -',
@@ -173,7 +174,8 @@ def test_the_common_pipeline_planned_and_measured(log):
         run="9,000 rows/s; bottleneck: the trainer",
     )
     lines = placeless(text).splitlines()
-    assert lines[:8] == [
+    assert lines[:9] == [
+        'NOTE   row counts are unknown; known with loader(counts="exact"), which reads 33% of the bytes first',
         "COST   map(decode) 89%, read_parquet(log) 10%",
         "LOGICAL PLAN                                    us/row  keep  bytes  share",
         "  read_parquet(log)                                  3     1   24 B    10%",
@@ -262,7 +264,8 @@ def test_notebooks_see_the_plan(log):
     pipeline, chosen = common(log)
     html = explain_html(pipeline.node, chosen)
     assert html.startswith("<svg")
-    assert "<pre>COST   map(decode)" in html
+    assert "<pre>NOTE   row counts" in html
+    assert "\nCOST   map(decode)" in html
     assert "x =&gt; u" in html
     assert "exact search" in html
 

@@ -25,13 +25,14 @@ from cedar.engine.agree import Agreement, meeting_place, next_run
 from cedar.engine.binding import Binding
 from cedar.engine.compiler import least_run
 from cedar.engine.dedup import Marked
+from cedar.engine.delivery.counting import Counting
 from cedar.engine.delivery.device import check_device, make_mover
 from cedar.engine.delivery.device_prefetch import AheadEpoch, deliver
 from cedar.engine.delivery.drop_in import DataLoaderLike
 from cedar.engine.delivery.elastic import Elastic, Gone
 from cedar.engine.delivery.formats import Finish, check_format
 from cedar.engine.delivery.locate import Located, Locator, Place, path
-from cedar.engine.delivery.options import Options, check_slices, check_turns, checked
+from cedar.engine.delivery.options import Options, check_fits, check_slices, checked
 from cedar.engine.delivery.replay import Replay, Replays
 from cedar.engine.delivery.state import VERSION, Identity, choose, copied, part_of, seal, validated
 from cedar.engine.delivery.units import Units, left
@@ -84,12 +85,11 @@ class Loader(DataLoaderLike):
         apart = apart_for(options.executor, options.workers, self._metrics.deaths, Patience(options.timeout))
         self._kept: NumericEnvironment | None = options.plan.numeric if options.plan is not None else None
         env = Env(options.seed, options.epoch, instances, numeric=self._environment())
-        self._binding = Binding(root, options.on_error, env, apart)
-        self._batched = self._binding.batched[id(root)]
-        if options.split_batches:
-            check_slices(self._binding, self._batched, self.rank.world, site)
-        check_turns(self._binding, options)
-        binding = self._binding
+        self._counting = Counting(options)
+        counts = self._counting if options.counts == "exact" else None
+        binding = self._binding = Binding(root, options.on_error, env, apart, counts)
+        self._batched = binding.batched[id(root)]
+        check_fits(binding, options, self.rank.world, site)
         self._metrics.labels = {binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes}
         self._metrics.words = functools.cache(functools.partial(_words, binding, options.words))
         finish: tuple[Step, ...] = ()
@@ -105,6 +105,7 @@ class Loader(DataLoaderLike):
             binding, self.rank, options.seed, options.split_batches, finish, instances, Store.within(plan.cache_bytes),
             self._metrics, self._plans, options.deal, options.steps, place, encodes=options.encode is not None,
         )  # fmt: skip
+        self._counting.job = self._job
         self._identity_of: Identity | None = None
         observe = None
         if options.observer is not None:
@@ -383,7 +384,11 @@ class Loader(DataLoaderLike):
             options = self._options
             binding = self._binding
             settled = any(map(binding.listed.filters, binding.sources))
-            self._identity_of = Identity.of(binding.root, options.seed, options.split_batches, options.steps, settled)
+            counted = [rows for source in binding.sources if (rows := binding.listed.rows(source)) is not None]
+            counts = digest([each.rows.tolist() for each in counted]) if counted else None
+            self._identity_of = Identity.of(
+                binding.root, options.seed, options.split_batches, options.steps, settled, counts
+            )
         return self._identity_of
 
     def state_dict(self) -> dict[str, Any]:
@@ -403,6 +408,7 @@ class Loader(DataLoaderLike):
                 "skipped": dict(self._account.budgets.counts), "seen": self._account.budgets.seen,
                 "numeric": None if self._binding.numeric is None else self._binding.numeric.to_json(),
             }
+            | ({} if identity.counts is None else {"counts": identity.counts})
         )  # fmt: skip
 
     def check_state(self, state: Any) -> None:
@@ -506,7 +512,7 @@ class Loader(DataLoaderLike):
         if rank >= world:
             raise PipelineError(f"reshard({rank}, {world}): a rank lies between 0 and world - 1", site=site)
         if self._options.split_batches:
-            check_slices(self._binding, self._batched, world, site)
+            check_slices(self._binding, world, site)
         merged = self._elastic.change(state, self.epoch, self._tells(), rank, world, site)
         self._options = replace(self._options, rank=rank, world=world, subgroup=True)
         self.rank = Rank(rank, world, "arguments")
@@ -754,7 +760,8 @@ class Loader(DataLoaderLike):
         """The plan that runs and why, with what was measured so far."""
         explainer, sharing = self._options.explainer, self._job.sharing
         top = f"RANKS  {sharing.warning(self.rank.world)}\n" if sharing.why else ""
-        return top if explainer is None else top + explainer(self._binding.root, self._plans)
+        text = "" if explainer is None else explainer(self._binding.root, self._plans)
+        return "".join([top, *(f"COUNTS {told}\n" for told in self._counting.told), text])
 
     def close(self) -> None:
         """End what runs; the loader can still be asked for its state and report."""

@@ -15,6 +15,7 @@ from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics, View
 from cedar.engine.nodes import last_mode, over_ranks, rows_per_unit
 from cedar.engine.plan_control import Plans
+from cedar.engine.uncounted import counted_if_read
 from cedar.operators.base import Kernel
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
@@ -51,6 +52,7 @@ class Options:
     split_batches: bool = False
     steps: int | None = None
     deal: str = "auto"
+    counts: str = "auto"
     agree: Any = None  # a folder, a store of torch.distributed, or a service
     timeout: float | None = None
     format: str = "numpy"
@@ -90,6 +92,12 @@ def checked(options: Options, site: Site | None) -> Options:
             site=site,
             fix='"auto" lets ranks share the work, "global" lets each rank compute the epoch and keep its turns',
         )
+    if options.counts not in ("auto", "exact"):
+        raise PipelineError(
+            f"counts={options.counts!r} is not known",
+            site=site,
+            fix='"auto" takes row counts from metadata, "exact" also reads the columns of filters, and counts',
+        )
     if options.on_error is not None and not isinstance(options.on_error, Skip):
         raise PipelineError(f"on_error={options.on_error!r}: None or cedar.Skip(...)", site=site)
     return options
@@ -104,12 +112,33 @@ def _limit(seconds: Any, site: Site | None) -> float | None:
     return float(seconds) or None
 
 
-def check_turns(binding: Binding, options: Options) -> None:
-    """Refuse what lets ranks come to a step of ``balance()`` apart.
+def check_fits(binding: Binding, options: Options, world: int, site: Site | None) -> None:
+    """Refuse options that the pipeline cannot have.
 
     Raises:
-        PipelineError: at the operator's line.
+        PipelineError: at the operator's line, or the loader's.
     """
+    if options.split_batches:
+        check_slices(binding, world, site)
+    _check_turns(binding, options)
+    if options.counts == "exact":
+        _check_counted(binding, site)
+
+
+def _check_counted(binding: Binding, site: Site | None) -> None:
+    """Refuse a pipeline of which counts cannot be known before a run."""
+    _, culprit = counted_if_read(binding)
+    if culprit is not None:
+        node, why = culprit
+        raise PipelineError(
+            f'counts="exact": {binding.labels[id(node)]} leaves the number of rows unknown: {why}',
+            site=node.site or site,
+            fix='only filters of named columns right above read_parquet can be counted; counts="auto" needs no counts',
+        )
+
+
+def _check_turns(binding: Binding, options: Options) -> None:
+    """Refuse what lets ranks come to a step of ``balance()`` apart."""
     node = over_ranks(binding.nodes)
     if node is None:
         return
@@ -128,8 +157,8 @@ def check_turns(binding: Binding, options: Options) -> None:
         )
 
 
-def check_slices(binding: Binding, batched: bool, world: int, site: Site | None) -> None:
-    if not batched:
+def check_slices(binding: Binding, world: int, site: Site | None) -> None:
+    if not binding.batched[id(binding.root)]:
         raise PipelineError("split_batches=True needs batch() in the pipeline", site=site)
     size = rows_per_unit(binding.root)
     if size % world:

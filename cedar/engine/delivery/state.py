@@ -28,6 +28,7 @@ from cedar.plan.graph import Node
 
 VERSION = 1  # of states that are not packed
 _SETTLED = "splits by folders"
+_COUNTED = "counts of filters"
 _TOLD = 32  # operators that a state tells of, so that an error can name the one that differs
 
 
@@ -43,12 +44,15 @@ class Identity:
     steps: int | None
     operators: list[str]  # the name of each of the first, and the beginning of the digest of its parameters
     marks: list[Any]  # of each source over files, stamps and contents of runs of them; None of others
+    counts: str | None = None  # stands for the rows that filters leave of each split, where they are counted
     count: int = field(default=0, compare=False)  # of sources
     files: list[Sequence[Any]] = field(default_factory=list, compare=False, repr=False)  # that the marks are of
 
     @staticmethod
-    def of(root: Node, seed: int, split_batches: bool, steps: int | None, settled: bool = False) -> Identity:
-        """That of a pipeline; ``settled``: filters decide which splits there are."""
+    def of(
+        root: Node, seed: int, split_batches: bool, steps: int | None, settled: bool = False, counts: str | None = None
+    ) -> Identity:
+        """That of a pipeline; ``settled``: filters decide which splits there are; ``counts``: as of the field."""
         reads = [n.operator for n in graph.sources(root) if isinstance(n.operator, Read)]
         digests = [graph.digest(operator.parameters()) for operator in reads]
         files = [operator.source.listing.files if hasattr(operator.source, "marks") else () for operator in reads]
@@ -62,6 +66,7 @@ class Identity:
             marks = [list(marks_of(files[0])) if files[0] else None]
         made = graph.topology(root)
         made = graph.digest([made, _SETTLED]) if settled else made
+        made = graph.digest([made, _COUNTED]) if counts is not None else made
         return Identity(
             made,
             digests,
@@ -71,12 +76,22 @@ class Identity:
             steps,
             _operators(root),
             marks,
+            counts,
             len(reads),
             files,
         )
 
     def check(self, state: dict[str, Any], site: Site | None) -> None:
         """Raises ResumeError where a state does not fit; warns where only code changed."""
+        saved = state.get("counts")
+        if (self.counts is None) != (saved is None):
+            mine, theirs = ("auto" if each is None else "exact" for each in (self.counts, saved))
+            raise ResumeError(
+                f'the state is of a loader with counts="{theirs}", and this one has counts="{mine}"',
+                site=site,
+                done="nothing was loaded",
+                fix=f'give counts="{theirs}" to the loader',
+            )
         if self.pipeline != state["pipeline"]:
             raise ResumeError(
                 f"the state is of another pipeline: {_difference(self.operators, state.get('operators') or [])}",
@@ -84,15 +99,15 @@ class Identity:
                 done="nothing was loaded",
                 fix="resume with the pipeline that was saved: same operators, connections and their parameters",
             )
-        for what, mine, saved, fix in (
+        for what, own, other, fix in (
             ("number of sources", len(self.sources), len(state["sources"]), "resume with the sources that were saved"),
             ("seed", self.seed, state["seed"], f"give seed={state['seed']} to the loader"),
             ("split_batches", self.split_batches, state["split_batches"], "give the loader the same split_batches"),
             ("steps", self.steps, state["steps"], "give the loader the same steps"),
         ):  # fmt: skip
-            if mine != saved:
+            if own != other:
                 raise ResumeError(
-                    f"the state is of another {what}: it has {saved!r}, this has {mine!r}", site=site, fix=fix
+                    f"the state is of another {what}: it has {other!r}, this has {own!r}", site=site, fix=fix
                 )
         changed = [i for i, (a, b) in enumerate(zip(self.sources, state["sources"], strict=True)) if a != b]
         if changed:
@@ -104,9 +119,16 @@ class Identity:
                 done="nothing was loaded",
                 fix="restore the files, or begin a new epoch without the state",
             )
-        for files, mine, saved in zip(self.files, self.marks, state.get("files") or (), strict=False):
-            if mine and saved:
-                _check_files(files, mine, saved, site)
+        for files, marks, then in zip(self.files, self.marks, state.get("files") or (), strict=False):
+            if marks and then:
+                _check_files(files, marks, then, site)
+        if self.counts != saved:
+            raise ResumeError(
+                "filters leave other rows than when the state was saved, and it says how many were taken of those",
+                site=site,
+                done="nothing was loaded",
+                fix="resume with the filters that were saved, or begin a new epoch without the state",
+            )
         if self.code != state["code"]:
             warnings.warn(
                 "the code of a function or an expression of the pipeline changed since the state was saved; the rows "

@@ -155,6 +155,8 @@ def fault_of(state: dict[str, Any]) -> str | None:
             return f"{name!r} is {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '...'}"
     if not _list_of(_some(_marks))(state.get("files", [])):  # states of earlier versions have none
         return "'files' holds what it cannot"
+    if not _some(_text)(state.get("counts")):
+        return "'counts' holds what it cannot"
     if not _list_of(_text)(state.get("operators", [])):
         return "'operators' holds what it cannot"
     if state.get("numeric") is not None:

@@ -20,11 +20,13 @@ import numpy.typing as npt
 from cedar.core.block import Block
 from cedar.core.columns import nbytes
 from cedar.core.cursor import hash_array, hash_ints, no_keys
+from cedar.core.errors import PipelineError
 from cedar.core.stream import PENDING, At, Fenced, Flow, Piece, Position, Pulled, Rows, Stream
 from cedar.datasets.base import Split
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.streams.lanes import Lane
 from cedar.engine.task_context import Tasks
+from cedar.plan.splits import Counted
 from cedar.tasks.chain import Program, Result, Timing
 
 _DEFAULT_ROW_BYTES = 1024
@@ -61,6 +63,7 @@ class Segment:
     Args:
         make: the reader (Reader, ScanReader or KeptReader) and the program, once they are needed.
         conditions: of the pipeline as written, by which rows are kept: a split of which they leave none weighs nothing.
+        counted: what the program leaves of each split, where filters are counted.
     """
 
     make: Callable[[], tuple[Any, Program]]
@@ -68,6 +71,16 @@ class Segment:
     operator: int
     splits: SplitTable
     conditions: tuple[Any, ...] = ()
+    counted: Counted | None = None
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """That come out of each split, where that is known."""
+        return self.splits.rows if self.counted is None else self.counted.rows
+
+    @property
+    def known_rows(self) -> int:
+        return self.splits.known_rows if self.counted is None else int(self.counted.rows.sum())
 
     @cached_property
     def _made(self) -> tuple[Any, Program]:
@@ -127,8 +140,8 @@ class SplitStream(Stream):
         self._keeps_rows = keeps_rows
         self._streaming = any(segment.splits.streams for segment in segments)
         self._counted = all(segment.splits.counted for segment in segments)
-        rows = sum(segment.splits.known_rows for segment in segments)
-        self.count = rows if keeps_rows and lane is None and self._counted else None
+        counted = keeps_rows and lane is None and self._counted
+        self.count = sum(segment.known_rows for segment in segments) if counted else None
         self.layout = lru_cache(maxsize=4)(self._layout)
 
     @property
@@ -201,7 +214,7 @@ class SplitStream(Stream):
         before = None
         if self.count is not None:
             before = np.zeros(len(order) + 1, dtype=np.int64)
-            np.cumsum(self._of_all(lambda segment: segment.splits.rows)[order], out=before[1:])
+            np.cumsum(self._of_all(lambda segment: segment.rows)[order], out=before[1:])
         starts = np.concatenate([[0], np.flatnonzero(ends)[:-1] + 1])
         return Layout(order, ends, before, starts)
 
@@ -333,7 +346,10 @@ class _SplitFlow(Flow):
         segment, split = self._stream.entry(int(self._layout.order[place]))
         if split.streaming:
             return _Chunks(self._stream, segment, split, place, row, self._lap)
-        return _Whole(self._stream, segment, split, [place, row], self._lap, bool(self._layout.ends[place]))
+        ends, before = bool(self._layout.ends[place]), self._layout.before
+        counted = segment.counted is not None and before is not None and not row
+        left = int(before[place + 1] - before[place]) if counted else None  # type: ignore[index]
+        return _Whole(self._stream, segment, split, [place, row], self._lap, ends, left)
 
     def close(self) -> None:
         for reader in self._readers:
@@ -346,13 +362,16 @@ class _Whole:
 
     exhausted = True
 
-    def __init__(self, stream: SplitStream, segment: Segment, split: Split, at: At, lap: int, ends: bool) -> None:
+    def __init__(
+        self, stream: SplitStream, segment: Segment, split: Split, at: At, lap: int, ends: bool, left: int | None
+    ) -> None:
         tasks = stream.tasks
         self._runner = tasks.runner
         self._tasks = tasks
         self._segment = segment
         self._at = at
         self._ends = ends
+        self._split, self._left = split, left
         self._keeps = stream.keeps(stream.layout(lap), at[0])
         self._bytes = split.bytes or 0
         program, env = segment.program, tasks.task_env(segment.program)
@@ -368,6 +387,9 @@ class _Whole:
         result = self._runner.result(self._future, "reading a split")
         self._tasks.done(result.timing, self._segment.operator, [b for b in result.blocks if b.slots])
         self._tasks.metrics.bytes_read += self._bytes if result.timing.rows_read else 0
+        found = sum(block.slots for block in result.blocks)
+        if self._left is not None and self._left != found:
+            raise _miscounted(self._segment, self._split, self._left, found)
         blocks = [b for b in result.blocks if b.slots] or result.blocks[:1] or [Block({}, no_keys())]
         skip = 0
         for i, block in enumerate(blocks):
@@ -378,6 +400,18 @@ class _Whole:
 
     def cancel(self) -> None:
         self._future.cancel()
+
+
+def _miscounted(segment: Segment, split: Split, left: int, found: int) -> PipelineError:
+    assert segment.counted is not None
+    filters = segment.counted.filters
+    what = " and ".join(node.operator.label() for node in filters)
+    return PipelineError(
+        f"{what} leaves {found} rows of {segment.source.url(split.file)}, rows {split.start} to {split.stop}; it left "
+        f"{left} when they were counted",
+        site=filters[-1].site,
+        fix='with counts="exact" a filter must say the same of a row each time, and files must stay as they are',
+    )
 
 
 class _Chunks:

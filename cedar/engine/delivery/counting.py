@@ -1,0 +1,135 @@
+"""Counting: the rows that filters leave of each split of a source, by reading the filters' columns alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.cache.cached import Store
+from cedar.cache.entries import versions
+from cedar.cache.fingerprints import describe
+from cedar.core.digests import digest_of
+from cedar.core.ranks import Rank
+from cedar.core.skip import Skip
+from cedar.datasets.base import Read
+from cedar.datasets.kept_counts import file_mark, load_counts, place_of, save_counts
+from cedar.datasets.kept_file import alone
+from cedar.datasets.split_table import Numbers, SplitTable
+from cedar.engine.binding import Binding
+from cedar.engine.delivery.options import Options
+from cedar.engine.epoch import DataEpoch, Job
+from cedar.engine.metrics import Metrics
+from cedar.engine.plan_control import Plans
+from cedar.engine.runner import Runner
+from cedar.engine.uncounted import columns_of, percent
+from cedar.executors.choose import of_fork
+from cedar.executors.recovery import Patience
+from cedar.plan.data import Plan
+from cedar.plan.graph import Node
+
+
+class Counting:
+    """Of one loader.
+
+    What is counted are slots: a row that fails in a filter keeps its own, in which the run says that it failed, or
+    under ``Skip`` leaves it empty.
+
+    Args:
+        options: of the loader: filters run where it runs.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.job: Job | None = None  # of the loader
+        self.told: list[str] = []  # what was counted, and what that took
+
+    def __call__(self, source: Node, splits: SplitTable, filters: tuple[Node, ...]) -> Numbers:
+        """The rows that are left of each split, int64[splits]."""
+        assert isinstance(source.operator, Read)
+        given = source.operator.source
+        columns = columns_of(source, filters)
+        narrow = given.select(columns)
+        files, firsts, many = np.unique(splits.column("file"), return_index=True, return_counts=True)
+        marks = [file_mark(given.listing[int(file)]) for file in files]
+        parts = dict(zip(range(len(files)), map(slice, firsts, firsts + many), strict=True))
+        key = _key(filters, [[name, str((source.schema or {}).get(name))] for name in columns])
+        where = None if key is None else place_of(given, key)
+        left = np.full(len(splits), -1, dtype=np.int64)
+
+        def fill(kept: dict[str, tuple[int, ...]]) -> list[int]:
+            """Takes what is kept; the files that nothing is kept of."""
+            for number, part in parts.items():
+                found = kept.get(marks[number] or "", ())
+                if len(found) == many[number] and (np.array(found) <= splits.rows[part]).all():
+                    left[part] = found
+            return [number for number, part in parts.items() if (left[part] < 0).any()]
+
+        missing = list(parts) if where is None else fill(load_counts(where))
+        with alone(where) if where is not None and missing else contextlib.nullcontext():
+            if where is not None and missing:
+                missing = fill(load_counts(where))  # another process was first
+            if missing:
+                chosen = left < 0
+                left[chosen] = self._counted(source, filters, narrow, splits[chosen])
+            if where is not None and missing:
+                save_counts(where, {m: tuple(left[parts[n]].tolist()) for n, m in enumerate(marks) if m is not None})
+        whole, part = given.splits().known_bytes, narrow.splits().known_bytes
+        what = " and ".join(each.operator.label() for each in filters)
+        took = f"{percent(part / whole if whole else 0.0)} of the bytes of {source.operator.label()} were read for that"
+        took = took if len(missing) == len(files) else f"{took}, in {len(missing)} of {len(files)} files"
+        took = took if missing else "they were kept from an earlier count"
+        self.told.append(f"the rows behind {what} were counted before the epoch: {int(left.sum()):,}; {took}")
+        return left
+
+    def _counted(self, source: Node, filters: Sequence[Node], narrow: Any, splits: SplitTable) -> npt.NDArray[np.int64]:
+        assert self.job is not None
+        conditions = [filters[0].operator.condition]
+        prune = [partial(narrow.prune, predicate=each) for each in conditions if each is not None]
+        looked = np.array([not any(none(split) for none in prune) for split in splits], dtype=bool)
+        left = np.zeros(len(splits), dtype=np.int64)
+        if looked.any():
+            left[looked] = self._read(source, filters, narrow, splits[looked])
+        return left
+
+    def _read(self, source: Node, filters: Sequence[Node], narrow: Any, splits: SplitTable) -> npt.NDArray[np.int64]:
+        """Runs the filters, and sees which rows come out."""
+        assert self.job is not None
+        read = root = Node(Read(narrow), (), source.site)
+        for each in filters:
+            root = Node(each.operator, (root,), each.site)
+        whole = self.job.binding
+        binding = Binding(root, Skip(), whole.check_env, whole.apart)
+        binding.listed.put(read, splits)
+        metrics = Metrics()
+        job = replace(
+            self.job, binding=binding, rank=Rank(0, 1, "counting"), split_batches=False, finish=(), store=Store(),
+            metrics=metrics, plans=Plans(None, Plan.as_written(root), binding, metrics), deal="auto", steps=None,
+            shares=None, encodes=False, counts={},
+        )  # fmt: skip
+        width = int(splits.column("stop").max()) + 1
+        places = splits.column("file") * width + splits.column("start")
+        left = np.zeros(len(splits), dtype=np.int64)
+        options = self._options
+        runner = Runner(*of_fork(options.executor, options.workers), self.job.metrics.deaths, Patience(options.timeout))
+        try:
+            for piece in DataEpoch(job, runner, 0, None).pieces():
+                keys = piece.rows.keys()
+                found = np.searchsorted(places, keys.file * width + keys.row, side="right") - 1
+                left += np.bincount(found, minlength=len(left))
+        finally:
+            runner.close()
+        return left
+
+
+def _key(filters: Sequence[Node], types: list[list[str]]) -> str | None:
+    """Stands for what filters do to columns of these types; None where not all of it can be read."""
+    made = [describe(each.operator) for each in filters]
+    if any(each.unknown for each in made):
+        return None
+    return digest_of([versions(), types, [[each.parameters, sorted(each.code.items())] for each in made]])[:16]
