@@ -28,6 +28,7 @@ class Entry:
         run: an iterable of batches for a work and a setting; each iteration is an epoch, and batches are mappings of
             columns, or the bare number of rows where nothing is delivered.
         variables: environment variables of its processes.
+        convert: writes the input in the peer's own format into the work's folder, once and ahead: it is in no figure.
         limit: True for what bounds everybody, which is compared with nobody.
     """
 
@@ -39,6 +40,7 @@ class Entry:
     settings: Callable[[Workload], tuple[str, ...]]
     run: Callable[[Workload, Work, str], Iterable[Any]]
     variables: Mapping[str, str] = field(default_factory=dict)
+    convert: Callable[[Work], None] | None = None
     limit: bool = False
 
 

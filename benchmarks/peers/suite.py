@@ -25,7 +25,16 @@ from benchmarks.peers.workload import Workload
 
 REFERENCE = "limits"  # the entry whose environment has the functions and nothing else
 # Left out of the quick form (but for DataLoader's): what is documented, and what another setting always beats.
-SLOWER = ("2 workers", "2 tasks", "2 processes", "2 CPUs", "own ops", "loop")
+SLOWER = (
+    "2 workers",
+    "own files, 2 workers",
+    "own files, batches",
+    "2 tasks",
+    "2 processes",
+    "2 CPUs",
+    "own ops",
+    "loop",
+)
 PREPARE_LIMIT, CHECK_LIMIT = 1200, 600  # seconds
 
 
@@ -90,6 +99,10 @@ def one(
             lines.append(Line(entry.name, "", entry.limit, environments[peer].problem))
         elif python is not None:
             contestants += [Contestant(peer, entry, setting, python) for setting in wanted]
+        if python is not None and wanted and entry.convert is not None:
+            call = f"entry({peer!r}).convert(workload({name!r}).work({str(folder)!r}, {rows}))"
+            imports = "from benchmarks.peers.entry import entry; from benchmarks.peers.workload import workload"
+            _in(environments[peer], ["-c", f"{imports}; {call}"], PREPARE_LIMIT)
     scratch = settings.out / "runs" / name
     shutil.rmtree(scratch, ignore_errors=True)
     runs = list(rounds(job, contestants, settings.rounds, scratch, lambda text: print(text, flush=True)))

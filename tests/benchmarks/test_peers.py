@@ -293,6 +293,23 @@ def test_a_tiny_round_with_ours_and_torch_is_right_and_leaves_its_files(tmp_path
     assert (tmp_path / "peers.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("setting", ["own files, batches", "own files, tuned"])
+def test_what_a_peer_reads_is_converted_once_and_holds_the_same_rows(setting, tmp_path):
+    pytest.importorskip("lance", reason="the extra lance is not installed")
+    pytest.importorskip("torch")
+    workload, entry = workloads()["clicklog"], entries()["lance"]
+    workload.prepare(tmp_path, 9000, None)
+    work = workload.work(str(tmp_path), 9000)
+    for _ in range(2):
+        entry.convert(work)
+    assert len(list((tmp_path / "log.lance" / "_versions").glob("*.manifest"))) == 1
+    batches = list(entry.run(workload, work, setting))
+    ids = np.concatenate([work.ids(batch, 0) for batch in batches])
+    assert check.wrong_rows(ids, work.expected(), 1) == ""
+    some = {int(ids[at]): work.sample(batches[0], at) for at in (0, 7, 4095)}
+    assert check.wrong_values(some, lambda row: work.sample_of(work.reference(row)), workload.tolerance) == ""
+
+
 @pytest.mark.parametrize(
     ("option", "said"), [("--only", "there is no workload 'x'"), ("--peers", "there is no peer 'x'")]
 )

@@ -77,6 +77,11 @@ def shards(work: Files) -> list[str]:
     return [str(path) for path in paths]
 
 
+def convert(work: Work) -> None:
+    assert isinstance(work, Files)
+    shards(work)
+
+
 def settings(workload: Workload) -> tuple[str, ...]:
     return ("2 workers", "tuned") if issubclass(workload.work, Files) else ()
 
@@ -89,4 +94,5 @@ ENTRY = Entry(
     distributions=("webdataset",),
     settings=settings,
     run=run,
+    convert=convert,
 )

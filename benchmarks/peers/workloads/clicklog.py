@@ -93,7 +93,11 @@ def work_on(table: Any) -> dict[str, Array]:
     """Rows of the file to columns of the batch: pyarrow for the filter, NumPy on its buffers for the rest."""
     import pyarrow as pa
 
-    table = table.filter(pa.array(wanted(table))).combine_chunks()
+    return columns_of(table.filter(pa.array(wanted(table))).combine_chunks())
+
+
+def columns_of(table: Any) -> dict[str, Array]:
+    """What is done to the rows that are kept; of each column one chunk."""
     made = {"id": table["id"].to_numpy(), "label": table["label"].to_numpy()}
     for name in DENSE_READ:
         column = table[name].fill_null(0.0).to_numpy()

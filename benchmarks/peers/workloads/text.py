@@ -38,16 +38,22 @@ class Text(Chunks):
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def lines(self, i: int) -> list[str]:
-        """Lines of chunk ``i``, normalised, without the empty ones."""
+    def content(self, i: int) -> bytes:
+        """Chunk ``i`` as it is in the file."""
         with (self.path / "lines.txt").open("rb") as file:
             file.seek(self.starts[i])
-            content = file.read(self.starts[i + 1] - self.starts[i])
-        lines = (unicodedata.normalize("NFKC", line).strip() for line in content.decode().split("\n"))
-        return [line for line in lines if line]
+            return file.read(self.starts[i + 1] - self.starts[i])
+
+    def lines(self, i: int) -> list[str]:
+        """Lines of chunk ``i``, normalised, without the empty ones."""
+        return cleaned(self.content(i))
 
     def chunk(self, i: int) -> dict[str, Array]:
-        encoded = self.tokenizer.encode_batch_fast(self.lines(i), add_special_tokens=False)
+        return self.encoded(self.content(i))
+
+    def encoded(self, content: bytes) -> dict[str, Array]:
+        """The tokens of the lines of a chunk, end to end, and how many each line has."""
+        encoded = self.tokenizer.encode_batch_fast(cleaned(content), add_special_tokens=False)
         ids = [encoding.ids for encoding in encoded]
         lengths = np.array([len(x) for x in ids], np.int64)
         return {"ids": np.fromiter((x for row in ids for x in row), np.int32, int(lengths.sum())), "lengths": lengths}
@@ -96,6 +102,12 @@ class Text(Chunks):
 
     def reference(self, row: int) -> Row:
         return {name: column[row] for name, column in self.all_rows.items()}
+
+
+def cleaned(content: bytes) -> list[str]:
+    """Lines, normalised, without the empty ones."""
+    lines = (unicodedata.normalize("NFKC", line).strip() for line in content.decode().split("\n"))
+    return [line for line in lines if line]
 
 
 def packed(ids: Array, documents: Array, positions: Array) -> dict[str, Array]:
