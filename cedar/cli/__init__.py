@@ -173,7 +173,9 @@ def _add_run(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     run.add_argument("--without", default="", metavar="A,B", help="rewrites to leave out, such as late, order, place")
     run.add_argument("--budget", default="", metavar="A=B,...", help="such as cpus=4,memory=2GiB,cache=1GiB")
     run.add_argument("--write", metavar="URL", help="write one epoch below URL; what was written before stays")
-    run.add_argument("--format", default="parquet", metavar="NAME", help="parquet, arrow, jsonl or tar (parquet)")
+    run.add_argument(
+        "--format", default="parquet", metavar="NAME", help="parquet, arrow, vortex, jsonl or tar (parquet)"
+    )
     run.add_argument("--partition-by", default="", metavar="A,B", help="columns that become folders")
     run.add_argument("--rows-per-file", type=_count, metavar="N", help="at most (default: files of 512 MiB)")
 

@@ -22,11 +22,12 @@ from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets.faults import fault_of
 from cedar.datasets.parts import Part
 from cedar.datasets.storage import Storage, writing
+from cedar.datasets.sums import SUFFIX
 
 VERSION = 1
 FOLDER = "_cedar"
 _ENTRY = re.compile(r"(\d{8})\.json")
-_TEMPORARY = re.compile(r"\.(part-(?:\d{5,}-)?\d{5,}\.\w+)\.tmp-[0-9a-f]{12}")
+_TEMPORARY = re.compile(r"\.(part-(?:\d{5,}-)?\d{5,}\.\w+(?:\.crc)?)\.tmp-[0-9a-f]{12}")
 _NEW = "write to a new place, or remove what is there first"
 
 
@@ -251,6 +252,10 @@ class Log:
     def end(self) -> None:
         """All is done."""
         self._sweep(list(self._sizes()))
+
+    def files(self) -> list[Part]:
+        """Those that hold rows: no checksums."""
+        return [part for part in self.parts() if not part.name.endswith(SUFFIX)]
 
     def parts(self) -> list[Part]:
         """The files that are done, in order."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import io
 import re
 import tarfile
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cedar.core.errors import PipelineError
+from cedar.datasets.libraries import library, plain_errors
 from cedar.datasets.parquet_join import MAGIC, MOST_GROUPS, RowGroups
+from cedar.datasets.sums import Summing
 
 _KEY = re.compile(r"(?:[^/]+/)*[^./][^./]*", re.DOTALL)  # as read_tar takes them
 
@@ -31,6 +34,8 @@ class Assembly(ABC):
     """
 
     full = False  # no further piece may be added
+    held = 0  # bytes that wait to be written
+    sums = b""  # what is to lie beside the file when it has ended: see ``cedar.datasets.sums``
 
     def __init__(self, write: Callable[[Any], int]) -> None:
         self.write = write
@@ -41,6 +46,9 @@ class Assembly(ABC):
 
     def end(self) -> None:
         """Write what a file ends with."""
+
+    def drop(self) -> None:
+        """It will not be ended, or was."""
 
 
 class Format(ABC):
@@ -168,6 +176,74 @@ class Arrow(Format):
         return _ArrowFile(write)
 
 
+# ---- Vortex ----------------------------------------------------------------------------------------------------------
+
+_HELD_BYTES = 512 << 20  # of Arrow, that a file is made of: as many as end a file of another format
+
+
+class _VortexFile(Assembly):
+    """Pieces wait in a file of this machine, since layouts are chosen by looking at more values than a piece has."""
+
+    def __init__(self, write: Callable[[Any], int]) -> None:
+        super().__init__(write)
+        self._pieces = tempfile.TemporaryFile(prefix="cedar-vortex-")  # noqa: SIM115 - closed by ``drop``
+        self._starts: list[int] = []
+
+    def add(self, piece: Any) -> None:
+        self._starts.append(self.held)
+        self.held += self._pieces.write(piece)
+        self.full = self.held >= _HELD_BYTES
+
+    def end(self) -> None:
+        vortex = library("vortex", "vortex", "write(format='vortex')")
+        summing = Summing()
+        with tempfile.TemporaryDirectory(prefix="cedar-vortex-") as folder, plain_errors():
+            path = f"{folder}/file"
+            with pa.ipc.open_stream(self._piece(0)) as first:
+                schema = first.schema
+            vortex.io.write(pa.RecordBatchReader.from_batches(schema, self._batches()), path)
+            with pa.memory_map(path) as file:  # which is there as long as somebody holds its bytes
+                while data := file.read_buffer(_COPY_BYTES):
+                    summing.add(data)
+                    self.write(data)
+        self.sums = summing.text()
+        self.drop()
+
+    def _piece(self, start: int) -> Any:
+        self._pieces.seek(start)
+        return self._pieces
+
+    def _batches(self) -> Iterator[Any]:
+        for start in self._starts:
+            with pa.ipc.open_stream(self._piece(start)) as stream:
+                yield from stream
+
+    def drop(self) -> None:
+        self.held = 0
+        self._pieces.close()
+
+
+_COPY_BYTES = 16 << 20
+
+
+class Vortex(Arrow):
+    """A piece is rows as Arrow has them; the file is compressed when its last piece is there, and has checksums."""
+
+    name, suffix = "vortex", ".vortex"
+
+    def assembly(self, write: Callable[[Any], int]) -> Assembly:
+        return _VortexFile(write)
+
+    def _refuses(self, kind: pa.DataType) -> str:
+        vortex = library("vortex", "vortex", "write(format='vortex')")
+        try:
+            with plain_errors():
+                vortex.array(pa.table({"x": pa.nulls(1, kind)}))
+        except Exception as error:  # noqa: BLE001 - whatever it says
+            return f"Vortex has no such values: {error}"
+        return ""
+
+
 # ---- lines and archives ----------------------------------------------------------------------------------------------
 
 
@@ -292,4 +368,4 @@ def _check_keys(keys: list[Any]) -> None:
         seen.add(key)
 
 
-FORMATS: dict[str, Format] = {each.name: each for each in (Parquet(), Arrow(), Jsonl(), Tar())}
+FORMATS: dict[str, Format] = {each.name: each for each in (Parquet(), Arrow(), Vortex(), Jsonl(), Tar())}

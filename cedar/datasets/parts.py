@@ -16,6 +16,7 @@ from cedar.core.errors import PipelineError, missing_column
 from cedar.datasets.formats import Assembly, Format
 from cedar.datasets.hive import folder_of
 from cedar.datasets.storage import Growing, Storage, writing
+from cedar.datasets.sums import SUFFIX
 
 FILE_BYTES = 512 << 20  # a file that has grown so large is followed by another
 _AGAIN = "free space, or see to the storage and its permissions; what is done stays, so run the same again: it goes on"
@@ -65,7 +66,8 @@ class Parts:
     @property
     def bytes(self) -> int:
         """Of all files since ``taken``."""
-        return sum(part.bytes for part in self.done) + sum(part.file.size for part in self._open.values())
+        open_ = sum(part.file.size + part.assembly.held for part in self._open.values())
+        return sum(part.bytes for part in self.done) + open_
 
     @property
     def under_way(self) -> bool:
@@ -106,8 +108,16 @@ class Parts:
         with self._writing(part.name):
             part.assembly.end()
             part.file.end()
+            if part.assembly.sums:  # which has its name before the file has: whoever sees the file sees them
+                self._beside(part.name + SUFFIX, part.assembly.sums)
         del self._open[folder]
         self.done.append(Part(part.name, part.rows, part.file.size, part.file.path.rpartition("/")[2]))
+
+    def _beside(self, name: str, content: Any) -> None:
+        file = self.storage.create(name)
+        file.write(content)
+        file.end()
+        self.done.append(Part(name, 0, file.size, file.path.rpartition("/")[2]))
 
     def end(self) -> None:
         """End all files."""
@@ -124,6 +134,7 @@ class Parts:
         for open_ in self._open.values():
             with contextlib.suppress(Exception):  # the error that brought us here matters more
                 open_.file.drop()
+            open_.assembly.drop()
         self._open.clear()
         for part in self.taken():
             with contextlib.suppress(Exception):

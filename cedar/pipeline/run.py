@@ -179,7 +179,7 @@ class RunMethods:
         self,
         url: str | os.PathLike[str],
         *,
-        format: Literal["parquet", "arrow", "jsonl", "tar"] = "parquet",
+        format: Literal["parquet", "arrow", "vortex", "jsonl", "tar"] = "parquet",
         partition_by: str | Sequence[str] | None = None,
         rows_per_file: int | None = None,
         executor: str | Executor = "auto",

@@ -198,9 +198,9 @@ def read_vortex(paths: Paths, *, columns: Sequence[str] | None = None, verify: b
 
     Needs ``cedar-data[vortex]``.
 
-    The format has no checksums of its own: a flipped bit may be another value. What has them beside it, in
-    ``name.vortex.crc``, is checked as it is read; ``cedar.datasets.sums.write_sums`` makes them. With ``verify=True``
-    a file without is an error, with ``verify=False`` none is checked.
+    The format has no checksums of its own: a flipped bit may be another value. ``p.write(url, format="vortex")`` puts
+    some beside each file, in ``name.vortex.crc``, and what has them is checked as it is read. With ``verify=True`` a
+    file without is an error, with ``verify=False`` none is checked.
 
     Raises:
         SourceError: while listing or reading; no file matches, files whose schemas differ, bytes that are not those

@@ -124,18 +124,18 @@ def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
                 _check(loader, job, log.storage.shown)
             with loader:
                 run = Run(settings, log, loader, rows, batched=pipeline.node.batched)
-                before = len(log.parts())
+                before = len(log.files())
                 run.all()
                 return _told(log, before)
     except CedarError as error:
         error.site = error.site or site
-        done = log.parts()
+        done = log.files()
         error.done = error.done or f"{len(done):,} file(s) with {sum(p.rows for p in done):,} rows are done, and stay"
         raise
 
 
 def _told(log: Log, before: int) -> Written:
-    storage, parts = log.storage, log.parts()
+    storage, parts = log.storage, log.files()
     files = [storage.show(f"{storage.root}/{part.name}") for part in parts]
     return Written(storage.shown, files, sum(p.rows for p in parts), sum(p.bytes for p in parts), before)
 
@@ -325,7 +325,7 @@ class Run:
     def _add_none(self) -> None:
         """A file without rows tells the columns, where the format does and the first rank has none."""
         types = self.loader.sample().types if self.log.rank == 0 else {}
-        if types and self.settings.format in ("parquet", "arrow") and not self.settings.folders:
+        if types and self.settings.format in ("parquet", "arrow", "vortex") and not self.settings.folders:
             self._add(_encode(self.settings).columns(to_arrow_table([], types)))
 
     def _commit(self, end: bool = False) -> None:
