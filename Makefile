@@ -74,7 +74,7 @@ browser: $(STAMP)  ## the pages of reports and runs in a Chromium that is there,
 
 formats: $(STAMP)  ## the readers of Lance and Vortex, with their libraries
 	@$(PIP) -e '.[lance,vortex]'
-	@$(BIN)/python -m pytest -n 2 tests/datasets tests/conformance tests/pipeline/test_writing.py $(ARGS)
+	@$(BIN)/python -m pytest -n 2 tests/datasets tests/conformance tests/pipeline/test_writing*.py tests/benchmarks/test_peers.py $(ARGS)
 
 coverage: $(STAMP)  ## the tests, and which lines they ran; half as long again
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --cov=cedar $(ARGS)
