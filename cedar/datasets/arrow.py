@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from cedar.core.boundary import canonical_types, checked_column
 from cedar.core.columns import Column
-from cedar.core.errors import SourceError, missing_column
+from cedar.core.errors import SourceError
 from cedar.core.limits import Account
-from cedar.datasets.base import Chunk, Split
+from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.files_io import check_unchanged, compression_of, open_file, open_local, open_stored
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
@@ -98,11 +98,7 @@ class ArrowSource(FileSource):
         return pa.ipc.IpcReadOptions(use_threads=False, included_fields=wanted)
 
     def schema(self) -> Types:
-        types = self._footers[0].types
-        for name in self.columns or ():
-            if name not in types:
-                raise missing_column(name, list(types), self.describe())
-        return types if self.columns is None else {name: types[name] for name in self.columns}
+        return selected(self._footers[0].types, self.columns, self.describe())
 
     def select(self, columns: Sequence[str]) -> ArrowSource:
         """The same files, fewer columns."""

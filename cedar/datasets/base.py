@@ -7,14 +7,17 @@ A user's own source needs two methods, ``splits()`` and ``read(split)``; everyth
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from cedar.core.columns import Column, Index
+from cedar.core.errors import missing_column
 from cedar.operators.base import Effects, Operator, Schema
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -152,3 +155,19 @@ def offsets_of(chunk: Chunk, start: int) -> Index:
     if chunk.offsets is not None:
         return chunk.offsets
     return np.arange(start, start + chunk.rows, dtype=np.int64)
+
+
+def selected(types: Mapping[str, T], columns: Sequence[str] | None, what: str) -> dict[str, T]:
+    """The types of these columns, in this order; of all columns where none are named.
+
+    Raises:
+        PipelineError: ``what`` has no such column.
+
+    Example:
+        >>> selected({"a": int, "b": str}, ["b"], "read_rows()")
+        {'b': <class 'str'>}
+    """
+    for name in columns or ():
+        if name not in types:
+            raise missing_column(name, list(types), what)
+    return {name: types[name] for name in (types if columns is None else columns)}

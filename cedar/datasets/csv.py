@@ -18,7 +18,7 @@ from cedar.core.boundary import as_column, canonical_type
 from cedar.core.columns import Index
 from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
 from cedar.core.limits import too_much
-from cedar.datasets.base import Chunk, Split
+from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.exact import Inexact, check_text, rounded_rows, whole_type
 from cedar.datasets.files_io import compression_of, open_file, open_native
 from cedar.datasets.filesource import FileSource
@@ -157,17 +157,14 @@ class CsvSource(FileSource):
             raise
 
     def schema(self) -> dict[str, pa.DataType]:
-        stored = self._stored
-        for name in self.columns or ():
-            if name not in stored:
-                raise missing_column(name, list(stored), self.describe())
-        return {name: canonical_type(stored[name]) for name in (stored if self.columns is None else self.columns)}
+        stored = selected(self._stored, self.columns, self.describe())
+        return {name: canonical_type(kind) for name, kind in stored.items()}
 
     def select(self, columns: Sequence[str]) -> CsvSource:
         """The same files, fewer columns; the others are split off, not converted."""
-        chosen = self.keep(replace(self, columns=tuple(columns)))
-        chosen.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("_names", "_stored")})
-        return chosen
+        other = self.keep(replace(self, columns=tuple(columns)))
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("_names", "_stored")})
+        return other
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cedar.core.errors import PipelineError
-from cedar.datasets.libraries import library, plain_errors
+from cedar.core.libraries import library, plain_errors
 from cedar.datasets.parquet_join import MAGIC, MOST_GROUPS, RowGroups
 from cedar.datasets.sums import Summing
 

@@ -13,9 +13,9 @@ import pyarrow.json as pj
 
 from cedar.core.boundary import checked_column
 from cedar.core.columns import Index
-from cedar.core.errors import PipelineError, RowError, RowRef, missing_column
+from cedar.core.errors import PipelineError, RowError, RowRef
 from cedar.core.limits import how_to_raise
-from cedar.datasets.base import Chunk, Split
+from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.exact import check_value, rounded_rows
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.lines import SPLIT_BYTES, Lines, line_number, line_splits, read_lines
@@ -177,17 +177,13 @@ class JsonlSource(FileSource):
         return _broken(file, ordinal, offset, text, "it does not go with the lines before it")
 
     def schema(self) -> dict[str, pa.DataType]:
-        types = self._types
-        for name in self.columns or ():
-            if name not in types:
-                raise missing_column(name, list(types), self.describe())
-        return {name: types[name] for name in (types if self.columns is None else self.columns)}
+        return selected(self._types, self.columns, self.describe())
 
     def select(self, columns: Sequence[str]) -> JsonlSource:
         """The same lines, fewer columns; the others are passed over, whatever they hold."""
-        chosen = self.keep(replace(self, columns=tuple(columns)))
-        chosen.__dict__.update({k: v for k, v in self.__dict__.items() if k == "_types"})
-        return chosen
+        other = self.keep(replace(self, columns=tuple(columns)))
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k == "_types"})
+        return other
 
 
 def _texts(lines: Lines) -> Iterator[tuple[int, bytes]]:

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 from cedar.core.boundary import canonical_types, checked_column
 from cedar.core.columns import Column
-from cedar.core.errors import PipelineError, SourceError, missing_column, user_site
+from cedar.core.errors import PipelineError, SourceError, user_site
+from cedar.core.libraries import library, plain_errors
 from cedar.core.limits import Account, Limits
 from cedar.core.redact import redact_url
-from cedar.datasets.base import BaseSource, Chunk, Split
-from cedar.datasets.libraries import library, plain_errors
+from cedar.datasets.base import BaseSource, Chunk, Split, selected
 from cedar.datasets.listing import is_remote, local_path, reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types
@@ -143,11 +143,7 @@ class LanceSource(BaseSource):
                 account.give(batch.nbytes)
 
     def schema(self) -> Types:
-        types = self._known.types
-        for name in self.columns or ():
-            if name not in types:
-                raise missing_column(name, list(types), self.describe())
-        return types if self.columns is None else {name: types[name] for name in self.columns}
+        return selected(self._known.types, self.columns, self.describe())
 
     def select(self, columns: Sequence[str]) -> LanceSource:
         """The same data set, fewer columns."""

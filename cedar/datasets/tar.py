@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Self
 import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType
-from cedar.core.errors import SourceError, missing_column
+from cedar.core.errors import SourceError
 from cedar.core.limits import Account
-from cedar.datasets.base import Chunk, Split
+from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.files_io import open_file
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.lines import whole_files
@@ -120,16 +120,13 @@ class TarSource(FileSource):
 
     def schema(self) -> dict[str, ColumnType]:
         types = {"key": pa.large_string()} | dict.fromkeys(self._extensions, pa.large_binary())
-        for name in self.columns or ():
-            if name not in types:
-                raise missing_column(name, list(types), self.describe())
-        return types if self.columns is None else {name: types[name] for name in self.columns}
+        return selected(types, self.columns, self.describe())
 
     def select(self, columns: Sequence[str]) -> TarSource:
         """The same shards, fewer columns; what is not wanted is skipped, not kept."""
-        chosen = self.keep(replace(self, columns=tuple(columns)))
-        chosen.__dict__.update({k: v for k, v in self.__dict__.items() if k == "_extensions"})
-        return chosen
+        other = self.keep(replace(self, columns=tuple(columns)))
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k == "_extensions"})
+        return other
 
 
 def _samples(file: File, wanted: set[str] | None, account: Account) -> Iterator[_Sample]:

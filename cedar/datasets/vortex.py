@@ -18,12 +18,12 @@ import pyarrow.types as pt
 
 from cedar.core.boundary import as_column, canonical_types, checked_column
 from cedar.core.columns import Column
-from cedar.core.errors import SourceError, missing_column
+from cedar.core.errors import SourceError
+from cedar.core.libraries import library, plain_errors
 from cedar.core.limits import Account
-from cedar.datasets.base import Chunk, Split
+from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.files_io import check_unchanged
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.libraries import library, plain_errors
 from cedar.datasets.listing import File, Listing, Paths, as_paths, concurrently, list_files, reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, check_same
@@ -144,11 +144,7 @@ class VortexSource(FileSource):
             return iter(opened.to_repeated_scan(names).execute(row_range=(start, stop)))
 
     def schema(self) -> Types:
-        types = self._footers[0].types
-        for name in self.columns or ():
-            if name not in types:
-                raise missing_column(name, list(types), self.describe())
-        return types if self.columns is None else {name: types[name] for name in self.columns}
+        return selected(self._footers[0].types, self.columns, self.describe())
 
     def select(self, columns: Sequence[str]) -> VortexSource:
         """The same files, fewer columns."""

@@ -284,7 +284,7 @@ def test_a_resumed_run_goes_on(tmp_path: Path):
 def test_what_is_missing_is_said(tmp_path: Path, monkeypatch):
     import sys
 
-    from cedar.datasets.libraries import library
+    from cedar.core.libraries import library
 
     monkeypatch.setitem(sys.modules, "vortex", None)
     library.cache_clear()

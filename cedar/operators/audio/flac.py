@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from cedar.core.libraries import library
 from cedar.operators.audio.clips import BadClip, Clip
-from cedar.operators.audio.libraries import library
 from cedar.operators.audio.opened import Opened
 
 _DENSEST = 65535  # samples that a frame holds at most; and a frame has more than eight bytes
@@ -73,5 +73,5 @@ def _stream(data: memoryview) -> Iterator[Any]:
 
 
 def _native() -> tuple[Any, Any]:
-    module = library("miniaudio")
+    module = library("miniaudio", "audio", "audio")
     return module.ffi, module.lib

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from functools import lru_cache
-from typing import Any
 
 from cedar.core.errors import PipelineError, user_site
 
@@ -27,16 +26,3 @@ def require(name: str, *modules: str) -> None:
 def installed(module: str) -> bool:
     """Whether a module could be imported."""
     return importlib.util.find_spec(module) is not None
-
-
-@lru_cache
-def library(module: str) -> Any:
-    """A module.
-
-    Raises:
-        PipelineError: it is missing.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise PipelineError(f"audio needs {module}, which cannot be imported: {error}", fix=_EXTRA) from error

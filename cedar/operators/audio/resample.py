@@ -9,9 +9,10 @@ import numpy as np
 
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
 from cedar.core.errors import PipelineError
+from cedar.core.libraries import library
 from cedar.operators.algebra import resampling
 from cedar.operators.audio.clips import BadClip, Clip, ClipTransform, as_clip, check_choice, check_count, clip_type
-from cedar.operators.audio.libraries import library, require
+from cedar.operators.audio.libraries import require
 from cedar.operators.audio.opened import most_samples, within
 
 QUALITIES = ("QQ", "LQ", "MQ", "HQ", "VHQ")
@@ -83,7 +84,7 @@ def resampled(clip: Clip, source: int, rate: int, quality: str, most: int) -> Cl
     if source == rate or not len(clip):
         return clip
     within(round(len(clip) * rate / source), clip.size // len(clip), most)
-    made: Clip = library("soxr").resample(np.ascontiguousarray(clip), source, rate, quality)
+    made: Clip = library("soxr", "audio", "audio").resample(np.ascontiguousarray(clip), source, rate, quality)
     return made
 
 

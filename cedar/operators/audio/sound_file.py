@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from cedar.core.libraries import library
 from cedar.operators.audio.clips import BadClip, Clip
-from cedar.operators.audio.libraries import library
 from cedar.operators.audio.opened import Opened
 
 _BLOCK = 1 << 16  # frames
@@ -87,7 +87,7 @@ class _Quiet(io.BytesIO):
 
 @contextmanager
 def _opened(data: memoryview) -> Iterator[Any]:
-    soundfile = library("soundfile")
+    soundfile = library("soundfile", "audio", "audio")
     try:
         with soundfile.SoundFile(_Quiet(data)) as file:
             yield file

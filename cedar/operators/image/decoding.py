@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cedar.core.libraries import library
 from cedar.operators.image.headers import BadImage, Header, opened
 from cedar.operators.image.layout import Image
-from cedar.operators.image.libraries import library
 from cedar.operators.image.room import Room, new_image
 
 Mode = Literal["RGB", "GRAY", "UNCHANGED"]
@@ -65,7 +65,7 @@ def flipped(orientation: int) -> tuple[bool, bool]:
 
 def _jpeg(data: bytes, header: Header, mode: Mode, strict: bool, rows: int | None, shrink: int, room: Room) -> Image:
     assert header.jpeg is not None
-    jpeg = library("simplejpeg", "decode")
+    jpeg = library("simplejpeg", "images", "decode")
     gray = mode == "GRAY" or (mode == "UNCHANGED" and header.jpeg.components == 1)
     ends = data.rfind(_END, header.jpeg.scan) > 0
     part, height = data, header.height
@@ -132,7 +132,7 @@ def first_rows(data: bytes, header: Header, rows: int) -> tuple[bytes, int]:
 @lru_cache
 def _codecs() -> Any:
     logging.getLogger("imagecodecs").setLevel(logging.ERROR)  # a line for each odd colour profile, without its file
-    return library("imagecodecs", "decode")
+    return library("imagecodecs", "images", "decode")
 
 
 def _plain(data: bytes, header: Header) -> Image:

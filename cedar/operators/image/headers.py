@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cedar.core.errors import PipelineError, user_site
-from cedar.operators.image.libraries import library
+from cedar.core.libraries import library
 
 Format = Literal["JPEG", "PNG", "WebP", "other"]
 
@@ -181,7 +181,7 @@ def opened(data: bytes) -> Any:
             f"no image of a format that is read; it starts with {data[:8].hex(' ') or 'nothing'}",
             "give JPEG, PNG, WebP, GIF, BMP or TIFF, or open the file in a map() of your own, if you trust it",
         )
-    pillow = library("PIL.Image", "decode")
+    pillow = library("PIL.Image", "images", "decode")
     try:
         return pillow.open(io.BytesIO(data), formats=[name])
     except MemoryError:

@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from cedar.core.errors import PipelineError, user_site
+from cedar.core.libraries import library
 from cedar.operators.image.layout import Image
-from cedar.operators.image.libraries import library
 from cedar.operators.image.resample import resize_into
 
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
@@ -70,7 +70,7 @@ def resized(
 
 
 def _by_pillow(image: Image, size: tuple[int, int], how: Filter, box: Box) -> Image:
-    pillow = library("PIL.Image", "resize")
+    pillow = library("PIL.Image", "images", "resize")
     filters = pillow.Resampling
     method = {"nearest": filters.NEAREST, "bilinear": filters.BILINEAR, "bicubic": filters.BICUBIC}[how.interpolation]
     # Channel by channel: Pillow would multiply by the last one, as transparency.

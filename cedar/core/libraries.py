@@ -1,4 +1,4 @@
-"""The libraries of formats that are extras, imported when they are first needed."""
+"""The libraries of extras, imported when they are first needed."""
 
 from __future__ import annotations
 
