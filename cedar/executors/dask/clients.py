@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
+import functools
 import logging
 import os
 import threading
@@ -88,7 +88,6 @@ def connected(address: str, name: str = "cedar") -> Any:
     Raises:
         WorkerError: nobody answers.
     """
-    from distributed import Client
     from distributed.comm.addressing import parse_address, parse_host_port
 
     limit = seconds("connect")
@@ -98,7 +97,7 @@ def connected(address: str, name: str = "cedar") -> Any:
         keys = security_at(address)
         if address.startswith("tls://") and keys.get_connection_args("client")["ssl_context"] is None:
             raise OSError("TLS needs the certificates of this client, and none are configured")
-        return Client(  # type: ignore[no-untyped-call]
+        return _client_class()(
             address, timeout=limit, set_as_default=False, direct_to_workers=True, name=name, security=keys
         )
     except (OSError, ValueError, TypeError) as error:
@@ -109,6 +108,21 @@ def connected(address: str, name: str = "cedar") -> Any:
             'TLS: the keys of a service are found by the user who started it; for other clusters at "tls://", Dask\'s '
             "configuration names the certificates under distributed.comm.tls",
         ) from error
+
+
+@functools.cache
+def _client_class() -> Any:
+    """Dask's client, for which a scheduler that ends between accepting it and the keys is one that does not answer."""
+    from distributed import Client
+
+    class _Client(Client):  # type: ignore[misc]
+        async def _ensure_connected(self, *within: Any, **named: Any) -> None:
+            try:
+                await super()._ensure_connected(*within, **named)
+            except ValueError as error:  # tornado's, of a stream that was closed before its handshake
+                raise OSError(str(error)) from error
+
+    return _Client
 
 
 def _wait_for_workers(client: Any, address: str) -> None:
@@ -133,10 +147,20 @@ def close_clients() -> None:
         _close(client)
 
 
+def close_client_at(address: str) -> None:
+    """Close the one made here for an address: before its scheduler ends, or it would look for another."""
+    with _lock:
+        client = _clients.pop(address, None)
+    if client is not None:
+        _close(client)
+
+
 def _close(client: Any) -> None:
     before = _quiet()  # the scheduler may be gone, which was said
-    with contextlib.suppress(Exception):
+    try:
         client.close(timeout=2)
+    except Exception:  # noqa: BLE001 - whatever it is: nothing more is asked of it
+        client.status = "closed"  # or it would be closed again, and fail in the same way, once it is collected
     for log, level in before:
         log.setLevel(level)
 

@@ -17,6 +17,7 @@ from typing import Any
 import cedar
 from cedar.core.errors import WorkerError
 from cedar.core.ownership import remove_tree
+from cedar.executors.dask.clients import close_client_at, end_clients
 from cedar.executors.dask.host import KIND
 from cedar.executors.dask.keys import forget, know
 from cedar.executors.dask.remote import OURS
@@ -92,7 +93,9 @@ class LocalHost:
 
     def close(self) -> None:
         """End it and its workers."""
-        forget(self.told.get("address", ""))
+        address = self.told.get("address", "")
+        close_client_at(address)
+        forget(address)
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
                 pipe.close()  # type: ignore[union-attr]
@@ -137,6 +140,12 @@ def close_hosts() -> None:
         host.close()
 
 
+def _end() -> None:
+    """As Python ends: clients first, whichever module was imported first."""
+    end_clients()
+    close_hosts()
+
+
 def _after_fork() -> None:
     """They belong to the parent."""
     global _lock  # noqa: PLW0603 - another thread may have held it
@@ -146,5 +155,5 @@ def _after_fork() -> None:
 
 
 _parents: list[LocalHost] = []  # kept, so that nothing of them is collected here as if it were ours
-atexit.register(close_hosts)
+atexit.register(_end)
 os.register_at_fork(after_in_child=_after_fork)
