@@ -31,7 +31,7 @@ sys.path.append({home!r})
 from {module} import main
 main({text!r}, {parent})
 """
-_PATIENCE = 60.0  # seconds for it to start
+_PATIENCE = 180.0  # seconds for it to start: it imports Dask three times, on a machine that may be busy
 _hosts: dict[int, LocalHost] = {}
 _lock = threading.Lock()
 
@@ -65,27 +65,31 @@ class LocalHost:
         )
         self.pid = self._process.pid
         self.told: dict[str, Any] = {}
+        line = self._first_line()
         try:
-            self.told = json.loads(self._first_line())
+            self.told = json.loads(line or b"")
         except ValueError as error:
             self.close()
+            ended = f"it ended with exit code {self._process.returncode}"
+            why = f"it did not start within {_PATIENCE:g} s" if line is None else ended
             raise WorkerError(
-                f"no Dask cluster can be started on this machine (exit code {self._process.returncode})",
+                f"no Dask cluster can be started on this machine: {why}",
                 done="nothing was run",
-                fix='look at the lines above, or use executor="processes"',
+                fix='look at the lines above, if there are any, or use executor="processes"',
             ) from error
         self.address: str = self.told["address"]
         self.keys: dict[str, str] | None = self.told.pop("keys")
         if self.keys is not None:
             know(self.address, self.keys)
 
-    def _first_line(self) -> bytes:
+    def _first_line(self) -> bytes | None:
+        """None where it takes too long."""
         assert self._process.stdout is not None
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             if select.select([self._process.stdout], [], [], 1.0)[0]:
                 return self._process.stdout.readline()
-        return b""
+        return None
 
     @property
     def alive(self) -> bool:
