@@ -35,11 +35,7 @@ def configure(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def main(name: str, chosen: argparse.Namespace) -> int:
-    """Train.
-
-    Raises:
-        CedarError: the configuration is wrong, or the training could not go on.
-    """
+    """Train."""
     options = config.load(chosen.config, import_module(_OPTIONS.format(name)).Options, chosen.changes)
     return _supervise(chosen, options) if name == "resilient" else _rank(name, chosen, options)
 

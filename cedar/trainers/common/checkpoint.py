@@ -35,14 +35,7 @@ class Beside:
         self._error: Exception | None = None
 
     def begin(self, work: Callable[[], object], *, here: bool = False) -> None:
-        """Begin it, once what was begun before is done.
-
-        Args:
-            here: do it at once, in this thread.
-
-        Raises:
-            CedarError: that has failed.
-        """
+        """Begin it, once what was begun before is done. ``here``: do it at once, in this thread."""
         self.wait()
 
         def guarded() -> None:
@@ -59,11 +52,7 @@ class Beside:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until what was begun is done.
-
-        Raises:
-            CedarError: it has failed.
-        """
+        """Until what was begun is done."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -99,11 +88,7 @@ class Saved(Protocol):
         """The tensors of this rank, by names that any rank would give them."""
 
     def check(self, state: Mapping[str, Any], path: str) -> None:
-        """Refuse a state that is of another model, other data or other settings.
-
-        Raises:
-            CedarError: what differs.
-        """
+        """Refuse a state that is of another model, other data or other settings."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take what ``state_dict`` gave; tensors are read when it has returned."""
@@ -174,12 +159,7 @@ def read_index(path: str, name: str = INDEX) -> Index:
 
 def newest(folder: str, *, thorough: bool = False) -> str:
     """The newest checkpoint whose index is whole; damaged ones are named on stderr; empty where there is none.
-
-    Args:
-        thorough: read all tensors, too, and compare their hashes.
-
-    Raises:
-        CedarError: the newest is of the format that earlier versions wrote.
+    ``thorough``: read all tensors, too, and compare their hashes.
     """
     for step in reversed(steps(folder)):
         path = path_of(folder, step)
@@ -211,11 +191,8 @@ def rename_whole(aside: str, path: str, keep: int) -> None:
 
 
 class Checkpoints:
-    """The checkpoints in a folder that all ranks see, of a trainer whose ranks all do the same.
-
-    Args:
-        keep: how many; older ones are removed.
-        beside: write in a thread, on a copy of the tensors, while the training goes on.
+    """The checkpoints in a folder that all ranks see, of a trainer whose ranks all do the same. ``keep``: how many;
+    older ones are removed; ``beside``: write in a thread, on a copy of the tensors, while the training goes on.
     """
 
     def __init__(self, folder: str, trainer: Saved, *, keep: int = 2, beside: bool = False) -> None:
@@ -226,11 +203,7 @@ class Checkpoints:
         self._writing = Beside(folder)
 
     def save(self) -> str:
-        """Save what the trainer holds now; the path of the checkpoint, which is there after ``wait``.
-
-        Raises:
-            CedarError: it could not be written, or the one before.
-        """
+        """Save what the trainer holds now; the path of the checkpoint, which is there after ``wait``."""
         self.wait()
         path, state = path_of(self.folder, self.trainer.step), self.trainer.state_dict()
         mine = {
@@ -252,11 +225,7 @@ class Checkpoints:
             self.wait()
 
     def wait(self) -> None:
-        """Until the checkpoint that is being written is there.
-
-        Raises:
-            CedarError: it could not be written.
-        """
+        """Until the checkpoint that is being written is there."""
         self._writing.wait()
 
     def _write(self, path: str, state: dict[str, Any], mine: dict[str, Part]) -> None:
@@ -298,9 +267,6 @@ class Checkpoints:
         """Load the newest checkpoint that is whole, on as many ranks or on others; empty where there is none.
 
         Damaged ones are named on stderr.
-
-        Raises:
-            CedarError: ranks see other folders; as of ``load``; all that are there are damaged.
         """
         there = steps(self.folder)
         self.group.agree(
@@ -353,11 +319,7 @@ class Checkpoints:
 
 
 def refuse_others(there: Mapping[str, Any], here: Mapping[str, Any], path: str) -> None:
-    """Compare what a checkpoint was made with, and what is at hand: values of JSON by name, mappings name by name.
-
-    Raises:
-        CedarError: what differs.
-    """
+    """Compare what a checkpoint was made with, and what is at hand: values of JSON by name, mappings name by name."""
     odd = []
     for what, own in json.loads(json.dumps(here)).items():
         saved = there.get(what)
@@ -374,11 +336,7 @@ def refuse_others(there: Mapping[str, Any], here: Mapping[str, Any], path: str) 
 
 
 def whole_number(value: Any) -> int:
-    """A number of steps that a state tells.
-
-    Raises:
-        ValueError: it is no whole number of 0 or more.
-    """
+    """A number of steps that a state tells."""
     if type(value) is not int or not 0 <= value < 1 << 40:
         raise ValueError(f"{value!r} is no number of steps")
     return value

@@ -18,9 +18,6 @@ from cedar.core.errors import CedarError
 def device_of(name: str) -> torch.device:
     """The device that ``run.device`` names: ``auto`` is a GPU where torch sees one, else the CPU.
 
-    Raises:
-        CedarError: there is no such device here.
-
     Example:
         >>> device_of("cpu")
         device(type='cpu')

@@ -16,11 +16,8 @@ VOCABULARY = 256
 
 
 class Endless:
-    """What a loader gives, epoch after epoch.
-
-    Args:
-        loader: whose epochs follow each other.
-        none: to be raised where an epoch has no batch.
+    """What a loader gives, epoch after epoch. ``loader``: whose epochs follow each other; ``none``: to be raised where
+    an epoch has no batch.
 
     ``waited`` is how many seconds the last batch was waited for.
     """
@@ -32,11 +29,7 @@ class Endless:
             sys.stderr.write(f"rank {loader.rank.rank} of {loader.rank.world}: cedar top {loader.url!r}\n")
 
     def __next__(self) -> Any:
-        """The next batch.
-
-        Raises:
-            CedarError: there are not enough rows for one.
-        """
+        """The next batch."""
         began = time.perf_counter()
         for _ in range(2):
             if self._batches is None:

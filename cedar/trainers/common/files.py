@@ -126,9 +126,6 @@ def check_folder(folder: str, trainer: str, *, resume: bool) -> None:
         folder: ``run.folder``.
         trainer: the name of the one that wants it.
         resume: the files that are there are of the run that goes on; they must be of the same trainer.
-
-    Raises:
-        CedarError: it cannot be made, or it is another run's.
     """
     try:
         os.makedirs(folder, exist_ok=True)
@@ -221,11 +218,7 @@ def read_lines(path: str) -> list[dict[str, Any]]:
 
 
 def figure(width: float, height: float) -> Any:
-    """An empty picture, in inches.
-
-    Raises:
-        CedarError: matplotlib is not installed.
-    """
+    """An empty picture, in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -55,12 +55,10 @@ class Meter:
 
 
 class Group:
-    """This process among those that train together.
-
-    Args:
-        ranks: a torch process group; None for all of torch.distributed if that is initialised, else this process alone.
-        side: another process group of the same ranks on the CPU, for what threads send beside the training; None: made
-            when it is needed, for which ``ranks`` must be all of torch.distributed.
+    """This process among those that train together. ``ranks``: a torch process group; None for all of torch.distributed
+    if that is initialised, else this process alone; ``side``: another process group of the same ranks on the CPU, for
+    what threads send beside the training; None: made when it is needed, for which ``ranks`` must be all of
+    torch.distributed.
     """
 
     def __init__(self, ranks: Any = None, side: Any = None) -> None:
@@ -120,9 +118,6 @@ class Group:
             values: the same keys on all ranks; values are compared by their ``repr``.
             fix: what to do where they differ.
             device: of the tensors that this group exchanges.
-
-        Raises:
-            CedarError: another rank holds another value; raised on all of them.
         """
         own = torch.tensor([digest(value) for value in values.values()], device=device)
         table = self.gather(own, "agreement").cpu()

@@ -30,14 +30,8 @@ _LOOK = 0.05
 
 
 def run_ranks(command: Sequence[str], ranks: int, environment: Mapping[str, str] | None = None) -> None:
-    """Run a command once for each rank, and wait for all; for the main thread.
-
-    Args:
-        command: program and arguments; it calls ``end_with_launcher`` early, and ``connected``.
-        environment: of the processes; default: this one's.
-
-    Raises:
-        CedarError: a rank ended with an error or was killed; the others are ended then, too.
+    """Run a command once for each rank, and wait for all; for the main thread. ``command``: program and arguments; it
+    calls ``end_with_launcher`` early, and ``connected``; ``environment``: of the processes; default: this one's.
     """
     folder = tempfile.mkdtemp(prefix="cedar-ranks-")  # of mode 0700: nobody else meets these ranks
     base = dict(os.environ if environment is None else environment) | {
@@ -92,11 +86,8 @@ def end_with_launcher() -> None:
 
 
 def end_with(parent: int, *, look: bool = True) -> None:
-    """Let this process get SIGKILL when its parent ends: the parent's thread that started it, on Linux.
-
-    Args:
-        parent: the process that should be this one's parent.
-        look: start a thread that looks; False where the caller does so.
+    """Let this process get SIGKILL when its parent ends: the parent's thread that started it, on Linux. ``parent``: the
+    process that should be this one's parent; ``look``: start a thread that looks; False where the caller does so.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -117,17 +108,11 @@ def connected(device: str = "cpu", *, timeout: float = 600.0) -> Iterator[int]:
     """torch.distributed among the ranks that the environment tells of; alone, where it tells of none.
 
     Where torchrun starts ranks again in place, each attempt meets under names of its own, so that no rank finds the
-    addresses of dead ones.
-
-    Args:
-        device: ``cuda`` uses NCCL for tensors there, and gloo for those on the CPU.
-        timeout: seconds that a rank waits for the others before it gives up.
+    addresses of dead ones. ``device``: ``cuda`` uses NCCL for tensors there, and gloo for those on the CPU;
+    ``timeout``: seconds that a rank waits for the others before it gives up.
 
     Yields:
         How many ranks there are on this machine.
-
-    Raises:
-        CedarError: the environment does not say where ranks meet, they do not, or this one has no GPU.
     """
     if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         yield 1

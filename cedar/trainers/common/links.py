@@ -87,11 +87,7 @@ def send_frame(connection: socket.socket, content: bytes) -> None:
 
 
 def receive_frame(connection: socket.socket) -> bytes:
-    """Bytes that ``send_frame`` sent.
-
-    Raises:
-        ConnectionError: the other end has gone, or says that it sends more than it may.
-    """
+    """Bytes that ``send_frame`` sent."""
     (length,) = struct.unpack("<I", receive_exactly(connection, 4))
     if length > _MOST:
         raise ConnectionError(f"a message of {length} bytes is none of ours")
@@ -106,11 +102,7 @@ def receive_exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def receive_into(connection: socket.socket, buffer: memoryview) -> None:
-    """Fill a buffer.
-
-    Raises:
-        ConnectionError: the other end has gone.
-    """
+    """Fill a buffer."""
     while buffer:
         count = connection.recv_into(buffer)
         if not count:
@@ -136,11 +128,7 @@ def write_key(path: str) -> bytes:
 
 
 def read_key(path: str) -> bytes:
-    """The key in a file.
-
-    Raises:
-        CedarError: there is none, or others may have read it or written it.
-    """
+    """The key in a file."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="ascii") as file:
             status = os.fstat(file.fileno())

@@ -53,11 +53,8 @@ def say_choices(lines: list[str]) -> None:
 
 
 class Trainer:
-    """One rank of a run: a model, its optimizers, its data; trainers fill in what is theirs.
-
-    Args:
-        options: with a table ``run``.
-        group: the ranks that train together; None for all of torch.distributed, or this process alone.
+    """One rank of a run: a model, its optimizers, its data; trainers fill in what is theirs. ``options``: with a table
+    ``run``; ``group``: the ranks that train together; None for all of torch.distributed, or this process alone.
 
     ``step`` is the number of steps done, ``notes`` says what was chosen, and why.
     """

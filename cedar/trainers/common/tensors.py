@@ -31,19 +31,12 @@ _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The part of a tensor that a rank holds.
+    """The part of a tensor that a rank holds."""
 
-    Args:
-        tensor: the values; written to when the part is read.
-        whole: shape of the whole tensor; None: this is all of it.
-        start: where the part begins, in each dimension.
-        alike: whether all ranks hold the same: then one of them writes it.
-    """
-
-    tensor: torch.Tensor
-    whole: tuple[int, ...] | None = None
-    start: tuple[int, ...] | None = None
-    alike: bool = False
+    tensor: torch.Tensor  # the values; written to when the part is read
+    whole: tuple[int, ...] | None = None  # shape of the whole tensor; None: this is all of it
+    start: tuple[int, ...] | None = None  # where the part begins, in each dimension
+    alike: bool = False  # whether all ranks hold the same: then one of them writes it
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -24,11 +24,7 @@ from cedar.trainers.dlrm.options import DataOptions, FeatureOptions, Options
 
 
 def files_of(data: DataOptions) -> list[str]:
-    """The files that ``data.vocabularies`` names: those, and the Parquet files of folders.
-
-    Raises:
-        CedarError: a folder without any.
-    """
+    """The files that ``data.vocabularies`` names: those, and the Parquet files of folders."""
     found = []
     for path in data.vocabularies:
         if not os.path.isdir(path):
@@ -42,11 +38,7 @@ def files_of(data: DataOptions) -> list[str]:
 
 
 def vocabularies_of(options: Options) -> dict[str, Vocabulary]:
-    """The vocabularies that features name, by the column that each was counted in; nothing is read where none does.
-
-    Raises:
-        CedarError: a feature names one that is not there, or two are of one column.
-    """
+    """The vocabularies that features name, by the column that each was counted in; nothing is read where none does."""
     wanted = {feature.vocabulary for feature in options.features if feature.vocabulary}
     if not wanted:
         return {}
@@ -66,11 +58,7 @@ def vocabularies_of(options: Options) -> dict[str, Vocabulary]:
 
 
 def sized(options: Options) -> Options:
-    """The options with the rows of tables that vocabularies say.
-
-    Raises:
-        CedarError: a table has fewer rows than its vocabulary has numbers, see also ``vocabularies_of``.
-    """
+    """The options with the rows of tables that vocabularies say."""
     words = vocabularies_of(options)
     if not words:
         return options
@@ -106,15 +94,9 @@ def mapped(rows: cedar.Pipeline, options: Options) -> cedar.Pipeline:
 
 
 class Batches(Endless):
-    """Training batches without end, epoch after epoch; each rank gets its slice of every batch.
-
-    Args:
-        rows: a pipeline in place of ``data.paths``.
-        held_out: a pipeline of the rows that only evaluation sees, in place of ``data.held_out``.
-
-    Raises:
-        CedarError: the batch cannot be cut among the ranks; footers tell of ids that no table holds; a vocabulary or
-            the pipeline cannot be read.
+    """Training batches without end, epoch after epoch; each rank gets its slice of every batch. ``rows``: a pipeline in
+    place of ``data.paths``; ``held_out``: a pipeline of the rows that only evaluation sees, in place of
+    ``data.held_out``.
 
     ``pipeline`` gives the batches.
     """
@@ -169,11 +151,7 @@ class Batches(Endless):
         )  # fmt: skip
 
     def epoch(self) -> int:
-        """Steps of an epoch.
-
-        Raises:
-            CedarError: nobody knows before a run, or there are none.
-        """
+        """Steps of an epoch."""
         try:
             found = len(self.loader)
         except TypeError as error:
@@ -185,11 +163,7 @@ class Batches(Endless):
         return found
 
     def sample(self, count: int) -> list[dict[str, Any]]:
-        """The first few batches, of all ranks: to look at, not to train on.
-
-        Raises:
-            CedarError: there are none.
-        """
+        """The first few batches, of all ranks: to look at, not to train on."""
         with self._loader(self.pipeline, 0, 1, plain=True) as loader:
             found = list(islice(loader, count))
         if not found:

@@ -71,11 +71,7 @@ def found() -> tuple[Any, str | None]:
 
 
 def module() -> Any:
-    """The module of embeddings of fbgemm.
-
-    Raises:
-        CedarError: it is not installed, or not the one for this torch; tells what to install.
-    """
+    """The module of embeddings of fbgemm."""
     import torch
 
     there, why = found()
@@ -110,9 +106,6 @@ class FbgemmTables:
         tables: with names of their own; at least one.
         width: numbers in a row, a multiple of 4.
         rule: ``rowwise_adagrad`` or ``sgd``: on the CPU it has no others that suit.
-
-    Raises:
-        CedarError: fbgemm is not installed, or was built for another torch.
     """
 
     def __init__(

@@ -23,18 +23,14 @@ _MOST = 64  # files whose footers are looked at
 
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """A feature of a batch.
+    """A feature of a batch."""
 
-    Args:
-        bags: its lists: of unique rows where it is in a group, else of all rows; with ``windows``, one for each value
-            that lists share.
-        by: which unique row each row is; one object for all features of a group; None where rows are by themselves.
-        windows: where lists slide: which of those values each list holds; else None.
-    """
-
+    # its lists: of unique rows where it is in a group, else of all rows; with ``windows``, one for each value that
+    # lists share
     bags: Bags
+    # which unique row each row is; one object for all features of a group; None where rows are by themselves
     by: Expansion | None
-    windows: Windows | None = None
+    windows: Windows | None = None  # where lists slide: which of those values each list holds; else None
 
     def __len__(self) -> int:
         """Rows."""
@@ -53,17 +49,11 @@ class Feature:
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """A batch.
+    """A batch."""
 
-    Args:
-        dense: ``[rows, n]``.
-        features: in the order of the options.
-        labels: ``[rows]``, None where they are not there.
-    """
-
-    dense: torch.Tensor
-    features: tuple[Feature, ...]
-    labels: torch.Tensor | None
+    dense: torch.Tensor  # ``[rows, n]``
+    features: tuple[Feature, ...]  # in the order of the options
+    labels: torch.Tensor | None  # ``[rows]``, None where they are not there
 
     def __len__(self) -> int:
         return len(self.dense)
@@ -81,9 +71,6 @@ def read_batch(
     """The inputs of a model from a batch of a loader with ``format="torch"``.
 
     A feature's column may be a tensor of ids (one a row, or a fixed number), a JaggedTensor of lists, or a group.
-
-    Raises:
-        CedarError: an id is not in its table, a list is longer than promised, a label is not 0 or 1.
     """
     known: dict[int, Expansion] = {}
     found = tuple(_feature(batch, option, known, device) for option in features)
@@ -158,11 +145,7 @@ def _apart(option: FeatureOptions) -> CedarError:
 
 
 def check(option: FeatureOptions, ids: torch.Tensor, offsets: torch.Tensor) -> None:
-    """Refuse what the table or the promise does not hold.
-
-    Raises:
-        CedarError: an id is negative or beyond the table; a list is longer than promised.
-    """
+    """Refuse what the table or the promise does not hold."""
     if len(ids):
         low, high = (int(value) for value in torch.aminmax(ids))
         if low < 0 or high >= option.rows:
@@ -228,12 +211,7 @@ def _bags_of(bags: Bags, start: int, stop: int) -> Bags:
 
 def check_footers(paths: str | Sequence[str], features: Iterable[FeatureOptions]) -> None:
     """Compare what footers say of the ids of features with their tables; what has no statistics is not judged.
-
-    Args:
-        features: whose ids are taken as they are; others are left out.
-
-    Raises:
-        CedarError: an id is negative, or beyond its table.
+    ``features``: whose ids are taken as they are; others are left out.
     """
     wanted = {f.column: f for f in features if f.ids == "asis" and not f.vocabulary}
     for path in [paths] if isinstance(paths, str) else paths:

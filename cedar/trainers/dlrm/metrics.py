@@ -17,28 +17,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scores:
-    """Of some rows.
+    """Of some rows."""
 
-    Args:
-        rows: how many.
-        loss: mean cross-entropy, in nats.
-        auc: the chance that a positive row scores above a negative one; NaN where there is only one kind.
-        entropy: the loss over that of predicting the share of positive rows (He et al., 2014); less than 1 is better
-            than that; NaN where there is only one kind.
-    """
-
-    rows: int
-    loss: float
-    auc: float
+    rows: int  # how many
+    loss: float  # mean cross-entropy, in nats
+    auc: float  # the chance that a positive row scores above a negative one; NaN where there is only one kind
+    # the loss over that of predicting the share of positive rows (He et al., 2014); less than 1 is better than that;
+    # NaN where there is only one kind
     entropy: float
 
 
 def auc(logits: torch.Tensor, labels: torch.Tensor) -> float:
-    """The chance that a positive row scores above a negative one, ties counting half.
-
-    Args:
-        logits: ``[rows]``.
-        labels: ``[rows]``, 0 or 1.
+    """The chance that a positive row scores above a negative one, ties counting half. ``logits``: ``[rows]``;
+    ``labels``: ``[rows]``, 0 or 1.
 
     Example:
         >>> auc(torch.tensor([0.1, 0.4, 0.4, 0.8]), torch.tensor([0, 0, 1, 1]))
@@ -71,11 +62,7 @@ def score(logits: torch.Tensor, labels: torch.Tensor) -> Scores:
 
 
 class Window:
-    """The predictions of the last rows.
-
-    Args:
-        rows: how many are kept, at most; whole batches, at least one.
-    """
+    """The predictions of the last rows. ``rows``: how many are kept, at most; whole batches, at least one."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -98,29 +85,17 @@ class Window:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step.
+    """One step."""
 
-    Args:
-        step: from 0.
-        rows: over all ranks.
-        loss: mean cross-entropy of a row, over all ranks, in nats.
-        rate: the learning rate of tables.
-        seconds: of rank 0.
-        waited: of these, for data.
-        looked_up: ids that rank 0 looked up: those of unique rows where rows are deduplicated.
-        sent: bytes of rank 0 to other ranks, by phase.
-        held_out: scores of the rows that are held out, where they were looked at after this step.
-    """
-
-    step: int
-    rows: int
-    loss: float
-    rate: float
-    seconds: float
-    waited: float
-    looked_up: int
-    sent: dict[str, int] = field(default_factory=dict)
-    held_out: Scores | None = None
+    step: int  # from 0
+    rows: int  # over all ranks
+    loss: float  # mean cross-entropy of a row, over all ranks, in nats
+    rate: float  # the learning rate of tables
+    seconds: float  # of rank 0
+    waited: float  # of these, for data
+    looked_up: int  # ids that rank 0 looked up: those of unique rows where rows are deduplicated
+    sent: dict[str, int] = field(default_factory=dict)  # bytes of rank 0 to other ranks, by phase
+    held_out: Scores | None = None  # scores of the rows that are held out, where they were looked at after this step
 
 
 def summary(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

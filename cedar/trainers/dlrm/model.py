@@ -20,10 +20,8 @@ from cedar.trainers.dlrm.unique import Expansion, on_lists, side_by_side
 
 
 class SequencePooling(nn.Module):
-    """Lists of vectors to one vector each; an empty list gives zeros.
-
-    Args:
-        heads: of the transformer layer's attention; 0 leaves that layer out.
+    """Lists of vectors to one vector each; an empty list gives zeros. ``heads``: of the transformer layer's attention;
+    0 leaves that layer out.
     """
 
     def __init__(self, width: int, heads: int = 0, dropout: float = 0.0) -> None:
@@ -83,10 +81,8 @@ def _padded(
 
 
 class Dot(nn.Module):
-    """``[rows, n, width]`` to the products of all pairs, beside the first of the n where ``first`` is set.
-
-    Args:
-        first: keep the first vector: that of the dense features.
+    """``[rows, n, width]`` to the products of all pairs, beside the first of the n where ``first`` is set. ``first``:
+    keep the first vector: that of the dense features.
     """
 
     def __init__(self, n: int, width: int, *, first: bool) -> None:

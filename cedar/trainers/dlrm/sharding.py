@@ -27,16 +27,11 @@ Sharding: TypeAlias = Literal["auto", "tables", "rows", "columns"]
 
 @dataclass(frozen=True)
 class FeatureStatistics:
-    """What some batches look up of one feature.
-
-    Args:
-        lookups: ids of the unique rows of a batch.
-        distinct: rows of the table that a batch touches: their number falls as frequencies are skewed.
-    """
+    """What some batches look up of one feature."""
 
     table: str
-    lookups: float
-    distinct: float
+    lookups: float  # ids of the unique rows of a batch
+    distinct: float  # rows of the table that a batch touches: their number falls as frequencies are skewed
 
     def cost(self, width: int) -> float:
         """Bytes moved in a step: rows read; for those touched, a gradient, and weights read and written."""
@@ -77,9 +72,6 @@ def place(costs: Mapping[str, float], sizes: Mapping[str, int], ranks: int, memo
         sizes: bytes, by table.
         ranks: how many.
         memory: bytes that a rank may hold; 0 for no limit.
-
-    Raises:
-        CedarError: they do not fit.
 
     Example:
         >>> place({"a": 5.0, "b": 4.0, "c": 3.0, "d": 2.0}, dict.fromkeys("abcd", 1), 2)

@@ -38,10 +38,8 @@ def table_key(seed: int, step: int, table: str) -> int:
 
 
 def uniform(keys: torch.Tensor, width: int) -> torch.Tensor:
-    """float32 ``[rows, width]`` in [0, 1): 24 random bits each.
-
-    Args:
-        keys: int64 ``[rows]``: a number for each row of each table, see ``row_keys``.
+    """float32 ``[rows, width]`` in [0, 1): 24 random bits each. ``keys``: int64 ``[rows]``: a number for each row of
+    each table, see ``row_keys``.
     """
     columns = torch.arange(1, width + 1, device=keys.device) * _GOLDEN
     bits = _mix(keys[:, None] + columns)
@@ -54,11 +52,8 @@ def row_keys(table_keys: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 def to_half(values: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
-    """float16 nearest above or below, so that the mean over ``chance`` in [0, 1) is the value.
-
-    Args:
-        values: float32; what is beyond the largest float16 becomes an infinity, as by ``.half()``.
-        chance: float32 of the same shape.
+    """float16 nearest above or below, so that the mean over ``chance`` in [0, 1) is the value. ``values``: float32;
+    what is beyond the largest float16 becomes an infinity, as by ``.half()``; ``chance``: float32 of the same shape.
 
     Example:
         >>> one = torch.tensor([1.0 + 2**-12])  # a quarter of the way from 1 to the next float16
@@ -91,35 +86,23 @@ _LARGE = 16 << 20  # bytes, from which on pages are chosen
 
 @dataclass(frozen=True)
 class Table:
-    """An embedding table, or a piece of one.
-
-    Args:
-        of: the whole table, where this is a piece; empty: it is whole.
-        start: the piece's first row and column in the whole.
-        whole: rows and columns of the whole.
-    """
+    """An embedding table, or a piece of one."""
 
     name: str
     rows: int
-    of: str = ""
-    start: tuple[int, int] = (0, 0)
-    whole: tuple[int, int] = (0, 0)
+    of: str = ""  # the whole table, where this is a piece; empty: it is whole
+    start: tuple[int, int] = (0, 0)  # the piece's first row and column in the whole
+    whole: tuple[int, int] = (0, 0)  # rows and columns of the whole
 
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """Lists of ids that look up one table, each list summed.
-
-    Args:
-        ids: int64 ``[n]``, each less than the table's rows.
-        offsets: int64 ``[bags + 1]``, from 0 to n.
-        weights: ``[n]``, what each row is multiplied with; None for 1.
-    """
+    """Lists of ids that look up one table, each list summed."""
 
     table: str
-    ids: torch.Tensor
-    offsets: torch.Tensor
-    weights: torch.Tensor | None = None
+    ids: torch.Tensor  # int64 ``[n]``, each less than the table's rows
+    offsets: torch.Tensor  # int64 ``[bags + 1]``, from 0 to n
+    weights: torch.Tensor | None = None  # ``[n]``, what each row is multiplied with; None for 1
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 
 
 def module(name: str) -> Any:
-    """A module of torchrec.
-
-    Raises:
-        CedarError: torchrec, or what it needs, cannot be imported.
-    """
+    """A module of torchrec."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -46,13 +42,7 @@ class TorchrecTables(PlainTables):
     """Tables of one width in torchrec's collections, whose parameters any optimizer trains; float32 or float16.
 
     Tables whose ids are all looked up one by one are in an ``EmbeddingCollection``, the others in an
-    ``EmbeddingBagCollection``. A lookup is one call of each.
-
-    Args:
-        features: that look the tables up.
-
-    Raises:
-        CedarError: torchrec cannot be used, or has no tables of this dtype.
+    ``EmbeddingBagCollection``. A lookup is one call of each. ``features``: that look the tables up.
     """
 
     def __init__(

@@ -38,9 +38,6 @@ class Trainer(common.Trainer):
         rows: a pipeline in place of ``data.paths``.
         held_out: a pipeline of the rows that only evaluation sees, in place of ``data.held_out``.
 
-    Raises:
-        CedarError: see ``Batches``, ``place``, ``FbgemmTables``; or the first batches hold what training would refuse.
-
     ``step`` is the number of steps done, ``notes`` says what was chosen and why, ``statistics`` what
     tables were spread by.
     """
@@ -77,12 +74,7 @@ class Trainer(common.Trainer):
         return read_batch(batch, self.options.features, data.dense, data.label, dtype=self.dtype, device=self.device)
 
     def train_step(self) -> StepRecord:
-        """One step on the next batch.
-
-        Raises:
-            CedarError: an id is not in its table, a list is longer than promised, the loss is not finite, ranks are
-                lost.
-        """
+        """One step on the next batch."""
         began = time.perf_counter()
         inputs = self._read(next(self.batches))
         assert inputs.labels is not None
@@ -195,11 +187,7 @@ class Trainer(common.Trainer):
         return found
 
     def check(self, state: Mapping[str, Any], path: str) -> None:
-        """Refuse the state of another model, of other tables, another seed or vocabulary.
-
-        Raises:
-            CedarError: what differs.
-        """
+        """Refuse the state of another model, of other tables, another seed or vocabulary."""
         refuse_others({name: state.get(name) for name in self._bound()}, self._bound(), path)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -18,18 +18,12 @@ from cedar.core.groups.slices import slide
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """Which unique row each row is.
+    """Which unique row each row is."""
 
-    Args:
-        index: int64 ``[rows]``.
-        unique: how many unique rows there are; each is used.
-        ends: int64 ``[unique + 1]``: where each unique row's rows begin in ``order``.
-        order: int64 ``[rows]``: rows by their unique row; None where the index ascends, as they stand so.
-    """
-
-    index: torch.Tensor
-    unique: int
-    ends: torch.Tensor
+    index: torch.Tensor  # int64 ``[rows]``
+    unique: int  # how many unique rows there are; each is used
+    ends: torch.Tensor  # int64 ``[unique + 1]``: where each unique row's rows begin in ``order``
+    # int64 ``[rows]``: rows by their unique row; None where the index ascends, as they stand so
     order: torch.Tensor | None = None
 
     @classmethod
@@ -77,11 +71,9 @@ def expand(rows: torch.Tensor, by: Expansion) -> torch.Tensor:
 
 
 def side_by_side(parts: Sequence[torch.Tensor], by: Sequence[Expansion | None]) -> torch.Tensor:
-    """Features of all rows, ``[rows, features, width]``, written where they stay.
-
-    Args:
-        parts: of each feature ``[unique, width]`` where it has an expansion, else ``[rows, width]``; of one dtype.
-        by: the expansions: one object for all features of a group.
+    """Features of all rows, ``[rows, features, width]``, written where they stay. ``parts``: of each feature ``[unique,
+    width]`` where it has an expansion, else ``[rows, width]``; of one dtype; ``by``: the expansions: one object for all
+    features of a group.
 
     Example:
         >>> plain, once = torch.tensor([[1.0], [2.0]]), torch.tensor([[9.0]])
@@ -177,17 +169,11 @@ def on_lists(
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """List i is what lies from ``starts[i]`` to ``ends[i]``; both ascend.
+    """List i is what lies from ``starts[i]`` to ``ends[i]``; both ascend."""
 
-    Args:
-        starts: int64 ``[lists]``.
-        ends: int64 ``[lists]``.
-        held: how many values there are.
-    """
-
-    starts: torch.Tensor
-    ends: torch.Tensor
-    held: int
+    starts: torch.Tensor  # int64 ``[lists]``
+    ends: torch.Tensor  # int64 ``[lists]``
+    held: int  # how many values there are
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -221,11 +207,8 @@ class Windows:
 
 
 def windows_of(ids: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, Windows]:
-    """(values that lists share, the lists as windows over them).
-
-    Args:
-        ids: integers ``[n]``.
-        offsets: int64 ``[lists + 1]``, from 0 to n.
+    """(values that lists share, the lists as windows over them). ``ids``: integers ``[n]``; ``offsets``: int64 ``[lists
+    + 1]``, from 0 to n.
 
     Example:
         >>> held, windows = windows_of(torch.tensor([1, 2, 3, 2, 3, 4, 9]), torch.tensor([0, 3, 6, 7]))

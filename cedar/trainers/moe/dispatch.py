@@ -61,33 +61,21 @@ Drop = Literal["position", "probability"]
 
 @dataclass(frozen=True)
 class Dispatch:
-    """The way of this rank's copies of tokens (a token has as many as experts) to their experts, and back.
+    """The way of this rank's copies of tokens (a token has as many as experts) to their experts, and back."""
 
-    Args:
-        copies: int64 ``[sent]``: the copies that are kept, in the order in which they are sent.
-        places: int64 ``[tokens, k]``: where in that order each copy is; ``sent`` where it was dropped.
-        order: int64 ``[received]``: puts what was received, which comes rank by rank, expert by expert.
-        undo: int64 ``[received]``: the inverse of ``order``.
-        rows: of each expert of this rank, after ``order``.
-        kept: int64 ``[ranks, experts]``: copies of each rank that were kept.
-    """
-
-    copies: torch.Tensor
-    places: torch.Tensor
+    copies: torch.Tensor  # int64 ``[sent]``: the copies that are kept, in the order in which they are sent
+    places: torch.Tensor  # int64 ``[tokens, k]``: where in that order each copy is; ``sent`` where it was dropped
     send: list[int]
     receive: list[int]
-    order: torch.Tensor
-    undo: torch.Tensor
-    rows: list[int]
-    kept: torch.Tensor
+    order: torch.Tensor  # int64 ``[received]``: puts what was received, which comes rank by rank, expert by expert
+    undo: torch.Tensor  # int64 ``[received]``: the inverse of ``order``
+    rows: list[int]  # of each expert of this rank, after ``order``
+    kept: torch.Tensor  # int64 ``[ranks, experts]``: copies of each rank that were kept
 
 
 def limits(counts: torch.Tensor, placement: Placement, capacity: float | None) -> torch.Tensor:
     """How many copies each expert takes: its replicas times what a slot takes, ceil(capacity * copies / slots).
-
-    Args:
-        counts: int64 ``[ranks, experts]``.
-        capacity: of a slot, 1.0 being an even share; None: no limit.
+    ``counts``: int64 ``[ranks, experts]``; ``capacity``: of a slot, 1.0 being an even share; None: no limit.
 
     Returns:
         int64 ``[experts]``.
@@ -108,11 +96,8 @@ def kept_copies(counts: torch.Tensor, limit: torch.Tensor, drop: Drop) -> torch.
 
     ``position``: those of the lowest ranks, as if ranks stood in a queue (Switch Transformers, arXiv 2101.03961).
     ``probability``: each rank its share, rounded by largest remainders (Hamilton's method; ties go to the lowest rank);
-    which of its copies is for the rank to say: the likeliest (batch prioritised routing, arXiv 2106.05974).
-
-    Args:
-        counts: int64 ``[ranks, experts]``.
-        limit: int64 ``[experts]``.
+    which of its copies is for the rank to say: the likeliest (batch prioritised routing, arXiv 2106.05974). ``counts``:
+    int64 ``[ranks, experts]``; ``limit``: int64 ``[experts]``.
 
     Returns:
         int64 ``[ranks, experts]``.

@@ -86,9 +86,7 @@ def auxiliary_loss(routing: Routing, counts: torch.Tensor) -> torch.Tensor:
     """This rank's part of experts * sum over experts of (share of copies) * (mean score), over all ranks' tokens.
 
     The loss of Switch Transformers (arXiv 2101.03961), 1 where experts are in balance. The parts of ranks add up.
-
-    Args:
-        counts: int64 ``[ranks, experts]``.
+    ``counts``: int64 ``[ranks, experts]``.
     """
     experts = counts.shape[1]
     copies = counts.sum().clamp(min=1).to(routing.shares.device)
@@ -107,11 +105,7 @@ _ALIGNED = 16  # bytes: what grouped products ask of a row
 
 
 class FeedForward(nn.Module):
-    """``gelu(x @ up) @ down``.
-
-    Args:
-        hidden: units between the two products.
-    """
+    """``gelu(x @ up) @ down``. ``hidden``: units between the two products."""
 
     def __init__(self, width: int, hidden: int, draws: torch.Generator | None = None) -> None:
         super().__init__()
@@ -141,14 +135,8 @@ def grouped_products(device: torch.device, dtype: torch.dtype, *widths: int) -> 
 
 
 class Experts:
-    """How rows of weights compute.
-
-    Args:
-        make: an expert by its number: modules of one class, with parameters of the same shapes and no buffers. One
-            with a method ``grouped`` computes many at once where the device can.
-
-    Raises:
-        CedarError: an expert has no parameters, has buffers, or parameters of several dtypes.
+    """How rows of weights compute. ``make``: an expert by its number: modules of one class, with parameters of the same
+    shapes and no buffers. One with a method ``grouped`` computes many at once where the device can.
     """
 
     def __init__(self, make: Callable[[int], nn.Module]) -> None:

@@ -22,57 +22,34 @@ SECONDS = ("routing", "planning", "tokens", "experts", "gradients", "weights", "
 
 @dataclass(frozen=True)
 class LayerRecord:
-    """One layer in one step.
+    """One layer in one step."""
 
-    Args:
-        name: of the layer.
-        counts: copies of tokens that each expert was chosen for.
-        survival: share of copies that were not dropped.
-        entropy: of popularity, 1 where all experts are alike, 0 where there is only one.
-        peak: popularity of the most popular expert over the mean.
-        replicas: of each expert.
-        moved: replicas that the next step gives to other experts.
-        sent: bytes from rank to rank, over all ranks, by phase.
-        seconds: of rank 0, by phase; on a GPU those until its work was handed over.
-    """
-
-    name: str
-    counts: tuple[int, ...]
-    survival: float
-    entropy: float
-    peak: float
-    replicas: tuple[int, ...]
-    moved: int
-    sent: dict[str, int] = field(default_factory=dict)
+    name: str  # of the layer
+    counts: tuple[int, ...]  # copies of tokens that each expert was chosen for
+    survival: float  # share of copies that were not dropped
+    entropy: float  # of popularity, 1 where all experts are alike, 0 where there is only one
+    peak: float  # popularity of the most popular expert over the mean
+    replicas: tuple[int, ...]  # of each expert
+    moved: int  # replicas that the next step gives to other experts
+    sent: dict[str, int] = field(default_factory=dict)  # bytes from rank to rank, over all ranks, by phase
+    # of rank 0, by phase; on a GPU those until its work was handed over
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step.
+    """One step."""
 
-    Args:
-        step: from 0.
-        loss: mean cross-entropy of a token, over all ranks, in nats.
-        rate: the learning rate.
-        norm: of all gradients, before clipping.
-        scale: by which they were clipped.
-        skipped: nothing was changed, since a gradient was not finite.
-        seconds: of rank 0.
-        layers: first to last.
-        dense: bytes of the part that all ranks hold, by phase.
-        held_out: mean cross-entropy of the rows that are held out, where they were looked at after this step.
-    """
-
-    step: int
-    loss: float
-    rate: float
-    norm: float
-    scale: float
-    skipped: bool
-    seconds: float
-    layers: tuple[LayerRecord, ...]
-    dense: dict[str, int] = field(default_factory=dict)
+    step: int  # from 0
+    loss: float  # mean cross-entropy of a token, over all ranks, in nats
+    rate: float  # the learning rate
+    norm: float  # of all gradients, before clipping
+    scale: float  # by which they were clipped
+    skipped: bool  # nothing was changed, since a gradient was not finite
+    seconds: float  # of rank 0
+    layers: tuple[LayerRecord, ...]  # first to last
+    dense: dict[str, int] = field(default_factory=dict)  # bytes of the part that all ranks hold, by phase
+    # mean cross-entropy of the rows that are held out, where they were looked at after this step
     held_out: float | None = None
 
 
@@ -157,11 +134,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def plot(lines: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Draw the lines of a metrics file into a PNG: a row per layer, survival and popularity beside replicas.
-
-    Raises:
-        CedarError: matplotlib is not installed.
-    """
+    """Draw the lines of a metrics file into a PNG: a row per layer, survival and popularity beside replicas."""
     names = [layer["name"] for layer in lines[0]["layers"]]
     steps = [line["step"] for line in lines]
     picture = figure(11, 1 + 2.6 * len(names))

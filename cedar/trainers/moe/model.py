@@ -14,11 +14,7 @@ from cedar.trainers.moe.options import ExpertOptions, ModelOptions
 
 class Dropout(nn.Module):
     """Dropout whose draws depend on seed, step and row of the global batch alone, so that a step can be run again on
-    any number of ranks.
-
-    Args:
-        share: of values that are dropped while training.
-        name: of the place in the model.
+    any number of ranks. ``share``: of values that are dropped while training; ``name``: of the place in the model.
     """
 
     def __init__(self, share: float, name: str) -> None:

@@ -19,38 +19,24 @@ from cedar.trainers.moe.shards import DensePart, ExpertPart, Part
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a step.
+    """What became of a step."""
 
-    Args:
-        norm: of all gradients together, each element counted once; NaN where the step was skipped.
-        scale: that gradients were multiplied by, 1.0 where nothing was clipped.
-        skipped: some gradient was not finite, so all ranks left all weights as they were.
-        ranks: whose own gradients were not finite.
-    """
-
-    norm: float
-    scale: float
-    skipped: bool
-    ranks: tuple[int, ...] = ()
+    norm: float  # of all gradients together, each element counted once; NaN where the step was skipped
+    scale: float  # that gradients were multiplied by, 1.0 where nothing was clipped
+    skipped: bool  # some gradient was not finite, so all ranks left all weights as they were
+    ranks: tuple[int, ...] = ()  # whose own gradients were not finite
 
 
 @dataclass(frozen=True)
 class Logged:
-    """What a step needs to be run again, bit for bit, by ranks that do not hold all gradients.
+    """What a step needs to be run again, bit for bit, by ranks that do not hold all gradients."""
 
-    Args:
-        step: from 0.
-        outcome: the norm, the clip scale and the vote.
-        bias: of each layer's router, before the step.
-        key: what its random numbers follow from: seed and step.
-    """
-
-    step: int
+    step: int  # from 0
     counts: tuple[tuple[int, ...], ...]
-    outcome: Outcome
+    outcome: Outcome  # the norm, the clip scale and the vote
     rate: float
-    bias: tuple[tuple[float, ...], ...]
-    key: tuple[int, int]
+    bias: tuple[tuple[float, ...], ...]  # of each layer's router, before the step
+    key: tuple[int, int]  # what its random numbers follow from: seed and step
 
 
 class SymiOptimizer:

@@ -75,14 +75,8 @@ def paper(popularity: Sequence[int], slots: int) -> tuple[int, ...]:
     """Replicas of each expert in proportion to its popularity, at least one each; ties go to the lowest index.
 
     The published loop also lowers the surplus of experts that are left with one replica, only to look at others; here
-    they are left out, which gives the same answer in at most as many turns as there are experts.
-
-    Args:
-        popularity: tokens of each expert, not negative; all zero counts as all equal.
-        slots: of all ranks together.
-
-    Raises:
-        CedarError: there are fewer slots than experts.
+    they are left out, which gives the same answer in at most as many turns as there are experts. ``popularity``: tokens
+    of each expert, not negative; all zero counts as all equal; ``slots``: of all ranks together.
 
     Example:
         >>> paper([6, 1, 1], 8)
@@ -117,14 +111,8 @@ def minmax(popularity: Sequence[int], slots: int) -> tuple[int, ...]:
     """The replicas that make the largest load per replica smallest, at least one each; ties go to the lowest index.
 
     Giving slots one by one takes as many turns as there are slots. No expert gets more than its share rounded up, so
-    this starts there and takes back what is too much: at most as many turns as there are experts.
-
-    Args:
-        popularity: tokens of each expert, not negative; all zero counts as all equal.
-        slots: of all ranks together.
-
-    Raises:
-        CedarError: there are fewer slots than experts.
+    this starts there and takes back what is too much: at most as many turns as there are experts. ``popularity``:
+    tokens of each expert, not negative; all zero counts as all equal; ``slots``: of all ranks together.
 
     Example:
         >>> minmax([60, 25, 15], 8)
@@ -162,15 +150,12 @@ def _checked(popularity: Sequence[int], slots: int) -> list[int]:
 class Placement:
     """Which expert each slot holds: replicas stand side by side, filling one rank after the other.
 
-    Args:
-        replicas: of each expert; they add up to ranks * slots.
-
     Example:
         >>> Placement((3, 1, 2), ranks=2, slots=3).hosts
         ((0,), (1, 2))
     """
 
-    replicas: tuple[int, ...]
+    replicas: tuple[int, ...]  # of each expert; they add up to ranks * slots
     ranks: int
     slots: int
 
@@ -204,9 +189,6 @@ class Placement:
 
 def place(popularity: Sequence[int], ranks: int, slots: int, rule: str = "paper") -> Placement:
     """The placement of a popularity.
-
-    Raises:
-        CedarError: there are fewer slots than experts.
 
     Example:
         >>> place([5, 1, 1, 1], ranks=2, slots=4).replicas

@@ -68,11 +68,8 @@ class Shards:
         }
 
     def collect(self, sums: torch.Tensor, hosts: Hosts) -> torch.Tensor:
-        """This rank's slice of the gradients, added up over the ranks in their order.
-
-        Args:
-            sums: ``[held, size]``: of the rows that this rank holds, in the order of its ``hosts``.
-            hosts: the rows that each rank holds.
+        """This rank's slice of the gradients, added up over the ranks in their order. ``sums``: ``[held, size]``: of
+        the rows that this rank holds, in the order of its ``hosts``; ``hosts``: the rows that each rank holds.
 
         Returns:
             ``[rows, width]``; zeros for rows that nobody holds.
@@ -171,11 +168,8 @@ class ExpertPart:
 class DensePart:
     """Parameters that all ranks hold, in one line, cut into rows of equal size.
 
-    They become views of one tensor in the dtype that is computed with.
-
-    Args:
-        parameters: on the device where they compute.
-        row: values of a row, at most.
+    They become views of one tensor in the dtype that is computed with. ``parameters``: on the device where they
+    compute; ``row``: values of a row, at most.
     """
 
     def __init__(

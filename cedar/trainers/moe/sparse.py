@@ -45,9 +45,6 @@ def plan_window(sizes: Sequence[int], steps: int, *, state: int = 12, weights: i
     Returns:
         Positions of the operators of each step.
 
-    Raises:
-        ValueError: there are fewer operators than steps.
-
     Example:
         >>> plan_window([10] * 6, 3)
         [range(0, 2), range(2, 4), range(4, 6)]
@@ -130,11 +127,7 @@ class SparseCheckpoints:
     # ---- saving ------------------------------------------------------------------------------------------------------
 
     def before_step(self) -> None:
-        """Save what this step of the window saves.
-
-        Raises:
-            CedarError: what an earlier step saved could not be written.
-        """
+        """Save what this step of the window saves."""
         self._check()
         if self._start < 0:
             self._forget()
@@ -233,11 +226,7 @@ class SparseCheckpoints:
             file.writelines(kept)
 
     def wait(self) -> None:
-        """Until all is written that was saved so far.
-
-        Raises:
-            CedarError: it could not be written.
-        """
+        """Until all is written that was saved so far."""
         wait(self._writing)
         self._check()
 
@@ -277,12 +266,7 @@ class SparseCheckpoints:
         return whole[-1] if whole and set(range(whole[-1], until)).issubset(logged) else None
 
     def recover(self, until: int | None = None) -> None:
-        """Bring the trainer, bit for bit, to where it was after ``until`` steps; None: after the last one logged.
-
-        Raises:
-            CedarError: no window is whole; it was saved by another number of ranks or another model; a step that is
-                replayed differs from what the log says.
-        """
+        """Bring the trainer, bit for bit, to where it was after ``until`` steps; None: after the last one logged."""
         log = self._logged()
         until = until if until is not None else max(log, default=-1) + 1
         start = self._before(until, log)

@@ -32,14 +32,8 @@ _ALIKE = "start all ranks with one configuration, on the same files"
 
 
 class Trainer(common.Trainer):
-    """A model, its optimizer and its data on one rank.
-
-    Args:
-        options: of the run.
-        group: the ranks that train together; None for all of torch.distributed, or this process alone.
-
-    Raises:
-        CedarError: there are fewer slots than experts; ranks have other settings or other data.
+    """A model, its optimizer and its data on one rank. ``options``: of the run; ``group``: the ranks that train
+    together; None for all of torch.distributed, or this process alone.
 
     ``step`` is the number of steps done.
     """
@@ -69,15 +63,8 @@ class Trainer(common.Trainer):
         group.meter.take()
 
     def train_step(self, logged: Logged | None = None, before_publish: Callable[[], None] | None = None) -> StepRecord:
-        """One step on the next global batch.
-
-        Args:
-            logged: what the log says of this step, when it is run again.
-            before_publish: called when the optimizer is done and weights are about to be sent.
-
-        Raises:
-            CedarError: ranks are lost or disagree; too many steps were skipped; a step that is run again sees other
-                tokens than before.
+        """One step on the next global batch. ``logged``: what the log says of this step, when it is run again;
+        ``before_publish``: called when the optimizer is done and weights are about to be sent.
         """
         began = time.perf_counter()
         bias = tuple(tuple(layer.router.bias.tolist()) for layer in self.layers)
@@ -197,20 +184,13 @@ class Trainer(common.Trainer):
             state: what ``state_dict`` gave.
             path: of it.
             free: settings that may differ; None: all but those of shapes, data and random numbers.
-
-        Raises:
-            CedarError: they differ.
         """
         own = settings(self.options)
         names = _SHAPE if free is None else [name for name in own if name not in free]
         refuse_others(state["settings"], {name: own[name] for name in names}, path)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state_dict`` gave; placements are worked out anew.
-
-        Raises:
-            CedarError: a placement is not the one that was saved.
-        """
+        """Take what ``state_dict`` gave; placements are worked out anew."""
         counts = [whole_number(state[name]) for name in ("step", "updates", "skips")]
         layers = [state["layers"][layer.name] for layer in self.layers]
         bases = [tuple(map(whole_number, found["basis"])) for found in layers]

@@ -19,26 +19,18 @@ _LETHAL = frozenset({"kill", "hang", "loop"})
 
 @dataclass(frozen=True)
 class Mishap:
-    """One of them.
+    """One of them."""
 
-    Args:
-        what: ``kill``: SIGKILL; ``hang``: SIGSTOP; ``loop``: endless work; ``slow``: each instruction takes three times
-            as long from there on; ``rejoin``: new workers take the places of the dead.
-        worker: the number of its place, stage * replicas + replica; -1 for ``rejoin``.
-        at: the instruction of the worker's list.
-    """
-
+    # ``kill``: SIGKILL; ``hang``: SIGSTOP; ``loop``: endless work; ``slow``: each instruction takes three times as long
+    # from there on; ``rejoin``: new workers take the places of the dead
     what: What
-    worker: int
+    worker: int  # the number of its place, stage * replicas + replica; -1 for ``rejoin``
     step: int
-    at: int = 0
+    at: int = 0  # the instruction of the worker's list
 
 
 def parse(text: str, workers: int) -> tuple[Mishap, ...]:
     """What a ``--chaos`` says.
-
-    Raises:
-        CedarError: a word is unknown, or names a worker that there is not.
 
     Example:
         >>> parse("kill=2@step40:7, rejoin@step80", workers=4)[0]
@@ -62,10 +54,8 @@ def parse(text: str, workers: int) -> tuple[Mishap, ...]:
 
 
 class Fate:
-    """What happens to one worker.
-
-    Args:
-        life: how often its place was started before: every life takes the next lethal mishap.
+    """What happens to one worker. ``life``: how often its place was started before: every life takes the next lethal
+    mishap.
     """
 
     def __init__(self, mishaps: Sequence[Mishap], worker: int, life: int) -> None:

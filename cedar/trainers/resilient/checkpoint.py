@@ -35,11 +35,8 @@ class Checkpoints:
 
     The live workers of a stage share out its parameters. States do not change, so they are written by a thread, beside
     the training. A checkpoint is written aside; the worker that is last to be done writes the index, and gives it its
-    name.
-
-    Args:
-        every: steps between two checkpoints; 0: only at the end.
-        about: JSON to keep with each: the model, the loader's state.
+    name. ``every``: steps between two checkpoints; 0: only at the end; ``about``: JSON to keep with each: the model,
+    the loader's state.
     """
 
     def __init__(
@@ -59,19 +56,11 @@ class Checkpoints:
         self._writing.begin(partial(self._write, state, epoch))
 
     def wait(self) -> None:
-        """Until what was begun is written.
-
-        Raises:
-            CedarError: it could not be.
-        """
+        """Until what was begun is written."""
         self._writing.wait()
 
     def load(self, path: str) -> State:
-        """This stage's state.
-
-        Raises:
-            CedarError: the checkpoint is damaged, or of another model.
-        """
+        """This stage's state."""
         index = read_index(path)
         state = State.begin(self.layout.gather({}))
         with torn(path), Reader(path, index.entries) as reader:

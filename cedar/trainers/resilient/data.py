@@ -17,11 +17,8 @@ Split: TypeAlias = Callable[[Mapping[str, Any]], Pair]
 
 
 class Source:
-    """Global batches by step: the same for every worker that asks, also twice.
-
-    Args:
-        read: of a step, what the first stage takes, and what the loss takes: tensors, or structures of them, a row for
-            each.
+    """Global batches by step: the same for every worker that asks, also twice. ``read``: of a step, what the first
+    stage takes, and what the loss takes: tensors, or structures of them, a row for each.
     """
 
     def __init__(self, read: Callable[[int], Pair]) -> None:
@@ -39,10 +36,8 @@ class Source:
 
 
 class Loaded(Source):
-    """Batches of a cedar pipeline, which goes round its rows without end.
-
-    Args:
-        split: of a batch, what the first stage takes and what the loss takes.
+    """Batches of a cedar pipeline, which goes round its rows without end. ``split``: of a batch, what the first stage
+    takes and what the loss takes.
     """
 
     def __init__(self, rows: cedar.Pipeline, batch: int, split: Split, seed: int) -> None:
@@ -69,11 +64,7 @@ class Loaded(Source):
 
 
 class MicroBatches:
-    """A source, cut.
-
-    Args:
-        micro_batches: of each pipeline in a step.
-    """
+    """A source, cut. ``micro_batches``: of each pipeline in a step."""
 
     def __init__(self, source: Source, micro_batches: int, rows: int) -> None:
         self.source, self.micro_batches, self.rows = source, micro_batches, rows

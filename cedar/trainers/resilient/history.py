@@ -44,11 +44,8 @@ class Past:
 
 
 class History:
-    """What a worker has sent, step by step.
-
-    Args:
-        first: it is of the first stage, which sends no gradients.
-        last: it is of the last stage, which sends no activations.
+    """What a worker has sent, step by step. ``first``: it is of the first stage, which sends no gradients; ``last``: it
+    is of the last stage, which sends no activations.
     """
 
     def __init__(self, *, first: bool, last: bool) -> None:
@@ -91,21 +88,15 @@ class History:
 
 @dataclass(frozen=True)
 class Sources:
-    """Who sends what to a stage that does its steps again.
-
-    Args:
-        outputs: for each step and micro-batch who has the activations; empty at the first stage.
-        gradients: the same of gradients; empty at the last stage.
-        tied: for each step who has the sum of the shared gradient; empty where nothing is shared.
-        scales: of these steps; in staggered mode that of the last one may not be known yet.
-    """
+    """Who sends what to a stage that does its steps again."""
 
     stage: int
     steps: range
+    # for each step and micro-batch who has the activations; empty at the first stage
     outputs: Mapping[tuple[int, Key], Worker]
-    gradients: Mapping[tuple[int, Key], Worker]
-    tied: Mapping[int, Worker]
-    scales: Mapping[int, float | None]
+    gradients: Mapping[tuple[int, Key], Worker]  # the same of gradients; empty at the last stage
+    tied: Mapping[int, Worker]  # for each step who has the sum of the shared gradient; empty where nothing is shared
+    scales: Mapping[int, float | None]  # of these steps; in staggered mode that of the last one may not be known yet
 
     def messages(self, step: int, mine: Sequence[Key]) -> Iterator[tuple[Worker, str, Key]]:
         """What one worker gets for a step, in the order in which each sender sends it."""
@@ -197,10 +188,8 @@ def replay_step(
     executor: Executor, schedule: Schedule, step: int, sources: Sources, told: Callable[[int, Instruction, bool], None]
 ) -> tuple[Kept, Result]:
     """A step of this worker with logged messages: F, B_INPUT and B_WEIGHT of each of its micro-batches, and the sum.
-
-    Args:
-        executor: with the data, and a transport to which everything was announced.
-        told: called with a number, what is done, and whether somebody is waited for.
+    ``executor``: with the data, and a transport to which everything was announced; ``told``: called with a number, what
+    is done, and whether somebody is waited for.
     """
     engine, transport, kept = executor.engine, executor.transport, Kept(step)
     mine = keys_of(schedule, executor.me)
@@ -228,11 +217,9 @@ def replay_step(
 def recover(trainer: Trainer, versions: dict[Worker, int], transport: Transport) -> None:
     """Every member of the generation calls it: some send what they have logged, some do steps again with that.
 
-    Where something was not logged, everybody waits here until the lead lets all of them restore.
-
-    Args:
-        trainer: one worker, whose state is restored where its stage is lost.
-        versions: how far everybody is; of lost stages, afterwards, too.
+    Where something was not logged, everybody waits here until the lead lets all of them restore. ``trainer``: one
+    worker, whose state is restored where its stage is lost; ``versions``: how far everybody is; of lost stages,
+    afterwards, too.
 
     Raises:
         Superseded: a newer generation has begun.

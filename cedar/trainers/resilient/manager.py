@@ -49,10 +49,8 @@ def _plain(done: Done) -> list[Any]:
 
 
 def measured(board: Board, members: Collection[Worker], schedule: Schedule) -> Durations | None:
-    """What instructions take, by kind and stage; None until all members have told.
-
-    Args:
-        schedule: any of the run's: it says who meets.
+    """What instructions take, by kind and stage; None until all members have told. ``schedule``: any of the run's: it
+    says who meets.
     """
     plain = board.take_all([keys.DURATIONS(worker) for worker in members])
     if plain is None:
@@ -106,10 +104,8 @@ _PAUSE = 0.5  # seconds that a boundary with a change costs, before one was meas
 
 
 class Manager:
-    """Looks at a run now and then, for the process that leads it.
-
-    Args:
-        moves: let workers take places in other stages where that pays.
+    """Looks at a run now and then, for the process that leads it. ``moves``: let workers take places in other stages
+    where that pays.
     """
 
     def __init__(self, moves: bool, board: Board, chief: Lead, planning: Planning, connect: Callable[[], Any]) -> None:

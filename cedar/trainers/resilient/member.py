@@ -38,32 +38,21 @@ class Left(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """What all workers of a run agree on.
-
-    Args:
-        micro_batches: of each pipeline in one step.
-        mode: ``sync``: a step counts by a vote of all; ``staggered``: stages step on their own.
-        reduction: ``exact`` or ``fast``.
-        memory: activations that a worker may keep.
-        tied: the first and last stage share the table of tokens.
-        logs: keep finished work of a step until it commits.
-        replay: keep what crossed boundaries until a checkpoint holds it, so that a lost stage restores alone.
-        patience: seconds after which a wait is given up.
-        pace: seconds that each F, B_INPUT and B_WEIGHT takes at least.
-    """
+    """What all workers of a run agree on."""
 
     stages: int
     replicas: int
-    micro_batches: int
+    micro_batches: int  # of each pipeline in one step
     steps: int
-    mode: Mode = "sync"
-    reduction: Reduction = "exact"
-    memory: Memory = "1f1b"
-    tied: bool = True
-    logs: bool = True
+    mode: Mode = "sync"  # ``sync``: a step counts by a vote of all; ``staggered``: stages step on their own
+    reduction: Reduction = "exact"  # ``exact`` or ``fast``
+    memory: Memory = "1f1b"  # activations that a worker may keep
+    tied: bool = True  # the first and last stage share the table of tokens
+    logs: bool = True  # keep finished work of a step until it commits
+    # keep what crossed boundaries until a checkpoint holds it, so that a lost stage restores alone
     replay: bool = False
-    patience: float = 600.0
-    pace: float = 0.0
+    patience: float = 600.0  # seconds after which a wait is given up
+    pace: float = 0.0  # seconds that each F, B_INPUT and B_WEIGHT takes at least
 
     def problem(self, dead: frozenset[Worker], costs: Costs | None = None) -> Problem:
         tied = self.tied and self.stages > 1
@@ -74,18 +63,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Pending:
-    """A step that was taken before the norms of all stages were known.
+    """A step that was taken before the norms of all stages were known."""
 
-    Args:
-        state: from before the step: W_k and the optimizer's state.
-        scale: that was taken for it; None: the step was skipped.
-        line: since when norms are told: the generation of the last restore of all.
-    """
-
-    state: State
+    state: State  # from before the step: W_k and the optimizer's state
     gradient: torch.Tensor
-    scale: float | None
-    line: int
+    scale: float | None  # that was taken for it; None: the step was skipped
+    line: int  # since when norms are told: the generation of the last restore of all
 
     @property
     def nbytes(self) -> int:

@@ -34,14 +34,10 @@ _SETTLED = 3  # steps under one plan before moves are thought of
 
 @dataclass(frozen=True)
 class Made:
-    """A plan, as far as a run needs it.
-
-    Args:
-        period: of a step, in units of the costs.
-    """
+    """A plan, as far as a run needs it."""
 
     schedule: Schedule
-    period: float
+    period: float  # of a step, in units of the costs
 
 
 def schedule_of(
@@ -51,11 +47,8 @@ def schedule_of(
 
     After a failure it is that for those who are dead, prepared or made at once. At a boundary there is time to look
     whether one was made ahead that fits. A small one is made by one worker for all, as there may be more workers than
-    cores; to pass on a large one would take longer than to make it.
-
-    Args:
-        problem_of: the run's problem for some dead workers, and costs.
-        waiting: for the one who plans; None: this worker plans for itself.
+    cores; to pass on a large one would take longer than to make it. ``problem_of``: the run's problem for some dead
+    workers, and costs; ``waiting``: for the one who plans; None: this worker plans for itself.
     """
     costs = costs_of(board, epoch.plans)
     whole = problem_of(frozenset(), costs)
@@ -91,10 +84,8 @@ def _prepared(version: int, dead: frozenset[Worker]) -> Key[dict[str, Any]]:
 
 
 def prepare(board: Board, epoch: Epoch, version: int, problem: Problem) -> None:
-    """Make the plan after a failure for each worker that may be the next to die.
-
-    Args:
-        version: of the plans, in the generation that the failure begins.
+    """Make the plan after a failure for each worker that may be the next to die. ``version``: of the plans, in the
+    generation that the failure begins.
     """
     if not _small(problem):
         return
@@ -131,11 +122,8 @@ def publish(board: Board, version: int, problem: Problem, plans: Mapping[int, Pl
 
 
 class Planning:
-    """Plans ahead of a run, for the process that leads it.
-
-    Args:
-        calibrate: make them again for what instructions take.
-        schedule: a file of torch's, for as long as nobody is dead; empty: plans of ours.
+    """Plans ahead of a run, for the process that leads it. ``calibrate``: make them again for what instructions take;
+    ``schedule``: a file of torch's, for as long as nobody is dead; empty: plans of ours.
     """
 
     def __init__(
@@ -169,10 +157,8 @@ class Planning:
         self._aside(lambda: publish(Board(connect()), 1, problem, self._made(problem), self.folder))
 
     def prepare(self, generation: int, version: int, connect: Callable[[], Any]) -> None:
-        """See ``prepare``; once for each generation and version, and only while no other planning goes on.
-
-        Args:
-            version: of the plans that the next one will use.
+        """See ``prepare``; once for each generation and version, and only while no other planning goes on. ``version``:
+        of the plans that the next one will use.
         """
         if self._ready == (generation, version) or (self._process is not None and self._process.is_alive()):
             return
@@ -208,11 +194,8 @@ class Planning:
             self._process = None
 
     def change(self, board: Board, epoch: Epoch, since: int, intervals: list[float], seconds: float) -> Change | None:
-        """The moves that pay; looked at once in a generation.
-
-        Args:
-            since: steps that this generation has done.
-            intervals: seconds of the last steps.
+        """The moves that pay; looked at once in a generation. ``since``: steps that this generation has done;
+        ``intervals``: seconds of the last steps.
         """
         problem = replace(self.problem, dead=epoch.dead(grid(self.problem.stages, self.problem.replicas)))
         if not problem.dead or self._looked == epoch.number or since < _SETTLED:

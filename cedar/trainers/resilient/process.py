@@ -36,18 +36,13 @@ _LATER = ("cedar.pipeline.sources", "pandas", "torch.fx.experimental.symbolic_sh
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker needs to know before it can ask.
+    """What a worker needs to know before it can ask."""
 
-    Args:
-        pipeline: what is trained, and how.
-        key: of the run: who holds it may talk to the store and to workers.
-    """
-
-    pipeline: ResilientPipeline
+    pipeline: ResilientPipeline  # what is trained, and how
     host: str
     port: int
     machine: str
-    key: bytes = field(default=b"", repr=False)
+    key: bytes = field(default=b"", repr=False)  # of the run: who holds it may talk to the store and to workers
     mishaps: Sequence[Mishap] = ()
 
 

@@ -12,29 +12,18 @@ from cedar.trainers.resilient.run import Record
 
 @dataclass(frozen=True)
 class Recovery:
-    """A generation that began with a failure; seconds.
+    """A generation that began with a failure; seconds."""
 
-    Args:
-        generation: its number.
-        who: failed.
-        detection: from the failure, where it was made on purpose, until the supervisor saw it.
-        decision: until the generation began.
-        rebuild: until the first survivor had met the others.
-        plan: until it had its plan.
-        redo: from the failure, or its detection, until the first F or B of the step that is redone, on any survivor.
-        redo_all: the same, on the last survivor.
-        kept: micro-batches of the step that needed no new work, on all survivors together.
-    """
-
-    generation: int
-    who: str
-    detection: float | None
-    decision: float
-    rebuild: float
-    plan: float
+    generation: int  # its number
+    who: str  # failed
+    detection: float | None  # from the failure, where it was made on purpose, until the supervisor saw it
+    decision: float  # until the generation began
+    rebuild: float  # until the first survivor had met the others
+    plan: float  # until it had its plan
+    # from the failure, or its detection, until the first F or B of the step that is redone, on any survivor
     redo: float
-    redo_all: float
-    kept: int
+    redo_all: float  # the same, on the last survivor
+    kept: int  # micro-batches of the step that needed no new work, on all survivors together
 
 
 def recoveries(record: Record) -> list[Recovery]:
@@ -121,11 +110,7 @@ def intervals(record: Record) -> list[float]:
 
 
 def plot(record: Record, path: str) -> None:
-    """Draw steps per second over time, with what happened, into a PNG.
-
-    Raises:
-        CedarError: matplotlib is not installed.
-    """
+    """Draw steps per second over time, with what happened, into a PNG."""
     picture = figure(9, 4)
     axes = picture.subplots()
     if record.steps:

@@ -41,26 +41,22 @@ KEY = "run.key"  # in the run's folder, while the run goes on: who can read it m
 
 @dataclass
 class Record:
-    """What became of a run.
+    """What became of a run."""
 
-    Args:
-        steps: for each step its number, the time it was done, ``time.time()``, and its mean loss.
-        events: failures, restores and joins.
-        recoveries: for each generation and worker, the times of its way to the first redone F or B.
-        mishaps: what was done on purpose, and when, by worker and life.
-        ended: for each worker its weights' digest, its peak of bytes of state, and that of its logs.
-        plans: seconds that planning ahead took, and for how many failures at most.
-        step: seconds of one without failures: as simulated from what instructions were measured to take, and measured.
-        durations: that measurement, seconds of each kind of instruction at each stage, and of a message's way.
-    """
-
+    # for each step its number, the time it was done, ``time.time()``, and its mean loss
     steps: list[tuple[int, float, float]] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)  # failures, restores and joins
+    # for each generation and worker, the times of its way to the first redone F or B
     recoveries: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    # what was done on purpose, and when, by worker and life
     mishaps: dict[str, tuple[str, float]] = field(default_factory=dict)
+    # for each worker its weights' digest, its peak of bytes of state, and that of its logs
     ended: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # seconds that planning ahead took, and for how many failures at most
     plans: dict[str, float] = field(default_factory=dict)
+    # seconds of one without failures: as simulated from what instructions were measured to take, and measured
     step: dict[str, float] = field(default_factory=dict)
+    # that measurement, seconds of each kind of instruction at each stage, and of a message's way
     durations: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: str) -> None:
@@ -71,17 +67,11 @@ class Record:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A step that was done, as metrics.jsonl has it; after a restore steps come again.
+    """A step that was done, as metrics.jsonl has it; after a restore steps come again."""
 
-    Args:
-        step: from 0.
-        time: when it was done, ``time.time()``.
-        loss: mean over all micro-batches, in nats.
-    """
-
-    step: int
-    time: float
-    loss: float
+    step: int  # from 0
+    time: float  # when it was done, ``time.time()``
+    loss: float  # mean over all micro-batches, in nats
 
 
 class _Follower:
@@ -117,9 +107,6 @@ def lead(
         pipeline: what is trained, and how.
         resume: begin with the newest checkpoint of the folder.
         on_metrics: is given each line of the metrics.
-
-    Raises:
-        CedarError: the configuration is wrong, a worker does not start, or the run cannot go on.
     """
     run, group, stages = pipeline.run, pipeline.group, len(pipeline.stages)
     folder, listen = os.path.join(run.folder, CHECKPOINTS), group.listen
@@ -231,12 +218,7 @@ def _record(board: Board, chief: Lead, follower: _Follower, setup: Setup, manage
 
 
 def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
-    """Supervise this machine in a run that another one leads; until the run is over.
-
-    Raises:
-        CedarError: there is no run at that address, it has another configuration or another key than ``run.folder``
-            holds, or its lead is gone.
-    """
+    """Supervise this machine in a run that another one leads; until the run is over."""
     preload()
     try:
         key = links.read_key(os.path.join(pipeline.run.folder, KEY))

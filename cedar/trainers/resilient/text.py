@@ -16,11 +16,7 @@ from cedar.trainers.resilient.pipeline import ResilientPipeline, Workers
 
 
 def text_pipeline(options: Options, stages: int, group: Workers) -> ResilientPipeline:
-    """The pipeline of a configuration.
-
-    Raises:
-        CedarError: there are fewer layers than stages.
-    """
+    """The pipeline of a configuration."""
     chosen, seed = options.model, options.run.seed
     if not 1 <= stages <= chosen.layers:
         raise CedarError(

@@ -20,15 +20,10 @@ _USER, _SYSTEM = 11, 12  # fields of stat after the name; the first is the state
 
 
 class Usage(NamedTuple):
-    """Of a process, all its threads together.
+    """Of a process, all its threads together."""
 
-    Args:
-        runnable: a thread runs, or waits for a core.
-        seconds: of cores, since it began.
-    """
-
-    runnable: bool
-    seconds: float
+    runnable: bool  # a thread runs, or waits for a core
+    seconds: float  # of cores, since it began
 
 
 def usage(process: int) -> Usage:
@@ -55,10 +50,8 @@ class Clock:
     """Seconds that were watched.
 
     A machine that stood still, or had no core to spare for its supervisor, had none for its workers either: what the
-    watcher slept through is nobody's silence. So limits adapt to the pace of the machine.
-
-    Args:
-        longest: seconds that count of the time between two looks, at most.
+    watcher slept through is nobody's silence. So limits adapt to the pace of the machine. ``longest``: seconds that
+    count of the time between two looks, at most.
 
     Example:
         >>> clock = Clock(0.1, iter([5.0, 5.05, 9.0]).__next__)
@@ -143,10 +136,7 @@ class Beats:
         """Why a worker counts as hung; None if it does not. Call often: it compares what it sees with what it saw.
 
         A worker that is only slow does not: an instruction may take ``heartbeat`` seconds, and five times as long as
-        the slowest one that it has done. Nor does one that gets no core.
-
-        Args:
-            now: by the watcher's ``Clock``.
+        the slowest one that it has done. Nor does one that gets no core. ``now``: by the watcher's ``Clock``.
         """
         base, numbers = 1 + row * _FIELDS, self.numbers
         self._unchanged(base + _MOVES, now)

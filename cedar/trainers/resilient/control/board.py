@@ -23,29 +23,19 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class Epoch:
-    """A generation of workers.
+    """A generation of workers."""
 
-    Args:
-        number: counts from 1.
-        joins: those of them that get their state from a peer.
-        restore: None: go on; a checkpoint's path: everybody loads it; empty: everybody begins anew.
-        lost: stages that have lost all their workers: only they restore, and do the steps since then again with what
-            others have logged.
-        leaves: workers that have gone to other places, and end now.
-        line: the generation of the last restore of all: what was told before it does not count.
-        plans: which version of the plans made ahead is used.
-        detected: when the lead heard of the failure that began it, ``time.time()``; 0 without a failure.
-    """
-
-    number: int
+    number: int  # counts from 1
     members: tuple[Worker, ...]
-    joins: tuple[Worker, ...] = ()
-    restore: str | None = None
+    joins: tuple[Worker, ...] = ()  # those of them that get their state from a peer
+    restore: str | None = None  # None: go on; a checkpoint's path: everybody loads it; empty: everybody begins anew
+    # stages that have lost all their workers: only they restore, and do the steps since then again with what others
+    # have logged
     lost: tuple[int, ...] = ()
-    leaves: tuple[Worker, ...] = ()
-    line: int = 1
-    plans: int = 0
-    detected: float = 0.0
+    leaves: tuple[Worker, ...] = ()  # workers that have gone to other places, and end now
+    line: int = 1  # the generation of the last restore of all: what was told before it does not count
+    plans: int = 0  # which version of the plans made ahead is used
+    detected: float = 0.0  # when the lead heard of the failure that began it, ``time.time()``; 0 without a failure
 
     def dead(self, places: Iterable[Worker]) -> frozenset[Worker]:
         """The places that nobody fills."""
@@ -110,9 +100,7 @@ class Mailbox:
     """What was reported to the lead, each report once.
 
     A worker that is killed right before it writes leaves a number without a report. Those after it do not wait for it.
-
-    Args:
-        patience: seconds after which nothing comes any more under such a number.
+    ``patience``: seconds after which nothing comes any more under such a number.
     """
 
     def __init__(self, board: Board, patience: float) -> None:
@@ -121,11 +109,7 @@ class Mailbox:
         self._holes: dict[int, float] = {}
 
     def new(self, now: float) -> list[Mapping[str, Any]]:
-        """What has come since the last call.
-
-        Args:
-            now: by a clock that only goes forward.
-        """
+        """What has come since the last call. ``now``: by a clock that only goes forward."""
         newest = self.board.count(keys.REPORTS(), 0)
         self._holes |= dict.fromkeys(range(self._seen + 1, newest + 1), now)
         self._seen = newest

@@ -82,14 +82,8 @@ class Lead:
         return bool(self.members) and self.members <= set(self.ended)
 
     def tick(self, now: float, step: int = 0) -> None:
-        """Read what was reported, and begin a generation if one is due.
-
-        Args:
-            now: by a clock that only goes forward.
-            step: how far the run is.
-
-        Raises:
-            CedarError: the run cannot go on.
+        """Read what was reported, and begin a generation if one is due. ``now``: by a clock that only goes forward;
+        ``step``: how far the run is.
         """
         for report in self._mailbox.new(now):
             self._heard(report, now)

@@ -24,15 +24,7 @@ _START = 60.0  # seconds
 
 
 def start(host: str, port: int, key: bytes) -> tuple[Any, int]:
-    """The process, and the port where the store listens.
-
-    Args:
-        host: an address of this machine.
-        port: 0 for any.
-
-    Raises:
-        CedarError: the port is taken, or the host is not this one.
-    """
+    """The process, and the port where the store listens. ``host``: an address of this machine; ``port``: 0 for any."""
     try:
         listener = links.listen(host, port)
     except OSError as error:
@@ -112,11 +104,7 @@ class Client:
         self.host: str = connection.getsockname()[0]  # this machine's address on the way to the store
 
     def ask(self, what: str, *arguments: Any) -> Any:
-        """What ``Values`` answers there.
-
-        Raises:
-            RuntimeError: the connection is lost.
-        """
+        """What ``Values`` answers there."""
         try:
             with self._lock:
                 links.send_frame(self._connection, json.dumps([what, *arguments]).encode())
@@ -126,11 +114,7 @@ class Client:
 
 
 def connect(host: str, port: int, key: bytes) -> Client:
-    """A client.
-
-    Raises:
-        CedarError: nobody listens there, or with another key.
-    """
+    """A client."""
     try:
         return Client(links.dial(host, port, key))
     except OSError as error:

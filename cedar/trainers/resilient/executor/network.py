@@ -127,11 +127,8 @@ _LOOK = 0.002  # seconds between two looks for where another worker listens
 
 
 class SocketTransport(LaneTransport):
-    """One worker's end of a generation's connections.
-
-    Args:
-        board: where workers tell each other where they listen; safe to be asked by threads.
-        host: the address to listen at.
+    """One worker's end of a generation's connections. ``board``: where workers tell each other where they listen; safe
+    to be asked by threads; ``host``: the address to listen at.
     """
 
     def __init__(
@@ -209,11 +206,8 @@ def _bytes(message: torch.Tensor) -> memoryview:
 
 
 class GroupTransport(LaneTransport):
-    """One worker's end of a generation's groups.
-
-    Args:
-        store: where pairs meet; another one, or another prefix, for each generation.
-        device: of messages: NCCL on a GPU, gloo on the CPU.
+    """One worker's end of a generation's groups. ``store``: where pairs meet; another one, or another prefix, for each
+    generation; ``device``: of messages: NCCL on a GPU, gloo on the CPU.
     """
 
     def __init__(self, store: Store, me: Worker, waiting: Waiting, device: torch.device | str = "cpu") -> None:

@@ -23,17 +23,13 @@ Key = tuple[int, int]
 
 @dataclass
 class Kept:
-    """The micro-batches of one step that this worker has finished.
-
-    Args:
-        outputs: what F gave, by micro-batch.
-        gradients: what B_INPUT gave; None at the first stage.
-        rows: what B_WEIGHT gave; with ``fast`` reduction a row is in ``total`` instead.
-    """
+    """The micro-batches of one step that this worker has finished."""
 
     step: int
-    outputs: dict[Key, torch.Tensor] = field(default_factory=dict)
+    outputs: dict[Key, torch.Tensor] = field(default_factory=dict)  # what F gave, by micro-batch
+    # what B_INPUT gave; None at the first stage
     gradients: dict[Key, torch.Tensor | None] = field(default_factory=dict)
+    # what B_WEIGHT gave; with ``fast`` reduction a row is in ``total`` instead
     rows: dict[Key, torch.Tensor] = field(default_factory=dict)
     losses: dict[Key, float] = field(default_factory=dict)
     summed: set[Key] = field(default_factory=set)
@@ -45,11 +41,8 @@ class Kept:
         return set(self.rows) | self.summed
 
     def narrow(self, mine: set[Key], *, logs: bool) -> None:
-        """Forget what is not finished, and what others work now.
-
-        Args:
-            mine: the micro-batches that the new plan gives to this worker.
-            logs: finished work is kept; else everything is forgotten.
+        """Forget what is not finished, and what others work now. ``mine``: the micro-batches that the new plan gives to
+        this worker; ``logs``: finished work is kept; else everything is forgotten.
         """
         if not logs or not self.summed <= mine:
             self.summed, self.total = set(), None
@@ -126,17 +119,11 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """What a list led to.
+    """What a list led to."""
 
-    Args:
-        gradient: the sum over the stage, ``[size]``; None where the stage only served.
-        norm: sum of its squares, shared elements counted at the first stage only.
-        losses: of this worker's micro-batches, at the last stage.
-    """
-
-    gradient: torch.Tensor | None
-    norm: float
-    losses: dict[Key, float]
+    gradient: torch.Tensor | None  # the sum over the stage, ``[size]``; None where the stage only served
+    norm: float  # sum of its squares, shared elements counted at the first stage only
+    losses: dict[Key, float]  # of this worker's micro-batches, at the last stage
 
 
 class Executor:
@@ -263,11 +250,8 @@ class Executor:
         self.transport.send(done.other(self.me), message.contiguous())
 
     def sum(self, schedule: Schedule, kept: Kept, logged: torch.Tensor | None = None) -> tuple[torch.Tensor, float]:
-        """ALL_REDUCE: the gradient of the stage and the sum of its squares.
-
-        Args:
-            schedule: says who has which rows.
-            logged: the sum of the part that another stage shares, where it is known.
+        """ALL_REDUCE: the gradient of the stage and the sum of its squares. ``schedule``: says who has which rows;
+        ``logged``: the sum of the part that another stage shares, where it is known.
         """
         stage, last = self.me.stage, schedule.stages - 1
         peers = schedule.peers(stage)

@@ -38,11 +38,8 @@ class _Cut:
 def backward_input(
     output: torch.Tensor, gradient: torch.Tensor | None, x: torch.Tensor, weights: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Callable[[], Found]]:
-    """The gradient of ``x``, and what works out the gradients of the weights that ``output`` depends on.
-
-    Args:
-        gradient: of it; None where it is a loss.
-        x: the module's input, a leaf that wants a gradient.
+    """The gradient of ``x``, and what works out the gradients of the weights that ``output`` depends on. ``gradient``:
+    of it; None where it is a loss; ``x``: the module's input, a leaf that wants a gradient.
 
     Example:
         >>> layer, x = torch.nn.Linear(2, 1, bias=False), torch.ones(1, 2, requires_grad=True)
@@ -150,9 +147,6 @@ class Engine:
         share: what a micro-batch's loss is multiplied with: 1 / (replicas * micro-batches).
         dtype: of weights and activations; None: as they are.
 
-    Raises:
-        CedarError: ``tied`` names no parameter; a ``SymiMoE`` shares its experts with ranks, or moves a bias by steps.
-
     ``inputs`` and ``outputs`` are what the stage takes from the one before it, and gives to the next.
     """
 
@@ -209,14 +203,8 @@ class Engine:
         self.losses.clear()
 
     def forward(self, step: int, key: Key, x: Any, targets: Any = None) -> torch.Tensor:
-        """F: activations for the next stage, or the scaled loss, ``[]``, at the last.
-
-        Args:
-            key: replica and number of the micro-batch.
-            x: what the data give at the first stage, else activations.
-
-        Raises:
-            CedarError: the stage gives no tensor of floats, or changes a buffer: then it matters who works what.
+        """F: activations for the next stage, or the scaled loss, ``[]``, at the last. ``key``: replica and number of
+        the micro-batch; ``x``: what the data give at the first stage, else activations.
         """
         x = self._here(x, self.dtype) if self.first else x.to(self.device).detach().requires_grad_()
         before = [buffer._version for buffer in self.module.buffers()]

@@ -13,21 +13,15 @@ from cedar.trainers.common.compute import Attention, generator, keyed
 
 @dataclass(frozen=True)
 class Transformer:
-    """The whole model.
-
-    Args:
-        width: of a token inside the model.
-        dropout: share of values that a block's two outputs lose while training.
-        tied: the last stage uses the embeddings of the first.
-    """
+    """The whole model."""
 
     vocabulary: int = 256
     length: int = 32
     layers: int = 4
-    width: int = 32
+    width: int = 32  # of a token inside the model
     heads: int = 4
-    dropout: float = 0.0
-    tied: bool = True
+    dropout: float = 0.0  # share of values that a block's two outputs lose while training
+    tied: bool = True  # the last stage uses the embeddings of the first
 
 
 class Stage(nn.Module):

@@ -19,15 +19,10 @@ from cedar.trainers.common.config import AdamWOptions
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter is in the vector, ``[size]``.
+    """Where each parameter is in the vector, ``[size]``."""
 
-    Args:
-        shapes: of each parameter, by name, in the order of the vector.
-        tied: how many elements at the vector's beginning are shared with another stage.
-    """
-
-    shapes: Mapping[str, tuple[int, ...]]
-    tied: int = 0
+    shapes: Mapping[str, tuple[int, ...]]  # of each parameter, by name, in the order of the vector
+    tied: int = 0  # how many elements at the vector's beginning are shared with another stage
     dtype: torch.dtype = torch.float32
 
     @classmethod
@@ -75,21 +70,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class State:
-    """A stage after a number of steps.
+    """A stage after a number of steps."""
 
-    Args:
-        version: steps taken, those that were skipped for gradients that are not finite among them.
-        updates: steps that changed the weights.
-        master: weights, float32 or float64 ``[size]``.
-        first: first moments, the same shape.
-        second: second moments, the same shape.
-    """
-
-    version: int
-    updates: int
-    master: torch.Tensor
-    first: torch.Tensor
-    second: torch.Tensor
+    version: int  # steps taken, those that were skipped for gradients that are not finite among them
+    updates: int  # steps that changed the weights
+    master: torch.Tensor  # weights, float32 or float64 ``[size]``
+    first: torch.Tensor  # first moments, the same shape
+    second: torch.Tensor  # second moments, the same shape
 
     @classmethod
     def begin(cls, master: torch.Tensor) -> State:

@@ -32,9 +32,6 @@ def normal(problem: Problem, failures: int) -> frozenset[Worker]:
 
     Among equals, failures go to the stages with the most room for activations, and to different pipelines.
 
-    Raises:
-        ScheduleError: more failures than leave every stage a live worker.
-
     Example:
         >>> sorted(normal(Problem(2, 3, 6), 3))
         [Worker(stage=0, replica=2), Worker(stage=1, replica=0), Worker(stage=1, replica=1)]
@@ -74,14 +71,8 @@ def _cost(problem: Problem, stage: int, dead: int) -> float:
 
 
 def ahead(problem: Problem, failures: int) -> dict[int, Plan]:
-    """The plans for 0 to ``failures`` dead workers in their normal spread.
-
-    Args:
-        problem: its ``dead`` are left out of account.
-        failures: the most that is planned for.
-
-    Raises:
-        ScheduleError: see ``normal``.
+    """The plans for 0 to ``failures`` dead workers in their normal spread. ``problem``: its ``dead`` are left out of
+    account; ``failures``: the most that is planned for.
     """
     return {count: plan(replace(problem, dead=normal(problem, count)), thorough=True) for count in range(failures + 1)}
 
@@ -98,11 +89,7 @@ def keep(plans: Mapping[int, Plan], problem: Problem, folder: str) -> None:
 
 
 def kept(problem: Problem, folder: str) -> dict[int, Plan]:
-    """The plans of a folder, each proven again.
-
-    Raises:
-        ScheduleError: a file cannot be read, was made for another problem, or its schedule is wrong.
-    """
+    """The plans of a folder, each proven again."""
     found: dict[int, Plan] = {}
     names = os.listdir(folder) if os.path.isdir(folder) else []
     for name in sorted(n for n in names if n.startswith("plan_") and n.endswith(".json")):
@@ -149,9 +136,6 @@ def moves(problem: Problem) -> tuple[Move, ...]:
 
 def roles(dead: frozenset[Worker], planned: frozenset[Worker], stages: int, replicas: int) -> dict[Worker, Worker]:
     """Which live worker plays which role of a plan whose dead are others of the same stages; home stays home if it can.
-
-    Raises:
-        ScheduleError: a stage has another number of live workers than the plan.
 
     Example:
         >>> roles(frozenset({Worker(0, 0)}), frozenset({Worker(0, 1)}), 1, 2)
@@ -202,17 +186,11 @@ def fitted(made: Schedule, dead: frozenset[Worker]) -> Schedule | None:
 
 @dataclass(frozen=True)
 class Change:
-    """What moving would bring.
+    """What moving would bring."""
 
-    Args:
-        moves: who takes which role.
-        before: the period of the plan for those who are dead now.
-        after: the period once the moves are made.
-    """
-
-    moves: tuple[Move, ...]
-    before: float
-    after: float
+    moves: tuple[Move, ...]  # who takes which role
+    before: float  # the period of the plan for those who are dead now
+    after: float  # the period once the moves are made
 
     def pays(self, seconds: float, slot: float, steps: float) -> bool:
         """Whether ``seconds`` for the moves are won back within ``steps``, at ``slot`` seconds for a unit of time."""

@@ -21,11 +21,8 @@ def emit(problem: Problem, orders: Orders) -> Schedule:
     """A schedule that computes in these orders.
 
     A message is sent as soon as it is computed. It is received right before it is needed, and so is, before it, what
-    the same worker has sent earlier: receives are in the order of sends.
-
-    Args:
-        problem: whose routes the orders follow.
-        orders: of each live worker, every task of its micro-batches once.
+    the same worker has sent earlier: receives are in the order of sends. ``problem``: whose routes the orders follow;
+    ``orders``: of each live worker, every task of its micro-batches once.
     """
     stages, per = problem.stages, problem.micro_batches
     routes = problem.routes
@@ -79,27 +76,17 @@ _ROUNDS = 12
 
 @dataclass(frozen=True)
 class Graph:
-    """The arrays of a problem.
-
-    Args:
-        fused: B_INPUT and B_WEIGHT are one task.
-        size: how many micro-batches all pipelines have.
-        workers: the live ones; elsewhere they go by their number here.
-        caps: of each worker, how many activations it may keep.
-        costs: of each stage, of F, B_INPUT and B_WEIGHT.
-        owner: of each cell, its worker.
-        groups: stages whose optimizers wait for each other.
-    """
+    """The arrays of a problem."""
 
     problem: Problem
-    fused: bool
-    size: int
-    workers: Sequence[Worker]
+    fused: bool  # B_INPUT and B_WEIGHT are one task
+    size: int  # how many micro-batches all pipelines have
+    workers: Sequence[Worker]  # the live ones; elsewhere they go by their number here
     stage: Sequence[int]
-    caps: Sequence[int]
-    costs: Sequence[tuple[float, float, float]]
-    owner: Sequence[int]
-    groups: Sequence[Sequence[int]]
+    caps: Sequence[int]  # of each worker, how many activations it may keep
+    costs: Sequence[tuple[float, float, float]]  # of each stage, of F, B_INPUT and B_WEIGHT
+    owner: Sequence[int]  # of each cell, its worker
+    groups: Sequence[Sequence[int]]  # stages whose optimizers wait for each other
 
     @classmethod
     def of(cls, problem: Problem, *, fused: bool = False) -> Graph:
@@ -153,18 +140,13 @@ def _groups(problem: Problem) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Times:
-    """How an order performs.
+    """How an order performs."""
 
-    Args:
-        period: of a step, when many follow each other.
-        spread: the stages' times from the first F to the last B_WEIGHT, summed: less is better where periods are equal.
-        starts: of each node, in the last step that was looked at.
-    """
-
-    period: float
+    period: float  # of a step, when many follow each other
     makespan: float
+    # the stages' times from the first F to the last B_WEIGHT, summed: less is better where periods are equal
     spread: float
-    starts: dict[int, float]
+    starts: dict[int, float]  # of each node, in the last step that was looked at
 
 
 def sorted_nodes(graph: Graph, order: Order) -> list[tuple[int, int, int]] | None:

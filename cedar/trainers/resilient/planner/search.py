@@ -193,25 +193,15 @@ _SMALL = 20_000
 
 @dataclass(frozen=True)
 class Plan:
-    """A schedule that was proven, and what is known of it.
+    """A schedule that was proven, and what is known of it."""
 
-    Args:
-        schedule: the lists.
-        period: of a step, when many follow each other; in slots, or in the units of the problem's costs.
-        makespan: of the first step.
-        bound: no schedule has a shorter period than this.
-        facts: what the validator found.
-        method: ``heuristic`` or ``exact``.
-        optimal: the period was proven to be the shortest.
-    """
-
-    schedule: Schedule
-    period: float
-    makespan: float
-    bound: float
-    facts: Facts
-    method: str = "heuristic"
-    optimal: bool = False
+    schedule: Schedule  # the lists
+    period: float  # of a step, when many follow each other; in slots, or in the units of the problem's costs
+    makespan: float  # of the first step
+    bound: float  # no schedule has a shorter period than this
+    facts: Facts  # what the validator found
+    method: str = "heuristic"  # ``heuristic`` or ``exact``
+    optimal: bool = False  # the period was proven to be the shortest
 
     @property
     def peak(self) -> int:
@@ -223,14 +213,8 @@ def plan(problem: Problem, *, thorough: bool = False) -> Plan:
     """A schedule for the workers that are alive, fast enough to be made when one has just died.
 
     Micro-batches of dead workers go to live workers of their stage, the backward is split, and stages step on their own
-    where the problem's mode is ``staggered``. The same problem gives the same plan everywhere.
-
-    Args:
-        problem: the grid, who is dead, memory, costs.
-        thorough: try all policies on large grids, too, for which a failure has no time.
-
-    Raises:
-        ScheduleError: the problem cannot be planned.
+    where the problem's mode is ``staggered``. The same problem gives the same plan everywhere. ``problem``: the grid,
+    who is dead, memory, costs; ``thorough``: try all policies on large grids, too, for which a failure has no time.
 
     Example:
         >>> from cedar.trainers.resilient.schedule import Worker

@@ -196,11 +196,7 @@ def to_plain(schedule: Schedule) -> dict[str, Any]:
 
 
 def from_plain(plain: Any, where: str = "the schedule") -> Schedule:
-    """A schedule from what ``json.loads`` gives. It is read, not proven: call ``validate``.
-
-    Raises:
-        ScheduleError: a part is missing, or is not of the type that it should be.
-    """
+    """A schedule from what ``json.loads`` gives. It is read, not proven: call ``validate``."""
     try:
         if plain["format"] != FORMAT:
             raise ScheduleError(f"{where} has format {plain['format']!r}, not {FORMAT}", fix="make it again")
@@ -230,11 +226,7 @@ def save(schedule: Schedule, path: str) -> None:
 
 
 def load(path: str) -> Schedule:
-    """Read a schedule.
-
-    Raises:
-        ScheduleError: there is no such file, or it holds no schedule.
-    """
+    """Read a schedule."""
     try:
         with open(path, encoding="utf-8") as file:
             plain = json.load(file)

@@ -96,17 +96,11 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """When everything happened.
+    """When everything happened."""
 
-    Args:
-        ends: for each iteration, when its last instruction ended.
-        stages: for each iteration, when each stage's last STEP ended.
-        spans: every instruction of every iteration, if they were asked for.
-    """
-
-    ends: tuple[float, ...]
-    stages: tuple[tuple[float, ...], ...]
-    spans: tuple[Span, ...] = ()
+    ends: tuple[float, ...]  # for each iteration, when its last instruction ended
+    stages: tuple[tuple[float, ...], ...]  # for each iteration, when each stage's last STEP ended
+    spans: tuple[Span, ...] = ()  # every instruction of every iteration, if they were asked for
 
     @property
     def makespan(self) -> float:

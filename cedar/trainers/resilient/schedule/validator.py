@@ -25,9 +25,6 @@ def channels_of(schedule: Schedule) -> Channels:
     """For each ordered pair of workers the (replica, micro-batch) of its messages, in order.
 
     An ordered pair of workers carries activations or gradients, never both: the one goes up a stage, the other down.
-
-    Raises:
-        ScheduleError: the receiver's order is not the sender's.
     """
     sent: dict[tuple[Worker, Worker], list[tuple[int, int]]] = defaultdict(list)
     received: dict[tuple[Worker, Worker], list[tuple[int, int]]] = defaultdict(list)
@@ -61,17 +58,12 @@ _NAMES = {1: "RECV_F", 2: "F", 4: "SEND_F", 8: "RECV_B", 16: "B_INPUT", 32: "SEN
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a schedule that was proven.
+    """What is known of a schedule that was proven."""
 
-    Args:
-        live: for each worker, the most activations it keeps at once, from F until B_WEIGHT has ended.
-        held: for each worker, the most messages it has received and not yet computed on.
-        channels: for each ordered pair of workers, the (replica, micro-batch) of its messages, in the one order in
-            which they are sent and received.
-    """
-
-    live: dict[Worker, int]
-    held: dict[Worker, int]
+    live: dict[Worker, int]  # for each worker, the most activations it keeps at once, from F until B_WEIGHT has ended
+    held: dict[Worker, int]  # for each worker, the most messages it has received and not yet computed on
+    # for each ordered pair of workers, the (replica, micro-batch) of its messages, in the one order in which they are
+    # sent and received
     channels: Channels
 
 
@@ -83,9 +75,6 @@ def validate(schedule: Schedule) -> Facts:
     B_WEIGHT, and steps after that; no worker keeps more activations than its cap; messages between two workers are
     received in the order in which they are sent; nobody waits for ever when sends never block, receives block in order,
     and ALL_REDUCE waits for the whole stage. Then any number of such steps in a row end, too.
-
-    Raises:
-        ScheduleError: one of these does not hold; the text names worker and instruction.
 
     Example:
         >>> lone = (Instruction("F", 0, 0), Instruction("B", 0, 0), Instruction("ALL_REDUCE"), Instruction("STEP"))

@@ -14,15 +14,11 @@ _MEETINGS: tuple[Kind, Kind] = ("ALL_REDUCE", "STEP")
 
 @dataclass(frozen=True)
 class Durations:
-    """Seconds of instructions, for ``timeline``: it can be called with a worker and an instruction.
+    """Seconds of instructions, for ``timeline``: it can be called with a worker and an instruction."""
 
-    Args:
-        seconds: of each kind at each stage. A RECV, an ALL_REDUCE or a STEP counts without the time spent on waiting.
-        transfer: seconds from the end of a SEND until the message can be received.
-    """
-
+    # of each kind at each stage. A RECV, an ALL_REDUCE or a STEP counts without the time spent on waiting.
     seconds: dict[tuple[Kind, int], float]
-    transfer: float = 0.0
+    transfer: float = 0.0  # seconds from the end of a SEND until the message can be received
 
     @classmethod
     def of(cls, records: Iterable[tuple[Worker, Instruction, float]], transfer: float = 0.0) -> Durations:

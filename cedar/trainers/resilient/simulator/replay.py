@@ -30,11 +30,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """Events in the order of time.
-
-    Raises:
-        ScheduleError: time goes back, a machine comes that is there, or goes that is not.
-    """
+    """Events in the order of time."""
 
     events: tuple[Event, ...]
     name: str = "the trace"
@@ -61,11 +57,7 @@ class Trace:
 
 
 def read_trace(path: str) -> Trace:
-    """A trace in the format of Bamboo's published spot traces: lines of ``milliseconds,add|remove,node``, no heading.
-
-    Raises:
-        ScheduleError: the file cannot be read, or a line is no event.
-    """
+    """A trace in the format of Bamboo's published spot traces: lines of ``milliseconds,add|remove,node``."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = [row for row in csv.reader(file) if row]
@@ -261,10 +253,8 @@ def phases(problem: Problem, trace: Trace, seconds: float | None = None) -> Iter
     """Who is dead when, from the trace's beginning.
 
     A machine that comes takes a free place of the stage with the fewest live workers, or waits as a spare; the place of
-    one that goes is taken by a spare, if there is one. Before machines come, all places are free.
-
-    Args:
-        seconds: when to end; by default with the last event.
+    one that goes is taken by a spare, if there is one. Before machines come, all places are free. ``seconds``: when to
+    end; by default with the last event.
     """
     end = trace.seconds if seconds is None else seconds
     places = list(grid(problem.stages, problem.replicas))
@@ -303,19 +293,12 @@ def _dead(problem: Problem, at: dict[str, Worker]) -> frozenset[Worker] | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a system makes of a trace.
+    """What a system makes of a trace."""
 
-    Args:
-        steps: done in the whole time.
-        changes: how many times the set of the dead changed.
-        idle: seconds in which no step could be done.
-        seconds: the whole time.
-    """
-
-    steps: float
-    changes: int
-    idle: float
-    seconds: float
+    steps: float  # done in the whole time
+    changes: int  # how many times the set of the dead changed
+    idle: float  # seconds in which no step could be done
+    seconds: float  # the whole time
 
     @property
     def rate(self) -> float:
