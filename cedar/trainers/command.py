@@ -56,11 +56,12 @@ def _rank(name: str, chosen: argparse.Namespace, options: Any) -> int:
     import torch
 
     from cedar.trainers.common.compute import device_of
+    from cedar.trainers.common.run import run
 
-    run, metrics = (import_module(f"cedar.trainers.{name}.{part}") for part in ("run", "metrics"))
+    trainer, metrics = (import_module(f"cedar.trainers.{name}.{part}") for part in ("trainer", "metrics"))
     with launch.connected(device_of(options.run.device).type) as here:
         torch.set_num_threads(options.run.threads or max(1, (os.cpu_count() or 1) // here))
-        path = run.run(options, resume=chosen.resume)
+        path = run(trainer.Trainer, options, resume=chosen.resume)
         if int(os.environ.get("RANK", "0")) == 0:
             from rich.console import Console
 

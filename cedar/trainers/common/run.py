@@ -53,12 +53,12 @@ def say_choices(lines: list[str]) -> None:
 
 
 class Trainer:
-    """One rank of a run: a model, its optimizers, its data; trainers fill in what is theirs. ``options``: with a table
-    ``run``; ``group``: the ranks that train together; None for all of torch.distributed, or this process alone.
+    """One rank of a run: a model, its optimizers, its data; trainers fill in what is theirs.
 
     ``step`` is the number of steps done, ``notes`` says what was chosen, and why.
     """
 
+    name = ""
     batches: Any
 
     def __init__(self, options: Any, group: Group | None = None) -> None:
@@ -105,18 +105,20 @@ class Trainer:
         """A few words on a step; all ranks call it."""
         return ""
 
+    def drawn(self, path: str) -> None:
+        """Draw what the metrics at ``path`` say, on rank 0."""
+
 
 def run(
-    name: str, kind: type[Trainer], options: Any, group: Group | None = None, *, resume: bool = False,
-    quiet: bool = False, on_metrics: OnMetrics | None = None,
+    kind: type[Trainer], options: Any, group: Group | None = None, *, resume: bool = False, quiet: bool = False,
+    on_metrics: OnMetrics | None = None,
 ) -> str:  # fmt: skip
     """Train as the options say; every rank calls it.
 
     ``run.folder`` holds run.json, metrics.jsonl (a line per step, written as it comes) and checkpoints.
 
     Args:
-        name: of the trainer.
-        kind: of the trainer.
+        kind: of trainer, such as ``cedar.trainers.dlrm.trainer.Trainer``.
         options: with a table ``run``.
         group: the ranks; None for all of torch.distributed, or this process alone.
         resume: go on from what the folder holds; from the start where that is nothing.
@@ -132,7 +134,7 @@ def run(
     group, chosen = group or Group(), options.run
     folder, first = chosen.folder, group.rank == 0
     path, metrics = os.path.join(folder, METRICS), None
-    check_folder(folder, name, resume=resume)
+    check_folder(folder, kind.name, resume=resume)
     with ExitStack() as stack:
         trainer: Any = stack.enter_context(closing(kind(options, group)))
         beside = getattr(chosen, "save_async", False)
@@ -144,7 +146,7 @@ def run(
         steps = trainer.steps()
         group.tell(None)  # all have looked at the folder
         if first:
-            claim_folder(folder, name)
+            claim_folder(folder, kind.name)
             metrics = MetricsFile(path, trainer.step, on_metrics)
             if not quiet:
                 say_choices([f"steps: {trainer.step} to {steps}", *choices(trainer), *trainer.notes])
@@ -162,6 +164,8 @@ def run(
             said = trainer.told(record, last=last)
             say(trainer.step, f"loss {record.loss:.4f}" + (f", {said}" if said else ""))
         files.wait()
+        if first:
+            trainer.drawn(path)
     return path
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from cedar.trainers.dlrm.sharding import look
 from cedar.trainers.dlrm.unique import tells_apart
 
 DENSE, METRICS, VOCABULARIES = "dense gradients", "metrics", "vocabularies"
+_TOLD = 20  # times in a run that AUC and entropy are worked out for progress, at least
 
 
 class Trainer(common.Trainer):
@@ -42,6 +44,7 @@ class Trainer(common.Trainer):
     tables were spread by.
     """
 
+    name = "dlrm"
     options: Options
 
     def __init__(
@@ -169,6 +172,26 @@ class Trainer(common.Trainer):
             return torch.zeros(0), torch.zeros(0)
         logits, labels = zip(*found, strict=True)
         return torch.cat(logits), torch.cat(labels)
+
+    # ---- progress of a run -------------------------------------------------------------------------------------------
+
+    def begin(self, stack: ExitStack) -> None:
+        self._said, self._rows, self._seconds, self._waited = "", 0, 0.0, 0.0
+
+    def steps(self) -> int:
+        """An epoch where no steps are given."""
+        self._steps = super().steps() or self.batches.epoch()
+        return self._steps
+
+    def told(self, record: Any, *, last: bool) -> str:
+        self._rows, self._seconds = self._rows + record.rows, self._seconds + record.seconds
+        self._waited += record.waited
+        if last or self.step % max(1, self._steps // _TOLD) == 0:
+            recent = self.recent()
+            self._said = f"AUC {recent.auc:.4f}, entropy {recent.entropy:.4f}"
+            self._said += f", {self._rows / self._seconds:,.0f} rows/s, waited {self._waited / self._seconds:.0%}"
+            self._rows, self._seconds, self._waited = 0, 0.0, 0.0
+        return self._said
 
     # ---- checkpoints: each table is saved by the rank that holds it, under its own name ------------------------------
 

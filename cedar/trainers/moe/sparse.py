@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -27,7 +27,9 @@ from cedar.trainers.common.files import Damaged, finite, replacing, seal, unseal
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.tensors import Part, Reader, write_parts
 from cedar.trainers.moe.optimizer import Logged, Outcome
-from cedar.trainers.moe.trainer import Trainer
+
+if TYPE_CHECKING:
+    from cedar.trainers.moe.trainer import Trainer
 
 
 def plan_window(sizes: Sequence[int], steps: int, *, state: int = 12, weights: int = 2) -> list[range]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -12,17 +15,19 @@ from torch.nn import functional
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common import run as common
-from cedar.trainers.common.checkpoint import refuse_others, whole_number
+from cedar.trainers.common.checkpoint import Checkpoints, refuse_others, steps, whole_number
 from cedar.trainers.common.data import VOCABULARY
+from cedar.trainers.common.files import PLOT, read_lines
 from cedar.trainers.common.group import Group, cut
 from cedar.trainers.common.tensors import Part
 from cedar.trainers.moe.data import Batches
 from cedar.trainers.moe.layer import router_losses
-from cedar.trainers.moe.metrics import BYTES, StepRecord, by_phase, told
+from cedar.trainers.moe.metrics import BYTES, StepRecord, by_phase, plot, told
 from cedar.trainers.moe.model import Model
 from cedar.trainers.moe.optimizer import Logged, Outcome, SymiOptimizer
 from cedar.trainers.moe.options import Options, settings
 from cedar.trainers.moe.placement import Placement
+from cedar.trainers.moe.sparse import SparseCheckpoints
 
 _SHAPE = (  # of weights, of the data, of random numbers
     "model.layers", "model.width", "model.heads", "experts.experts", "experts.hidden", "experts.shared",
@@ -32,13 +37,11 @@ _ALIKE = "start all ranks with one configuration, on the same files"
 
 
 class Trainer(common.Trainer):
-    """A model, its optimizer and its data on one rank. ``options``: of the run; ``group``: the ranks that train
-    together; None for all of torch.distributed, or this process alone.
+    """A model, its optimizer and its data on one rank."""
 
-    ``step`` is the number of steps done.
-    """
-
+    name = "moe"
     options: Options
+    sparse: SparseCheckpoints | None = None
 
     def __init__(self, options: Options, group: Group | None = None) -> None:
         super().__init__(options, group)
@@ -63,8 +66,8 @@ class Trainer(common.Trainer):
         group.meter.take()
 
     def train_step(self, logged: Logged | None = None, before_publish: Callable[[], None] | None = None) -> StepRecord:
-        """One step on the next global batch. ``logged``: what the log says of this step, when it is run again;
-        ``before_publish``: called when the optimizer is done and weights are about to be sent.
+        """One step on the next global batch; as it was ``logged``, when it is run again. ``before_publish``: called
+        when the optimizer is done and weights are about to be sent.
         """
         began = time.perf_counter()
         bias = tuple(tuple(layer.router.bias.tolist()) for layer in self.layers)
@@ -150,6 +153,36 @@ class Trainer(common.Trainer):
         self.group.meter.take()
         return loss / tokens if tokens else None
 
+    # ---- what a run does beside the loop -----------------------------------------------------------------------------
+
+    def begin(self, stack: ExitStack) -> None:
+        chosen = self.options.run
+        if chosen.sparse_window:
+            folder = os.path.join(chosen.folder, "sparse")
+            self.sparse = stack.enter_context(SparseCheckpoints(folder, self, chosen.sparse_window))
+
+    def resume(self, files: Checkpoints) -> None:
+        """From the newest checkpoint, or the sparse one where that reaches further and as many ranks saved it."""
+        dense = max(steps(files.folder), default=-1)
+        reached = None if self.sparse is None else self.sparse.end()
+        found = {"the newest checkpoint": dense, "the end of the sparse one": reached}
+        self.group.agree(found, "give all ranks a run.folder that they share", self.device)
+        if self.sparse is not None and reached is not None and reached > dense:
+            self.sparse.recover()
+        else:
+            files.resume()
+
+    def before_step(self) -> None:
+        if self.sparse is not None:
+            self.sparse.before_step()
+
+    def told(self, record: Any, *, last: bool) -> str:
+        return f"survival {sum(layer.survival for layer in record.layers) / len(record.layers):.3f}"
+
+    def drawn(self, path: str) -> None:
+        if find_spec("matplotlib") is not None and (lines := read_lines(path)):
+            plot(lines, os.path.join(self.options.run.folder, PLOT))
+
     # ---- checkpoints: a placement is not saved, as it follows from the popularity that is ----------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -178,12 +211,8 @@ class Trainer(common.Trainer):
         return self.optimizer.saved()
 
     def check(self, state: Mapping[str, Any], path: str, free: Collection[str] | None = None) -> None:
-        """Compare the settings that were saved with these.
-
-        Args:
-            state: what ``state_dict`` gave.
-            path: of it.
-            free: settings that may differ; None: all but those of shapes, data and random numbers.
+        """Compare the settings that were saved with these; ``free`` ones may differ, None: all but those of shapes,
+        data and random numbers.
         """
         own = settings(self.options)
         names = _SHAPE if free is None else [name for name in own if name not in free]

@@ -114,7 +114,7 @@ def costs_of(board: Board, version: int) -> Costs:
 
 def publish(board: Board, version: int, problem: Problem, plans: Mapping[int, Plan], folder: str) -> None:
     """Put plans where all workers find them, and keep them with the run."""
-    keep(plans, problem, folder)
+    keep(plans, folder)
     board.put(keys.COSTS(version), asdict(problem.costs))
     for count, made in plans.items():
         board.put(keys.PLAN(version, count), _plain(made))

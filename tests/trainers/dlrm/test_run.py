@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,12 +13,13 @@ from cedar.cli import main
 from cedar.core.errors import CedarError
 from cedar.trainers.common.files import read_lines
 from cedar.trainers.common.group import Group
+from cedar.trainers.common.run import run as run_trainer
 from cedar.trainers.dlrm import fbgemm
-from cedar.trainers.dlrm.run import run
 from cedar.trainers.dlrm.trainer import Trainer
 from cedar.trainers.resilient.options import RunOptions as ResilientRunOptions
 from tests.trainers.dlrm.toy_clicks import ITEMS, options
 
+run = partial(run_trainer, Trainer)
 CONFIG = """
 features = [{ column = "item", rows = 60 }, { column = "hist", rows = 60, table = "item", pooling = "attention" }]
 

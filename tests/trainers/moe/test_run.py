@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import urllib.request
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -13,13 +14,14 @@ from cedar.cli import main
 from cedar.core.errors import CedarError
 from cedar.trainers.common import config
 from cedar.trainers.common.files import MetricsFile, read_lines
+from cedar.trainers.common.run import run as run_trainer
 from cedar.trainers.moe.metrics import table
 from cedar.trainers.moe.options import Options
-from cedar.trainers.moe.run import run
 from cedar.trainers.moe.trainer import Trainer
 from tests.trainers.moe.toy_text import options, write_text
 
 STEPS = 8
+run = partial(run_trainer, Trainer)
 SETTINGS = """
 [data]
 paths = "{paths}"

@@ -1,6 +1,5 @@
 """Plans are proven, the same everywhere, within their memory, and as short as they can be."""
 
-import json
 import random
 import subprocess
 import sys
@@ -12,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedar.trainers.resilient.planner import (
+    Change,
     Problem,
     ahead,
-    change,
     exact,
     keep,
-    kept,
     moves,
     normal,
     one_f_one_b,
@@ -25,7 +23,7 @@ from cedar.trainers.resilient.planner import (
     roles,
     zero_bubble,
 )
-from cedar.trainers.resilient.schedule import Costs, ScheduleError, Worker, grid, timeline, validate
+from cedar.trainers.resilient.schedule import Costs, ScheduleError, Worker, grid, load, timeline, validate
 
 LONE = frozenset({Worker(2, 1)})
 
@@ -170,27 +168,13 @@ def test_too_many_failures_cannot_be_planned_ahead():
         ahead(Problem(2, 3, 4), 5)
 
 
-def test_plans_made_ahead_are_kept_with_the_run_and_proven_when_read(tmp_path):
+def test_plans_made_ahead_are_kept_with_the_run(tmp_path):
     problem = Problem(3, 2, 3, memory="1f1b", costs=Costs(forward=(1, 2, 1)))
     plans = ahead(problem, 2)
-    folder = str(tmp_path / "plans")
-    assert kept(problem, folder) == {}
-    keep(plans, problem, folder)
-    assert kept(problem, folder) == plans
-    assert [len(made.schedule.dead) for made in plans.values()] == [0, 1, 2]
-    with pytest.raises(ScheduleError, match="another problem"):
-        kept(replace(problem, micro_batches=4), folder)
-    path = tmp_path / "plans" / "plan_1.json"
-    good = path.read_text()
-    path.write_text(good.replace('["B_WEIGHT", 0, 1, -1], ', "", 1))
-    with pytest.raises(ScheduleError, match="the schedule is wrong"):
-        kept(problem, folder)
-    path.write_text(good[:100])
-    with pytest.raises(ScheduleError, match=r"plan_1.json cannot be read"):
-        kept(problem, folder)
-    path.write_text(json.dumps({"problem": 1}))
-    with pytest.raises(ScheduleError, match=r"plan_1.json cannot be read"):
-        kept(problem, folder)
+    keep(plans, str(tmp_path / "plans"))
+    found = [load(str(tmp_path / "plans" / f"plan_{count}.json")) for count in range(3)]
+    assert found == [made.schedule for made in plans.values()]
+    assert [len(schedule.dead) for schedule in found] == [0, 1, 2]
 
 
 @given(problems())
@@ -209,14 +193,11 @@ def test_moves_lead_to_the_normal_spread_and_roles_to_its_plan(problem):
 
 def test_moving_pays_when_it_is_won_back_in_time():
     problem = Problem(2, 3, 6, frozenset({Worker(0, 0), Worker(0, 1)}))
-    plans = ahead(problem, 2)
-    found = change(problem, plan(problem), plans)
-    assert found == change(problem, plan(problem))
+    found = Change(moves(problem), plan(problem).period, ahead(problem, 2)[2].period)
     assert (found.before, found.after) == (54, 27)
     assert found.pays(seconds=10, slot=0.1, steps=4)
     assert not found.pays(seconds=10, slot=0.1, steps=3)
-    settled = replace(problem, dead=normal(problem, 2))
-    assert not change(settled, plan(settled), plans).pays(0.0, 1.0, 1000)
+    assert not Change(moves(replace(problem, dead=normal(problem, 2))), 54, 27).pays(0.0, 1.0, 1000)
     with pytest.raises(ScheduleError, match="stage 0 has 1 live workers, the plan is for 2"):
         roles(problem.dead, normal(problem, 2), 2, 3)
 

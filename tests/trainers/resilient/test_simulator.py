@@ -227,8 +227,7 @@ def test_durations_that_were_measured_predict_the_run_they_come_from():
     schedule = plan(problem).schedule
     real = timeline(schedule, problem.costs, iterations=4, spans=True)
     computed = [s for s in real.spans if s.step.kind[:4] not in {"SEND", "RECV"}]
-    records = [(s.worker, s.step, s.end - s.start) for s in computed]
-    durations = Durations.of(records, transfer=0.01)
+    durations = Durations({(s.step.kind, s.worker.stage): s.end - s.start for s in computed}, transfer=0.01)
     assert durations(Worker(1, 1), Instruction("F", 0, 0)) == pytest.approx(0.2)
     assert durations(Worker(1, 1), Instruction("SEND_F", 0, 0, 0)) == 0
     assert error(predict(schedule, durations, 4).period, real.period) < 1e-6

@@ -2,18 +2,17 @@
 
 ``plan(Problem(...))`` is fast enough to be called when a worker has just died, and gives the same schedule on every
 worker that calls it. ``exact`` is slow, and proves how good a plan can be (needs the extra ``schedules``). ``ahead``
-makes the plans for 0, 1, .. failures before they happen; ``keep`` and ``kept`` write them to the run's folder and read
-them. ``moves``, ``roles`` and ``change`` tell how to get from those who died to the plan made ahead, and whether it
-pays; ``fitted`` gives its roles to those who are alive.
+makes the plans for 0, 1, .. failures before they happen; ``moves``, ``roles`` and ``Change`` tell how to get from those
+who died to such a plan, and whether it pays; ``fitted`` gives its roles to those who are alive.
 """
 
-from cedar.trainers.resilient.planner.ahead import Change, Move, ahead, change, fitted, keep, kept, moves, normal, roles
+from cedar.trainers.resilient.planner.ahead import Change, Move, ahead, fitted, keep, moves, normal, roles
 from cedar.trainers.resilient.planner.exact import exact
 from cedar.trainers.resilient.planner.foreign import from_torch
 from cedar.trainers.resilient.planner.problem import Memory, Problem
 from cedar.trainers.resilient.planner.search import Plan, one_f_one_b, plan, zero_bubble
 
 __all__ = [
-    "Change", "Memory", "Move", "Plan", "Problem", "ahead", "change", "exact", "fitted", "from_torch", "keep", "kept",
-    "moves", "normal", "one_f_one_b", "plan", "roles", "zero_bubble",
+    "Change", "Memory", "Move", "Plan", "Problem", "ahead", "exact", "fitted", "from_torch", "keep", "moves", "normal",
+    "one_f_one_b", "plan", "roles", "zero_bubble",
 ]  # fmt: skip

@@ -8,16 +8,15 @@ boundary, live workers may take roles of other stages, by copying a peer's state
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from cedar.trainers.resilient.planner.problem import Problem
 from cedar.trainers.resilient.planner.search import Plan, plan
-from cedar.trainers.resilient.schedule import Schedule, ScheduleError, Worker, from_plain, timeline, to_plain, validate
+from cedar.trainers.resilient.schedule import Schedule, ScheduleError, Worker, save, validate
 
 
 class Move(NamedTuple):
@@ -77,42 +76,11 @@ def ahead(problem: Problem, failures: int) -> dict[int, Plan]:
     return {count: plan(replace(problem, dead=normal(problem, count)), thorough=True) for count in range(failures + 1)}
 
 
-def keep(plans: Mapping[int, Plan], problem: Problem, folder: str) -> None:
-    """Write plans into a folder, one file each, ``plan_<failures>.json``."""
+def keep(plans: Mapping[int, Plan], folder: str) -> None:
+    """Write the schedules of plans into a folder, ``plan_<failures>.json``, as ``schedule.load`` reads them."""
     os.makedirs(folder, exist_ok=True)
     for count, made in plans.items():
-        path = os.path.join(folder, f"plan_{count}.json")
-        plain = {"problem": _told(problem), "period": made.period, "bound": made.bound, "method": made.method}
-        with open(f"{path}.part", "w", encoding="utf-8") as file:
-            json.dump(plain | {"schedule": to_plain(made.schedule)}, file)
-        os.replace(f"{path}.part", path)
-
-
-def kept(problem: Problem, folder: str) -> dict[int, Plan]:
-    """The plans of a folder, each proven again."""
-    found: dict[int, Plan] = {}
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    for name in sorted(n for n in names if n.startswith("plan_") and n.endswith(".json")):
-        path = os.path.join(folder, name)
-        try:
-            with open(path, encoding="utf-8") as file:
-                plain = json.load(file)
-            told, period, bound, method = (plain[key] for key in ("problem", "period", "bound", "method"))
-            count = int(name[len("plan_") : -len(".json")])
-            schedule = from_plain(plain["schedule"], path)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ScheduleError(f"the plan {path} cannot be read: {error}", fix="make the plans again") from error
-        if told != _told(problem) or len(schedule.dead) != count:
-            raise ScheduleError(f"the plan {path} was made for another problem", fix="make the plans again")
-        facts = validate(schedule)
-        first = timeline(schedule, problem.costs).makespan
-        found[count] = Plan(schedule, float(period), first, float(bound), facts, str(method), period <= bound + 1e-9)
-    return found
-
-
-def _told(problem: Problem) -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(replace(problem, dead=frozenset())) | {"dead": []}))
-    return plain
+        save(made.schedule, os.path.join(folder, f"plan_{count}.json"))
 
 
 def moves(problem: Problem) -> tuple[Move, ...]:
@@ -195,11 +163,3 @@ class Change:
     def pays(self, seconds: float, slot: float, steps: float) -> bool:
         """Whether ``seconds`` for the moves are won back within ``steps``, at ``slot`` seconds for a unit of time."""
         return bool(self.moves) and (self.before - self.after) * slot * steps > seconds
-
-
-def change(problem: Problem, before: Plan, plans: Mapping[int, Plan] | None = None) -> Change:
-    """What moving to the normal spread would bring, by the plan that was made ahead, or one that is made now."""
-    planned = (plans or {}).get(len(problem.dead))
-    if planned is None:
-        planned = plan(replace(problem, dead=normal(problem, len(problem.dead))))
-    return Change(moves(problem), before.period, planned.period)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cedar.trainers.resilient.schedule import Costs, Instruction, Kind, Schedule, Timeline, Worker, timeline
@@ -19,20 +16,6 @@ class Durations:
     # of each kind at each stage. A RECV, an ALL_REDUCE or a STEP counts without the time spent on waiting.
     seconds: dict[tuple[Kind, int], float]
     transfer: float = 0.0  # seconds from the end of a SEND until the message can be received
-
-    @classmethod
-    def of(cls, records: Iterable[tuple[Worker, Instruction, float]], transfer: float = 0.0) -> Durations:
-        """The medians of what an executor measured.
-
-        Example:
-            >>> work = [(Worker(0, 0), Instruction("F", 0, m), 0.1 * m) for m in (1, 2, 6)]
-            >>> Durations.of(work)(Worker(0, 1), Instruction("F", 0, 0))
-            0.2
-        """
-        found: dict[tuple[Kind, int], list[float]] = defaultdict(list)
-        for worker, step, seconds in records:
-            found[step.kind, worker.stage].append(seconds)
-        return cls({key: statistics.median(values) for key, values in found.items()}, transfer)
 
     def costs(self, stages: int) -> Costs:
         """For plans: seconds of F, B_INPUT and B_WEIGHT at each stage, to a twentieth of the largest.
