@@ -26,6 +26,7 @@ class Memory:
         self._entries: dict[str, tuple[Held, list[Block]]] = {}
         self._passes = Passes()
         self._lock = threading.Lock()
+        self._room = budget  # bytes at the moment, where less than the budget may be had
         self.evicted = 0
 
     def get(self, group: str, name: str) -> list[Block] | None:
@@ -42,6 +43,28 @@ class Memory:
 
     def holds(self, name: str) -> bool:
         return name in self._entries
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all entries."""
+        with self._lock:
+            return sum(held.nbytes for held, _ in self._entries.values())
+
+    def limit(self, room: int) -> None:
+        """Hold so many bytes at most from now on, and never more than the budget.
+
+        Those used last go first: in a loop over more than fits, they are needed last.
+        """
+        with self._lock:
+            self._room = min(room, self._budget)
+            latest = sorted((held for held, _ in self._entries.values()), key=lambda held: held.used, reverse=True)
+            over = sum(held.nbytes for held in latest) - self._room
+            for held in latest:
+                if over <= 0:
+                    break
+                del self._entries[held.name]
+                self.evicted += 1
+                over -= held.nbytes
 
     def put(self, group: str, name: str, blocks: list[Block]) -> int:
         """Bytes kept; 0 where there is no room, or an object cannot be copied."""
@@ -65,7 +88,7 @@ class Memory:
 
     def _leaving(self, group: str, name: str, size: int) -> list[Held] | None:
         others = [held for held, _ in self._entries.values() if held.name != name]
-        return leaving(others, size, self._budget, group, self._passes.since(group))
+        return leaving(others, size, self._room, group, self._passes.since(group))
 
 
 def _copied(blocks: list[Block]) -> list[Block]:

@@ -63,6 +63,7 @@ class Store:
 
     def __init__(self, budget: int = MEMORY_BYTES, disk: int | None = None) -> None:
         self._budget, self._disk = budget, disk
+        self.sharers = 1  # processes that keep entries of their own, where all of them share the budget
         self.memory = Memory(budget)
         self.described = Describer()
         self._places: dict[str, Folder | Bucket] = {}
@@ -79,12 +80,20 @@ class Store:
         self._evicted = 0
 
     @staticmethod
-    def within(most: int | None) -> Store:
-        """A store that keeps at most so many bytes in each place; None leaves it to the defaults."""
-        return Store() if most is None else Store(min(most, MEMORY_BYTES), most)
+    def within(most: int | None, memory: int | None = None, sharers: int = 1) -> Store:
+        """A store that keeps at most so many bytes in each place; None leaves it to the defaults.
+
+        Args:
+            memory: of all processes together, of which half may be kept.
+            sharers: how many they are.
+        """
+        kept = [MEMORY_BYTES, *([] if most is None else [most]), *([] if memory is None else [memory // 2])]
+        store = Store(min(kept), most)
+        store.sharers = sharers if memory is not None else 1
+        return store
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Store, (self._budget, self._disk)  # another process keeps its own
+        return Store, (self._budget // self.sharers, self._disk)  # another process keeps its own
 
     def told(self) -> list[str]:
         """What a report says of the cache: nothing where there is none."""

@@ -61,6 +61,19 @@ class _Spare:
             finally:
                 self._lock.release()
 
+    def let_go(self) -> int:
+        """Give what lies idle back to the system; its bytes."""
+        with self._lock:
+            self._sort_in()
+            idle = self._bytes
+            while self._bytes:
+                self._pop(next(iter(self._idle)))
+        return idle
+
+    @property
+    def idle(self) -> int:
+        return self._bytes
+
     def _sort_in(self) -> None:
         while self._back:
             memory = self._back.popleft()
@@ -96,6 +109,24 @@ class _Spare:
 
 
 _spare = _Spare()
+
+
+def let_go() -> int:
+    """Give the memory that lies idle back to the system; its bytes.
+
+    Example:
+        >>> array = empty((1 << 20,), "uint8")
+        >>> del array
+        >>> _ = let_go()
+        >>> idle()
+        0
+    """
+    return _spare.let_go()
+
+
+def idle() -> int:
+    """Bytes that nobody holds, kept for the arrays to come."""
+    return _spare.idle
 
 
 def _rounded(size: int) -> int:

@@ -5,23 +5,49 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+FILES = 0  # stands for pages of files, such as those of libraries
+
+
+def held() -> dict[int, int]:
+    """Bytes of each process of the tree below this one, by its number, and of ``FILES``; empty without /proc.
+
+    Pages of files are shared by processes that map the same, and are counted once: as those of the one with most.
+
+    Example:
+        >>> import os
+        >>> held().get(os.getpid(), 0) >= 0
+        True
+    """
+    found: dict[int, int] = {}
+    files, left = 0, [os.getpid()]
+    while left:
+        process = left.pop()
+        with suppress(OSError, ValueError, IndexError):  # it may have ended
+            own, mapped = _of(process)
+            found[process], files = own, max(files, mapped)
+            for thread in os.listdir(f"/proc/{process}/task") if process == os.getpid() else [str(process)]:
+                with open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as file:
+                    left += map(int, file.read().split())
+    return {**found, FILES: files} if found else {}
 
 
 def resident() -> int:
-    """Resident bytes of this process and of all below it, memory that they share counted in each; 0 without /proc.
+    """Bytes that this process and all below it hold, pages of files counted once; 0 without /proc.
 
     Example:
         >>> resident() >= 0
         True
     """
-    size, left = 0, [os.getpid()]
-    while left:
-        process = left.pop()
-        with suppress(OSError, ValueError, IndexError):  # it may have ended
-            with open(f"/proc/{process}/statm", encoding="ascii") as file:
-                size += int(file.read().split()[1]) * _PAGE
-            for thread in os.listdir(f"/proc/{process}/task") if process == os.getpid() else [str(process)]:
-                with open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as file:
-                    left += map(int, file.read().split())
-    return size
+    return sum(held().values())
+
+
+def _of(process: int) -> tuple[int, int]:
+    """Bytes of a process alone, and of the pages of files that it has mapped."""
+    own = files = 0
+    with open(f"/proc/{process}/status", encoding="ascii", errors="replace") as lines:
+        for line in lines:
+            if line.startswith(("RssAnon:", "RssShmem:")):
+                own += int(line.split()[1]) << 10
+            elif line.startswith("RssFile:"):
+                files = int(line.split()[1]) << 10
+    return own, files

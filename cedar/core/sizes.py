@@ -28,6 +28,20 @@ def as_int(value: Any) -> Any:
         return value
 
 
+def size_text(size: float) -> str:
+    """A number of bytes for people.
+
+    Example:
+        >>> size_text(3 << 29), size_text(700 << 20), size_text(512)
+        ('1.5GiB', '700MiB', '512B')
+    """
+    for unit in ("GiB", "MiB", "KiB"):
+        whole = _UNITS[unit.upper()]
+        if size >= whole:
+            return f"{size / whole:.3g}{unit}" if size < 1000 * whole else f"{size / whole:,.0f}{unit}"
+    return f"{size:.0f}B"
+
+
 def parse_bytes(text: str, what: str) -> int:
     """The number of bytes in a size such as "256MiB".
 

@@ -14,6 +14,7 @@ from cedar.control.timeline import Line, Timeline
 from cedar.core.memory import resident
 from cedar.core.quota import cores
 from cedar.datasets.requests import Use
+from cedar.engine.memory import Bound
 from cedar.executors.recovery.deaths import Deaths
 from cedar.profile import Machine, Observation, OperatorProfile, Profile, Subject
 from cedar.tasks.chain import Timing
@@ -89,6 +90,7 @@ class Metrics:
     results: dict[str, int] = field(default_factory=dict, repr=False)  # bytes of a stage's last one, by its label
     groups: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # rows handed over, and held, of each
     history: list[tuple[float, int, float, int]] = field(default_factory=list)  # see ``Report``
+    bound: Bound | None = None  # of the memory, where the plan has one
     queued: Callable[[], int] = int  # bytes of results that nobody has taken; of a run that is watched
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -231,7 +233,9 @@ class Report:
     ``dedup`` maps the groups of columns that ``dedup()`` made to rows per row held, in the batches handed over.
     ``bytes_read`` are the decoded bytes of the splits that were read, as far as metadata tell; ``queue_bytes`` those of
     rows that workers have done and the loader has not taken yet, of a run that is watched.
-    ``memory`` is the bytes that this process and its workers hold. ``rows_cached`` counts rows that a cache gave, and
+    ``memory`` is the bytes that this process and its workers hold, pages of files such as libraries counted once;
+    ``memory_peak`` the most that was seen, of a run with ``Budget(memory=)``, and ``memory_parts`` who held how much
+    then, where it was beyond the budget. ``rows_cached`` counts rows that a cache gave, and
     ``plan_changes`` the plans that took over while the run went on.
     ``graph`` has the label of each operator and the places of its inputs in this list. ``history`` has, of a run that
     is watched, (seconds, rows, seconds waited, bytes held) now and then.
@@ -266,6 +270,8 @@ class Report:
     retry_wait: float = 0.0
     numeric: str = ""
     memory: int = field(default=0, compare=False)
+    memory_peak: int = field(default=0, compare=False)
+    memory_parts: Mapping[str, int] = field(default_factory=dict, compare=False)
     rows_cached: int = 0
     bytes_read: int = 0
     queue_bytes: int = field(default=0, compare=False)
@@ -322,9 +328,9 @@ class Report:
         return f"<pre>{escape(str(self))}</pre>" if self.view is None else self.view.part(self)
 
 
-def make_report(metrics: Metrics, metadata: Use, inline: bool, **facts: Any) -> Report:
+def make_report(metrics: Metrics, metadata: Use, inline: bool, notes: tuple[str, ...], **facts: Any) -> Report:
     """The counters as a report; ``metadata`` are the requests that no task made."""
-    time, labels = metrics.time, metrics.told
+    time, labels, bound = metrics.time, metrics.told, metrics.bound
     with metrics._lock:  # anybody may ask, at any time
         lines = time.workers(labels, metrics.weights, inline)
         operators = time.operators(lines, labels)
@@ -345,7 +351,10 @@ def make_report(metrics: Metrics, metadata: Use, inline: bool, **facts: Any) -> 
         recovery=statistics.median(list(metrics.deaths.recoveries)) if metrics.deaths.recoveries else None,
         rows_read=metrics.rows_read,
         history=tuple(metrics.history),
+        notes=notes if bound is None else (*notes, bound.note()),
         memory=resident(),
+        memory_peak=0 if bound is None else bound.peak,
+        memory_parts={} if bound is None else dict(bound.parts),
         rows_cached=metrics.rows_kept,
         bytes_read=metrics.bytes_read,
         queue_bytes=metrics.queued(),

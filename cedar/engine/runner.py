@@ -16,6 +16,7 @@ from cedar.core.errors import WorkerError
 from cedar.core.stream import Rows
 from cedar.datasets.base import Split
 from cedar.datasets.requests import Stop, Until
+from cedar.engine.memory import Bound
 from cedar.executors.choose import (
     EXECUTORS,
     InlineExecutor,
@@ -37,6 +38,7 @@ from cedar.tasks.chain import Program, Result, Timing, read_split, run_block
 from cedar.tasks.code import Code
 
 GATHER: Part = ("gather", ())
+_AHEAD_BYTES = 128 << 20  # of results on their way, beside two for each core, in this process
 _MOST_HERE = 32  # threads beside a cluster
 _AT_ONCE = InlineExecutor()
 _LOOKED_AT = 64  # results noted, before those that were taken are forgotten
@@ -85,6 +87,7 @@ class Runner:
         patience: how long to wait for what does not get on.
         watched: somebody iterates, and is told where a task in the caller's own thread does not get on.
         untaken: where results are noted until they are taken; None does not.
+        bound: says how far to read ahead, where a budget says how much memory there is.
     """
 
     def __init__(
@@ -95,8 +98,9 @@ class Runner:
         patience: Patience | None = None,
         watched: bool = False,
         untaken: Untaken | None = None,
+        bound: Bound | None = None,
     ) -> None:
-        self.untaken = untaken
+        self.untaken, self.bound = untaken, bound
         self._cluster = names_cluster(executor)  # of others: it is as large as it is
         self.owned = isinstance(executor, str) or self._cluster
         name = "threads" if executor == "auto" else executor
@@ -153,6 +157,18 @@ class Runner:
     def ahead(self) -> int:
         """Tasks to keep in flight; they grow with a cluster."""
         return getattr(self.executor, "ahead", 0) or self._ahead
+
+    def ahead_of(self, size: int) -> int:
+        """Tasks to keep in flight whose results have so many bytes each: no more than fit into memory.
+
+        Args:
+            size: 0 where nobody knows yet.
+        """
+        if self.bound is not None:
+            return self.bound.ahead(self.ahead, size)
+        if not self.local or self.ahead * size <= _AHEAD_BYTES:
+            return self.ahead
+        return min(self.ahead, max(2 * self.cores, _AHEAD_BYTES // size))
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> Future[Any]:
         """Work on rows that are already here."""
@@ -294,7 +310,8 @@ class Runners:
             check_executor(place)
             workers = None if names_cluster(place) else self._workers
             default = self.default
-            self._others[place] = Runner(place, workers, default.deaths, default.patience, untaken=default.untaken)
+            shared: Any = {"untaken": default.untaken, "bound": default.bound}
+            self._others[place] = Runner(place, workers, default.deaths, default.patience, **shared)
         return self._others[place]
 
     def __iter__(self) -> Iterator[Runner]:

@@ -15,7 +15,9 @@ class Budget:
 
     Args:
         cpus: cores, a whole number above 0.
-        memory: for rows on their way, bytes or text such as "2GiB".
+        memory: of this process and of all that it starts, bytes or text such as "2GiB". How far a run reads ahead and
+            what its caches keep follow what is measured; where it is exceeded even so, the log and the report say by
+            whom.
         cache: for what ``cache()`` keeps, bytes or text.
         cluster: a Dask cluster that stages may run on, too: the address of its scheduler, or a client. What it costs to
             work there is measured once. A saved plan does not name it: ``Plan.load(cluster=)`` does.
@@ -51,7 +53,7 @@ class Budget:
 
     @property
     def memory_bytes(self) -> int | None:
-        """Bytes for rows on their way."""
+        """Bytes that the process and its workers may hold."""
         return _size(self.memory, "memory", least=1)
 
     @property

@@ -78,7 +78,11 @@ class AutoPlanner:
             self._broken = True
             return Plan.as_written(self.root)
         told = (*decisions, *self._refusals)
-        return Plan(self.root, root, told, method="rules", cache_bytes=self.budget.cache_bytes)
+        return self._within(Plan(self.root, root, told, method="rules"))
+
+    def _within(self, plan: Plan) -> Plan:
+        """The plan, with what the budget says of the run."""
+        return replace(plan, cache_bytes=self.budget.cache_bytes, memory_bytes=self.budget.memory_bytes)
 
     def admit(self, plan: Plan, check: Check) -> Plan:
         """The first plan, without the rule that makes it differ on sample rows; as written where no one rule does."""
@@ -158,8 +162,8 @@ class AutoPlanner:
             found.executor,
             found.workers,
             profile,
-            self.budget.cache_bytes,
         )
+        plan = self._within(plan)
         return replace(plan, prediction=asks._predicted(plan, profile))
 
     # ---- steps -------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cedar.core.sizes import size_text
 from cedar.operators.base import StreamOperator
 from cedar.optimizer import joint
 from cedar.optimizer.arrange import Arranged, find_chains, rebuild
@@ -32,6 +33,7 @@ _SETTLED = 0.03  # moves that gain less than this, all together, are undone: two
 _ALONE = 0.9  # of the time, the GIL is held: one thread does as well as two
 _PLAIN = Lowering()
 _AHEAD = 2  # tasks in flight for each worker
+_PROCESS = 64 << 20  # bytes that a worker process holds before it has done anything
 _GATHERING = 0.5  # the share of gathering and converting that holds the GIL: large copies do not
 
 
@@ -222,6 +224,7 @@ def _within_memory(choice: Choice, facts: Facts, budget: Budget) -> Choice:
     limit = budget.memory_bytes or facts.profile.machine.memory
     plan = choice.plan
     each = _AHEAD * sum(cost.task_bytes(path.order) for cost, path in zip(plan.model.costs, plan.paths, strict=True))
+    each += _PROCESS if plan.remote else 0
     have = plan.model.capacity.workers
     fitting = max(1, int(limit / each)) if each else have
     if fitting >= have:
@@ -229,7 +232,7 @@ def _within_memory(choice: Choice, facts: Facts, budget: Budget) -> Choice:
     there = plan.model.on(dataclasses.replace(plan.model.capacity, workers=fitting))
     fewer = Candidate(there, tuple(there.again(plan.paths)))
     note = Decision(
-        "memory", f"{fitting} of {have} workers", True, f"each keeps {each / 2**20:.0f} MiB of rows on their way"
+        "memory", f"{fitting} of {have} workers", True, f"each holds {size_text(each)}, rows on their way included"
     )
     return dataclasses.replace(choice, plan=fewer, notes=(*choice.notes, note))
 

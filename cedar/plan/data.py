@@ -64,6 +64,7 @@ class Plan:
         workers: tasks at once; None leaves it to the run.
         profile: the figures it was chosen from.
         cache_bytes: what ``cache()`` may keep; None leaves it to the run.
+        memory_bytes: what this process and its workers may hold; None leaves it to the run.
         numeric: the environment that functions run in; None leaves it to the run.
     """
 
@@ -76,6 +77,7 @@ class Plan:
     workers: int | None = None
     profile: Profile | None = None
     cache_bytes: int | None = None
+    memory_bytes: int | None = None
     numeric: NumericEnvironment | None = None
 
     @staticmethod

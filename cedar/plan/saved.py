@@ -55,6 +55,7 @@ def text_of(plan: Plan) -> str:
         "executor": kind(plan.executor),
         "workers": plan.workers,
         **({} if plan.cache_bytes is None else {"cache_bytes": plan.cache_bytes}),
+        **({} if plan.memory_bytes is None else {"memory_bytes": plan.memory_bytes}),
         **({} if plan.numeric is None else {"numeric": plan.numeric.to_json()}),
         "operators": operator_entries(logical),
         "nodes": entries_of(plan.root, logical),
@@ -245,7 +246,8 @@ def _plan(found: dict[str, Any], root: Node, cluster: Any) -> Plan:
         method="loaded",
         executor=place(found.get("executor", ""), cluster, "the plan's 'executor'"),
         workers=_workers(found),
-        cache_bytes=_cache_bytes(found),
+        cache_bytes=_bytes(found, "cache_bytes", least=0),
+        memory_bytes=_bytes(found, "memory_bytes", least=1),
         numeric=_numeric(found),
     )
 
@@ -293,12 +295,12 @@ def _workers(found: Mapping[str, Any]) -> int | None:
     return workers
 
 
-def _cache_bytes(found: Mapping[str, Any]) -> int | None:
-    size = found.get("cache_bytes")
+def _bytes(found: Mapping[str, Any], key: str, least: int) -> int | None:
+    size = found.get(key)
     if size is None:
         return None
-    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-        raise PlanError(f"the plan has cache_bytes {size!r}", fix="give a whole number of bytes, or leave it out")
+    if not isinstance(size, int) or isinstance(size, bool) or size < least:
+        raise PlanError(f"the plan has {key} {size!r}", fix="give a whole number of bytes, or leave it out")
     return size
 
 

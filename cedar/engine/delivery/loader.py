@@ -37,12 +37,13 @@ from cedar.engine.delivery.replay import Replay, Replays
 from cedar.engine.delivery.state import VERSION, Identity, choose, copied, part_of, seal, validated
 from cedar.engine.delivery.units import Units, left
 from cedar.engine.epoch import DataEpoch, Job
+from cedar.engine.memory import Bound
 from cedar.engine.metrics import Metrics, Report, make_report
 from cedar.engine.nodes import last_mode, rows_per_unit
 from cedar.engine.plan_control import Plans
 from cedar.engine.quarantine import Budgets
 from cedar.engine.runner import Runner, Runners, Untaken
-from cedar.executors.choose import check_executor, of_fork
+from cedar.executors.choose import available_cpus, check_executor, of_fork
 from cedar.executors.isolated import apart_for
 from cedar.executors.recovery import Patience
 from cedar.operators.base import Env, Instances
@@ -100,19 +101,16 @@ class Loader(DataLoaderLike):
             finish = (Step(last, (), f"format={options.format!r}"),)
         plan = options.plan or (options.planner.begin() if options.planner else Plan.as_written(root))
         self._plans = Plans(options.planner, plan, binding, self._metrics, self.rank.world)
+        store = Store.within(plan.cache_bytes, plan.memory_bytes, options.workers or available_cpus())
         place = functools.partial(meeting_place, options.agree, options.executor)
         self._job = Job(
-            binding, self.rank, options.seed, options.split_batches, finish, instances, Store.within(plan.cache_bytes),
+            binding, self.rank, options.seed, options.split_batches, finish, instances, store,
             self._metrics, self._plans, options.deal, options.steps, place, encodes=options.encode is not None,
         )  # fmt: skip
         self._counting.job = self._job
         self._identity_of: Identity | None = None
-        observe = None
-        if options.observer is not None:
-            observe = options.observer.update
-            options.observer.begin(self._metrics)
-            self._untaken = Untaken()
-            self._metrics.queued = self._untaken.nbytes
+        self._watch(plan.memory_bytes)
+        observe = None if options.observer is None else options.observer.update
         self._account = Account(binding, self._metrics, self.rank.rank, observe, site)
         self._units = Units(self._account, options, self._batched, finish, rows_per_unit(root) if self._batched else 1)
         self._generation, self._ran_on, self._workers, self._warned = 0, "none yet", 0, False
@@ -125,6 +123,17 @@ class Loader(DataLoaderLike):
         self._dealt = False  # the rest of the epoch, anew, under an iteration
         self._elastic = self._make_elastic()
         self._begin_epoch(options.epoch)
+
+    def _watch(self, memory: int | None) -> None:
+        """Somebody watches the run, or its memory is bound: what is queued is known then."""
+        observer = self._options.observer
+        if observer is not None or memory is not None:
+            self._untaken = Untaken()
+            self._metrics.queued = self._untaken.nbytes
+        if observer is not None:
+            observer.begin(self._metrics)
+        if memory is not None:
+            self._metrics.bound = Bound(memory, self._job.store.memory, self._metrics.queued)
 
     def _environment(self) -> NumericEnvironment:
         """That of a run that begins here and now: the caller's, or that of a plan or state."""
@@ -264,6 +273,7 @@ class Loader(DataLoaderLike):
             Patience(self._options.timeout),
             watched=True,
             untaken=self._untaken,
+            bound=self._metrics.bound,
         )
         others = runner.others = Runners(runner)
         self._ran_on, self._workers = runner.name, runner.workers

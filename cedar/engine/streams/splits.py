@@ -147,12 +147,16 @@ class SplitStream(Stream):
     @property
     def ahead(self) -> int:
         """Splits in flight: two for each worker, fewer where they are large, one inline; more as a cluster grows."""
-        most = self.tasks.runner.ahead
-        return min(most, most // 2 + 1) if self._large else most
+        runner = self.tasks.runner
+        most = runner.ahead
+        if self._mean > _LARGE:
+            most = min(most, most // 2 + 1)
+        return most if runner.bound is None else min(most, runner.ahead_of(self._mean))
 
     @cached_property
-    def _large(self) -> bool:
-        return bool(self.splits) and float(self._bytes().sum()) / self.splits > _LARGE
+    def _mean(self) -> int:
+        """Decoded bytes of a split."""
+        return int(self._bytes().sum()) // self.splits if self.splits else 0
 
     def entry(self, number: int) -> tuple[Segment, Split]:
         """A split, and the segment that it is of."""
@@ -434,6 +438,7 @@ class _Chunks:
         self._bytes = split.bytes or 0
         self._reader = _ChunkReader(segment, split, row, lap)
         self._row = row
+        self._size = 0  # bytes of the last chunk
         self._futures: deque[Future[Result | None]] = deque()
         self.exhausted = False
 
@@ -442,7 +447,9 @@ class _Chunks:
 
     def advance(self) -> None:
         """Keep one read under way, and at most two chunks waiting."""
-        if self.exhausted or len(self._futures) >= 3 or (self._futures and not self._futures[-1].done()):
+        runner = self._tasks.runner
+        most = 3 if runner.bound is None else min(3, runner.ahead_of(self._size))
+        if self.exhausted or len(self._futures) >= most or (self._futures and not self._futures[-1].done()):
             return
         if self._futures and not self._futures[-1].cancelled() and self._futures[-1].exception() is None:
             if self._futures[-1].result() is None:
@@ -461,6 +468,7 @@ class _Chunks:
             return
         self._tasks.done(result.timing, self._segment.operator, result.blocks)
         (block,) = result.blocks
+        self._size = block.nbytes
         rows = Rows.of(block)
         start = 0
         while start < block.slots:

@@ -35,7 +35,6 @@ from cedar.tasks.chain import Program, Result
 
 _RAMP = 0.05  # of the time since the start: tasks begin small, so that the first batch does not wait for later ones
 _TARGET_BYTES = 4 << 20  # of such a task's result, so that it stays in caches, and little waits to be taken
-_AHEAD_BYTES = 128 << 20  # of results on their way, beside two for each core
 _FIRST_ROWS = 16
 _MOST_ROWS = 1 << 16
 _EMPTY = Block({}, no_keys())
@@ -195,11 +194,9 @@ class _StageFlow(Flow):
             self._tasks.append(_Task(future, piece, piece.units))
 
     def _ahead(self) -> int:
-        """Tasks to keep in flight: no more than fit into memory, where threads beyond the cores would fill it."""
-        ahead, size = self._runner.ahead, self._stream.tasks.metrics.results.get(self._stream.program.label, 0)
-        if not self._runner.local or ahead * size <= _AHEAD_BYTES:
-            return ahead
-        return min(ahead, max(2 * self._runner.cores, _AHEAD_BYTES // size))
+        """Tasks to keep in flight, by the size of the last one's result."""
+        stream = self._stream
+        return self._runner.ahead_of(stream.tasks.metrics.results.get(stream.program.label, 0))
 
     def _fences(self, piece: Piece) -> bool:
         """The next plan can begin right here: what was read ahead is quickly read again."""
