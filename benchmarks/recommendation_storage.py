@@ -72,7 +72,7 @@ def _files(folder: str, rows: int) -> tuple[dict[str, str], dict[str, str]]:
     for name, options in _CODECS.items():
         paths[name] = f"{folder}/{len(paths)}.parquet"
         pq.write_table(table, paths[name], row_group_size=_GROUP_ROWS, **options)
-    clustered = {"zstd": f"{folder}/clustered", "lz4": f"{folder}/clustered-lz4"}
+    clustered = {name: f"{folder}/clustered-{name}" for name in ("zstd", "lz4", "auto")}
     for compression, path in clustered.items():
         cluster(f"{folder}/raw", path, session="session_id", sort="ts", compression=compression)
     return paths, clustered

@@ -178,6 +178,9 @@ def _add_run(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     run.add_argument("--partition-by", default="", metavar="A,B", help="columns that become folders")
     run.add_argument("--rows-per-file", type=_count, metavar="N", help="at most (default: files of 512 MiB)")
+    run.add_argument(
+        "--layout", default="fast", metavar="NAME", help="of --write: fast to read, small, or pyarrow (fast)"
+    )
 
 
 def _add_warm(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -144,7 +144,7 @@ def _written(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
     try:
         written = pipeline.write(
             chosen.write, format=chosen.format, partition_by=_listed(chosen.partition_by),
-            rows_per_file=chosen.rows_per_file, executor=chosen.executor, workers=chosen.workers,
+            rows_per_file=chosen.rows_per_file, executor=chosen.executor, workers=chosen.workers, layout=chosen.layout,
         )  # fmt: skip
     except KeyboardInterrupt:
         print("stopped; the same command goes on where this was")

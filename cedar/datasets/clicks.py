@@ -24,6 +24,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _USERS, _ITEMS, _CATEGORIES, _TAGS, _DENSE = 50_000, 5_000, 40, 300, 13
+_WHOLE = ("session_id", "user_id", "ts", "item_id", "category", "hist_items", "tags", "d0", "label")  # without nulls
 _HISTORY = 50  # most items in a history
 _START = 1_704_067_200  # 2024-01-01, seconds
 
@@ -176,4 +177,6 @@ def write_clicks(
         if value < 1:
             raise PipelineError(f"write_clicks({name}={value}): at least 1", site=user_site())
     blocks = _blocks(seed, rows, rows_per_file)
-    return write_parquet(blocks, url, row_group_rows=min(row_group_rows, rows_per_file), rows_per_file=rows_per_file)
+    return write_parquet(
+        blocks, url, row_group_rows=min(row_group_rows, rows_per_file), rows_per_file=rows_per_file, never_null=_WHOLE
+    )

@@ -20,6 +20,7 @@ from typing import Any
 
 from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets.faults import fault_of
+from cedar.datasets.layouts import Layout, checked
 from cedar.datasets.parts import Part
 from cedar.datasets.storage import Storage, writing
 from cedar.datasets.sums import SUFFIX
@@ -38,9 +39,10 @@ class Commit:
     Args:
         parts: the files since the commit before.
         state: of the loader, after their last row.
-        schema: the columns of the files, as Arrow has them in bytes, in hexadecimal digits.
+        schema: the columns of the files, as Arrow has them in bytes, in hexadecimal digits; they tell what may be null.
         number: of the next file.
         end: there is nothing more to write.
+        layout: how the columns are stored, where that was chosen.
     """
 
     parts: tuple[Part, ...]
@@ -48,6 +50,7 @@ class Commit:
     schema: str
     number: int
     end: bool = False
+    layout: Layout = field(default_factory=dict)
 
 
 @dataclass
@@ -179,7 +182,10 @@ class Log:
         try:
             assert found is not None
             parts = tuple(Part(**part) for part in found["parts"])
-            commit = Commit(parts, found["state"], str(found["schema"]), int(found["number"]), bool(found["end"]))
+            commit = Commit(
+                parts, found["state"], str(found["schema"]), int(found["number"]), bool(found["end"]),
+                checked(found.get("layout", {})),
+            )  # fmt: skip
             if not all(map(self._ours, parts)):
                 raise ValueError("a name that is none")
         except (AssertionError, KeyError, TypeError, ValueError) as error:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from cedar.core.errors import PipelineError
 from cedar.core.libraries import library, plain_errors
+from cedar.datasets.layouts import AIMS, SMALL, Layout, Layouts
 from cedar.datasets.parquet_join import MAGIC, MOST_GROUPS, RowGroups
 from cedar.datasets.sums import Summing
 
@@ -56,6 +57,20 @@ class Format(ABC):
 
     name: str
     suffix: str
+    aims: tuple[str, ...] = ("fast",)  # of its layout: see ``cedar.datasets.layouts``
+    layouts: Layouts | None = None  # what is chosen of it, by the rows of a job
+
+    def laid_out(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
+        """The format for the files of one job; the arguments are those of ``Layouts``."""
+        return self
+
+    def fitted(self, table: pa.Table) -> pa.Table:
+        """The same rows as the files of this job say their columns."""
+        return table
+
+    def refitted(self, piece: Any, fields: Any) -> Any:
+        """A piece whose columns are of these fields."""
+        return piece
 
     @abstractmethod
     def encode(self, table: pa.Table) -> Any:
@@ -105,11 +120,25 @@ class Parquet(Format):
     """A piece is a row group; pages have checksums."""
 
     name, suffix = "parquet", ".parquet"
+    aims = AIMS
+
+    def __init__(self, layouts: Layouts | None = None) -> None:
+        self.layouts = layouts
+
+    def laid_out(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
+        return Parquet(Layouts(aim, place, known, fields))
+
+    def fitted(self, table: pa.Table) -> pa.Table:
+        return self.layouts.fitted(table) if self.layouts is not None else table
+
+    def refitted(self, piece: Any, fields: Any) -> Any:
+        return self.encode(pq.read_table(pa.BufferReader(piece)).cast(fields))
 
     def encode(self, table: pa.Table) -> Any:
         sink = pa.BufferOutputStream()
         try:
-            pq.write_table(table, sink, row_group_size=max(1, table.num_rows), write_page_checksum=True)
+            how = self.layouts.options(table) if self.layouts is not None else {}
+            pq.write_table(table, sink, row_group_size=max(1, table.num_rows), write_page_checksum=True, **how)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise PipelineError(
                 f"Parquet cannot hold a column as it is: {error}", fix="cast that column, or drop it"
@@ -131,16 +160,18 @@ class Parquet(Format):
 
 
 class _ArrowFile(Assembly):
-    def __init__(self, write: Callable[[Any], int]) -> None:
+    def __init__(self, write: Callable[[Any], int], small: bool = False) -> None:
         super().__init__(write)
+        self._small = small
         self._writer: Any = None
 
     def add(self, piece: Any) -> None:
         with pa.ipc.open_stream(pa.py_buffer(piece)) as stream:
-            if self._writer is None:
-                self._writer = pa.ipc.new_file(pa.PythonFile(_Sink(self.write), "w"), stream.schema)
-            for batch in stream:
-                self._writer.write_batch(batch)
+            table = stream.read_all()
+        if self._writer is None:
+            how = pa.ipc.IpcWriteOptions(compression=_least(table.slice(0, 8192)) if self._small else None)
+            self._writer = pa.ipc.new_file(pa.PythonFile(_Sink(self.write), "w"), table.schema, options=how)
+        self._writer.write_table(table)
 
     def end(self) -> None:
         if self._writer is not None:
@@ -161,10 +192,28 @@ class _Sink(io.RawIOBase):
         return self._write(data)
 
 
+def _least(table: pa.Table) -> str:
+    """The compression that is read fastest, of those whose files are small."""
+    sizes = {}
+    for name in ("lz4", "zstd"):
+        sink = pa.MockOutputStream()
+        with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=name)) as stream:
+            stream.write_table(table)
+        sizes[name] = sink.size()
+    return "lz4" if sizes["lz4"] <= SMALL * sizes["zstd"] else "zstd"
+
+
 class Arrow(Format):
-    """A piece is a record batch; not compressed, so that files can be mapped."""
+    """A piece is a record batch; not compressed unless files are to be small, so that they can be mapped."""
 
     name, suffix = "arrow", ".arrow"
+    aims: tuple[str, ...] = ("fast", "small")
+
+    def __init__(self, small: bool = False) -> None:
+        self._small = small
+
+    def laid_out(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
+        return Arrow(aim == "small")
 
     def encode(self, table: pa.Table) -> Any:
         sink = pa.BufferOutputStream()
@@ -173,7 +222,7 @@ class Arrow(Format):
         return sink.getvalue()
 
     def assembly(self, write: Callable[[Any], int]) -> Assembly:
-        return _ArrowFile(write)
+        return _ArrowFile(write, self._small)
 
 
 # ---- Vortex ----------------------------------------------------------------------------------------------------------
@@ -230,6 +279,10 @@ class Vortex(Arrow):
     """A piece is rows as Arrow has them; the file is compressed when its last piece is there, and has checksums."""
 
     name, suffix = "vortex", ".vortex"
+    aims: tuple[str, ...] = ("fast",)
+
+    def laid_out(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
+        return self
 
     def assembly(self, write: Callable[[Any], int]) -> Assembly:
         return _VortexFile(write)

@@ -70,6 +70,11 @@ class Parts:
         return sum(part.bytes for part in self.done) + open_
 
     @property
+    def rows(self) -> int:
+        """Of the files that are begun."""
+        return sum(part.rows for part in self._open.values())
+
+    @property
     def under_way(self) -> bool:
         """Some file is begun."""
         return bool(self._open)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError, user_site
 from cedar.datasets.formats import Parquet
+from cedar.datasets.layouts import Layouts, with_required
 from cedar.datasets.parts import Parts
 from cedar.datasets.storage import Storage
 from cedar.datasets.to_arrow import arrow_batch, same_schema, to_arrow_table
@@ -28,14 +29,16 @@ def write_parquet(
     *,
     row_group_rows: int | None = None,
     rows_per_file: int | None = None,
+    never_null: Collection[str] = (),
 ) -> list[str]:
-    """Write blocks as Parquet files; returns their URLs.
+    """Write blocks as Parquet files, stored so that they are read fast: see ``layouts``; returns their URLs.
 
     Args:
         blocks: of the same columns.
         url: a directory; or one file, where it ends in ``.parquet``.
         row_group_rows: rows of a row group; by default about 64 MiB, 65,536 rows at most.
         rows_per_file: by default a new file begins after 512 MiB.
+        never_null: columns of which the files say that there is no null in them, nor in their lists.
 
     Raises:
         PipelineError: there are data files already, a column of Python objects.
@@ -51,8 +54,8 @@ def write_parquet(
     for what, value in (("row_group_rows", row_group_rows), ("rows_per_file", rows_per_file)):
         if value is not None and value < 1:
             raise PipelineError(f"write_parquet({what}={value}): at least 1", site=user_site())
-    parquet = Parquet()
-    with Storage.at(url, parquet.suffix) as storage, contextlib.ExitStack() as stack:
+    with Storage.at(url, Parquet.suffix) as storage, contextlib.ExitStack() as stack:
+        parquet = Parquet(Layouts("fast", "disk" if storage.local else "url"))
         parts = Parts(storage, parquet, "part-{:05d}.parquet".format, None if storage.single else rows_per_file)
         stack.callback(parts.drop)
         room = rows_per_file
@@ -60,7 +63,7 @@ def write_parquet(
             start = 0
             while start < table.num_rows or not table.num_rows:
                 piece = table.slice(start, room)
-                parts.add("", piece.num_rows, parquet.encode(piece))
+                parts.add("", piece.num_rows, parquet.encode(with_required(piece, never_null)))
                 if room is not None and rows_per_file is not None:
                     room = room - piece.num_rows or rows_per_file
                 start += piece.num_rows

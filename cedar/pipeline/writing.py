@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
 from cedar.datasets.commits import Commit, Log
 from cedar.datasets.formats import FORMATS, Format
+from cedar.datasets.layouts import loosened, plain_schema, told
 from cedar.datasets.parts import FILE_BYTES, Parts
 from cedar.datasets.sinks import group_rows, to_arrow_table
 from cedar.datasets.storage import Storage
@@ -45,6 +46,7 @@ class Written:
         rows: in these files.
         bytes: of these files.
         resumed: how many of the files were done before this call.
+        layout: encoding and compression of each column, where they were chosen by what reading them takes.
     """
 
     url: str
@@ -52,10 +54,12 @@ class Written:
     rows: int
     bytes: int
     resumed: int = 0
+    layout: dict[str, list[str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         before = f", {self.resumed:,} of them done before" if self.resumed else ""
-        return f"complete: {self.rows:,} row(s) in {len(self.files):,} file(s) below {self.url}{before}"
+        stored = f"\nstored as {told(self.layout)}" if self.layout else ""
+        return f"complete: {self.rows:,} row(s) in {len(self.files):,} file(s) below {self.url}{before}{stored}"
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class Settings:
     subgroup: bool = False
     on_error: Skip | None = None
     progress: bool | None = None
+    layout: str = "fast"
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -97,6 +102,12 @@ class Settings:
         if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
             raise PipelineError(f"write(rows_per_file={rows!r}): a whole number, at least 1", site=site)
         form = FORMATS[self.format]
+        if self.layout not in form.aims:
+            known = " or ".join(map(repr, form.aims))
+            raise PipelineError(
+                f"write(layout={self.layout!r}): files of format {self.format!r} are {known}", site=site,
+                fix="see docs/layouts.md",
+            )  # fmt: skip
         if self.url.endswith(form.suffix):
             raise PipelineError(
                 f"write({self.url!r}): a folder is written, of several files", site=site, fix="leave the ending out"
@@ -113,17 +124,18 @@ def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
         with log.alone():
             job = log.job(form.suffix)
             log.load()
+            form = _laid_out(form, settings, log)
             if job is not None and not log.commits and job.get("world") == rank.world == 1:
                 log.forget()  # it may have failed over what was mended since
                 job = None
             if job is None:
-                loader, rows = _begun(pipeline, settings, rank, log)
+                loader, rows = _begun(pipeline, settings, rank, log, form)
             else:
                 rows = _agreed(job, settings, rank, log.storage.shown)
-                loader = _loader(pipeline, settings, rank, rows)
+                loader = _loader(pipeline, settings, rank, rows, form)
                 _check(loader, job, log.storage.shown)
             with loader:
-                run = Run(settings, log, loader, rows, batched=pipeline.node.batched)
+                run = Run(settings, log, loader, rows, form, batched=pipeline.node.batched)
                 before = len(log.files())
                 run.all()
                 return _told(log, before)
@@ -137,7 +149,21 @@ def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
 def _told(log: Log, before: int) -> Written:
     storage, parts = log.storage, log.files()
     files = [storage.show(f"{storage.root}/{part.name}") for part in parts]
-    return Written(storage.shown, files, sum(p.rows for p in parts), sum(p.bytes for p in parts), before)
+    layout = log.commits[-1].layout if log.commits else {}
+    return Written(storage.shown, files, sum(p.rows for p in parts), sum(p.bytes for p in parts), before, layout)
+
+
+def _laid_out(form: Format, settings: Settings, log: Log) -> Format:
+    """The format of this job's files: with the layout that was chosen, where some are written already."""
+    last = next((each for each in reversed(log.commits) if each.schema), None)
+    place = "disk" if log.storage.local else "url"
+    if last is None:
+        return form.laid_out(settings.layout, place)
+    return form.laid_out(settings.layout, place, dict(last.layout), _fields_of(last))
+
+
+def _fields_of(commit: Commit) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(commit.schema)))
 
 
 def _rank(settings: Settings, site: Site | None) -> Rank:
@@ -149,20 +175,20 @@ def _rank(settings: Settings, site: Site | None) -> Rank:
 # ---- what the job is -------------------------------------------------------------------------------------------------
 
 
-def _begun(pipeline: Pipeline, settings: Settings, rank: Rank, log: Log) -> tuple[Loader, int]:
+def _begun(pipeline: Pipeline, settings: Settings, rank: Rank, log: Log, form: Format) -> tuple[Loader, int]:
     """The loader of a new job, and the rows of a piece; what the job is, is written down."""
-    with _loader(pipeline, settings, rank, None) as loader:
+    with _loader(pipeline, settings, rank, None, form) as loader:
         sample = loader.sample()
     many = _MANY if settings.folders else 1
     rows = group_rows(sample.nbytes / len(sample) if len(sample) else 1024.0, many)
     if settings.rows_per_file is not None:  # files end with a piece
         rows = settings.rows_per_file // -(-settings.rows_per_file // rows)
-    loader = _loader(pipeline, settings, rank, rows)
+    loader = _loader(pipeline, settings, rank, rows, form)
     if loader.units() == math.inf:
         raise PipelineError("write of a pipeline without end", fix="end it with take(n), or give repeat(n) a number")
     job = log.begin(_terms(settings, rank) | {"rows": rows, "state": loader.state_dict()})
     if _agreed(job, settings, rank, log.storage.shown) != rows:  # another rank was first
-        loader = _loader(pipeline, settings, rank, rows := int(job["rows"]))
+        loader = _loader(pipeline, settings, rank, rows := int(job["rows"]), form)
     _check(loader, job, log.storage.shown)
     return loader, rows
 
@@ -174,6 +200,7 @@ def _terms(settings: Settings, rank: Rank) -> dict[str, Any]:
         "partition_by": list(settings.folders),
         "rows_per_file": settings.rows_per_file,
         "world": rank.world,
+        "layout": settings.layout,
     }
 
 
@@ -183,6 +210,7 @@ def _agreed(job: dict[str, Any], settings: Settings, rank: Rank, where: str) -> 
     Raises:
         PipelineError: it was begun with other arguments.
     """
+    job = {"layout": "pyarrow" if settings.format == "parquet" else "fast"} | job  # of jobs that were begun before
     for name, mine in _terms(settings, rank).items():
         if job.get(name) != mine:
             raise PipelineError(
@@ -208,12 +236,12 @@ def _check(loader: Loader, job: dict[str, Any], where: str) -> None:
         ) from error
 
 
-def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None) -> Loader:
+def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None, form: Format) -> Loader:
     """A loader whose batches are pieces of files; where the pipeline has batches of its own, these are joined later."""
     encode = None
     if rows is not None and not pipeline.node.batched:
         pipeline = pipeline.batch(rows, last="keep")
-        encode = _encode(settings)
+        encode = _encode(settings, form)
     node, progress = pipeline.node, None
     if settings.progress is not False:
         progress = Progress("write", plain=bool(settings.progress))
@@ -230,8 +258,8 @@ def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None
     return loader
 
 
-def _encode(settings: Settings) -> Encode:
-    return Encode(settings.format, settings.folders, settings.rows_per_file)
+def _encode(settings: Settings, form: Format) -> Encode:
+    return Encode(form, settings.folders, settings.rows_per_file)
 
 
 # ---- the run ---------------------------------------------------------------------------------------------------------
@@ -246,6 +274,7 @@ class Run:
         log: its commits so far.
         loader: stands at the beginning.
         rows: of a piece.
+        form: what the files are.
         batched: the pipeline's own batches are joined here, where they are read.
     """
 
@@ -253,6 +282,7 @@ class Run:
     log: Log
     loader: Loader
     rows: int
+    form: Format
     batched: bool
     _schema: pa.Schema | None = None
     _parts: Parts = field(init=False)
@@ -262,37 +292,35 @@ class Run:
         last = self.log.commits[-1] if self.log.commits else None
         if last is not None and last.end:
             return
-        form, most = FORMATS[self.settings.format], self.settings.rows_per_file
+        form, most = self.form, self.settings.rows_per_file
         self._parts = Parts(
             self.log.storage, form, lambda number: self.log.name(form.suffix, number),
             most if self.settings.folders else None, last.number if last is not None else 0,
         )  # fmt: skip
         if last is not None:
             self.loader.load_state_dict(last.state)
-            schema = next((each.schema for each in self.log.commits if each.schema), "")
-            self._schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema))) if schema else None
+            kept = next((each for each in reversed(self.log.commits) if each.schema), None)
+            self._schema = kept and _fields_of(kept)
         with contextlib.ExitStack() as stack:
             stack.callback(self._parts.drop)
             pulled = stack.enter_context(contextlib.closing(self._pieces()))
-            count = 0  # rows of the file under way
             for columns in pulled:
-                count += self._add(columns)
-                if self._full(count):
+                self._add(columns)
+                if self._full():
                     self._parts.end()
                 if not self._parts.under_way:
                     self._commit()
-                    count = 0
             if not self._parts.under_way and not self.log.parts():
                 self._add_none()
             self._parts.end()
             self._commit(end=True)
         self.log.end()
 
-    def _full(self, rows: int) -> bool:
+    def _full(self) -> bool:
         most = self.settings.rows_per_file
         if self.settings.folders:
             return self._parts.bytes >= RUN_BYTES
-        return most is not None and rows + self.rows > most
+        return most is not None and self._parts.rows + self.rows > most
 
     def _pieces(self) -> Generator[dict[str, Any]]:
         """What the tasks encoded, in order; when one is given out, the loader stands behind its last row."""
@@ -300,7 +328,7 @@ class Run:
             if not self.batched:
                 yield from (block.columns for block in blocks if block.columns)
                 return
-            encode, held, count = _encode(self.settings), [], 0
+            encode, held, count = _encode(self.settings, self.form), [], 0
             for block in blocks:
                 held.append(arrow_batch(block))
                 same_schema(held[0].schema, held[-1].schema)
@@ -311,24 +339,35 @@ class Run:
             if count:
                 yield encode.columns(pa.Table.from_batches(held))
 
-    def _add(self, columns: dict[str, Any]) -> int:
-        schema = pa.ipc.read_schema(pa.py_buffer(columns["schema"]))
-        if self._schema is None:
-            self._schema = schema
-        same_schema(self._schema, schema)
-        count = 0
+    def _fitted(self, columns: dict[str, Any]) -> Callable[[Any], Any]:
+        """What makes a piece one of the file under way; where its columns may be null and were not, another begins."""
+        given = pa.ipc.read_schema(pa.py_buffer(columns["schema"]))
+        before = self._schema
+        if before is None:
+            fields = given
+        else:
+            same_schema(plain_schema(before), plain_schema(given))
+            fields = loosened(given, before)
+            if not fields.equals(before):
+                self._parts.end()
+        self._schema = fields
+        if self.form.layouts is not None:
+            self.form.layouts.fields = fields
+        return (lambda piece: piece) if fields.equals(given) else (lambda piece: self.form.refitted(piece, fields))
+
+    def _add(self, columns: dict[str, Any]) -> None:
+        fitted = self._fitted(columns)
         for folder, rows, piece in pieces(columns):
-            self._parts.add(folder, rows, piece)
-            count += rows
-        return count
+            self._parts.add(folder, rows, fitted(piece))
 
     def _add_none(self) -> None:
         """A file without rows tells the columns, where the format does and the first rank has none."""
         types = self.loader.sample().types if self.log.rank == 0 else {}
         if types and self.settings.format in ("parquet", "arrow", "vortex") and not self.settings.folders:
-            self._add(_encode(self.settings).columns(to_arrow_table([], types)))
+            self._add(_encode(self.settings, self.form).columns(to_arrow_table([], types)))
 
     def _commit(self, end: bool = False) -> None:
         schema = b"" if self._schema is None else self._schema.serialize().to_pybytes()
         parts = tuple(self._parts.taken())
-        self.log.add(Commit(parts, self.loader.state_dict(), schema.hex(), self._parts.number, end))
+        layout = {} if self.form.layouts is None else dict(self.form.layouts.layout)
+        self.log.add(Commit(parts, self.loader.state_dict(), schema.hex(), self._parts.number, end, layout))

@@ -13,12 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from cedar.datasets.layouts import Layouts
 from cedar.recommendation.histories import history_columns, session_begins, time_order, with_column
 from cedar.recommendation.rows import Flags, Ints, codes_of, column_of, ordinals, start_of, taken
 from cedar.recommendation.spill import Job, parts_of, read_part
 
 MARK = b"cedar.clustered"  # in a file's metadata: by what it is clustered
-LEVELS = {"zstd": 3, "lz4": 3}  # of compression: higher ones take longer to write, for files hardly smaller
+LEVELS = {
+    "auto": None,
+    "zstd": 3,
+    "lz4": 3,
+}  # of compression: higher ones take longer to write, for files hardly smaller
 _PAGE = 1 << 20  # a page is compressed by itself: repeats within it count
 
 
@@ -32,7 +37,7 @@ def write_part(job: Job, part: int, files: int) -> int:
             ordered, first = arranged(job, table, part, sessions)
             sessions += int(first.sum())
             if writer is None:
-                writer = _writer(job, f"{path}.tmp", ordered.schema)
+                writer = _writer(job, f"{path}.tmp", ordered)
             for start, stop in group_cuts(first, job.row_group_rows):
                 writer.write_table(ordered.slice(start, stop - start), row_group_size=stop - start)
             rows += ordered.num_rows
@@ -138,15 +143,12 @@ def marked(mark: bytes | None) -> tuple[str, str] | None:
         return None
 
 
-def _writer(job: Job, path: str, schema: Any) -> Any:
+def _writer(job: Job, path: str, first: Any) -> Any:
     mark = {"session": job.session if job.gap is None else job.session_into, "sort": job.sort}
-    schema = schema.with_metadata({MARK: json.dumps(mark).encode()})
-    return pq.ParquetWriter(
-        path,
-        schema,
-        compression=job.compression,
-        compression_level=LEVELS[job.compression],
-        use_dictionary=False,  # their pages would hide long repeats
-        data_page_size=_PAGE,
-        write_page_checksum=True,
-    )
+    schema = first.schema.with_metadata({MARK: json.dumps(mark).encode()})
+    level = LEVELS[job.compression]
+    if level is None:
+        how = Layouts("small", "disk").options(first)
+    else:  # pages of dictionaries would hide long repeats
+        how = {"compression": job.compression, "compression_level": level, "use_dictionary": False}
+    return pq.ParquetWriter(path, schema, data_page_size=_PAGE, write_page_checksum=True, **how)

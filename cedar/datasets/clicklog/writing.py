@@ -53,8 +53,12 @@ def write_sessions(
         if value < 1:
             raise PipelineError(f"write_sessions({name}={value}): at least 1", site=user_site())
     best = BayesAuc()
-    blocks = _blocks(log or ClickLog(), seed, rows, rows_per_file, best)
-    urls = write_parquet(blocks, url, row_group_rows=min(row_group_rows, rows_per_file), rows_per_file=rows_per_file)
+    log = log or ClickLog()
+    blocks = _blocks(log, seed, rows, rows_per_file, best)
+    urls = write_parquet(
+        blocks, url, row_group_rows=min(row_group_rows, rows_per_file), rows_per_file=rows_per_file,
+        never_null=log.columns(),
+    )  # fmt: skip
     return Written(tuple(urls), rows, best.rate, best.value)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError
-from cedar.datasets.formats import FORMATS
+from cedar.datasets.formats import Format
 from cedar.datasets.parts import split_by
 from cedar.datasets.to_arrow import arrow_batch
 from cedar.operators.base import Env
@@ -22,12 +22,12 @@ class Encode:
     """The kernel that makes bytes of a batch, in a task.
 
     Args:
-        format: a name of ``FORMATS``.
+        form: what the files are.
         partition_by: columns that become folders.
         most: rows of a piece; None is no limit.
     """
 
-    format: str
+    form: Format
     partition_by: tuple[str, ...] = ()
     most: int | None = None
     encodes: ClassVar[bool] = True
@@ -42,7 +42,7 @@ class Encode:
         """The pieces of a table as arrays, which travel as any column does: see ``pieces``."""
         if not table.num_columns:
             raise PipelineError("write: there is no column to write")
-        form = FORMATS[self.format]
+        form, table = self.form, self.form.fitted(table)
         folders, rows, sizes, made = [], [], [], []
         schema = None
         for folder, part in split_by(table, self.partition_by) if self.partition_by else (("", table),):

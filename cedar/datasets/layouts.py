@@ -1,0 +1,254 @@
+"""Layouts: how a Parquet file stores its columns, chosen by what it takes to read the first rows back.
+
+For each column, a few encodings and compressions are tried on some thousand rows: what they take on storage, and the
+CPU time to decode them. Only such are tried as other readers of Parquet know, too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+Layout: TypeAlias = "dict[str, list[str]]"  # by column: encoding, compression
+
+AIMS = ("fast", "small", "pyarrow")
+PLAIN, DICTIONARY = "plain", "dictionary"
+_BY_TYPE = {  # of Parquet: an encoding that may be better than the plain one
+    "INT32": "DELTA_BINARY_PACKED", "INT64": "DELTA_BINARY_PACKED", "FLOAT": "BYTE_STREAM_SPLIT",
+    "DOUBLE": "BYTE_STREAM_SPLIT", "BYTE_ARRAY": "DELTA_LENGTH_BYTE_ARRAY",
+}  # fmt: skip
+_TOLD = {"DELTA_BINARY_PACKED": "delta", "BYTE_STREAM_SPLIT": "split", "DELTA_LENGTH_BYTE_ARRAY": "lengths"}
+_BY_NAME = {told: name for name, told in _TOLD.items()}
+_COMPRESSIONS = ("none", "lz4", "zstd")
+_ROWS, _BYTES = 8192, 4 << 20  # of a column that are looked at
+_LEAST = 1024  # rows, for fewer of which no time can be told
+_READS = 3  # of which the quickest counts
+_NEAR = 1.1  # times the best: figures have noise, and the smaller of two that are so near is taken
+SMALL = 1.1  # times as large as with zstd, at most
+SECONDS_PER_BYTE = {"disk": 1e-9, "url": 2e-8}  # to read them: 1 and 0.05 GB/s
+
+
+class Layouts:
+    """The layout of the files of one job: chosen by the first rows that come, then kept. Safe for threads.
+
+    Args:
+        aim: "fast": least time to read, CPU time and bytes together; "small": least CPU time, of what is at most 1.1
+            times as large as with zstd; "pyarrow": as pyarrow writes by default.
+        place: "disk" or "url": what the bytes are read from.
+        known: what was chosen before.
+        fields: of the files so far, with what may be null in them; None before the first rows.
+    """
+
+    def __init__(self, aim: str, place: str, known: Layout | None = None, fields: pa.Schema | None = None) -> None:
+        self.aim, self._place, self.fields = aim, place, fields
+        self.layout: Layout = known or {}
+        self._lock = threading.Lock()
+
+    def options(self, table: pa.Table) -> dict[str, Any]:
+        """Arguments of ``pyarrow.parquet.write_table`` for these rows."""
+        if self.aim == "pyarrow":
+            return {}
+        with self._lock:
+            for name in table.column_names:
+                if name not in self.layout:
+                    self.layout[name] = choose(table.select([name]), self.aim, self._place)
+        return options(table.schema, self.layout)
+
+    def fitted(self, table: pa.Table) -> pa.Table:
+        """The same rows, whose columns are said to have no nulls where these and those before have none."""
+        if self.aim == "pyarrow":
+            return table
+        columns = [pa.chunked_array(map(_compact, column.chunks), column.type) for column in table.columns]
+        table = pa.table(columns, table.schema)
+        return table.cast(loosened(tightened(table), self.fields))
+
+
+def checked(given: Any) -> Layout:
+    """A layout that was read. Raises ValueError, or TypeError, where it is none."""
+    for name, (encoding, compression) in dict(given).items():
+        if not isinstance(name, str) or encoding not in (PLAIN, DICTIONARY, *_BY_NAME, "ipc"):
+            raise ValueError("a layout that is none")
+        if compression not in _COMPRESSIONS:
+            raise ValueError("a layout that is none")
+    return {name: list(pair) for name, pair in given.items()}
+
+
+def told(layout: Mapping[str, Sequence[str]]) -> str:
+    """A layout in words.
+
+    Example:
+        >>> told({"a": ["delta", "none"], "b": ["plain", "lz4"], "c": ["delta", "none"]})
+        'delta: a, c; plain, lz4: b'
+    """
+    groups: dict[str, list[str]] = {}
+    for name, (encoding, compression) in layout.items():
+        how = encoding if compression == "none" else f"{encoding}, {compression}"
+        groups.setdefault(how, []).append(name)
+    return "; ".join(f"{how}: {_some(names)}" for how, names in groups.items())
+
+
+def _some(names: Sequence[str], most: int = 6) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def layout_of(url: str) -> Layout:
+    """How a Parquet file stores its columns, by its first row group."""
+    with fsspec.open(url) as file:
+        metadata = pq.read_metadata(file)
+    found: Layout = {}
+    for leaf in (metadata.row_group(0).column(i) for i in range(metadata.num_columns)) if metadata.num_rows else ():
+        used = next((_TOLD[name] for name in leaf.encodings if name in _TOLD), PLAIN)
+        used = DICTIONARY if leaf.has_dictionary_page else used
+        codec = leaf.compression.lower()
+        found[leaf.path_in_schema.partition(".")[0]] = [used, "none" if codec == "uncompressed" else codec]
+    return found
+
+
+# ---- which is best ---------------------------------------------------------------------------------------------------
+
+
+def choose(column: pa.Table, aim: str, place: str) -> list[str]:
+    """Encoding and compression of a table's one column."""
+    sample = column.slice(0, min(_ROWS, max(1, int(_BYTES * len(column) / max(column.nbytes, 1)))))
+    name = sample.column_names[0]
+    tried = [(how, file) for how in _ways(sample.schema.field(0)) if (file := _encoded(sample, {name: how}))]
+    if aim == "small":
+        most = SMALL * min(file.size for how, file in tried if how[1] == "zstd")
+        tried = [(how, file) for how, file in tried if file.size <= most]
+    per_byte = SECONDS_PER_BYTE[place] if aim == "fast" else 0.0
+    costs: list[tuple[float, int, list[str]]] = []
+    for how, file in sorted(tried, key=lambda each: each[1].size):
+        if costs and file.size * per_byte > _NEAR * min(costs)[0]:
+            break  # the others are larger still
+        seconds = _decoding(file) if len(sample) >= _LEAST else 0.0
+        costs.append((seconds + file.size * per_byte, file.size, how))
+    best = min(cost for cost, _, _ in costs)
+    return min((size, how) for cost, size, how in costs if cost <= _NEAR * best)[1]
+
+
+def _ways(field: pa.Field) -> Iterator[list[str]]:
+    kinds = {kind for _, kind in _leaves(field)}
+    encodings = [PLAIN, *sorted({_TOLD[_BY_TYPE[kind]] for kind in kinds if kind in _BY_TYPE})[:1]]
+    encodings += [] if kinds == {"BOOLEAN"} else [DICTIONARY]
+    for encoding in encodings:
+        for compression in _COMPRESSIONS:
+            yield [encoding, compression]
+
+
+def _encoded(table: pa.Table, layout: Layout) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=max(1, len(table)), **options(table.schema, layout))
+    return sink.getvalue()
+
+
+def _decoding(file: pa.Buffer) -> float:
+    """CPU seconds of this thread to decode a file, at best."""
+    best = float("inf")
+    for _ in range(_READS):
+        with pq.ParquetFile(pa.BufferReader(file)) as opened:
+            leaves = list(range(opened.metadata.num_columns))
+            start = time.thread_time()
+            opened.reader.read_row_group(0, column_indices=leaves, use_threads=False)
+            best = min(best, time.thread_time() - start)
+    return best
+
+
+# ---- what pyarrow is told --------------------------------------------------------------------------------------------
+
+
+def options(schema: pa.Schema, layout: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The arguments of ``write_table`` for a layout of these columns."""
+    compressions, encodings, dictionaries = {}, {}, []
+    for field in schema:
+        encoding, compression = layout[field.name]
+        for path, kind in _leaves(field):
+            compressions[path] = compression
+            if encoding == DICTIONARY:
+                dictionaries.append(path)
+            else:
+                encodings[path] = _BY_TYPE.get(kind, "PLAIN") if encoding != PLAIN else "PLAIN"
+    return {"compression": compressions, "use_dictionary": dictionaries, "column_encoding": encodings}
+
+
+@lru_cache(maxsize=4096)
+def _leaves(field: pa.Field) -> tuple[tuple[str, str], ...]:
+    """Path and type, as Parquet has them, of what a column is stored in."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.schema([field]).empty_table(), sink)
+    leaves = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    return tuple((leaves.column(i).path, leaves.column(i).physical_type) for i in range(len(leaves)))
+
+
+# ---- what may be null ------------------------------------------------------------------------------------------------
+
+
+def tightened(table: pa.Table) -> pa.Schema:
+    """The schema of a table, by which nothing may be null that is not: columns, and items of lists."""
+    if not table.num_rows:
+        return plain_schema(table.schema)
+    return pa.schema([_tight(table.schema.field(name), table.column(name).chunks) for name in table.column_names])
+
+
+def with_required(table: pa.Table, names: Collection[str]) -> pa.Table:
+    """The same rows, by whose schema nothing in the columns ``names`` may be null."""
+    fields = pa.schema([_required(field) if field.name in names else field for field in table.schema])
+    return table.cast(fields) if names else table
+
+
+def _required(field: pa.Field) -> pa.Field:
+    kind = field.type
+    kind = pa.large_list(_required(kind.value_field)) if pt.is_large_list(kind) else kind
+    return field.with_type(kind).with_nullable(False)
+
+
+def _tight(field: pa.Field, arrays: Iterable[pa.Array]) -> pa.Field:
+    """A field is less sure than its values where these are in structs, whose nulls hide what is below."""
+    arrays = list(arrays)
+    kind = field.type
+    if pt.is_large_list(kind):
+        kind = pa.large_list(_tight(kind.value_field, [array.flatten() for array in arrays]))
+    return field.with_type(kind).with_nullable(any(array.null_count for array in arrays))
+
+
+def _compact(array: pa.Array) -> pa.Array:
+    """The same lists, without nulls that are in none of them: of those the writer would say that they are there."""
+    return array.take(pa.array(range(len(array)), pa.int64())) if _hides_nulls(array) else array
+
+
+def _hides_nulls(array: pa.Array) -> bool:
+    if not pt.is_large_list(array.type):
+        return False
+    items = array.flatten()
+    return array.values.null_count > items.null_count or _hides_nulls(items)
+
+
+def loosened(schema: pa.Schema, other: pa.Schema | None) -> pa.Schema:
+    """A schema by which may be null what may be by either."""
+    if other is None or schema.equals(other):
+        return schema
+    return pa.schema([_loose(field, other.field(field.name)) for field in schema])
+
+
+def _loose(field: pa.Field, other: pa.Field) -> pa.Field:
+    kind = field.type
+    if pt.is_large_list(kind):
+        kind = pa.large_list(_loose(kind.value_field, other.type.value_field))
+    return field.with_type(kind).with_nullable(field.nullable or other.nullable)
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema by which anything may be null."""
+    return pa.schema([field.with_type(_plain(field.type)).with_nullable(True) for field in schema])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return pa.large_list(_plain(kind.value_type)) if pt.is_large_list(kind) else kind
