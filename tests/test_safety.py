@@ -30,7 +30,7 @@ import cedar.operators.audio
 import cedar.operators.image
 from cedar.core.limits import Limits, variable
 from cedar.core.redact import redact, redact_url, redacted
-from cedar.executors.processes.worker import Failed
+from cedar.executors.worker.main import Failed
 from cedar.testing.storage import FlakyFileSystem
 from tests.toy_http_store import Store
 

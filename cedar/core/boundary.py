@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from cedar.core.arrow import numbers, of_array, of_numbers
@@ -197,7 +196,7 @@ def _canonical(array: pa.Array, target: pa.DataType) -> pa.Array:
         return array
     if isinstance(array, pa.ExtensionArray):
         if isinstance(kind, pa.Bool8Type):
-            return pc.not_equal(array.storage, pa.scalar(0, pa.int8()))
+            return array.storage.cast(pa.bool_())
         return _canonical(array.storage, target)
     if pt.is_dictionary(kind):
         return _canonical(array.dictionary, target).take(array.indices)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from cedar.core.redact import redact_url
+from cedar.datasets.asking import Use
 from cedar.datasets.base import BaseSource
 from cedar.datasets.files_io import marks_of
 from cedar.datasets.listing import Listing, list_files
 from cedar.datasets.once import once
-from cedar.datasets.requests import Account, Use
+from cedar.datasets.requests import Account
 
 _S = TypeVar("_S", bound="FileSource")
 

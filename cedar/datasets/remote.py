@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from cedar.core.redact import redact_url
+from cedar.datasets.asking import Asker, asker
 from cedar.datasets.faults import ShortRead, fault_of
-from cedar.datasets.requests import Account, Asker, asker
+from cedar.datasets.requests import Account
 
 _T = TypeVar("_T")
 _LEAST = 64 << 10  # bytes that a small read asks for,

@@ -1,4 +1,4 @@
-"""Requests to storage: how often one is made again, a budget that all share, and what a task made of them.
+"""Requests to storage: how often one is made again, and a budget that all share.
 
 Every request to storage other than local files goes through ``Account.ask``, whatever reads or writes.
 """
@@ -9,14 +9,13 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.redact import redacted
+from cedar.datasets.asking import Asker, Stop, Use, asker
 from cedar.datasets.faults import Fault, fault_of
 
 _T = TypeVar("_T")
@@ -72,81 +71,6 @@ def _number(name: str, default: float) -> float:
     if not value >= 1 or value == float("inf"):
         raise PipelineError(f"{name}={text!r}: a number, 1 or more, is expected", site=user_site())
     return value
-
-
-# ---- what is counted -------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Use:
-    """Requests to storage: all of them, those of them that were made again, and the seconds waited in between."""
-
-    requests: int = 0
-    retries: int = 0
-    waited: float = 0.0
-
-    def add(self, other: Use) -> None:
-        self.requests += other.requests
-        self.retries += other.retries
-        self.waited += other.waited
-
-
-class Stop:
-    """Ends waits between attempts; pickled, it is another one."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    def wait(self, seconds: float) -> bool:
-        """True at once when it is set, else False after so many seconds."""
-        return self._event.wait(seconds)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Stop, ()
-
-
-@dataclass(frozen=True)
-class Asker:
-    """On whose behalf a request is made: what counts it, and what ends its waits."""
-
-    use: Use | None = None
-    stop: Stop | None = None
-
-
-_asker: ContextVar[Asker] = ContextVar("cedar_storage_asker", default=Asker())  # noqa: B039 - it is frozen
-
-
-def asker() -> Asker:
-    """Of this thread; libraries may read a file in threads of their own, so whoever opens one keeps it."""
-    return _asker.get()
-
-
-@contextmanager
-def counting(use: Use) -> Iterator[Use]:
-    """What this thread asks of storage meanwhile is counted in ``use``."""
-    token = _asker.set(replace(_asker.get(), use=use))
-    try:
-        yield use
-    finally:
-        _asker.reset(token)
-
-
-class Until:
-    """Waits of this thread end when ``stop`` is set, until the end of the block."""
-
-    __slots__ = ("_stop", "_token")
-
-    def __init__(self, stop: Stop) -> None:
-        self._stop = stop
-
-    def __enter__(self) -> None:
-        self._token = _asker.set(Asker(_asker.get().use, self._stop))
-
-    def __exit__(self, *_: object) -> None:
-        _asker.reset(self._token)
 
 
 # ---- requests --------------------------------------------------------------------------------------------------------

@@ -12,11 +12,12 @@ from typing import Any, Protocol
 
 from cedar.control.timeline import Line, Timeline
 from cedar.core.memory import resident
+from cedar.core.observation import Observation
 from cedar.core.quota import cores
-from cedar.datasets.requests import Use
+from cedar.datasets.asking import Use
 from cedar.engine.memory import Bound
 from cedar.executors.recovery.deaths import Deaths
-from cedar.profile import Machine, Observation, OperatorProfile, Profile, Subject
+from cedar.profile import Machine, OperatorProfile, Profile, Subject
 from cedar.tasks.chain import Timing
 
 _RECENT = 32  # calls of an operator that its figures come from: they follow a run whose rows change

@@ -7,15 +7,14 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from cedar.control.timeline import Part
-from cedar.core.block import Block
 from cedar.core.errors import WorkerError
 from cedar.core.stream import Rows
+from cedar.datasets.asking import Stop, Until
 from cedar.datasets.base import Split
-from cedar.datasets.requests import Stop, Until
 from cedar.engine.memory import Bound
 from cedar.executors.choose import (
     EXECUTORS,
@@ -29,13 +28,13 @@ from cedar.executors.choose import (
 from cedar.executors.dask import names_cluster
 from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, Work, limits_of, refused, rest_at_exit
 from cedar.executors.recovery.patience import Stillness
-from cedar.executors.recovery.trial import Verdict, try_block, try_split
+from cedar.executors.recovery.trial import tried, try_read, try_shipped
 from cedar.executors.recovery.waiting import AtWork, Here, Waiting
 from cedar.operators.base import Env
 from cedar.operators.marks import Marks
-from cedar.tasks import clocks
 from cedar.tasks.chain import Program, Result, Timing, read_split, run_block
 from cedar.tasks.code import Code
+from cedar.tasks.shipped import Gathering, read_shipped, run_shipped
 
 GATHER: Part = ("gather", ())
 _AHEAD_BYTES = 128 << 20  # of results on their way, beside two for each core, in this process
@@ -190,7 +189,7 @@ class Runner:
         code, gathering = self._ship((program,)), Gathering(rows)
 
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:
-            return submit(_run_shipped, code, replace(env, marks=marks), gathering)
+            return submit(try_shipped if tried(marks) else run_shipped, code, replace(env, marks=marks), gathering)
 
         return self._noted(self._recovery.submit(Work(program, send, limits=limits_of(program))))
 
@@ -204,7 +203,7 @@ class Runner:
             own = replace(env, marks=marks)
             keeper: Any = getattr(submit, "__self__", None)  # a cluster, on which jobs may share what cache() keeps
             kept = keeper.read_kept(code, own, split, lap, first, reader) if hasattr(keeper, "read_kept") else None
-            return kept or submit(_read_shipped, code, own, split, lap, first)
+            return kept or submit(try_read if tried(marks) else read_shipped, code, own, split, lap, first)
 
         return self._noted(self._recovery.submit(Work(program, send, _url(reader, split), limits_of(program, reader))))
 
@@ -323,24 +322,6 @@ class Runners:
             runner.close()
 
 
-@dataclass(frozen=True)
-class Gathering:
-    """Rows that are gathered when they are pickled: in the thread that sends them, not in the loader's loop."""
-
-    rows: Rows
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        return self.rows.blocks
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _itself, (self.rows.gather(),)
-
-
-def _itself(block: Block) -> Block:
-    return block
-
-
 def _url(reader: Any, split: Split) -> str:
     """What a split is of, for people."""
     try:
@@ -369,27 +350,3 @@ def _gather_and_run(program: Program, rows: Rows, env: Env) -> Result:
     wall = time.perf_counter() - timing.began
     timing.spend(GATHER, wall, wall)
     return run_block(program, block, env, timing)
-
-
-def _run_shipped(code: Code, env: Env, block: Any) -> Result | Verdict:
-    began = time.perf_counter()
-    (program,) = code.load()
-    if env.marks is not None and env.marks.suspect is not None:
-        return try_block(program, block, code.env(env))
-    return _with_shipping(run_block, began, program, block, code.env(env))
-
-
-def _read_shipped(code: Code, env: Env, split: Split, lap: int, first: int) -> Result | Verdict:
-    began = time.perf_counter()
-    program, reader = code.load()
-    if env.marks is not None and env.marks.suspect is not None:
-        return try_split(program, reader, split, lap, code.env(env), first)
-    return _with_shipping(read_split, began, program, reader, split, lap, code.env(env), first)
-
-
-def _with_shipping(run: Callable[..., Result], began: float, *args: Any) -> Result:
-    """A task's result, with what it took to get the task and to send the one before."""
-    loaded = time.perf_counter() - began
-    result = run(*args)
-    result.timing.spend(("ship", ()), loaded + clocks.shipped(), 0.0)
-    return result

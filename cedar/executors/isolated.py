@@ -18,7 +18,7 @@ from cedar.core.errors import WorkerError, portable
 from cedar.executors.choose import available_cpus, of_fork
 from cedar.executors.processes import warm
 from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, Work, WorkersDied
-from cedar.executors.recovery.trial import Verdict, try_block
+from cedar.executors.recovery.trial import Held, Verdict, judge, tried
 from cedar.executors.recovery.waiting import Waiting
 from cedar.operators.base import Env
 from cedar.operators.calls import Call
@@ -122,9 +122,9 @@ def _call(
     code: Code, env: Env, marks: Marks | None, rows: Block, columns: list[list[Any]], hashes: Hashes | None
 ) -> Outcome | Verdict:
     (call,) = code.load()
-    if marks is not None and marks.suspect is not None:
+    if tried(marks):
         step = Step(_Some(call, rows.keys, columns, hashes), (call.blame.index,), call.blame.label, call.blame.site)
-        return try_block(Program((step,)), rows, replace(env, marks=marks))
+        return judge((step,), Held(rows), replace(env, marks=marks))
     if marks is not None:
         env = replace(env, marks=marks)
         marks.enter(call.blame.index, rows, divisible=True)

@@ -18,12 +18,12 @@ from cedar.core.columns import nbytes
 from cedar.core.cursor import Keys
 from cedar.core.errors import CedarError, RowError, RowRef, Site, SourceError, raised
 from cedar.core.limits import Account, Passing, take
+from cedar.core.observation import Observation
 from cedar.core.skip import Skip
+from cedar.datasets.asking import Use, counting
 from cedar.datasets.base import Chunk, Split, offsets_of
-from cedar.datasets.requests import Use, counting
 from cedar.operators.base import Env, Kernel
 from cedar.operators.marks import Marks, reading
-from cedar.profile import Observation
 from cedar.tasks import clocks
 from cedar.tasks.copying import own_copy, plain_copy
 from cedar.tasks.observing import Sizes, observe

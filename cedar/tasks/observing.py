@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from cedar.core.block import Block
 from cedar.core.columns import Column, nbytes
-from cedar.profile import Observation
+from cedar.core.observation import Observation
 
 if TYPE_CHECKING:
     from cedar.tasks.chain import Timing

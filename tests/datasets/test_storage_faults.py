@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 import cedar
 from cedar.core.errors import SourceError
 from cedar.datasets import requests
+from cedar.datasets.asking import Stop, Until, Use, counting
 from cedar.datasets.faults import Fault, fault_of, status_of
 from cedar.datasets.listing import list_files
 from cedar.datasets.remote import Remote, rename
-from cedar.datasets.requests import FLOOR, SHARE, Account, Patience, Stop, Until, Use, counting
+from cedar.datasets.requests import FLOOR, SHARE, Account, Patience
 from cedar.testing.storage import FlakyFileSystem, StorageFault, flaky
 from tests.toy_http_store import Store
 

@@ -11,6 +11,7 @@ import pytest
 
 import cedar
 from cedar.control.timeline import TaskTime
+from cedar.core.observation import Observation
 from cedar.engine import observations as run_figures
 from cedar.engine.account import OwnTime
 from cedar.engine.binding import Binding
@@ -19,7 +20,7 @@ from cedar.engine.observations import RunFigures
 from cedar.engine.runner import Runner, Runners
 from cedar.engine.watcher import Watcher
 from cedar.operators.base import Env
-from cedar.profile import Machine, Observation
+from cedar.profile import Machine
 from cedar.tasks import clocks
 
 

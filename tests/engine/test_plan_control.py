@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import cedar
+from cedar.core.observation import Observation
 from cedar.engine import account
 from cedar.engine import observations as run_figures
 from cedar.engine import plan_control as planning
@@ -23,7 +24,7 @@ from cedar.executors import processes
 from cedar.executors.choose import InlineExecutor
 from cedar.operators.base import Env
 from cedar.plan.data import Decision, Plan, Prediction
-from cedar.profile import Machine, Observation, Profile
+from cedar.profile import Machine, Profile
 from cedar.tasks import chain, clocks
 
 pytestmark = pytest.mark.timeout(60)

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from cedar.executors.processes import arena, process
+from cedar.executors.processes import process
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
-from cedar.executors.processes.wire import Wire, decode, encode
-from cedar.executors.processes.worker import _Handler
+from cedar.executors.worker import arena
+from cedar.executors.worker.main import _Handler
+from cedar.executors.worker.wire import Wire, decode, encode
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import pytest
 
 import cedar
 from cedar.core.errors import PlanError
-from cedar.profile import Machine, Observation, OperatorProfile, Profile, Subject
+from cedar.core.observation import Observation
+from cedar.profile import Machine, OperatorProfile, Profile, Subject
 
 HERE = Machine(cores=2, memory=8 << 30, speed=100.0)
 

@@ -15,7 +15,7 @@ from cedar.cache.cost import kind_of
 from cedar.cache.entries import relabelled
 from cedar.core.block import Block
 from cedar.executors.dask.remote import Call, Done, Parcel, run
-from cedar.executors.processes.worker import Failed
+from cedar.executors.worker.main import Failed
 from cedar.operators.base import Env
 from cedar.plan import graph
 from cedar.tasks.chain import Program, Reader, Result, Timing, read_split

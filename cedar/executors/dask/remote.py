@@ -17,8 +17,8 @@ from typing import Any
 
 import cedar
 from cedar.core.errors import CedarError, WorkerError, portable
-from cedar.executors.processes.wire import decode, encode
-from cedar.executors.processes.worker import Failed, unsendable
+from cedar.executors.worker.main import Failed, unsendable
+from cedar.executors.worker.wire import decode, encode
 from cedar.tasks.code import Code
 
 _MOST_CODE = 32  # pieces that a worker keeps

@@ -14,7 +14,7 @@ from typing import Any
 
 from cedar.executors.dask.kept import Shared
 from cedar.executors.dask.remote import Call, Parcel, Slot
-from cedar.executors.processes.worker import unsendable
+from cedar.executors.worker.main import unsendable
 from cedar.tasks.code import Code
 
 

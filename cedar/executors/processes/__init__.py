@@ -16,6 +16,7 @@ from cedar.core import forks
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerProcess
 from cedar.tasks.code import Code
+from cedar.tasks.shipped import call_shipped, same
 
 _IDLE = 120.0  # seconds after which a pool that nobody uses goes when another one is asked for
 _pools: dict[int, Pool] = {}
@@ -137,7 +138,7 @@ def ship_costs(sample_bytes: int = 4 << 20, workers: int = 1) -> tuple[float, fl
 
     def trip(value: Any) -> float:
         start = time.perf_counter()
-        pool.submit(_same, value).result()
+        pool.submit(same, value).result()
         return time.perf_counter() - start
 
     large = np.zeros(max(1, sample_bytes), dtype=np.uint8)
@@ -145,10 +146,6 @@ def ship_costs(sample_bytes: int = 4 << 20, workers: int = 1) -> tuple[float, fl
     task = statistics.median(trip(None) for _ in range(30))
     moved = statistics.median(trip(large) for _ in range(7))
     return task, 2 * large.nbytes / max(moved - task, 1e-9)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def call_fresh(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -159,12 +156,7 @@ def call_fresh(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         WorkerError: something of the call cannot be pickled.
     """
     pool = next((pool for pool in pools() if not pool.closed), None) or warm(1)
-    return pool.submit(_called, Code.of((fn, args, kwargs))).result()
-
-
-def _called(code: Code) -> Any:
-    fn, args, kwargs = code.load()
-    return fn(*args, **kwargs)
+    return pool.submit(call_shipped, Code.of((fn, args, kwargs))).result()
 
 
 def close() -> None:

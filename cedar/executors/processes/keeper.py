@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cedar.executors.processes.process import WorkerDied, WorkerProcess
-from cedar.executors.processes.wire import decode, encode
-from cedar.executors.processes.worker import Failed, Logged, Ready, Task, Wanted, unsendable
+from cedar.executors.worker.main import Failed, Logged, Ready, Task, Wanted, unsendable
+from cedar.executors.worker.wire import decode, encode
 from cedar.tasks.code import Code
 
 _SHORT = 0.1  # seconds; behind a task that takes no longer, the next one is already sent

@@ -14,15 +14,15 @@ from multiprocessing import spawn
 import cedar
 from cedar.core.numeric import NumericEnvironment
 from cedar.executors.processes import memory
-from cedar.executors.processes.arena import forking
-from cedar.executors.processes.wire import Wire
+from cedar.executors.worker.arena import forking
+from cedar.executors.worker.wire import Wire
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(cedar.__file__)))
 _CODE = """\
 import sys
 sys.path[:] = {path!r}
 sys.path.append({home!r})
-from cedar.executors.processes.worker import main
+from cedar.executors.worker.main import main
 main({end}, {parent}, {level})
 """
 _VARIABLES = (

@@ -7,8 +7,8 @@ import threading
 import time
 
 from cedar.executors.processes.process import WorkerProcess
-from cedar.executors.processes.wire import decode
-from cedar.executors.processes.worker import Ready
+from cedar.executors.worker.main import Ready
+from cedar.executors.worker.wire import decode
 
 _PATIENCE = 10.0  # seconds of a pool's work before its first spare: a short run is over before it could need one
 

@@ -24,11 +24,12 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.executors.processes import memory
 from cedar.executors.processes.process import ending
-from cedar.executors.processes.worker import die_with_the_starting_thread
 from cedar.executors.recovery.search import shortest
+from cedar.executors.worker.main import die_with_the_starting_thread
 from cedar.operators.base import Env
 from cedar.operators.marks import READING, BadRow, Mark, Marks, each_key
-from cedar.tasks.chain import Program, Reader, Step, Timing, from_row, marked, run_steps
+from cedar.tasks.chain import Reader, Step, Timing, from_row, marked, run_steps
+from cedar.tasks.code import Code
 
 Key: TypeAlias = "tuple[int, ...]"
 Child: TypeAlias = "Callable[[Callable[[Env], Any]], Any]"
@@ -142,15 +143,22 @@ def _some(block: Block, wanted: set[Key] | None) -> Iterator[Block]:
         yield block.take(np.array(slots, dtype=np.int64))
 
 
-def try_block(program: Program, block: Block, env: Env) -> Verdict:
-    """In the place of ``run_block``, where the marks name a suspect."""
-    return judge(program.steps, Held(block), env)
+def tried(marks: Marks | None) -> bool:
+    """A task with these marks is a trial."""
+    return marks is not None and marks.suspect is not None
 
 
-def try_split(program: Program, reader: Any, split: Any, lap: int, env: Env, first: int) -> Verdict:
-    """In the place of ``read_split``: nothing is taken from a cache, or put into one."""
+def try_shipped(code: Code, env: Env, block: Block) -> Verdict:
+    """In the place of ``run_shipped``, where the marks name a suspect."""
+    (program,) = code.load()
+    return judge(program.steps, Held(block), code.env(env))
+
+
+def try_read(code: Code, env: Env, split: Any, lap: int, first: int) -> Verdict:
+    """In the place of ``read_shipped``: nothing is taken from a cache, or put into one."""
+    program, reader = code.load()
     plain, steps = _flat(reader)
-    return judge((*steps, *program.steps), Read(plain, split, lap, first), env)
+    return judge((*steps, *program.steps), Read(plain, split, lap, first), code.env(env))
 
 
 def _flat(reader: Any) -> tuple[Reader, tuple[Step, ...]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from cedar.core.errors import WorkerError
-from cedar.datasets.requests import Stop
+from cedar.datasets.asking import Stop
 from cedar.executors.recovery.board import the_board
 from cedar.executors.recovery.patience import Patience, Stillness
 from cedar.operators.base import Env

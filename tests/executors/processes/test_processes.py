@@ -26,7 +26,7 @@ from cedar.executors import processes
 from cedar.executors.processes import keeper, process
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
-from cedar.executors.processes.wire import Wire, decode, encode
+from cedar.executors.worker.wire import Wire, decode, encode
 from cedar.tasks.code import Code
 
 WORKERS = 2

@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar.executors import processes
-from cedar.executors.processes import arena, wire
 from cedar.executors.processes.pool import Pool
-from cedar.executors.processes.wire import Wire, decode, encode
+from cedar.executors.worker import arena, wire
+from cedar.executors.worker.wire import Wire, decode, encode
 
 WORKERS = 2
 LARGE = 1 << 17  # bytes; goes through shared memory

@@ -22,11 +22,15 @@ from typing import Any
 import pyarrow as pa
 
 from cedar.core.errors import CedarError, WorkerError, portable
-from cedar.executors.processes.wire import Wire, decode, encode
+from cedar.executors.worker.wire import Wire, decode, encode
 from cedar.tasks import clocks
 from cedar.tasks.code import UnknownCode
 
-_IDLE = 0.1  # seconds without a first task, after which there is time to import what tasks may need
+# What tasks are likely to need is imported while no first one comes, after so many seconds: what functions of rows run
+# in, as soon as nobody waits for this worker; libraries, one by one, where it is not needed yet.
+_LIKELY = (
+    (0.01, "cedar.operators.map"), (0.1, "pyarrow.compute"), (0.0, "pyarrow.parquet"), (0.0, "polars"),
+)  # fmt: skip
 _LOOK = 1.0  # seconds between two looks at whether the parent lives
 
 
@@ -126,13 +130,10 @@ def main(end: int, parent: int, level: int) -> None:
     logging.root.addHandler(handler)
     os.register_at_fork(after_in_child=partial(_part, wire, handler))
     pa.set_cpu_count(1)
-    _import("cedar.engine.runner")  # and with it, what runs a chain
+    for module in ("cedar.tasks.shipped", "cloudpickle"):  # what runs a chain, and what any code is loaded by
+        importlib.import_module(module)
     wire.send(encode(Ready()))
-    try:
-        task = tasks.get(timeout=_IDLE)
-    except queue.Empty:
-        _import("pyarrow.compute", "pyarrow.parquet", "polars")  # most pipelines need them soon
-        task = tasks.get()
+    task = _first(tasks)
     while True:
         answer = _work(task)
         if os.getpid() != own:  # a function has forked, and returned in the child as well
@@ -168,9 +169,13 @@ def _receive(wire: Wire, tasks: queue.SimpleQueue[list[Any]], parent: int) -> No
         os._exit(0)
 
 
-def _import(*modules: str) -> None:
-    for module in modules:
-        importlib.import_module(module)
+def _first(tasks: queue.SimpleQueue[list[Any]]) -> list[Any]:
+    for patience, module in _LIKELY:
+        try:
+            return tasks.get(timeout=patience)
+        except queue.Empty:
+            importlib.import_module(module)
+    return tasks.get()
 
 
 def _work(parts: list[Any]) -> list[memoryview]:

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedar.executors.processes import arena
-from cedar.executors.processes.arena import Inbox, Outbox, Slots
+from cedar.executors.worker import arena
+from cedar.executors.worker.arena import Inbox, Outbox, Slots
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems use pipes")
 

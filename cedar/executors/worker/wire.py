@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.cursor import Keys
-from cedar.executors.processes.arena import Inbox, Outbox, warn
+from cedar.executors.worker.arena import Inbox, Outbox, warn
 
 _APART = 1 << 14  # bytes; smaller buffers stay in the pickle
 _NAMED = frozenset(("cedar", "numpy", "pyarrow"))  # packages of what messages are made of

@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 import cedar
-from cedar.executors.processes.worker import Failed
+from cedar.executors.worker.main import Failed
 
 UNDER_TBLIB = """
 import pickle, threading, cedar
-from cedar.executors.processes.worker import Failed
+from cedar.executors.worker.main import Failed
 import tblib.pickling_support
 tblib.pickling_support.install()
 try:
