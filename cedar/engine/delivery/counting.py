@@ -14,11 +14,11 @@ import numpy.typing as npt
 from cedar.cache.cached import Store
 from cedar.cache.entries import versions
 from cedar.cache.fingerprints import describe
+from cedar.cache.kept_counts import Counts, file_mark, load_counts, place_of, save_counts
 from cedar.core.digests import digest_of
 from cedar.core.ranks import Rank
 from cedar.core.skip import Skip
 from cedar.datasets.base import Read
-from cedar.datasets.kept_counts import file_mark, load_counts, place_of, save_counts
 from cedar.datasets.kept_file import alone
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.engine.binding import Binding
@@ -59,10 +59,10 @@ class Counting:
         marks = [file_mark(given.listing[int(file)]) for file in files]
         parts = dict(zip(range(len(files)), map(slice, firsts, firsts + many), strict=True))
         key = _key(filters, [[name, str((source.schema or {}).get(name))] for name in columns])
-        where = None if key is None else place_of(given, key)
+        where = None if key is None else place_of(given)
         left = np.full(len(splits), -1, dtype=np.int64)
 
-        def fill(kept: dict[str, tuple[int, ...]]) -> list[int]:
+        def fill(kept: Counts) -> list[int]:
             """Takes what is kept; the files that nothing is kept of."""
             for number, part in parts.items():
                 found = kept.get(marks[number] or "", ())
@@ -70,15 +70,17 @@ class Counting:
                     left[part] = found
             return [number for number, part in parts.items() if (left[part] < 0).any()]
 
-        missing = list(parts) if where is None else fill(load_counts(where))
+        missing = list(parts) if where is None or key is None else fill(load_counts(where, key))
         with alone(where) if where is not None and missing else contextlib.nullcontext():
-            if where is not None and missing:
-                missing = fill(load_counts(where))  # another process was first
+            if where is not None and key is not None and missing:
+                missing = fill(load_counts(where, key))  # another process was first
             if missing:
                 chosen = left < 0
                 left[chosen] = self._counted(source, filters, narrow, splits[chosen])
-            if where is not None and missing:
-                save_counts(where, {m: tuple(left[parts[n]].tolist()) for n, m in enumerate(marks) if m is not None})
+            if where is not None and key is not None and missing:
+                save_counts(
+                    where, key, {m: tuple(left[parts[n]].tolist()) for n, m in enumerate(marks) if m is not None}
+                )
         whole, part = given.splits().known_bytes, narrow.splits().known_bytes
         what = " and ".join(each.operator.label() for each in filters)
         took = f"{percent(part / whole if whole else 0.0)} of the bytes of {source.operator.label()} were read for that"

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar import PipelineError, PlanError, ResumeError, RowError, Skip, col
-from cedar.datasets import kept_counts, parquet
+from cedar.cache import kept_counts
+from cedar.datasets import parquet
 from cedar.datasets.kept_file import sealed
 from cedar.engine.delivery.state import seal
 from cedar.operators.filter_function import FilterFunction
@@ -283,10 +284,7 @@ def test_counts_are_kept_beside_a_manifest(data: Path, tmp_path: Path, reads: Re
     manifest = str(tmp_path / "day.manifest")
     p = cedar.read_parquet(str(data), manifest=manifest).filter(col("x") < 3).batch(4, last="keep")
     first = len(exact(p))
-    assert (
-        len([name for name in os.listdir(tmp_path) if name.startswith("day.manifest.") and name.endswith(".counts")])
-        == 1
-    )
+    assert (tmp_path / "day.manifest.counts").is_file()
     assert not (tmp_path / "cache").exists()
     reads.clear()
     again = cedar.read_parquet(str(data), manifest=manifest).filter(col("x") < 3).batch(4, last="keep")
@@ -304,7 +302,7 @@ def of_rows(counts: dict[str, Any]) -> bytes:
     table = pa.table({"file": list(counts), "left": list(counts.values())})
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return sealed(b"cedarct1", memoryview(sink.getvalue()))
+    return sealed(b"cedarct2", memoryview(sink.getvalue()))
 
 
 @pytest.mark.parametrize(
@@ -314,7 +312,7 @@ def of_rows(counts: dict[str, Any]) -> bytes:
         lambda whole: whole[:-1],
         lambda whole: b"x" + whole[1:],
         lambda whole: whole[:50] + bytes([whole[50] ^ 1]) + whole[51:],
-        lambda whole: sealed(b"cedarct1", b"nothing"),
+        lambda whole: sealed(b"cedarct2", b"nothing"),
         lambda whole: of_rows({"a": [1]}),
         lambda whole: of_rows({"a": ["b"]}),
     ],
@@ -335,12 +333,9 @@ def test_damaged_counts_are_made_anew(
 def test_kept_counts_that_cannot_be_are_not_used(data: Path, tmp_path: Path, wrong: list[Any]) -> None:
     p = few(data).batch(4, last="keep")
     first = len(exact(p))
-    counts: dict[str, Any] = dict(kept_counts.load_counts(str(kept(tmp_path))))
-    changed = counts | {next(iter(counts)): wrong}
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, kept_counts._SCHEMA) as writer:
-        writer.write_table(pa.table([list(changed), list(map(list, changed.values()))], schema=kept_counts._SCHEMA))
-    kept(tmp_path).write_bytes(sealed(b"cedarct1", memoryview(sink.getvalue())))
+    ((filters, counts),) = kept_counts._load(str(kept(tmp_path))).items()
+    changed: dict[str, Any] = counts | {next(iter(counts)): wrong}
+    kept(tmp_path).write_bytes(sealed(b"cedarct2", kept_counts._packed({filters: changed})))
     assert len(exact(p)) == first
 
 
@@ -348,8 +343,8 @@ def test_kept_counts_that_are_wrong_end_the_run_by_name(data: Path, tmp_path: Pa
     p = few(data).batch(4, last="keep")
     len(exact(p))
     where = str(kept(tmp_path))
-    counts = kept_counts.load_counts(where)
-    kept_counts.save_counts(where, {mark: (left[0] + 1, *left[1:]) for mark, left in counts.items()})
+    ((filters, counts),) = kept_counts._load(where).items()
+    kept_counts.save_counts(where, filters, {mark: (left[0] + 1, *left[1:]) for mark, left in counts.items()})
     with pytest.raises(PipelineError, match=r"leaves \d+ rows of .*part.parquet, rows 0 to 7; it left") as caught:
         ids(exact(p))
     assert caught.value.site is not None
@@ -365,6 +360,66 @@ def test_a_place_that_cannot_be_written_is_said(
     monkeypatch.setattr(kept_counts, "write_file", full)
     assert len(exact(few(data).batch(4))) > 0
     assert "no space left" in caplog.text
+
+
+def test_of_a_source_the_counts_of_the_last_filters_are_kept(data: Path, tmp_path: Path, reads: Reads) -> None:
+    def count(bound: int) -> None:
+        len(exact(cedar.read_parquet(str(data)).filter(col("x") < bound).batch(4)))
+
+    for bound in range(1, kept_counts._FILTERS + 2):
+        count(bound)
+    assert len(kept_counts._load(str(kept(tmp_path)))) == kept_counts._FILTERS
+    reads.clear()
+    for bound in range(2, kept_counts._FILTERS + 2):
+        count(bound)
+    assert reads == []
+    count(1)
+    assert reads != []
+
+
+def test_the_sources_that_were_not_used_the_longest_make_room(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def count(part: int) -> None:
+        len(exact(cedar.read_parquet(str(data / f"day={part}")).filter(col("x") < 3).batch(4)))
+
+    def there() -> set[str]:
+        return {path.name for path in folder.iterdir()}
+
+    folder = tmp_path / "cache" / "cedar" / "counts"
+    count(0)
+    (first,) = there()
+    os.utime(folder / first / kept_counts._NAME, (1, 1))
+    foreign = folder / "mine"
+    foreign.mkdir()
+    (foreign / kept_counts._NAME).write_bytes(b"x" * 5000)
+    os.utime(foreign / kept_counts._NAME, (0, 0))
+    count(1)
+    (second,) = there() - {first, "mine"}
+    os.utime(folder / second / kept_counts._NAME, (2, 2))
+    count(0)  # used again, which it remembers
+    size = (folder / first / kept_counts._NAME).stat().st_size
+    monkeypatch.setattr(kept_counts, "_BUDGET", 2 * size + size // 2)
+    count(2)
+    left = there()
+    assert second not in left
+    assert {first, "mine"} < left
+    monkeypatch.setattr(kept_counts, "_BUDGET", 0)
+    count(3)
+    assert len(there() - left) == 1  # of the run at hand
+    assert there() & left == {"mine"}
+    assert (foreign / kept_counts._NAME).read_bytes() == b"x" * 5000
+
+
+def test_what_others_wrote_beside_a_manifest_stays(
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = tmp_path / "day.manifest.counts"
+    mine.write_text("of mine")
+    p = cedar.read_parquet(str(data), manifest=str(tmp_path / "day.manifest")).filter(col("x") < 3)
+    assert len(exact(p.batch(4))) > 0
+    assert mine.read_text() == "of mine"
+    assert "cedar did not write what is there" in caplog.text
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------
