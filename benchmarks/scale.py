@@ -23,6 +23,7 @@ import cedar
 from benchmarks.harness import Figure, at_least, at_most, reported, show, write
 from benchmarks.scale_data import Numbered, Size, counted, uncounted
 from benchmarks.scale_reads import Dealt, Storage, dealt, lanes, took
+from benchmarks.scale_service import Service
 from benchmarks.scale_talk import agreed, folder_look, met
 from cedar.engine.delivery.state import seal
 
@@ -174,13 +175,15 @@ def talk(job: Job, steps: int, step: float) -> list[Figure]:
     units = np.array([job.source.rows[each].sum() for each in lane]) // size.batch
     units -= max(int(units.min()) - steps, 0)  # the last steps of the epoch
     found, slow = (agreed(units.tolist(), step, factor) for factor in (1.0, SLOW))
-    ends = [max(each.steps) - min(each.steps) for each in (found, slow)]
-    lost = int(units.sum()) - sum(found.steps) - sum(found.left)
+    served = agreed(units.tolist(), step, model=Service())
+    ends = [max(each.steps) - min(each.steps) for each in (found, slow, served)]
+    lost = [int(units.sum()) - sum(each.steps) - sum(each.left) for each in (found, served)]
     note = f"the last {found.steps[0]} steps of {step:g} s"
     seconds, requests = met(size.ranks)
+    seconds_served, requests_served = met(size.ranks, Service())
     return [
         at_most("steps of ranks, most less least", 0, ends, "steps", how="simulated", note=note),
-        at_most("batches neither delivered nor left over", 0, [lost], "batches", how="simulated", note=note),
+        at_most("batches neither delivered nor left over", 0, lost, "batches", how="simulated", note=note),
         reported("batches left over of an epoch, a rank", [float(np.mean(found.left))], "batches", how="simulated"),
         reported("requests to the store, a rank and step", [found.requests / size.ranks / found.steps[0]], "requests",
                  how="simulated"),
@@ -190,6 +193,14 @@ def talk(job: Job, steps: int, step: float) -> list[Figure]:
         reported("CPU of a look into a folder, agree=FOLDER", [folder_look(size.ranks)], "s", note="a real folder"),
         reported("reshard: seconds until all have met", [seconds], "s", how="simulated"),
         reported("reshard: requests to the store", [requests], "requests", how="simulated"),
+        reported("service: messages to it, a rank and step", [served.requests / size.ranks / served.steps[0]],
+                 "messages", how="simulated"),
+        reported("service: its CPU, of a message and what it answers", [served.cpu / served.requests * 1e6], "us",
+                 note="its own hub"),
+        reported("service: seconds of a step beyond its slowest rank's", [served.beyond], "s", how="simulated",
+                 note=note),
+        reported("service: reshard, seconds until all have met", [seconds_served], "s", how="simulated"),
+        reported("service: reshard, messages to it", [requests_served], "messages", how="simulated"),
     ]  # fmt: skip
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from unittest.mock import patch
@@ -13,8 +14,9 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.scale_clock import Barrier, Board, Clock, Store
+from benchmarks.scale_service import Lines, Service
 from cedar.engine import agree, meet
-from cedar.engine.words import StoreWords
+from cedar.engine.words import ServiceWords, StoreWords, Words
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Agreed:
         left: batches that each rank had and did not deliver.
         seconds: of the whole, simulated.
         beyond: seconds of a step over those that its slowest rank takes.
-        requests: to the store, of all ranks.
+        requests: to the store or the service, of all ranks.
+        cpu: seconds of the service, measured.
     """
 
     steps: list[int]
@@ -34,25 +37,46 @@ class Agreed:
     seconds: float
     beyond: float
     requests: int
+    cpu: float
 
 
-def agreed(units: Sequence[int], step: float, slow: float = 1.0, board: Board | None = None) -> Agreed:
+@contextmanager
+def _place(clock: Clock, model: Board | Service) -> Iterator[Store | Lines]:
+    """Where ranks can talk, in simulated seconds."""
+    lines = Lines(clock, model) if isinstance(model, Service) else None
+    with (
+        patch.object(agree, "time", clock),
+        patch.object(meet, "time", clock),
+        patch("cedar.executors.service.line.Line", None if lines is None else lines.line),
+    ):
+        yield lines or Store(clock, model)  # type: ignore[arg-type]
+
+
+def _board(place: Store | Lines, rank: int, world: int) -> agree.Board:
+    return (agree.StoreBoard if isinstance(place, Store) else agree.ServiceBoard)(place, "run", rank, world)
+
+
+def _words(place: Store | Lines) -> Words:
+    return StoreWords(place) if isinstance(place, Store) else ServiceWords(place)
+
+
+def agreed(units: Sequence[int], step: float, slow: float = 1.0, model: Board | Service | None = None) -> Agreed:
     """All ranks run their epochs, in step as collectives hold them.
 
     Args:
         units: batches that each rank has.
         step: seconds of one, on average; they differ from rank to rank and step to step, sigma 0.05.
         slow: rank 0 takes so many times as long.
+        model: where they talk; the store by default.
     """
     clock, world = Clock(), len(units)
-    store, barrier = Store(clock, board or Board()), Barrier(clock, world)
+    barrier = Barrier(clock, world)
     draws = [np.random.default_rng(rank) for rank in range(world)]
     steps, left = [0] * world, [0] * world
     slowest: dict[int, float] = {}
 
     def rank_runs(rank: int) -> None:
-        talk = agree.StoreBoard(store, "run", rank, world)
-        agreement = agree.Agreement(talk, world, False, None, None)
+        agreement = agree.Agreement(_board(place, rank, world), world, False, None, None)
         for _ in agreement.through(iter(range(units[rank])), lambda: 0):
             seconds = step * float(draws[rank].lognormal(0, 0.05)) * (slow if rank == 0 else 1.0)
             slowest[steps[rank]] = max(slowest.get(steps[rank], 0.0), seconds)
@@ -61,27 +85,26 @@ def agreed(units: Sequence[int], step: float, slow: float = 1.0, board: Board | 
             steps[rank] += 1
         left[rank] = agreement.left
 
-    with patch.object(agree, "time", clock):
+    with _place(clock, model or Board()) as place:
         seconds = clock.run([partial(rank_runs, rank) for rank in range(world)])
     beyond = (seconds - sum(slowest.values())) / max(len(slowest), 1)
-    return Agreed(steps, left, seconds, beyond, store.requests)
+    return Agreed(steps, left, seconds, beyond, place.requests, getattr(place, "cpu", 0.0))
 
 
-def met(world: int, board: Board | None = None) -> tuple[float, int]:
-    """All ranks meet for ``reshard``: simulated seconds, and requests to the store."""
+def met(world: int, model: Board | Service | None = None) -> tuple[float, int]:
+    """All ranks meet for ``reshard``: simulated seconds, and requests to the store or the service."""
     clock = Clock()
-    store = Store(clock, board or Board())
     outcomes: set[tuple[str, int]] = set()
 
     def rank_comes(rank: int) -> None:
-        meeting = meet.Meeting(StoreWords(store), "run", rank, world, None, None)
+        meeting = meet.Meeting(_words(place), "run", rank, world, None, None)
         outcomes.add(meeting.outcome(rank, lambda said, _: sum(said)))
 
-    with patch.object(meet, "time", clock):
+    with _place(clock, model or Board()) as place:
         seconds = clock.run([partial(rank_comes, rank) for rank in range(world)])
     ((_, made),) = outcomes  # all have the same
     assert made == world * (world - 1) // 2
-    return seconds, store.requests
+    return seconds, place.requests
 
 
 def folder_look(world: int) -> float:
