@@ -21,13 +21,15 @@ from cedar.engine.check.check import as_tolerated, compared, tolerated
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.meet import talk
 from cedar.engine.metrics import Metrics
-from cedar.engine.nodes import last_mode, over_ranks
+from cedar.engine.nodes import last_mode, over_ranks, rows_per_unit
+from cedar.engine.overlap import overlap, told
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
 from cedar.engine.streams.deal import EVERYTHING
 from cedar.engine.streams.dealt import DealtStream, Share
 from cedar.engine.streams.held import Held
 from cedar.engine.streams.lanes import UNTOLD, Lane, Sharing
+from cedar.engine.streams.splits import SplitStream
 from cedar.engine.task_context import Tasks
 from cedar.engine.uncounted import offer
 from cedar.engine.watcher import Watcher
@@ -122,6 +124,17 @@ class Job:
         )
         compiler = self._compiler(runner, epoch, lane, dry, written, share)
         return compiler.top(share, self.finish if runner.local or self.encodes else ())
+
+    def reads_beyond(self) -> str:
+        """What this rank reads that others read as well, where that is much."""
+        if self.rank.world == 1 or self.split_batches or self.sharing != Sharing():
+            return ""
+        runner = Runner("inline", 1)
+        _, dealt = self.streams(runner, 0, [], dry=True)
+        sources = [s for s in self._compiler(runner, 0, None, dry=True).streams if isinstance(s, SplitStream)]
+        if len(sources) != 1:
+            return ""
+        return told(overlap(sources[0], dealt, rows_per_unit(self.binding.root)), self.rank.world)
 
     @cached_property
     def balanced(self) -> bool:

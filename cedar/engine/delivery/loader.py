@@ -769,7 +769,8 @@ class Loader(DataLoaderLike):
     def explain(self) -> str:
         """The plan that runs and why, with what was measured so far."""
         explainer, sharing = self._options.explainer, self._job.sharing
-        top = f"RANKS  {sharing.warning(self.rank.world)}\n" if sharing.why else ""
+        beyond = sharing.warning(self.rank.world) if sharing.why else self._job.reads_beyond()
+        top = f"RANKS  {beyond}\n" if beyond else ""
         text = "" if explainer is None else explainer(self._binding.root, self._plans)
         return "".join([top, *(f"COUNTS {told}\n" for told in self._counting.told), text])
 

@@ -1,0 +1,46 @@
+"""What a rank reads beyond its batches where counts are known: shuffle windows that others read as well."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cedar.engine.streams.dealt import DealtStream
+from cedar.engine.streams.splits import SplitStream
+
+_MOST = 1.15  # rows read over rows needed; more is said
+
+
+def overlap(splits: SplitStream, dealt: DealtStream, unit_rows: int) -> tuple[float, int] | None:
+    """Rows that a rank reads over those that it needs, and the windows of an epoch.
+
+    Args:
+        splits: the one source, whose windows are read as a whole.
+        dealt: the rank's units.
+        unit_rows: rows of a unit.
+
+    Returns:
+        None where units are not just the rows of the source, in runs of so many.
+    """
+    layout = splits.layout(0)
+    if layout.before is None or not splits.windowed or dealt.share.turns:
+        return None
+    edges, total = layout.before[np.append(layout.starts, len(layout.order))], int(layout.before[-1])
+    if dealt.source.count not in (total // unit_rows, -(-total // unit_rows)):
+        return None
+    read = needed = 0
+    for span in dealt.spans(0):
+        if span is not None:
+            low, high = (min(unit * unit_rows, total) for unit in span)
+            first, last = np.searchsorted(edges, low, side="right") - 1, np.searchsorted(edges, high)
+            read, needed = read + int(edges[last] - edges[first]), needed + high - low
+    return (read / needed, len(layout.starts)) if needed else None
+
+
+def told(found: tuple[float, int] | None, world: int) -> str:
+    """What to say of it; "" where it is little."""
+    if found is None or found[0] <= _MOST:
+        return ""
+    return (
+        f"this rank reads {found[0]:.2f} times the rows of its batches: a shuffle window is read as a whole, and an "
+        f"epoch has {found[1]} for {world} ranks. A smaller shuffle(window=) makes it less; {8 * world} share well"
+    )
