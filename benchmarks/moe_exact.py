@@ -17,9 +17,9 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.harness import Figure
 from cedar.core.errors import CedarError
+from cedar.trainers.common.windows import plan_window, step_bytes
 from cedar.trainers.moe.options import DataOptions, ExpertOptions, ModelOptions, OptimizerOptions, Options, RunOptions
 from cedar.trainers.moe.placement import minmax, paper, place
-from cedar.trainers.moe.sparse import plan_window, step_bytes
 
 _TESTS = (
     "toy_crew", "moe.toy_text", "moe.test_oracle", "moe.test_sparse", "moe.test_loss_of_ranks", "moe.toy_reference"

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import cedar
-from cedar.cli import bench, commands, data, service, top, traces, train
+from cedar.cli import bench, commands, data, service, simulate, top, traces, train
 from cedar.cli.target import TARGET, load_pipeline
 from cedar.core.errors import CedarError
 
@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     traces.add(adder)
     data.add(adder)
     train.add(adder)
+    simulate.add(adder)
     service.add(adder)
     bench.add(adder)
     return parser

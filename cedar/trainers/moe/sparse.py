@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
@@ -26,73 +26,11 @@ from cedar.trainers.common.checkpoint import read_index, torn, whole_number, wri
 from cedar.trainers.common.files import Damaged, finite, replacing, seal, unseal
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.tensors import Part, Reader, write_parts
+from cedar.trainers.common.windows import plan_window
 from cedar.trainers.moe.optimizer import Logged, Outcome
 
 if TYPE_CHECKING:
     from cedar.trainers.moe.trainer import Trainer
-
-
-def plan_window(sizes: Sequence[int], steps: int, *, state: int = 12, weights: int = 2) -> list[range]:
-    """Cut operators, in the order given, into runs, one for each step, so that the largest step is smallest.
-
-    A step saves the whole state of its own operators, and of those that come later the weights alone; of those that
-    came before, nothing (MoEvement, arXiv 2412.15411).
-
-    Args:
-        sizes: values of each operator; experts first, the least popular ahead.
-        steps: of a window; at most as many as operators.
-        state: bytes of a value's master weight and moments.
-        weights: bytes of a value's weight as it is computed with.
-
-    Returns:
-        Positions of the operators of each step.
-
-    Example:
-        >>> plan_window([10] * 6, 3)
-        [range(0, 2), range(2, 4), range(4, 6)]
-    """
-    if not 1 <= steps <= len(sizes):
-        raise ValueError(f"a window of {steps} steps cannot be cut from {len(sizes)} operators")
-    low, high = 0, state * sum(sizes)
-    while low < high:
-        middle = (low + high) // 2
-        if _cut(sizes, steps, middle, state, weights) is None:
-            low = middle + 1
-        else:
-            high = middle
-    found = _cut(sizes, steps, low, state, weights)
-    assert found is not None
-    return found
-
-
-def step_bytes(sizes: Sequence[int], window: Sequence[range], at: int, *, state: int = 12, weights: int = 2) -> int:
-    """Bytes that a step of a window saves: state * own + weights * later.
-
-    Example:
-        >>> [step_bytes([10] * 6, plan_window([10] * 6, 3), at) for at in range(3)]
-        [320, 280, 240]
-    """
-    own = sum(sizes[op] for op in window[at])
-    later = sum(sizes[window[at].stop :])
-    return state * own + weights * later
-
-
-def _cut(sizes: Sequence[int], steps: int, most: int, state: int, weights: int) -> list[range] | None:
-    """Runs of at most ``most`` bytes a step, None where that is too few; every step has an operator at least."""
-    later, start, runs = sum(sizes), 0, []
-    for left in range(steps, 0, -1):
-        stop, own = start, 0
-        while stop < len(sizes) - (left - 1):
-            new = own + sizes[stop]
-            if state * new + weights * (later - new) > most:
-                break
-            own, stop = new, stop + 1
-        if stop == start:
-            return None
-        runs.append(range(start, stop))
-        later, start = later - own, stop
-    return runs if start == len(sizes) else None
-
 
 _WINDOW = re.compile(r"window-(\d{8})\.(\d+)x(\d+)")  # first step, ranks, steps
 _FREE = (  # what a replay takes from the log, and what no step follows from

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.files import seal, unseal
+from cedar.trainers.common.windows import plan_window, step_bytes
 from cedar.trainers.moe import sparse as sparse_module
-from cedar.trainers.moe.sparse import SparseCheckpoints, plan_window, step_bytes
+from cedar.trainers.moe.sparse import SparseCheckpoints
 from cedar.trainers.moe.trainer import Trainer
 from tests.trainers.moe.test_checkpoint import digest, same
 from tests.trainers.moe.test_trainer import spoil

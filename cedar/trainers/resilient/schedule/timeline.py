@@ -115,7 +115,7 @@ class Timeline:
 
 def timeline(
     schedule: Schedule, costs: Costs | Callable[[Worker, Instruction], float] | None = None, *, iterations: int = 1,
-    transfer: float | None = None, spans: bool = False,
+    transfer: float | Callable[[], float] | None = None, spans: bool = False,
 ) -> Timeline:  # fmt: skip
     """Carry a schedule out on paper, each instruction as soon as it can start.
 
@@ -124,7 +124,8 @@ def timeline(
         costs: of each kind, or a function that knows them of each instruction, messages included; by default 1 each for
             F, B_INPUT and B_WEIGHT.
         iterations: how many steps follow each other.
-        transfer: how long a message travels; by default what ``costs`` says, 0 with a function.
+        transfer: how long a message travels, or a function that says it of the next; by default what ``costs`` says, 0
+            with a function.
         spans: keep every instruction's start and end, for pictures.
 
     Raises:
@@ -140,7 +141,8 @@ def timeline(
         costs.check(schedule.stages)
     takes = costs.of if isinstance(costs, Costs) else costs
     travel = transfer if transfer is not None else costs.transfer if isinstance(costs, Costs) else 0
-    run = _Run(schedule, takes, travel, iterations, spans)
+    travels = travel if callable(travel) else lambda: travel
+    run = _Run(schedule, takes, travels, iterations, spans)
     run.all()
     ends = [[0.0] * schedule.stages for _ in range(iterations)]
     for worker, closed in run.closed.items():
@@ -157,8 +159,8 @@ class _Run:
     """One pass over the lists: a worker goes on until it has to wait, and is woken by what it waits for."""
 
     def __init__(
-        self, schedule: Schedule, takes: Callable[[Worker, Instruction], float], travel: float, iterations: int,
-        keep: bool,
+        self, schedule: Schedule, takes: Callable[[Worker, Instruction], float], travel: Callable[[], float],
+        iterations: int, keep: bool,
     ) -> None:  # fmt: skip
         self.schedule, self.takes, self.travel, self.iterations, self.keep = schedule, takes, travel, iterations, keep
         self.closed: dict[Worker, list[float]] = {worker: [] for worker in schedule.work}
@@ -213,7 +215,7 @@ class _Run:
             clock = start + self.takes(worker, step)
             if kind[0] == "S" and kind != "STEP":
                 key = (stage, worker.replica, stage + 1 if kind == "SEND_F" else stage - 1, step.peer)
-                self.messages[key].append(clock + travel)
+                self.messages[key].append(clock + travel())
                 if key in self.waiting:
                     self.runnable.append(self.waiting.pop(key))
             if self.keep:

@@ -8,6 +8,7 @@ among their pipelines as suits them best, and they pay nothing for reconfigurati
 from __future__ import annotations
 
 import csv
+import heapq
 import math
 import random
 from collections import Counter
@@ -234,11 +235,13 @@ def _shared(lengths: Sequence[int], problem: Problem, slots: Sequence[float]) ->
 
 def _batch(lengths: Sequence[int], micro_batches: int, slots: Sequence[float]) -> float:
     """The time of the slowest of some pipelines, which share the micro-batches as well as whole ones can be shared."""
-    taken = [0] * len(lengths)
+    ends = [(length * slot, at) for at, (length, slot) in enumerate(zip(lengths, slots, strict=True))]
+    heapq.heapify(ends)  # when each would be done with one more
+    last = 0.0
     for _ in range(micro_batches):
-        next_one = min(range(len(lengths)), key=lambda i: (taken[i] + lengths[i]) * slots[i])
-        taken[next_one] += 1
-    return float(max((t + length - 1) * slot for t, length, slot in zip(taken, lengths, slots, strict=True) if t))
+        last, at = ends[0]
+        heapq.heapreplace(ends, (last + slots[at], at))
+    return last
 
 
 class Phase(NamedTuple):

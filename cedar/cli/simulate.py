@@ -1,0 +1,94 @@
+"""``cedar simulate``: a model and a cluster as data, and what to expect of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from cedar.trainers import simulation
+
+Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+
+
+def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    command = adder.add_parser(
+        "simulate", help="what to expect of a model on a cluster: steps, throughput under failures",
+        description="Simulate a pipeline-parallel model on a cluster. All figures are simulated.",
+    )  # fmt: skip
+    command.add_argument("config", metavar="FILE", help="a TOML file; see docs/schedules.md")
+    command.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings in place of the file's: run.hours=2")
+    command.add_argument(
+        "--against", metavar="REPORT", help="report.json of a run: by how much the simulation is wrong"
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(call=main)
+
+
+def main(chosen: argparse.Namespace) -> int:
+    """Simulate, and print what was found."""
+    found = simulation.forecast(chosen.config, chosen.changes, chosen.against)
+    if chosen.json:
+        print(json.dumps(asdict(found), indent=1, default=sorted))
+        return 0
+    from rich.console import Console
+    from rich.table import Table as Rows
+
+    console = Console()
+    for title, header, rows in tables(found):
+        table = Rows(title=title, title_justify="left")
+        for at, heading in enumerate(header):
+            table.add_column(heading, justify="right" if at else "left")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    return 0
+
+
+def tables(found: simulation.Forecast) -> Iterator[Table]:
+    """What is printed: title, headings, rows."""
+    low, middle, high = found.step
+    cells: list[tuple[str, ...]]
+    rows = [("seconds, median (5% to 95%)", f"{middle:.4g} ({low:.4g} to {high:.4g})")]
+    rows += [("with mean times all the way", f"{found.period:.4g}")]
+    if found.rows:
+        speeds = [f"{found.rows / seconds:,.0f}" for seconds in found.step]
+        rows += [("rows per second", f"{speeds[1]} ({speeds[2]} to {speeds[0]})")]
+    yield "a step without failures (simulated)", ("", ""), rows
+    if found.survivals:
+        cells = [
+            (one.system, _time(one.mtbf), _range(one.rate, ".4g"), _range(one.ratio, ".3f")) for one in found.survivals
+        ]  # fmt: skip
+        yield "under failures (simulated)", ("system", "MTBF", "steps per hour", "effective training time"), cells
+    if found.rates:
+        cells = [(system, f"{rate:.0%}", f"{share:.3f}") for rate, system, share in found.rates]
+        yield "workers that are dead at once (simulated)", ("system", "dead", "throughput left"), cells
+    if found.effective:
+        ratios: dict[float, dict[str, str]] = {}
+        for mtbf, name, every, ratio in found.effective:
+            ratios.setdefault(mtbf, {})[name] = f"{ratio:.3f} ({every})"
+        names = list(next(iter(ratios.values())))
+        title = "effective training time (iterations between checkpoints; simulated)"
+        yield title, ("MTBF", *names), [(_time(mtbf), *cells.values()) for mtbf, cells in ratios.items()]
+    if found.comparisons:
+        cells = [
+            (
+                ", ".join(map(str, sorted(one.dead))) or "nobody", str(one.steps), _range(one.measured, ".4g"),
+                _range(one.simulated, ".4g"), f"{one.off:.1%}",
+            )
+            for one in found.comparisons
+        ]  # fmt: skip
+        yield "against the run, seconds of a step", ("dead", "steps", "measured", "simulated", "median off by"), cells
+
+
+def _range(found: Sequence[float], how: str) -> str:
+    low, middle, high = (format(value, how) for value in found)
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def _time(seconds: float) -> str:
+    if not seconds:
+        return "trace"
+    return f"{seconds / 60:g} min" if seconds < 7200 else f"{seconds / 3600:g} h"

@@ -1,0 +1,67 @@
+"""Windows of sparse checkpoints (MoEvement, arXiv 2412.15411): which operators each step saves. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def plan_window(sizes: Sequence[int], steps: int, *, state: int = 12, weights: int = 2) -> list[range]:
+    """Cut operators, in the order given, into runs, one for each step, so that the largest step is smallest.
+
+    A step saves the whole state of its own operators, and of those that come later the weights alone; of those that
+    came before, nothing (MoEvement, arXiv 2412.15411).
+
+    Args:
+        sizes: values of each operator; experts first, the least popular ahead.
+        steps: of a window; at most as many as operators.
+        state: bytes of a value's master weight and moments.
+        weights: bytes of a value's weight as it is computed with.
+
+    Returns:
+        Positions of the operators of each step.
+
+    Example:
+        >>> plan_window([10] * 6, 3)
+        [range(0, 2), range(2, 4), range(4, 6)]
+    """
+    if not 1 <= steps <= len(sizes):
+        raise ValueError(f"a window of {steps} steps cannot be cut from {len(sizes)} operators")
+    low, high = 0, state * sum(sizes)
+    while low < high:
+        middle = (low + high) // 2
+        if _cut(sizes, steps, middle, state, weights) is None:
+            low = middle + 1
+        else:
+            high = middle
+    found = _cut(sizes, steps, low, state, weights)
+    assert found is not None
+    return found
+
+
+def step_bytes(sizes: Sequence[int], window: Sequence[range], at: int, *, state: int = 12, weights: int = 2) -> int:
+    """Bytes that a step of a window saves: state * own + weights * later.
+
+    Example:
+        >>> [step_bytes([10] * 6, plan_window([10] * 6, 3), at) for at in range(3)]
+        [320, 280, 240]
+    """
+    own = sum(sizes[op] for op in window[at])
+    later = sum(sizes[window[at].stop :])
+    return state * own + weights * later
+
+
+def _cut(sizes: Sequence[int], steps: int, most: int, state: int, weights: int) -> list[range] | None:
+    """Runs of at most ``most`` bytes a step, None where that is too few; every step has an operator at least."""
+    later, start, runs = sum(sizes), 0, []
+    for left in range(steps, 0, -1):
+        stop, own = start, 0
+        while stop < len(sizes) - (left - 1):
+            new = own + sizes[stop]
+            if state * new + weights * (later - new) > most:
+                break
+            own, stop = new, stop + 1
+        if stop == start:
+            return None
+        runs.append(range(start, stop))
+        later, start = later - own, stop
+    return runs if start == len(sizes) else None

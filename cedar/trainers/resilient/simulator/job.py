@@ -1,0 +1,443 @@
+"""A model and a cluster as data, and what is to be expected of them: steps, throughput under failures, what counts.
+
+``cedar simulate`` reads the data from a TOML file. Times of instructions may be distributions, as in PRISM: steps are
+drawn from them, one instruction at a time, and have quantiles.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from cedar.core.errors import CedarError
+from cedar.trainers.common.config import not_negative, positive
+from cedar.trainers.resilient.planner import Problem, plan
+from cedar.trainers.resilient.planner.graph import Graph
+from cedar.trainers.resilient.planner.search import search
+from cedar.trainers.resilient.schedule import Costs, Instruction, ScheduleError, Worker, timeline
+from cedar.trainers.resilient.simulator.calibration import error
+from cedar.trainers.resilient.simulator.checkpoints import CheckpointOptions, Scheme, effective, schemes
+from cedar.trainers.resilient.simulator.replay import SYSTEMS, random_dead, random_trace, read_trace, replay
+
+_MOST = 500_000  # instructions that are drawn
+_PLACED = 10_000  # tasks that are placed in search of a plan: hundreds of plans are asked for
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Seconds that differ from time to time.
+
+    Args:
+        mean: of a lognormal distribution.
+        deviation: its standard deviation.
+        samples: measured seconds, in place of both: each as likely as the others.
+    """
+
+    mean: float = 0.0
+    deviation: float = 0.0
+    samples: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        not_negative(self, "mean", "deviation", "samples")
+        if self.samples:
+            object.__setattr__(self, "mean", statistics.fmean(self.samples))
+        if self.deviation and not self.mean:
+            raise ValueError(f"deviation is {self.deviation}, of a mean of 0")
+
+    def draw(self, random: random.Random) -> float:
+        """One of them."""
+        if self.samples:
+            return random.choice(self.samples)
+        if not self.deviation:
+            return self.mean
+        square = math.log1p((self.deviation / self.mean) ** 2)
+        return random.lognormvariate(math.log(self.mean) - square / 2, math.sqrt(square))
+
+
+Time: TypeAlias = float | Spread | tuple[float | Spread, ...]
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """The grid, as of ``cedar train resilient``.
+
+    Args:
+        stages: of the pipeline.
+        replicas: how many pipelines there are.
+        micro_batches: of each pipeline in one step.
+        memory: activations that a worker may keep: ``"1f1b"``, ``"stage 1f1b"``, a number, or ``"all"``.
+        mode: ``sync`` or ``staggered``.
+        tied: the first and the last stage share weights.
+        rows: of a micro-batch, for rows per second; 0: unknown.
+    """
+
+    stages: int
+    replicas: int
+    micro_batches: int
+    memory: str | int = "1f1b"
+    mode: Literal["sync", "staggered"] = "staggered"
+    tied: bool = False
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class TimeOptions:
+    """Seconds of instructions: a number, a table with ``mean`` and ``deviation`` or ``samples``, or a list of one of
+    these for each stage.
+
+    Args:
+        forward: F of a micro-batch.
+        backward_input: the backward of it, for the stage's input.
+        backward_weight: the backward of it, for the weights.
+        reduce: ALL_REDUCE, once workers have met.
+        step: of the optimizer.
+        report: report.json of a run, whose measured seconds take the place of all these, and of the links'.
+    """
+
+    forward: Time = 0.0
+    backward_input: Time = 0.0
+    backward_weight: Time = 0.0
+    reduce: float | Spread = 0.0
+    step: float | Spread = 0.0
+    report: str = ""
+
+
+@dataclass(frozen=True)
+class LinkOptions:
+    """Between the workers of neighbouring stages.
+
+    Args:
+        message: megabytes of a micro-batch's activations at a boundary.
+        bandwidth: gigabytes per second.
+        latency: seconds.
+        deviation: standard deviation of a message's seconds, as a share of their mean.
+    """
+
+    message: float = 0.0
+    bandwidth: float = 10.0
+    latency: float = 0.0
+    deviation: float = 0.0
+
+    def __post_init__(self) -> None:
+        not_negative(self, "message", "latency", "deviation")
+        if self.bandwidth <= 0:
+            raise ValueError(f"bandwidth is {self.bandwidth}: give more than 0")
+
+    @property
+    def spread(self) -> Spread:
+        """Seconds of a message."""
+        mean = self.latency + self.message / 1000 / self.bandwidth
+        return Spread(mean, self.deviation * mean)
+
+
+@dataclass(frozen=True)
+class FailureOptions:
+    """How workers fail.
+
+    Args:
+        mtbf: mean seconds between two failures anywhere in the cluster; or several, one after the other.
+        repair: mean seconds until a worker is back.
+        trace: a CSV of ``milliseconds,add|remove,node``, in place of both.
+        pause: seconds that a change of workers costs, beside half a step.
+        rates: shares of workers that are dead at once, to compare systems at.
+    """
+
+    mtbf: tuple[float, ...] = ()
+    repair: float = 3600.0
+    trace: str = ""
+    pause: float = 1.0
+    rates: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        not_negative(self, "pause", "rates")
+        for name, values in (("mtbf", self.mtbf), ("repair", (self.repair,))):
+            if any(value <= 0 for value in values):
+                raise ValueError(f"{name} is {getattr(self, name)}: give seconds")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What is simulated.
+
+    Args:
+        steps: that are drawn, for quantiles; fewer where a step has many instructions.
+        hours: of training under failures.
+        draws: how often these hours are drawn.
+        seed: of all draws.
+        systems: that are compared: ``resilient``, ``oobleck``, ``bamboo``, ``drop a replica``.
+    """
+
+    steps: int = 200
+    hours: float = 24.0
+    draws: int = 10
+    seed: int = 0
+    systems: tuple[str, ...] = tuple(SYSTEMS)
+
+    def __post_init__(self) -> None:
+        positive(self, "steps", "draws")
+        if self.hours <= 0:
+            raise ValueError(f"hours is {self.hours}: give more than 0")
+        if odd := [name for name in self.systems if name not in SYSTEMS]:
+            raise ValueError(f"there is no system {odd[0]!r}; known: {', '.join(SYSTEMS)}")
+
+
+@dataclass(frozen=True)
+class Options:
+    """All of it: one table of the file each."""
+
+    pipeline: PipelineOptions
+    times: TimeOptions = field(default_factory=TimeOptions)
+    links: LinkOptions = field(default_factory=LinkOptions)
+    failures: FailureOptions = field(default_factory=FailureOptions)
+    checkpoints: CheckpointOptions | None = None
+    run: RunOptions = field(default_factory=RunOptions)
+
+
+class Quantiles(NamedTuple):
+    """Of what was drawn."""
+
+    low: float  # the 5th percentile
+    middle: float
+    high: float  # the 95th
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Quantiles:
+        """
+        Example:
+            >>> Quantiles.of([3.0, 1.0, 2.0])
+            Quantiles(low=1.0, middle=2.0, high=3.0)
+        """
+        held = sorted(values)
+        last = len(held) - 1
+        return cls(held[round(0.05 * last)], statistics.median(held), held[round(0.95 * last)])
+
+
+@dataclass(frozen=True)
+class Survival:
+    """A system under failures; each has quantiles over the draws."""
+
+    system: str
+    mtbf: float  # seconds; 0: those of a trace
+    rate: Quantiles  # steps per hour
+    ratio: Quantiles  # of the steps that the same system does without failures: effective training time
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Steps of a run against the simulated ones; seconds."""
+
+    dead: frozenset[Worker]
+    steps: int
+    measured: Quantiles
+    simulated: Quantiles
+
+    @property
+    def off(self) -> float:
+        """How far the median is off, as a share of what was measured."""
+        return error(self.simulated.middle, self.measured.middle)
+
+
+class Job:
+    """A model on a cluster.
+
+    Raises:
+        CedarError: the grid is none, times do not fit its stages, or a report or trace cannot be read.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options, chosen, times = options, options.pipeline, options.times
+        self.report: Mapping[str, Any] = _read(times.report) if times.report else {}
+        self.spreads = self._spreads()
+        self.message = options.links.spread
+        if self.report:
+            self.message = Spread(self.report["durations"]["transfer"])
+        memory: Any = None if chosen.memory == "all" else chosen.memory
+        self.problem = Problem(
+            chosen.stages, chosen.replicas, chosen.micro_batches, frozenset(), memory, chosen.mode,
+            self._costs(), chosen.tied,
+        )  # fmt: skip
+        if not self.problem.costs.slot(chosen.stages):
+            raise CedarError("no instruction takes any time", fix="give times.forward and the others, or times.report")
+        self._known: dict[tuple[tuple[float, int], ...], float] = {}
+        self._drawn: dict[frozenset[Worker], list[float]] = {}
+
+    def _spreads(self) -> dict[tuple[Any, int], Spread]:
+        times, stages = self.options.times, self.options.pipeline.stages
+        if self.report:
+            named = [(*name.split(" "), seconds) for name, seconds in self.report["durations"].items() if " " in name]
+            return {(kind, int(stage)): Spread(seconds) for kind, stage, seconds in named}
+        found: dict[tuple[Any, int], Spread] = {}
+        given = {
+            "F": times.forward, "B_INPUT": times.backward_input, "B_WEIGHT": times.backward_weight,
+            "ALL_REDUCE": times.reduce, "STEP": times.step,
+        }  # fmt: skip
+        for kind, value in given.items():
+            each = value if isinstance(value, tuple) else (value,) * stages
+            if len(each) != stages:
+                raise CedarError(f"times have {len(each)} values for {stages} stages", fix="give one for each stage")
+            found |= {(kind, stage): one if isinstance(one, Spread) else Spread(one) for stage, one in enumerate(each)}
+        return found
+
+    def _costs(self) -> Costs:
+        """The means."""
+
+        def each(kind: str) -> tuple[float, ...]:
+            return tuple(self.spreads.get((kind, s), Spread()).mean for s in range(self.options.pipeline.stages))
+
+        meetings = (max(each("ALL_REDUCE"), default=0.0), max(each("STEP"), default=0.0))
+        return Costs(each("F"), each("B_INPUT"), each("B_WEIGHT"), self.message.mean, *meetings)
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def period(self, dead: frozenset[Worker] = frozenset()) -> float:
+        """Seconds of a step by a plan of ours that is looked for briefly, where all instructions take their means.
+
+        Workers of a stage are alike, and so are stages that take as long: what counts is how many are dead of each.
+        """
+        counts = Counter(worker.stage for worker in dead)
+        key = tuple(sorted((sum(self.problem.costs.stage(s)), counts[s]) for s in range(self.problem.stages)))
+        if key not in self._known:
+            graph = Graph.of(replace(self.problem, dead=dead))
+            self._known[key] = search(graph, _PLACED)[1].period
+        return self._known[key]
+
+    def steps(self, dead: frozenset[Worker] = frozenset()) -> list[float]:
+        """Seconds of steps that were drawn."""
+        if dead in self._drawn:
+            return self._drawn[dead]
+        schedule = plan(replace(self.problem, dead=dead)).schedule
+        draws = random.Random(self.options.run.seed)
+        none = Spread()
+
+        def takes(worker: Worker, done: Instruction) -> float:
+            return self.spreads.get((done.kind, worker.stage), none).draw(draws)
+
+        size = sum(map(len, schedule.work.values()))
+        count = max(8, min(self.options.run.steps, _MOST // size)) + 1
+        ends = timeline(schedule, takes, iterations=count, transfer=lambda: self.message.draw(draws)).ends
+        self._drawn[dead] = [after - before for before, after in pairwise(ends)]
+        return self._drawn[dead]
+
+    @cached_property
+    def step(self) -> Quantiles:
+        """Seconds of a step without failures."""
+        return Quantiles.of(self.steps())
+
+    @cached_property
+    def slower(self) -> float:
+        """What the spread of times makes of a step whose instructions take their means: a factor."""
+        return statistics.fmean(self.steps()) / self.mean
+
+    @cached_property
+    def mean(self) -> float:
+        """Seconds of a step without failures, where all instructions take their means."""
+        return plan(self.problem).period
+
+    # ---- failures ----------------------------------------------------------------------------------------------------
+
+    def survivals(self) -> Iterator[Survival]:
+        """Each system under each of the failures."""
+        failures, run = self.options.failures, self.options.run
+        seconds, size = 3600 * run.hours, self.problem.stages * self.problem.replicas
+        for mtbf in failures.mtbf or ((0.0,) if failures.trace else ()):
+            if failures.trace:
+                traces = [read_trace(failures.trace)]
+            else:
+                seeds = range(run.seed, run.seed + run.draws)
+                traces = [random_trace(size, mtbf * size, failures.repair, seconds, seed) for seed in seeds]
+            for system in run.systems:
+                time_of = self._time_of(system)
+                alone = time_of(self.problem) * self.slower
+                limit = None if failures.trace else seconds
+                outcomes = [
+                    replay(self.problem, t, time_of, slot=self.slower, pause=failures.pause, seconds=limit)
+                    for t in traces
+                ]  # fmt: skip
+                rates = [one.rate for one in outcomes]
+                yield Survival(
+                    system, 0.0 if failures.trace else mtbf, Quantiles.of([3600 * rate for rate in rates]),
+                    Quantiles.of([rate * alone for rate in rates]),
+                )  # fmt: skip
+
+    def _time_of(self, system: str) -> Callable[[Problem], float]:
+        return (lambda problem: self.period(problem.dead)) if system == "resilient" else SYSTEMS[system]
+
+    def at_rates(self) -> Iterator[tuple[float, str, float]]:
+        """(share of workers that are dead, system, steps over those that it does when all are alive)."""
+        run = self.options.run
+        for rate in self.options.failures.rates:
+            dead = [random_dead(self.problem, rate, run.seed + draw) for draw in range(min(run.draws, 5))]
+            for system in run.systems:
+                time_of = self._time_of(system)
+                whole = time_of(self.problem)
+                yield rate, system, statistics.median(whole / time_of(replace(self.problem, dead=d)) for d in dead)
+
+    def effective(self) -> Iterator[tuple[float, Scheme, float]]:
+        """(mtbf, a way to save state, effective training time ratio: the mean over the draws)."""
+        chosen, run = self.options.checkpoints, self.options.run
+        if chosen is None:
+            return
+        iteration = self.mean * self.slower
+        alone = self.problem.costs.slot(self.problem.stages) * self.problem.micro_batches / self.mean
+        for mtbf in self.options.failures.mtbf:
+            for scheme in schemes(chosen, iteration, mtbf, min(1.0, alone)):
+                seeds = range(run.seed, run.seed + run.draws)
+                each = [effective(scheme, iteration, chosen.restart, mtbf, 3600 * run.hours, seed) for seed in seeds]
+                yield mtbf, scheme, statistics.fmean(each)
+
+    # ---- against runs ------------------------------------------------------------------------------------------------
+
+    def against(self, path: str) -> list[Comparison]:
+        """Steps of a run between failures, against what is simulated for those who were dead then.
+
+        Args:
+            path: report.json of the run, on the same grid.
+
+        Raises:
+            CedarError: it cannot be read, or is of another grid.
+        """
+        found = []
+        for dead, seconds in _intervals(_read(path)):
+            try:
+                simulated = Quantiles.of(self.steps(dead))
+            except ScheduleError as problem:
+                raise CedarError(f"{path} is of another grid: {problem.what}", fix="see pipeline.stages") from problem
+            found.append(Comparison(dead, len(seconds), Quantiles.of(seconds), simulated))
+        return found
+
+
+_SETTLED = 2  # steps after a change of workers that are left out: they contain it
+
+
+def _intervals(report: Mapping[str, Any]) -> Iterator[tuple[frozenset[Worker], list[float]]]:
+    """Who was dead, and the seconds of the steps meanwhile."""
+    dead: frozenset[Worker] = frozenset()
+    changes = [e for e in report["events"] if e["what"] in ("failure", "join") and e["worker"]]
+    begins = [0.0, *(event["decided"] for event in changes), math.inf]
+    times = [when for _, when, _ in report["steps"]]
+    for at, (begin, end) in enumerate(pairwise(begins)):
+        inside = [when for when in times if begin <= when < end][_SETTLED:]
+        if len(inside) > _SETTLED:
+            yield dead, [b - a for a, b in pairwise(inside)]
+        if at < len(changes):
+            worker = Worker(*changes[at]["worker"])
+            dead = dead | {worker} if changes[at]["what"] == "failure" else dead - {worker}
+
+
+def _read(path: str) -> Mapping[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+        if not found["durations"] or "transfer" not in found["durations"]:
+            raise CedarError(f"{path} holds no measured seconds", fix="give the report of a run of 10 steps or more")
+        return {name: found[name] for name in ("durations", "events", "steps")}
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise CedarError(f"{path} is no report.json of a run: {problem}", fix="see the run's folder") from problem
