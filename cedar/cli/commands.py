@@ -187,7 +187,7 @@ def budget_of(text: str) -> cedar.Budget | None:
         PipelineError: a name or a figure that is none.
     """
     pairs = dict(each.partition("=")[::2] for each in _listed(text))
-    unknown = sorted(set(pairs) - {"cpus", "memory", "cache", "cluster"})
+    unknown = sorted(set(pairs) - {"cpus", "memory", "cache", "cluster", "layout"})
     if unknown or not all(pairs.values()):
         raise PipelineError(f"--budget {text}: {', '.join(unknown) or 'a figure is missing'}", fix="such as cpus=4")
     cpus = pairs.pop("cpus", "")

@@ -20,10 +20,12 @@ class Cache(RowOperator):
     Args:
         where: "memory", "auto", a directory or a URL.
         version: stands for the functions below, in place of their code and state.
+        layout: put in by the optimizer, for ``Budget(layout=)``: it keeps the columns that this pipeline needs.
     """
 
     where: str = "auto"
     version: str | None = None
+    layout: bool = False
     name = "cache"
 
     def __post_init__(self) -> None:
@@ -37,7 +39,7 @@ class Cache(RowOperator):
             )
 
     def label(self) -> str:
-        return f"cache({redact_url(self.where)!r})"
+        return f"{'layout' if self.layout else 'cache'}({redact_url(self.where)!r})"
 
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset())

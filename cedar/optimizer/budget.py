@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,9 @@ class Budget:
         cache: for what ``cache()`` keeps, bytes or text.
         cluster: a Dask cluster that stages may run on, too: the address of its scheduler, or a client. What it costs to
             work there is measured once. A saved plan does not name it: ``Plan.load(cluster=)`` does.
+        layout: a directory or URL for what comes of the splits of files behind all operators that do the same in every
+            epoch, as Arrow files that are mapped: later epochs read those, and later runs of the same pipeline and
+            data. Rows, order and states stay the same. ``cache=`` limits its bytes.
 
     Raises:
         PipelineError: a figure that is none, at the user's line.
@@ -34,6 +38,7 @@ class Budget:
     memory: int | str | None = None
     cache: int | str | None = None
     cluster: Any = None
+    layout: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         if self.cpus is not None and not _whole(self.cpus, least=1):
@@ -50,6 +55,16 @@ class Budget:
                 site=user_site(),
                 fix='such as cluster="tcp://10.0.0.1:8786"',
             )
+
+        if self.layout is not None and not (isinstance(self.layout, str | os.PathLike) and os.fspath(self.layout)):
+            raise PipelineError(
+                f"Budget(layout={self.layout!r:.80}) names no place", site=user_site(), fix="a directory or a URL"
+            )
+
+    @property
+    def layout_place(self) -> str | None:
+        """Where files are laid out anew."""
+        return None if self.layout is None else os.fspath(self.layout)
 
     @property
     def memory_bytes(self) -> int | None:

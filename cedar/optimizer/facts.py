@@ -48,11 +48,13 @@ class Keeping:
         seconds_per_byte: to read them back, by place (as ``cache(where)`` takes it).
         bytes: room in memory.
         wanted: rows may be kept where the pipeline does not say so.
+        layout: a directory or URL where the rows of files are laid out anew; None leaves them as they are.
     """
 
     seconds_per_byte: Callable[[str], float]
     bytes: int
     wanted: bool = False
+    layout: str | None = None
 
 
 @dataclass(frozen=True)

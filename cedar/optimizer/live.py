@@ -52,8 +52,8 @@ def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Na
 
 
 def _keeps_for_others(operator: Operator) -> bool:
-    """A cache keeps what is written, for runs to come too; one without a place serves this run alone."""
-    return operator.storage not in (None, "auto")
+    """A cache keeps what is written, for other pipelines too; what the optimizer puts in serves this one alone."""
+    return operator.storage not in (None, "auto") and not getattr(operator, "layout", False)
 
 
 def alike(operator: Operator) -> bool:

@@ -128,7 +128,7 @@ def planner_for(
         workers=workers or available_cpus(),
         most_workers=_MOST_WORKERS if workers is None and executor == "auto" else None,
         exact=exact,
-        keeping=Keeping(load_seconds_per_byte, _room(budget), wanted=bool(budget.cache_bytes)),
+        keeping=Keeping(load_seconds_per_byte, _room(budget), bool(budget.cache_bytes), budget.layout_place),
         factors=_factors(node, on_error) if has_dedup(node) else None,
         cluster=None if budget.cluster is None else Cluster(*cluster_figures(budget.cluster)),
     )

@@ -16,6 +16,7 @@ from cedar.optimizer.rules.dedup_place import dedup_place
 from cedar.optimizer.rules.group_expressions import group_expressions
 from cedar.optimizer.rules.inexact import inexact
 from cedar.optimizer.rules.late import late
+from cedar.optimizer.rules.layout_place import layout_place
 from cedar.optimizer.rules.limit import limit
 from cedar.optimizer.rules.push_filter import push_filter
 from cedar.optimizer.rules.scan_columns import scan_columns
@@ -23,9 +24,9 @@ from cedar.optimizer.rules.scan_filter import scan_filter
 
 __all__ = [
     "MOVES", "RULES", "TRIMS", "cache_place", "common", "dead_columns", "dead_results", "dedup_place",
-    "group_expressions", "inexact", "late", "limit", "push_filter", "scan_columns", "scan_filter",
+    "group_expressions", "inexact", "late", "layout_place", "limit", "push_filter", "scan_columns", "scan_filter",
 ]  # fmt: skip
 
 MOVES: tuple[Rule, ...] = (inexact, push_filter, scan_filter, dedup_place, limit, late, common)
-TRIMS: tuple[Rule, ...] = (group_expressions, cache_place, dead_results, scan_columns, dead_columns)
+TRIMS: tuple[Rule, ...] = (group_expressions, layout_place, cache_place, dead_results, scan_columns, dead_columns)
 RULES: tuple[Rule, ...] = (*MOVES, *TRIMS)

@@ -47,11 +47,11 @@ def cache_place(node: Node, facts: Facts) -> Outcome:
     """
     if facts.profile is None or facts.keeping is None or not (is_row_operator(node) or not node.inputs):
         return None
-    chain = _chain(node, facts)
+    chain = chain_below(node, facts)
     if chain is None:
         return None
     hints = [n for n in chain if n.operator.storage is not None]
-    wanted = facts.keeping.wanted and not hints and not _kept_above(node, facts)
+    wanted = facts.keeping.wanted and not hints and not kept_above(node, facts)
     if not wanted and (len(hints) != 1 or hints[0].operator.storage != _AUTO):
         return None
     return _placed(chain, hints[0] if hints else None, facts, facts.keeping)
@@ -64,7 +64,7 @@ def misplaced(facts: Facts) -> int:
     return sum(isinstance(cache_place(node, facts), Change) for node in graph.walk(facts.root))
 
 
-def _chain(top: Node, facts: Facts) -> list[Node] | None:
+def chain_below(top: Node, facts: Facts) -> list[Node] | None:
     """A source and the row operators right above it, lowest first, where ``top`` is the last of them."""
     above = [n for n in graph.walk(facts.root) if any(child is top for child in n.inputs)]
     if len(above) == 1 and is_row_operator(above[0]):
@@ -75,7 +75,7 @@ def _chain(top: Node, facts: Facts) -> list[Node] | None:
     return chain[::-1] if isinstance(chain[-1].operator, Read) else None
 
 
-def _kept_above(node: Node, facts: Facts) -> bool:
+def kept_above(node: Node, facts: Facts) -> bool:
     """Some cache above keeps the rows of the chain already."""
     caches = (n for n in graph.walk(facts.root) if n.operator.storage is not None)
     return any(any(below is node for below in graph.walk(cache)) for cache in caches)
@@ -141,21 +141,21 @@ def _places(source: Node, work: Sequence[Node], facts: Facts) -> list[_Place]:
 
 
 def _moved(chain: list[Node], work: list[Node], hint: Node, best: int, facts: Facts, told: str) -> Change:
-    top = _stacked(chain[0], [*work[:best], hint, *work[best:]], facts)
+    top = stacked(chain[0], [*work[:best], hint, *work[best:]], facts)
     return Change(top, facts.label(hint), f"above {facts.label((chain[0], *work)[best])} ({told})")
 
 
 def _without(chain: list[Node], work: list[Node], hint: Node, facts: Facts, why: str) -> Change:
-    return Change(_stacked(chain[0], work, facts), facts.label(hint), f"dropped: {why}")
+    return Change(stacked(chain[0], work, facts), facts.label(hint), f"dropped: {why}")
 
 
 def _inserted(chain: list[Node], work: list[Node], best: int, facts: Facts, told: str) -> Change:
     source = chain[0]
-    top = _stacked(source, [*work[:best], Node(Cache(_AUTO), (source,)), *work[best:]], facts)
+    top = stacked(source, [*work[:best], Node(Cache(_AUTO), (source,)), *work[best:]], facts)
     return Change(top, Cache(_AUTO).label(), f"above {facts.label((source, *work)[best])} ({told})")
 
 
-def _stacked(source: Node, nodes: Sequence[Node], facts: Facts) -> Node:
+def stacked(source: Node, nodes: Sequence[Node], facts: Facts) -> Node:
     current = source
     for node in nodes:
         current = node if node.inputs[0] is current else rebuilt(node, (current,), facts)

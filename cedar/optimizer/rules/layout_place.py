@@ -1,0 +1,40 @@
+"""layout_place: what comes of the splits of files is laid out anew, in a folder that the budget names."""
+
+from __future__ import annotations
+
+from cedar.datasets.filesource import FileSource
+from cedar.operators.cache import Cache
+from cedar.optimizer.commute import is_row_operator
+from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
+from cedar.optimizer.rules.cache_place import chain_below, kept_above, stacked
+from cedar.plan import graph
+from cedar.plan.graph import Node
+
+
+def layout_place(node: Node, facts: Facts) -> Outcome:
+    """``Budget(layout=)`` keeps the rows of each split behind all operators that do the same in every epoch.
+
+    Always at that place, whatever was measured: later runs have to find what this one wrote.
+    """
+    if facts.keeping is None or facts.keeping.layout is None or not (is_row_operator(node) or not node.inputs):
+        return None
+    chain = chain_below(node, facts)
+    if chain is None or any(n.operator.storage is not None for n in chain) or kept_above(node, facts):
+        return None
+    source, *work = chain
+    if not isinstance(getattr(source.operator, "source", None), FileSource):
+        return None
+    cache = Cache(facts.keeping.layout, layout=True)
+    if facts.streams(source):
+        return Refusal(f"of {facts.label(source)}, it cannot be split", cache.label())
+    fixed = next((i for i, n in enumerate(work) if n.effects.random), len(work))
+    top = stacked(source, [*work[:fixed], Node(cache, (source,)), *work[fixed:]], facts)
+    return Change(top, cache.label(), f"above {facts.label(chain[fixed])}")
+
+
+def missing(facts: Facts) -> int:
+    """How many layouts the rule would still put in."""
+    return sum(isinstance(layout_place(node, facts), Change) for node in graph.walk(facts.root))
+
+
+vars(layout_place)["measure"] = missing
