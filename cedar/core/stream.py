@@ -168,6 +168,8 @@ class Piece:
         key: of a batch, where it is not that of its first row: ranks hold other slices of one batch.
         keeps: how many splits a lane has begun with it, to the end of their window; None where that is not known.
         joined: it was made of several: ``at`` is the first one's, and says nothing of where a later row is from.
+        end: the position after its last unit, where that is not ``skip`` and its units from ``at``: what comes next
+            depends on what is done first.
     """
 
     rows: Rows
@@ -178,6 +180,7 @@ class Piece:
     key: Keys | None = None
     keeps: int | None = None
     joined: bool = False
+    end: Position | None = None
 
     @property
     def unit_key(self) -> Keys:
@@ -197,8 +200,8 @@ class Piece:
         if start == 0 and whole:
             return self
         rows = self.rows if self.batch else self.rows.slice(start, stop)
-        ends = self.ends_window and whole
-        return Piece(rows, self.at, self.skip + start, self.batch, ends, keeps=self.keeps, joined=self.joined)
+        ends, end = (self.ends_window, self.end) if whole else (False, None)
+        return Piece(rows, self.at, self.skip + start, self.batch, ends, keeps=self.keeps, joined=self.joined, end=end)
 
 
 Pulled: TypeAlias = "Piece | Pending | None"  # None: the end

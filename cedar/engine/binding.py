@@ -72,6 +72,7 @@ class Binding:
         self.listed = Splits(root, counts)
         self._terms = Terms(on_error)
         self._lowered: deque[tuple[Physical, bool]] = deque(maxlen=_LOWERED)
+        self.any_order = False  # rows come as they are done
         self._draws = _draw_seeds(self.nodes)
         self.schemas = graph.schemas(root)
         self.batched = graph.batched(root)
@@ -135,7 +136,8 @@ class Binding:
         for physical, ran in self._lowered:
             if physical.root is root and ran == far:
                 return physical
-        choice = Choice(executor, workers, self.on_error, self.splits, settled=self.listed.settled)
+        settled, any_order = self.listed.settled, self.any_order
+        choice = Choice(executor, workers, self.on_error, self.splits, settled=settled, any_order=any_order)
         physical = lower(root, choice, self.root)
         verify(physical, physical if root is self.root else self.lowered(self.root, executor, workers))
         self._lowered.append((physical, far))

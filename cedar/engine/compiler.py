@@ -19,14 +19,17 @@ from cedar.cache.cached import KeptReader, Store, fingerprint
 from cedar.core.cursor import hash_ints
 from cedar.core.stream import Stream
 from cedar.datasets.base import Read
+from cedar.engine.any_order import ready_spot
 from cedar.engine.binding import Binding
 from cedar.engine.dedup import as_read
 from cedar.engine.nodes import over_ranks, rows_per_unit
 from cedar.engine.programs import Programs
+from cedar.engine.streams.arrivals import Arrivals
 from cedar.engine.streams.deal import EVERYTHING, steps_from
 from cedar.engine.streams.dealt import DealtStream, Share
 from cedar.engine.streams.groups import GroupStage
 from cedar.engine.streams.lanes import DONE, Lane
+from cedar.engine.streams.ready import ReadyStream
 from cedar.engine.streams.shared import SharedStream
 from cedar.engine.streams.slices import SliceStream
 from cedar.engine.streams.splits import Segment, SplitStream, Window
@@ -54,6 +57,7 @@ class Compiler:
         slices: (rank, world) when every rank takes its slice of every batch.
         lane: the part of the epoch that is compiled; None is all of it.
         share: how units are dealt to ranks, for operators that move rows between those.
+        arrivals: in which order rows came, and who records it; None where they come in order.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Compiler:
         slices: tuple[int, int] | None = None,
         lane: Lane | None = None,
         share: Share | None = None,
+        arrivals: Arrivals | None = None,
     ) -> None:
         self.physical = physical
         self.binding = binding
@@ -76,8 +81,12 @@ class Compiler:
         self._consumers = Counter(i for stage in physical.stages for i in stage.inputs)
         self._parted = self._parts(*physical.stages[physical.deal].inputs)
         self.streams: list[Stream] = []  # by the number of their stage
+        self.ready: ReadyStream | None = None
+        spot = -1 if arrivals is None else ready_spot(physical)
         for number, stage in enumerate(physical.stages[: physical.deal]):
             stream = self._stream(stage, lane if number in self._parted else None)
+            if arrivals is not None and number == spot:
+                stream = self.ready = ReadyStream(stream, arrivals)
             self.streams.append(SharedStream(stream) if self._consumers[number] > 1 else stream)
 
     @property
@@ -91,6 +100,8 @@ class Compiler:
         """The stream that a rank's loader pulls, and the dealt stream below it; their units correspond."""
         stages, deal = self.physical.stages, self.physical.deal
         dealt = DealtStream(self.dealt, share)
+        if self.ready is not None:  # ranks that take turns need one order
+            self.ready.free = self._slices is None and (dealt.whole or dealt.in_runs)
         top: Stream = dealt
         for number in range(deal + 1, len(stages)):
             last = partial(self._last, stages[number], share, finish) if number == len(stages) - 1 else tuple

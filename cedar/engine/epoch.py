@@ -16,6 +16,7 @@ from cedar.core.limits import Limits
 from cedar.core.ranks import Rank
 from cedar.core.stream import PENDING, Count, Fenced, Flow, Piece, Position, Stream
 from cedar.engine.agree import Agreement, board
+from cedar.engine.any_order import order_told
 from cedar.engine.binding import Binding
 from cedar.engine.check.check import as_tolerated, compared, tolerated
 from cedar.engine.compiler import Compiler, least_run
@@ -25,6 +26,7 @@ from cedar.engine.nodes import last_mode, over_ranks, rows_per_unit
 from cedar.engine.overlap import overlap, told
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
+from cedar.engine.streams.arrivals import Arrivals, Orders
 from cedar.engine.streams.deal import EVERYTHING
 from cedar.engine.streams.dealt import DealtStream, Share
 from cedar.engine.streams.held import Held
@@ -61,6 +63,7 @@ class Job:
     encodes: bool = False  # what finishes a batch is work for a task wherever it runs, and what it makes can travel
     limits: Limits = field(default_factory=Limits.of_environment)  # of what a task holds
     counts: dict[str, Count] = field(default_factory=dict)  # units of an epoch, of which several ask
+    orders: Orders | None = None  # rows come as they are done
 
     @cached_property
     def sharing(self) -> Sharing:
@@ -111,6 +114,26 @@ class Job:
             dry: they are only counted, as written.
             written: a plan to compare with: the streams are those of the pipeline as the user wrote it.
         """
+        compiler, share = self._compiled(runner, epoch, history, lane, dry, written)
+        return compiler.top(share, self.finish if runner.local or self.encodes else ())
+
+    def order_told(self) -> str:
+        """Which rows come as they are done, for people."""
+        lane = Held.first(self.rank.rank, self.rank.world, 0).lane([]) if self.sharing.lanes else None
+        compiler, share = self._compiled(Runner("inline", 1), 0, [], lane, dry=True)
+        compiler.top(share)
+        return order_told(compiler.physical, compiler.ready)
+
+    def _compiled(
+        self,
+        runner: Runner,
+        epoch: int,
+        history: list[Any],
+        lane: Lane | None = None,
+        dry: bool = False,
+        written: Plan | None = None,
+    ) -> tuple[Compiler, Share]:
+        """The streams below the top, and what this rank has of them."""
         alone = self.split_batches or lane is not None
         turn, turns = (lane.turn, lane.turns) if lane is not None else (0, 1)
         share = Share(
@@ -122,8 +145,7 @@ class Job:
             apart=alone,
             turns=self.balanced and not alone,
         )
-        compiler = self._compiler(runner, epoch, lane, dry, written, share)
-        return compiler.top(share, self.finish if runner.local or self.encodes else ())
+        return self._compiler(runner, epoch, lane, dry, written, share), share
 
     def reads_beyond(self) -> str:
         """What this rank reads that others read as well, where that is much."""
@@ -164,7 +186,8 @@ class Job:
         if written is not None and (inexact := tolerated(written)):
             root = as_tolerated(self.binding.root, inexact)
         physical = self.binding.lowered(root, runner.name, lambda place: tasks.on(place).runner.workers)
-        compiler = Compiler(physical, self.binding, tasks, store, slices, lane, share)
+        arrivals = None if self.orders is None else Arrivals() if dry else self.orders.of(epoch, lane)
+        compiler = Compiler(physical, self.binding, tasks, store, slices, lane, share, arrivals)
         metrics.time.lanes = runner.lanes
         metrics.time.compiling += 0.0 if dry else time.perf_counter() - began
         return compiler
@@ -317,7 +340,7 @@ class DataEpoch:
                     opening = opening or time.perf_counter() - opened
                     if not isinstance(piece, Piece):
                         return
-                    if piece.units and plans.audit_due(opening):
+                    if piece.units and self._job.orders is None and plans.audit_due(opening):
                         pieces = self._audited(piece, lane)
                         for each in pieces or [piece]:
                             position = _after(each, each.units - 1)
@@ -407,9 +430,12 @@ class DataEpoch:
 
 def _after(piece: Piece, unit: int) -> Position:
     """The position after a unit of a piece."""
+    if piece.end is not None and unit == piece.units - 1:
+        return piece.end
     taken, below, number = piece.at
     skip = piece.skip + unit + 1
-    return [[taken + skip, None, None], 0] if number is None else [[taken, below, number], skip]
+    found = below is None and number is None
+    return [[taken + skip, None, None], 0] if found else [[taken, below, number], skip]
 
 
 def _at(top: Stream, position: Position) -> Flow:

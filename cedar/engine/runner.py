@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -207,18 +207,26 @@ class Runner:
 
         return self._noted(self._recovery.submit(Work(program, send, _url(reader, split), limits_of(program, reader))))
 
+    def wait(self, futures: Sequence[Future[Any]], what: str) -> None:
+        """Until one of them is done; says so in the log when that takes long.
+
+        Raises:
+            WorkerError: nothing got on for too long.
+        """
+        meter = getattr(self.executor, "meter", None)  # a cluster's, which follows how its trainers wait
+        if meter is None:
+            self._waiting.wait(futures, what)
+        else:
+            with meter.waited():
+                self._waiting.wait(futures, what)
+
     def result(self, future: Future[T], what: str) -> T:
         """A task's result; says so in the log when it lets itself be waited for.
 
         Raises:
             WorkerError: the worker died, or the executor was shut down.
         """
-        meter = getattr(self.executor, "meter", None)  # a cluster's, which follows how its trainers wait
-        if meter is None:
-            self._waiting.wait(future, what)
-        else:
-            with meter.waited():
-                self._waiting.wait(future, what)
+        self.wait([future], what)
         try:
             return future.result()
         except (BrokenExecutor, CancelledError) as error:

@@ -83,7 +83,7 @@ class Apart:
             code = Code.of((call,))
             limits = () if call.timeout is None else (call.timeout,)
             task = recovery.submit(Work(program, send, limits=limits, fine=True, most=_MOST))
-            Waiting(self._patience, recovery.progress, recovery.at_work, lambda: True).wait(task, blame.label)
+            Waiting(self._patience, recovery.progress, recovery.at_work, lambda: True).wait([task], blame.label)
             outcome: Any = task.result()
         except WorkersDied as error:
             raise _unfit(call, error.what) from error

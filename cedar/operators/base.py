@@ -448,6 +448,7 @@ class StreamOperator(Operator):
     moves_rows: ClassVar[bool] = False  # rows are held and moved about one by one: better before they grow
     keeps_windows: ClassVar[bool] = False  # one input after the other: windows below it are windows above it
     tells_begun: ClassVar[bool] = False  # its pieces say how much of a lane was begun for them, as those below do
+    any_order: ClassVar[bool] = False  # takes rows as they come, and stands where the last that it used ends
     over_ranks: ClassVar[bool] = False  # it moves rows between the units that ranks get at one step, in turns
     shares: ClassVar[bool] = False  # of the lanes of an epoch it makes, together, what it makes of the epoch
     batch_rows: int | None = None  # the rows of the batches that it makes

@@ -37,6 +37,7 @@ class Batch(StreamOperator):
     name = "batch"
     shares = True
     tells_begun = True
+    any_order = True
     group_aware = True
     moves_rows = True
 
@@ -161,13 +162,13 @@ class _BatchFlow(Flow):
         self._cuts += 1
         at = self._waiting[0][0].position()
         runs: list[Rows] = []
-        left, keeps = self._size, None
+        left, keeps, end = self._size, None, self._waiting[0][0].end
         while self._waiting:
             piece, counted = self._waiting[0]
             there = _counted(piece, counted)
             if there <= left:
                 runs.append(piece.rows)
-                keeps = piece.keeps
+                keeps, end = piece.keeps, piece.end
                 left -= there
                 self._waiting.pop(0)
                 continue
@@ -179,7 +180,8 @@ class _BatchFlow(Flow):
             left = 0
             break
         self._have -= self._size - left
-        return Piece(concat_rows(runs), at, 0, batch=True, keeps=keeps)
+        end = None if end is None else [self._waiting[0][0].position() if self._waiting else end, 0]
+        return Piece(concat_rows(runs), at, 0, batch=True, keeps=keeps, end=end)
 
     def close(self) -> None:
         self._source.close()

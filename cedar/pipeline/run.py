@@ -59,6 +59,8 @@ class RunMethods:
         exact: bool = True,
         on_error: Skip | None = None,
         timeout: float | None = None,
+        order: str | os.PathLike[str] = "exact",
+        record: str | os.PathLike[str] | None = None,
         progress: bool = False,
         trace: str | os.PathLike[str] | None = None,
         serve: str | None = None,
@@ -99,6 +101,10 @@ class RunMethods:
             timeout: seconds that a task may be without progress: it goes on to another row, or is done. Then its
                 process is ended, and the task runs again; where that cannot be (threads), the run ends with an error.
                 None and 0 are no limit; after 30 s without progress, a warning says who waits for what.
+            order: "any" delivers rows as they are done, so that a slow one holds up no other. Each comes once, and
+                states are exact; which batch a row is in is settled by time. Or a folder that ``record=`` wrote to:
+                rows come in the order that was recorded.
+            record: a folder for the order in which rows came, with ``order="any"``.
             progress: show a line in a terminal or notebook, and a plain one every 30 s elsewhere: rows, percent and
                 time left where counts are known, rows/s and waiting of late, what limits the run.
             trace: a file that Perfetto opens; it is written when an iteration ends, for each rank one.
@@ -131,7 +137,9 @@ class RunMethods:
             split_batches=split_batches, steps=steps, deal=deal, counts=counts,
             agree=os.fspath(agree) if isinstance(agree, os.PathLike) else agree,
             format=format or ("numpy" if device is None else "torch"), device=device, on_error=on_error,
-            timeout=timeout, observer=observers or None, view=observers, words=as_written,
+            timeout=timeout, order=os.fspath(order) if isinstance(order, os.PathLike) else order,
+            record=os.fspath(record) if isinstance(record, os.PathLike) else record,
+            observer=observers or None, view=observers, words=as_written,
         )  # fmt: skip
         loader = Loader(cast("Pipeline", self).node, options)
         observers.attach(loader)

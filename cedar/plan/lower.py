@@ -40,6 +40,8 @@ class Choice:
         splits: of a source, from its metadata.
         caches: False as if there were no ``cache()``.
         settled: of a filter as written, whether it is known what it leaves of each split; see ``Splits``.
+        any_order: rows come as they are done. So what runs Python per row has small tasks of its own, and where there
+            are no batches, ranks part above it.
     """
 
     executor: str = "threads"
@@ -48,12 +50,15 @@ class Choice:
     splits: Callable[[Node], SplitTable] = splits_of
     caches: bool = True
     settled: Settled = lambda _: False
+    any_order: bool = False
 
     def reads_all(self, place: str, sources: Sequence[Node]) -> bool:
         """Whether tasks that read in a place run Python per row, too: in another process, to which rows would be sent
         once more, and with splits enough to keep all workers busy to the end.
         """
         run = self.executor if place in HERE else place
+        if self.any_order:
+            return False
         if place != "processes" and run != "dask" and "://" not in run:
             return False
         return sum(len(self.splits(each)) for each in sources) >= _SPLITS_PER_WORKER * self.workers(place)
@@ -254,7 +259,8 @@ class _Lowering:
         """The whole plan: what ranks share, and what each does with its units."""
         root = len(self.nodes) - 1
         chain, base = self.chain(root)
-        if self.is_source(base) or not all(self.works[i].keeps for i in chain):
+        in_rows = self.choice.any_order and not self.works[root].batched
+        if in_rows or self.is_source(base) or not all(self.works[i].keeps for i in chain):
             chain, base = [], root
         deal = self.add("deal", base, [self.build(base)])
         self.above(deal, base, chain, gathers=True)
@@ -297,12 +303,17 @@ class _Lowering:
         """Runs of operators that one executor does; what has no place of its own goes with what is below it."""
         runs: list[list[int]] = []
         here = next((self.nodes[i].place for i in chain if self.nodes[i].place), "")
-        for i in chain:
-            if not runs or _moves(here, self.nodes[i].place):
+        for k, i in enumerate(chain):
+            if not runs or _moves(here, self.nodes[i].place) or self.apart(chain, k):
                 here = self.nodes[i].place or here
                 runs.append([])
             runs[-1].append(i)
         return runs
+
+    def apart(self, chain: Sequence[int], k: int) -> bool:
+        """Rows come as they are done, if from here on each unit that goes in comes out."""
+        keeps = [self.works[i].keeps for i in chain[max(k - 1, 0) :]]
+        return self.choice.any_order and k > 0 and not keeps[0] and all(keeps[1:]) and self.per_row(chain[k:])
 
     def base(self, i: int) -> int:
         """The stage of a stream operator, or of a map_batches that sees exactly so many rows."""

@@ -10,12 +10,13 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self, cast
 
 from cedar.cache.cached import Store
 from cedar.core import forks
 from cedar.core.block import Block
-from cedar.core.errors import CedarError, PipelineError, ResumeError, WorkerError, user_site
+from cedar.core.errors import CedarError, PipelineError, ResumeError, Site, WorkerError, user_site
 from cedar.core.numeric import NumericEnvironment, held
 from cedar.core.ranks import Rank, find_rank, refuse_workers
 from cedar.datasets.base import Read
@@ -43,6 +44,7 @@ from cedar.engine.nodes import last_mode, rows_per_unit
 from cedar.engine.plan_control import Plans
 from cedar.engine.quarantine import Budgets
 from cedar.engine.runner import Runner, Runners, Untaken
+from cedar.engine.streams.arrivals import Orders
 from cedar.executors.choose import available_cpus, check_executor, of_fork
 from cedar.executors.isolated import apart_for
 from cedar.executors.recovery import Patience
@@ -109,6 +111,7 @@ class Loader(DataLoaderLike):
         )  # fmt: skip
         self._counting.job = self._job
         self._identity_of: Identity | None = None
+        self._take_any_order()
         self._watch(plan.memory_bytes)
         observe = None if options.observer is None else options.observer.update
         self._account = Account(binding, self._metrics, self.rank.rank, observe, site)
@@ -134,6 +137,21 @@ class Loader(DataLoaderLike):
             observer.begin(self._metrics)
         if memory is not None:
             self._metrics.bound = Bound(memory, self._job.store.memory, self._metrics.queued)
+
+    def _take_any_order(self) -> None:
+        options, rank = self._options, self.rank
+        if options.order == "exact":
+            return
+        self._binding.any_order = True
+        follow = None if options.order == "any" else Path(options.order)
+        record = None if options.record is None else Path(options.record)
+        orders = Orders(record, follow, self._made, rank.rank, rank.world, self._site)
+        self._job = replace(self._job, orders=orders)
+
+    def _made(self) -> str:
+        """Tells this pipeline, its data and its seed from others."""
+        identity = self._identity()
+        return digest([identity.pipeline, identity.sources, identity.seed, identity.counts, identity.split_batches])
 
     def _environment(self) -> NumericEnvironment:
         """That of a run that begins here and now: the caller's, or that of a plan or state."""
@@ -249,11 +267,17 @@ class Loader(DataLoaderLike):
             others.close()
             self._plans.close()
             holding.__exit__(None, None, None)
-            if self._options.observer is not None:
-                self._options.observer.ended()
+            self._ended()
         if self._metrics.batches == handed:
             self._tell_of_none()
         self._finish_epoch()
+
+    def _ended(self) -> None:
+        """An iteration is over, whatever ended it."""
+        if self._job.orders is not None:
+            self._job.orders.close()
+        if self._options.observer is not None:
+            self._options.observer.ended()
 
     def _tell_of_none(self) -> None:
         """An epoch that had no batch ends, unless it was gone through before."""
@@ -397,8 +421,9 @@ class Loader(DataLoaderLike):
             counted = [rows for source in binding.sources if (rows := binding.listed.rows(source)) is not None]
             counts = digest([each.rows.tolist() for each in counted]) if counted else None
             self._identity_of = Identity.of(
-                binding.root, options.seed, options.split_batches, options.steps, settled, counts
-            )
+                binding.root, options.seed, options.split_batches, options.steps, settled, counts,
+                options.order != "exact",
+            )  # fmt: skip
         return self._identity_of
 
     def state_dict(self) -> dict[str, Any]:
@@ -419,6 +444,7 @@ class Loader(DataLoaderLike):
                 "numeric": None if self._binding.numeric is None else self._binding.numeric.to_json(),
             }
             | ({} if identity.counts is None else {"counts": identity.counts})
+            | ({"order": "any"} if identity.any_order else {})
         )  # fmt: skip
 
     def check_state(self, state: Any) -> None:
@@ -518,6 +544,7 @@ class Loader(DataLoaderLike):
             self._elastic.leave(state, self.rank.rank, self.rank.world, site)
             self.close()
             return
+        self._check_exact("reshard()", site)
         rank, world = whole(rank, "reshard(rank)"), whole(world, "reshard(world)", least=1)
         if rank >= world:
             raise PipelineError(f"reshard({rank}, {world}): a rank lies between 0 and world - 1", site=site)
@@ -679,8 +706,17 @@ class Loader(DataLoaderLike):
         self._check_steps("read() and commit()")
         return self._replays.of(self.epoch, self._begun)
 
+    def _check_exact(self, what: str, site: Site | None) -> None:
+        if self._job.orders is not None:
+            raise PipelineError(
+                f"{what} with order={self._options.order!r}: which rows come when is not known before they come",
+                site=site,
+                fix='use order="exact"',
+            )
+
     def _check_steps(self, what: str) -> None:
         """A step is known before it is run."""
+        self._check_exact(what, user_site())
         if not self._batched and self._account.skips:
             raise PipelineError(f"{what} of rows that may be skipped", site=user_site(), fix="use batch()")
         self._place(Runner("inline", 1))
@@ -771,8 +807,9 @@ class Loader(DataLoaderLike):
         explainer, sharing = self._options.explainer, self._job.sharing
         beyond = sharing.warning(self.rank.world) if sharing.why else self._job.reads_beyond()
         top = f"RANKS  {beyond}\n" if beyond else ""
+        order = "" if self._job.orders is None else f"ORDER  {self._job.order_told()}\n"
         text = "" if explainer is None else explainer(self._binding.root, self._plans)
-        return "".join([top, *(f"COUNTS {told}\n" for told in self._counting.told), text])
+        return "".join([top, order, *(f"COUNTS {told}\n" for told in self._counting.told), text])
 
     def close(self) -> None:
         """End what runs; the loader can still be asked for its state and report."""

@@ -45,14 +45,16 @@ class Identity:
     operators: list[str]  # the name of each of the first, and the beginning of the digest of its parameters
     marks: list[Any]  # of each source over files, stamps and contents of runs of them; None of others
     counts: str | None = None  # stands for the rows that filters leave of each split, where they are counted
+    any_order: bool = False  # rows come as they are done
     count: int = field(default=0, compare=False)  # of sources
     files: list[Sequence[Any]] = field(default_factory=list, compare=False, repr=False)  # that the marks are of
 
     @staticmethod
     def of(
-        root: Node, seed: int, split_batches: bool, steps: int | None, settled: bool = False, counts: str | None = None
-    ) -> Identity:
-        """That of a pipeline; ``settled``: filters decide which splits there are; ``counts``: as of the field."""
+        root: Node, seed: int, split_batches: bool, steps: int | None, settled: bool = False, counts: str | None = None,
+        any_order: bool = False,
+    ) -> Identity:  # fmt: skip
+        """That of a pipeline; ``settled``: filters decide which splits there are; others: as of the fields."""
         reads = [n.operator for n in graph.sources(root) if isinstance(n.operator, Read)]
         digests = [graph.digest(operator.parameters()) for operator in reads]
         files = [operator.source.listing.files if hasattr(operator.source, "marks") else () for operator in reads]
@@ -77,6 +79,7 @@ class Identity:
             _operators(root),
             marks,
             counts,
+            any_order,
             len(reads),
             files,
         )
@@ -91,6 +94,14 @@ class Identity:
                 site=site,
                 done="nothing was loaded",
                 fix=f'give counts="{theirs}" to the loader',
+            )
+        if self.any_order != (state.get("order") == "any"):
+            theirs, mine = ('"exact"', '"any"') if self.any_order else ('"any"', '"exact"')
+            raise ResumeError(
+                f"the state is of a loader with order={theirs}, and this one has order={mine}",
+                site=site,
+                done="nothing was loaded",
+                fix=f"give order={theirs} to the loader, or begin a new epoch without the state",
             )
         if self.pipeline != state["pipeline"]:
             raise ResumeError(
@@ -253,8 +264,16 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
     """One state from those of all ranks: what is left of each data epoch under way, to be dealt anew.
 
     Raises:
-        ResumeError: ranks are missing, twice there, or of different runs.
+        ResumeError: ranks are missing, twice there, or of different runs; or rows came in any order.
     """
+    if any(state.get("order") == "any" for state in states):
+        raise ResumeError(
+            'with order="any" an epoch that was begun cannot be dealt to another number of ranks: they have had some '
+            "rows before others",
+            site=site,
+            done="nothing was loaded",
+            fix=f'go on with {states[0]["world"]} ranks to the epoch\'s end, or use order="exact"',
+        )
     world = states[0]["world"]
     ranks = sorted(s["rank"] for s in states)
     if ranks != list(range(world)):

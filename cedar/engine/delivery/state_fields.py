@@ -157,6 +157,8 @@ def fault_of(state: dict[str, Any]) -> str | None:
         return "'files' holds what it cannot"
     if not _some(_text)(state.get("counts")):
         return "'counts' holds what it cannot"
+    if state.get("order", "any") != "any":
+        return "'order' holds what it cannot"
     if not _list_of(_text)(state.get("operators", [])):
         return "'operators' holds what it cannot"
     if state.get("numeric") is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from cedar.core.block import Block
 from cedar.core.cursor import no_keys
-from cedar.core.stream import PENDING, At, Flow, Piece, Pulled, Rows, Stream, is_count, is_list
+from cedar.core.stream import PENDING, At, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 from cedar.engine.streams.deal import EVERYTHING, Numbers, dealt_runs, remaining
 
 
@@ -40,7 +40,8 @@ class DealtStream(Stream):
     """The units of ``source`` that belong to a rank.
 
     ``at`` is [units taken, a position below, the number of the unit there]; the latter two are None where ranks take
-    runs, because counts are known, and any unit can be found there.
+    runs, because counts are known, and any unit can be found there. In a run whose rows come as they are done there is
+    a position below.
 
     Args:
         alone: it is a lane, of which nobody asks how long it is.
@@ -77,12 +78,17 @@ class DealtStream(Stream):
         taken, below, number = at
         if taken == EVERYTHING:  # what comes after all of them
             return _PaddingFlow()
-        if self._known and not self.share.turns:
-            return _RunsFlow(self, taken)
+        if self.in_runs:
+            return _RunsFlow(self, taken, below)
         if below is None and self._known and taken and self._numbers.total:
             number = self._numbers.at(int(min(taken * self._world, self._numbers.total - 1)))
             below = self.source.seek(number)
         return _TurnsFlow(self, taken, below, number)
+
+    @property
+    def in_runs(self) -> bool:
+        """Ranks take contiguous runs, as counts are known."""
+        return self._known and not self.share.turns
 
     @property
     def whole(self) -> bool:
@@ -133,9 +139,10 @@ class _PaddingFlow(Flow):
 class _RunsFlow(Flow):
     """Contiguous runs of a stream whose count is known."""
 
-    def __init__(self, stream: DealtStream, taken: int) -> None:
+    def __init__(self, stream: DealtStream, taken: int, below: Position | None) -> None:
         self._stream = stream
         self._taken = taken
+        self._below = below
         self._spans = stream.spans(taken)
         self._flow: Flow | None = None
         self._left = 0
@@ -152,7 +159,8 @@ class _RunsFlow(Flow):
             if span is None:
                 self._taken += 1
                 return _padding(self._taken - 1)
-            self._flow = self._stream.source.open(self._stream.source.seek(span[0]))
+            self._flow = self._stream.source.open(self._below or self._stream.source.seek(span[0]))
+            self._below = None
             self._left = span[1] - span[0]
             self._flow.limit(self._left)
         piece = self._flow.pull(wait)
@@ -163,9 +171,13 @@ class _RunsFlow(Flow):
             return self.pull(wait)
         piece = piece.slice(0, min(piece.units, self._left))
         self._left -= piece.units
-        at = [self._taken, None, None]
+        at: At = [self._taken, None, None]
+        end = None
         self._taken += piece.units
-        return Piece(piece.rows, at, 0, piece.batch, False)
+        if piece.end is not None:
+            at[1] = piece.position()
+            end = [[self._taken, piece.end if self._left else None, None], 0]
+        return Piece(piece.rows, at, 0, piece.batch, False, end=end)
 
     def close(self) -> None:
         if self._flow is not None:
@@ -205,7 +217,8 @@ class _TurnsFlow(Flow):
             if piece.units:
                 at = [self._taken, piece.position(), self._taken]
                 self._taken += piece.units
-                self._ready.append(Piece(piece.rows, at, 0, piece.batch, piece.ends_window, keeps=piece.keeps))
+                end = None if piece.end is None else [[self._taken, piece.end, self._taken], 0]
+                self._ready.append(Piece(piece.rows, at, 0, piece.batch, piece.ends_window, keeps=piece.keeps, end=end))
             return
         for unit in range(piece.units):
             number = self._number

@@ -67,6 +67,11 @@ class StageStream(Stream):
     def count(self) -> Count:  # type: ignore[override]
         return self.source.count if self._keeps_rows else None
 
+    @property
+    def any_order(self) -> bool:
+        """Its tasks are small, and each unit that comes out is one that went in: they may be taken as they are done."""
+        return self._keeps_rows and self.per_row
+
     def start(self) -> At:
         return self.source.start()
 
@@ -82,13 +87,13 @@ class StageStream(Stream):
     def open(self, position: Position, lap: int = 0) -> Flow:
         if not self._keeps_rows:
             return super().open(position, lap)
-        return _StageFlow(self, self.source.open(position, lap), position)
+        return StageFlow(self, self.source.open(position, lap), position)
 
     def fits(self, at: At) -> bool:
         return self.source.fits(at)
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return _StageFlow(self, self.source.open([at, 0], lap), [at, 0])
+        return StageFlow(self, self.source.open([at, 0], lap), [at, 0])
 
     def place(self, base: Position | None, piece: Piece) -> Position:
         """The position of the first unit made of ``piece``; ``base`` is that of the unit after the last one."""
@@ -114,13 +119,33 @@ class _Task:
         self.units = units
         self.started = time.perf_counter()
 
+    @property
+    def done(self) -> bool:
+        return self.future is None or self.future.done()
 
-class _StageFlow(Flow):
-    def __init__(self, stream: StageStream, source: Flow, opened: Position) -> None:
+
+class StageFlow(Flow):
+    """The tasks of a stage.
+
+    Args:
+        stream: the stage.
+        source: the open stream below it.
+        opened: where it was opened.
+        rebase: as of the stream below, where its flow gives pieces other positions.
+    """
+
+    def __init__(
+        self,
+        stream: StageStream,
+        source: Flow,
+        opened: Position,
+        rebase: Callable[[Piece], At | None] | None = None,
+    ) -> None:
         self._stream = stream
         self._next: Position | None = opened  # of the next unit
         self._fenced = False
         self._source = source
+        self._rebase = rebase
         self._runner = stream.tasks.runner
         self._tasks: deque[_Task] = deque()
         self._held: deque[Piece] = deque()  # cut, not yet submitted
@@ -139,10 +164,30 @@ class _StageFlow(Flow):
                 raise Fenced
             return None if self._ended else PENDING
         task = self._tasks[0]
-        if not wait and task.future is not None and not task.future.done():
+        if not wait and not task.done:
             return PENDING
         piece = self._finish(task)
         self._tasks.popleft()
+        self._top_up(False)
+        return piece
+
+    def pull_ready(self, wait: bool, wanted: int | None) -> Pulled:
+        """As ``pull``, of any task that is done: the first of those, or the one that begins with unit ``wanted``.
+
+        The flow below numbers its units by their positions. Where ``wanted`` is not under way yet, others come.
+        """
+        self._top_up(wait)
+        if not self._tasks:
+            return self.pull(wait)
+        chosen = [task for task in self._tasks if sum(task.piece.position()) == wanted] or self._tasks
+        task = next((task for task in chosen if task.done), None)
+        if task is None:
+            if not wait:
+                return PENDING
+            self._runner.wait([task.future for task in chosen if task.future is not None], self._stream.program.label)
+            return self.pull_ready(wait, wanted)
+        piece = self._finish(task)
+        self._tasks.remove(task)
         self._top_up(False)
         return piece
 
@@ -160,7 +205,8 @@ class _StageFlow(Flow):
             self._adapt(task.units, worked, block.nbytes)
         # A filter of whole batches leaves none, or the batch.
         batch = task.batch and (block.slots > 0 or not block.aligned)
-        done = Piece(Rows.of(block), at, skip, batch, task.ends, task.key, task.piece.keeps, task.piece.joined)
+        kept = task.piece
+        done = Piece(Rows.of(block), at, skip, batch, task.ends, task.key, kept.keeps, kept.joined, kept.end)
         self._next = [at, skip + done.units]
         return done
 
@@ -203,7 +249,7 @@ class _StageFlow(Flow):
         stream = self._stream
         if not stream.tasks.watcher.fence or not stream.per_row or piece.batch:
             return False
-        return stream.source.rebase(piece) is not None
+        return (self._rebase or stream.source.rebase)(piece) is not None
 
     def _next_piece(self, wait: bool) -> Pulled:
         """The next task's worth of units: cut from a large piece, or joined from small ones."""
@@ -214,7 +260,8 @@ class _StageFlow(Flow):
             if first.units > self._rows:
                 self._held.appendleft(first.slice(self._rows, first.units))
                 return first.slice(0, self._rows)
-            if self._stream.per_row or first.units >= _FEW_ROWS or first.ends_window or first.units == 0:
+            apart = self._stream.per_row or first.ends_window or first.end is not None
+            if apart or first.units >= _FEW_ROWS or first.units == 0:
                 return first
             return self._joined(first)
 

@@ -6,8 +6,8 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -60,16 +60,16 @@ class Waiting:
         self._progress, self._at_work, self._ends = progress, at_work, ends
         self._warned = False
 
-    def wait(self, future: Future[Any], what: str) -> None:
-        """Until the future is done.
+    def wait(self, futures: Sequence[Future[Any]], what: str) -> None:
+        """Until one of the futures is done.
 
         Raises:
             WorkerError: nothing got on for too long, and nothing can be ended.
         """
-        if future.done():
+        if any(future.done() for future in futures):
             return
         still: Stillness | None = None
-        while not wait_for([future], self.patience.look).done:
+        while not wait_for(futures, self.patience.look, FIRST_COMPLETED).done:
             still = still or Stillness(self.patience.clock, self.patience.look)
             self.look(still, what)
 

@@ -13,7 +13,7 @@ def test_tasks_grow_with_the_time_since_the_start(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(stage, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     stream: Any = SimpleNamespace(tasks=SimpleNamespace(runner=None), per_row=True)
     source: Any = None
-    flow = stage._StageFlow(stream, source, [0, 0])
+    flow = stage.StageFlow(stream, source, [0, 0])
     assert flow._rows == 16
     clock[0] += 1 / 16  # a twentieth of it: whoever waits for the first batch waits for those before it
     flow._adapt(16, 1 / 640, 100)

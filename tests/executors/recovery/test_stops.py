@@ -163,7 +163,7 @@ def test_a_wait_has_an_end_where_there_is_a_limit(ends: bool, limit: int) -> Non
 def test_a_result_that_is_there_is_not_waited_for() -> None:
     done: Future[int] = Future()
     done.set_result(1)
-    Waits(5.0).waiting.wait(done, "map(f)")
+    Waits(5.0).waiting.wait([done], "map(f)")
 
 
 @pytest.mark.parametrize("wrong", [-1, "5", True, float("nan"), float("inf")])

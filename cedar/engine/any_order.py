@@ -1,0 +1,60 @@
+"""Where rows come as they are done, with ``loader(order="any")``, and what people are told of it."""
+
+from __future__ import annotations
+
+from cedar.engine.streams.ready import ReadyStream
+from cedar.plan.physical import Physical, Stage
+
+
+def ready_spot(physical: Physical) -> int:
+    """The stage whose rows may come as they are done: the one below ``batch()``, or of what has no batches the last;
+    -1 where somebody above needs an order. It is the same in all plans of a pipeline.
+    """
+    stages, works = physical.stages, physical.works
+    (number,) = stages[physical.deal].inputs
+    while works[stages[number].out].batched:
+        stage = stages[number]
+        operator = physical.nodes[stage.out].operator
+        in_order = stage.kind == "stream" and not getattr(operator, "any_order", False)
+        if in_order or len(stage.inputs) != 1:
+            return -1
+        (number,) = stage.inputs
+    return number if sum(stage.inputs.count(number) for stage in stages) == 1 else -1
+
+
+def order_told(physical: Physical, ready: ReadyStream | None) -> str:
+    """Which rows come as they are done, or why none do, and what keeps its order though it takes long."""
+    number = ready_spot(physical)
+    if ready is None or number < 0:
+        told = f"rows come in order: {_label(physical, _topmost(physical))} needs them so"
+    elif not ready.free:
+        told = "rows come in order: ranks take turns at the same rows, or have slices of the same batches"
+    elif ready.stage is None:
+        told = f"rows come in order: {_why(physical, number)}"
+    else:
+        work = " -> ".join(physical.works[i].label for i in physical.stages[number].operators)
+        told = f"rows come as they are done by {work}"
+    slow = [stage for stage in physical.stages if stage.small and physical.works[stage.out].batched]
+    above = "".join(f"; {_label(physical, stage.out)} works on batches, which stay in order" for stage in slow)
+    return told + above
+
+
+def _topmost(physical: Physical) -> int:
+    """The operator above that asks for an order."""
+    (number,) = physical.stages[physical.deal].inputs
+    while physical.stages[number].kind == "task" and len(physical.stages[number].inputs) == 1:
+        (number,) = physical.stages[number].inputs
+    return physical.stages[number].out
+
+
+def _why(physical: Physical, number: int) -> str:
+    stage: Stage = physical.stages[number]
+    below = "batch()" if any(work.batched for work in physical.works) else "the loader"
+    if stage.small:
+        culprit = next(i for i in reversed(stage.operators) if not physical.works[i].keeps)
+        return f"how many {_label(physical, culprit)} leaves is not known before they are done"
+    return f"no function per row stands right below {below}"
+
+
+def _label(physical: Physical, i: int) -> str:
+    return physical.works[i].label

@@ -1,0 +1,227 @@
+"""ReadyStream: rows as they are done, where nobody asked for an order: ``loader(order="any")``.
+
+The units of a stream are numbered in their order. Tasks are small, and the first one that is done comes next; so one
+slow row holds up its own task, and nothing else. A position says which units were handed over: all before a number, and
+some runs after it. Of those there are no more than tasks under way, however far the others went ahead.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.core.errors import PipelineError
+from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Stream, is_count, is_list
+from cedar.engine.streams.arrivals import Arrivals, Run
+from cedar.engine.streams.stage import StageFlow, StageStream
+
+Base: TypeAlias = tuple[Position, int]  # a position of the stream below, and the number of the unit there
+_END = 1 << 62
+
+
+class ReadyStream(Stream):
+    """The units of ``inner``, as they are done or as they were recorded.
+
+    ``at`` is [the position below of the first unit that was not handed over, its number, the runs after it that were,
+    the run that comes next or None, the splits that a lane has begun or None].
+
+    Args:
+        inner: gives them in order.
+        arrivals: what was recorded of the order, and who records it.
+    """
+
+    def __init__(self, inner: Stream, arrivals: Arrivals) -> None:
+        self.inner = inner
+        self.arrivals = arrivals
+        self.free = False  # any order will do, after what was recorded
+
+    @property
+    def count(self) -> Count:  # type: ignore[override]
+        return self.inner.count
+
+    @property
+    def stage(self) -> StageStream | None:
+        """Whose tasks are taken as they are done; None where the units below come in order only."""
+        return self.inner if isinstance(self.inner, StageStream) and self.inner.any_order else None
+
+    def start(self) -> At:
+        return [[self.inner.start(), 0], 0, [], None, None]
+
+    def seek(self, unit: int, lap: int = 0) -> Position:
+        return [[self.inner.seek(unit, lap), unit, [], None, None], 0]
+
+    def fits(self, at: At) -> bool:
+        if not is_list(at, 5):
+            return False
+        position, number, taken, run, keeps = at
+        runs: list[Any] = [*taken, *([] if run is None else [run])] if isinstance(taken, (list, tuple)) else [None]
+        return (
+            self.inner.fits_position(position)
+            and is_count(number)
+            and all(is_list(each, 2) and is_count(each[0]) and is_count(each[1]) and each[0] < each[1] for each in runs)
+            and all(a[1] <= b[0] for a, b in pairwise([[0, number], *taken]))
+            and (run is None or (run[0] >= number and not any(a < run[1] and run[0] < b for a, b in taken)))
+            and (keeps is None or is_count(keeps))
+        )
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        return _ReadyFlow(self, at, lap)
+
+
+class _Numbered(Flow):
+    """Units in order, their numbers for positions: without those that were taken, and cut where runs begin and end."""
+
+    def __init__(self, source: Flow, base: Base, taken: Sequence[Run], cuts: npt.NDArray[np.int64]) -> None:
+        self._source = source
+        self._number = base[1]  # of the next unit
+        self._places: deque[tuple[int, Position]] = deque([(base[1], base[0])])
+        self._taken = list(taken)
+        self._cuts = cuts
+        self._parts: deque[Piece] = deque()
+        self._stop = _END
+
+    def until(self, stop: int) -> None:
+        """No unit of this number, or after it, is asked for."""
+        self._stop = stop
+        self._source.limit(stop - self._number)
+
+    def position(self, number: int) -> Position:
+        """Of a unit, none before which is asked for any more."""
+        places = self._places
+        while len(places) > 1 and places[1][0] <= number:
+            places.popleft()
+        first, (at, skip) = places[0]
+        return [at, skip + number - first]
+
+    def pull(self, wait: bool) -> Pulled:
+        while not self._parts:
+            if self._number >= self._stop:
+                return None
+            piece = self._source.pull(wait)
+            if not isinstance(piece, Piece):
+                return piece
+            self._cut(piece)
+        return self._parts.popleft()
+
+    def _cut(self, piece: Piece) -> None:
+        first, last = self._number, min(self._number + piece.units, self._stop)
+        self._number = last
+        if first == last:
+            return
+        if first > self._places[-1][0]:
+            self._places.append((first, piece.position()))
+        low, high = np.searchsorted(self._cuts, [first + 1, last]).tolist()
+        for start, stop in pairwise([first, *self._cuts[low:high].tolist(), last]):
+            if not _holds(self._taken, start):
+                part = piece.slice(start - first, stop - first)
+                self._parts.append(Piece(part.rows, start, 0, False, part.ends_window, keeps=piece.keeps))
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class _ReadyFlow(Flow):
+    def __init__(self, stream: ReadyStream, at: At, lap: int) -> None:
+        self._base: int
+        self._keeps: int | None
+        position, self._base, taken, run, self._keeps = at
+        self._stream = stream
+        self._taken: list[Run] = [(a, b) for a, b in taken]  # after the base, in order
+        self._early: dict[int, Piece] = {}  # done, and waiting for their turn
+        given = [] if run is None else [(run[0], run[1])]
+        given += stream.arrivals.after(self._base, [*self._taken, *given])
+        self._given = deque(given)  # runs whose order is known
+        cuts = np.unique(np.array([*self._taken, *given], dtype=np.int64))
+        stage = stream.stage
+        below = (stream.inner if stage is None else stage.source).open(position, lap)
+        self._numbered = _Numbered(below, (position, self._base), self._taken, cuts)
+        self._flow = None if stage is None else StageFlow(stage, self._numbered, position, self._rebase)
+
+    def _rebase(self, piece: Piece) -> At | None:
+        stage = self._stream.stage
+        assert stage is not None
+        at, skip = self._numbered.position(self._base)  # where another plan goes on, if all under way are through
+        return stage.source.rebase(Piece(piece.rows, at, skip, keeps=piece.keeps))
+
+    def limit(self, units: int) -> None:
+        stop = self._base + units
+        for first, last in self._taken:
+            stop += last - first if first < stop else 0
+        self._given = deque((a, min(b, stop)) for a, b in self._given if a < stop)
+        self._numbered.until(stop)
+
+    def pull(self, wait: bool) -> Pulled:
+        while True:
+            wanted = self._wanted()
+            if wanted in self._early:
+                return self._handed(self._early.pop(wanted))
+            piece = self._next(wait, wanted)
+            if not isinstance(piece, Piece):
+                if piece is None and (self._early or self._given):
+                    raise _misfit(self._given[0] if self._given else (self._base, self._base))
+                return piece
+            self._early[sum(piece.position())] = piece
+
+    def _wanted(self) -> int | None:
+        """The unit that comes next; None where any will do."""
+        if self._given:
+            return int(self._given[0][0])
+        if not self._stream.free:
+            return int(self._base)
+        return min(self._early) if self._early else None
+
+    def _next(self, wait: bool, wanted: int | None) -> Pulled:
+        return self._numbered.pull(wait) if self._flow is None else self._flow.pull_ready(wait, wanted)
+
+    def _handed(self, piece: Piece) -> Piece:
+        first = sum(piece.position())
+        last = first + piece.units
+        at = [*self._at(), [first, last], self._keeps]
+        if self._given:
+            _, stop = self._given.popleft()
+            if last < stop:
+                self._given.appendleft((last, stop))
+        insort(self._taken, (first, last))
+        self._join()
+        if piece.keeps is not None:
+            self._keeps = max(piece.keeps, self._keeps or 0)
+        self._stream.arrivals.add(first, last)
+        end = [[*self._at(), None, self._keeps], 0]
+        return Piece(piece.rows, at, 0, False, piece.ends_window, keeps=self._keeps, end=end)
+
+    def _at(self) -> list[Any]:
+        return [self._numbered.position(self._base), self._base, [list(run) for run in self._taken]]
+
+    def _join(self) -> None:
+        """Runs that touch become one, and the first one moves the base."""
+        joined: list[Run] = []
+        for first, last in self._taken:
+            if first == self._base:
+                self._base = last
+            elif joined and joined[-1][1] == first:
+                joined[-1] = joined[-1][0], last
+            else:
+                joined.append((first, last))
+        self._taken = joined
+
+    def close(self) -> None:
+        (self._flow or self._numbered).close()
+
+
+def _holds(runs: Sequence[Run], number: int) -> bool:
+    place = bisect_right(runs, (number, _END)) - 1
+    return place >= 0 and number < runs[place][1]
+
+
+def _misfit(run: Run) -> PipelineError:
+    return PipelineError(
+        f"the order that was recorded names row {run[0]} of this rank's part of the epoch, and there is none",
+        done="the rows before it were delivered",
+        fix="replay an order with the pipeline, data, seed, epoch, rank and number of ranks that it was recorded with",
+    )

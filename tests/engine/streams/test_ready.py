@@ -1,0 +1,394 @@
+"""Rows as they are done: each once, wherever a run is stopped; and in the order that was recorded, where one follows.
+
+CEDAR_CASES sets the number of random pipelines, CEDAR_SEED the first of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cedar
+from cedar import col
+from cedar.engine.delivery.state import seal
+from tests.engine.delivery.test_elastic import Made
+from tests.engine.streams.test_lanes import Toy, pairs
+from tests.toy_runs import run, saved
+
+CASES = int(os.environ.get("CEDAR_CASES", "60"))
+SEED = int(os.environ.get("CEDAR_SEED", "0"))
+GROUP = max(5, CASES // 40)
+
+
+class Lagging(ThreadPoolExecutor):
+    """Threads that take a moment longer for some tasks, by chance."""
+
+    def __init__(self, seed: int, workers: int = 4) -> None:
+        super().__init__(workers)
+        self._chance = random.Random(seed)
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        lag = self._chance.choice([0, 0, 0, 0.002])
+
+        def late() -> Any:
+            time.sleep(lag)
+            return fn(*args, **kwargs)
+
+        return super().submit(late)
+
+
+def same(x: int) -> int:
+    return x
+
+
+def there(ids: Any) -> bool:
+    """Each batch is."""
+    return len(ids) > 0
+
+
+def there_is(x: int) -> bool:
+    return True
+
+
+def held_up(x: int) -> int:
+    """One row takes long."""
+    if x == 70:
+        time.sleep(0.3)
+    return x
+
+
+def numbers(n: int = 200) -> cedar.Pipeline:
+    return cedar.from_items([{"x": i} for i in range(n)])
+
+
+def taken(batches: list[Any]) -> list[int]:
+    return [x for batch in batches for x in batch["x"]]
+
+
+# ---- random pipelines ------------------------------------------------------------------------------------------------
+
+
+class Anyhow(Toy):
+    """A random pipeline with a function per row at its end; the unit is the batch, or the row."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = draw = random.Random(seed)
+        self.sources = 0
+        self.pipeline, self.rows = self.source()
+        if draw.random() < 0.3:
+            self.join()
+        for _ in range(draw.randint(0, 3)):
+            self.grow()
+        if draw.random() < 0.2:
+            self.pipeline, self.rows = self.pipeline.repeat(2), self.rows * 2
+        self.pipeline = self.pipeline.drop("l").map(same, "x", dtype=int)
+        self.batched = draw.random() < 0.8
+        if self.batched:
+            self.pipeline = self.pipeline.batch(draw.randint(1, 9), last="keep")
+        if self.batched and draw.random() < 0.3:
+            self.pipeline = self.pipeline.map(same, "x").filter(there, "id")
+        self.expected = Counter(self.rows)
+
+    def loader(self, **options: Any) -> cedar.Loader:
+        return self.pipeline.loader(seed=3, plan=self.draw.choice(["off", "off", "auto"]), **options)
+
+
+def plain(unit: Any) -> Any:
+    return {name: column if isinstance(column, int) else column.tolist() for name, column in unit.items()}
+
+
+def stopped_often(toy: Anyhow, folder: Path, **options: Any) -> list[Any]:
+    """All that a rank gets, stopped and resumed at random places."""
+    got: list[Any] = []
+    state = None
+    while True:
+        with toy.loader(order="any", record=folder, **options) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            for unit in islice(loader, toy.draw.choice([1, 3, 8, 1000])):
+                got.append(plain(unit))
+                state = saved(loader)
+            if loader.epoch == 1:
+                return got
+
+
+def each_once_and_again_in_that_order(toy: Anyhow, lagging: Lagging, folder: Path) -> None:
+    world = toy.draw.choice([1, 1, 2, 3])
+    got: list[Any] = []
+    for rank in range(world):
+        options: dict[str, Any] = {"rank": rank, "world": world}
+        mine = stopped_often(toy, folder, executor=lagging, **options)
+        with toy.loader(order=folder, executor=toy.draw.choice([lagging, "inline"]), **options) as loader:
+            assert [plain(unit) for unit in loader] == mine
+        got += mine
+    rows = got if toy.batched else [{name: [value] for name, value in row.items()} for row in got]
+    assert pairs(rows) == toy.expected
+
+
+@pytest.mark.parametrize("group", range(-(-CASES // GROUP)))
+def test_each_row_comes_once_wherever_a_run_is_stopped_and_another_run_follows_it(group: int, tmp_path: Path) -> None:
+    for number in range(group * GROUP, min(CASES, (group + 1) * GROUP)):
+        with Lagging(number) as lagging:
+            each_once_and_again_in_that_order(Anyhow(SEED + number), lagging, tmp_path / str(number))
+
+
+# ---- what it does ----------------------------------------------------------------------------------------------------
+
+SLOW = numbers().map(held_up, "x", dtype=int).batch(10)
+
+
+def gated(gate: Path, opens: int = -1) -> cedar.Pipeline:
+    """Row 70 waits for a file, which row ``opens`` makes."""
+
+    def passes(x: int) -> int:
+        if x == opens:
+            gate.touch()
+        while x == 70 and not gate.exists():
+            time.sleep(0.01)
+        return x
+
+    splits = Made(0, [10] * 20, known=True)  # no task has rows of two
+    return cedar.from_source(splits).select(x=col("id") // 1000 * 10 + col("id") % 1000).map(passes, "x").batch(10)
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_a_slow_row_holds_up_no_other(executor: str, tmp_path: Path) -> None:
+    pipeline = gated(tmp_path / "gate", opens=190)
+    with pipeline.loader(order="any", executor=executor, workers=2, plan="off") as loader:
+        assert len(loader) == 20
+        came = taken(run(loader)[0])
+    assert sorted(came) == list(range(200))
+    assert came.index(70) > came.index(120)
+    with pipeline.loader(executor=executor, workers=2, plan="off") as loader:
+        assert taken(run(loader)[0]) == list(range(200))
+
+
+def test_a_state_beside_a_row_that_is_held_up_is_small_and_goes_on_with_it(tmp_path: Path) -> None:
+    pipeline = gated(tmp_path / "gate")
+    with pipeline.loader(order="any", executor="threads", workers=2, plan="off") as loader:
+        first, state = run(loader, 12)
+        (tmp_path / "gate").touch()
+    assert len(json.dumps(state)) < 2048
+    assert 70 not in taken(first)
+    with pipeline.loader(order="any", executor="inline", plan="off") as loader:
+        loader.load_state_dict(state)
+        rest, _ = run(loader)
+    assert sorted(taken(first) + taken(rest)) == list(range(200))
+
+
+def test_ranks_have_as_many_batches_of_rows_of_their_own() -> None:
+    parts = []
+    for rank in range(3):
+        with SLOW.loader(order="any", executor="threads", workers=2, rank=rank, world=3, plan="off") as loader:
+            parts.append(run(loader)[0])
+            with SLOW.loader(executor="inline", rank=rank, world=3) as exact:
+                assert Counter(taken(parts[-1])) == Counter(taken(run(exact)[0]))
+    assert [len(part) for part in parts] == [6, 6, 6]
+
+
+def test_steps_cut_epochs_of_rows_as_they_are_done() -> None:
+    with SLOW.loader(order="any", executor="threads", workers=2, steps=7, plan="off") as loader:
+        got = [x for _ in range(3) for batch in loader for x in batch["x"].tolist()]
+    assert len(got) == 210
+    assert sorted(got[:200]) == list(range(200))
+
+
+def test_copies_to_a_device_stand_where_the_caller_stands() -> None:
+    options: dict[str, Any] = {"order": "any", "executor": "threads", "workers": 2, "plan": "off", "device": "cpu"}
+    with SLOW.loader(**options) as loader:
+        first, state = run(loader, 5)
+    with SLOW.loader(**options) as loader:
+        loader.load_state_dict(state)
+        rest, _ = run(loader)
+    assert sorted(taken(first) + taken(rest)) == list(range(200))
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "told"),
+    [
+        (SLOW, "ORDER  rows come as they are done by map(held_up)"),
+        (numbers().map(same, "x"), "ORDER  rows come as they are done by map(same)"),
+        (numbers().filter(same, "x").map(same, "x").batch(4), "ORDER  rows come as they are done by map(same)"),
+        (
+            numbers().map(same, "x").filter(same, "x").batch(4),
+            "ORDER  rows come in order: how many filter(same) leaves is not known before they are done",
+        ),
+        (
+            numbers().batch(4).map(same, "x"),
+            "ORDER  rows come in order: no function per row stands right below batch(); map(same) works on batches",
+        ),
+        (
+            numbers().map(lambda x: [x], "x", into="l", dtype=object).bucket_by_length("l", [2], [4, 4]),
+            "ORDER  rows come in order: bucket_by_length",
+        ),
+        (numbers().map(same, "x").take(50).batch(5), "ORDER  rows come in order: no function per row stands right"),
+    ],
+)
+def test_explain_says_which_rows_come_as_they_are_done(pipeline: cedar.Pipeline, told: str) -> None:
+    with pipeline.loader(order="any", plan="off") as loader:
+        assert told in loader.explain()
+    with pipeline.loader(plan="off") as loader:
+        assert "ORDER" not in loader.explain()
+
+
+def test_slices_of_one_batch_come_in_order() -> None:
+    with SLOW.loader(order="any", executor="threads", split_batches=True, rank=1, world=2) as loader:
+        assert "slices of the same batches" in loader.explain()
+        assert taken(run(loader)[0]) == [x for x in range(200) if x % 10 >= 5]
+
+
+# ---- what it refuses -------------------------------------------------------------------------------------------------
+
+
+def test_a_state_is_of_one_kind_of_order() -> None:
+    states = {}
+    for order in ("any", "exact"):
+        with SLOW.loader(order=order, executor="inline") as loader:
+            states[order] = run(loader, 2)[1]
+    for order, other in (("any", "exact"), ("exact", "any")):
+        with (
+            SLOW.loader(order=order, executor="inline") as loader,
+            pytest.raises(cedar.ResumeError, match=f'loader with order="{other}"'),
+        ):
+            loader.load_state_dict(states[other])
+
+
+def test_another_number_of_ranks_is_refused_in_the_middle_of_an_epoch() -> None:
+    states = []
+    for rank in range(2):
+        with SLOW.loader(order="any", executor="inline", rank=rank, world=2) as loader:
+            states.append(run(loader, 2)[1])
+    with (
+        SLOW.loader(order="any", executor="inline", rank=0, world=1) as loader,
+        pytest.raises(cedar.ResumeError, match="cannot be dealt to another number of ranks"),
+    ):
+        loader.load_state_dict(states)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda loader: loader.read(0),
+        lambda loader: loader.locate(0),
+        lambda loader: loader.where("x", 0),
+        lambda loader: loader.commit(0),
+        lambda loader: loader.reshard(0, 2),
+    ],
+)
+def test_what_must_know_the_order_ahead_is_refused(ask: Callable[[cedar.Loader], Any]) -> None:
+    with (
+        SLOW.loader(order="any", executor="inline") as loader,
+        pytest.raises(cedar.PipelineError, match="which rows come when is not known before they come"),
+    ):
+        ask(loader)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"order": 3}, 'order= is "exact", "any", or the folder'),
+        ({"order": ""}, 'order= is "exact", "any", or the folder'),
+        ({"record": "folder"}, "nothing to record"),
+    ],
+)
+def test_arguments_that_do_not_fit(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(cedar.PipelineError, match=message):
+        SLOW.loader(**options)
+
+
+def test_positions_that_somebody_changed_are_refused_or_harmless() -> None:
+    with SLOW.loader(order="any", executor="threads", workers=2, plan="off") as loader:
+        state = run(loader, 12)[1]
+    entry = state["open"]["0"]
+    (counted, ready, none), skip = entry["deal"]
+    draw = random.Random(5)
+    for _ in range(200):
+        changed = json.loads(json.dumps(ready))
+        inner = changed[0][0]
+        odd = draw.choice([None, -1, 3, [], [[3, 1]], [[0, 400]], [5, 5], [190, 195], "x", 1 << 61])
+        inner[draw.randrange(5)] = odd
+        entry["deal"] = [[counted, changed, none], skip]
+        state.pop("check", None)
+        with SLOW.loader(order="any", executor="inline", plan="off") as loader:
+            try:
+                loader.load_state_dict(seal(state))
+                list(loader)
+            except cedar.CedarError:
+                pass
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
+
+
+def recorded(folder: Path, **options: Any) -> list[Any]:
+    with SLOW.loader(order="any", record=folder, executor="threads", workers=2, plan="off", **options) as loader:
+        return run(loader)[0]
+
+
+def followed(folder: Path, pipeline: cedar.Pipeline = SLOW, **options: Any) -> list[Any]:
+    with pipeline.loader(order=str(folder), executor="inline", plan="off", **options) as loader:
+        return run(loader)[0]
+
+
+def test_a_record_of_another_run_is_refused(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    for options, message in (
+        ({"epoch": 1}, "the order of epoch 1, rank 0 of 1, is not recorded"),
+        ({"rank": 0, "world": 2}, "the order of epoch 0, rank 0 of 2, is not recorded"),
+        ({"seed": 1}, "of another pipeline, of other data or of another seed"),
+        ({"pipeline": numbers(100).map(held_up, "x", dtype=int).batch(10)}, "of another pipeline"),
+    ):
+        with pytest.raises(cedar.PipelineError, match=message):
+            followed(tmp_path, **options)
+    with pytest.raises(cedar.PipelineError, match="of another pipeline"):
+        recorded(tmp_path, seed=1)
+
+
+def test_a_record_that_a_crash_cut_short_is_followed_as_far_as_it_goes_and_goes_on(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    (file,) = tmp_path.iterdir()
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:3]) + lines[3][:3])
+    first = json.loads(lines[1])
+    assert taken(followed(tmp_path))[: first[1] - first[0]] == list(range(*first))
+    again = recorded(tmp_path)
+    assert followed(tmp_path) == again
+
+
+def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    (file,) = tmp_path.iterdir()
+    text = file.read_text()
+    for wrong in ("[3, 1]", "[1]", "7", "{}", '["a", "b"]', "[1, 2"):
+        file.write_text(text + wrong + "\n")
+        with pytest.raises(cedar.PipelineError, match="damaged"):
+            followed(tmp_path)
+    file.write_text("")
+    with pytest.raises(cedar.PipelineError, match="no order that this version records"):
+        followed(tmp_path)
+
+
+def test_a_record_of_more_rows_than_there_are_is_refused(tmp_path: Path) -> None:
+    unknown = numbers(50).filter(there_is, "x").map(same, "x", dtype=int).batch(10)
+    with unknown.loader(order="any", record=tmp_path, executor="inline") as loader:
+        run(loader)
+    (file,) = tmp_path.iterdir()
+    file.write_text(file.read_text() + "[300, 301]\n")
+    with pytest.raises(cedar.PipelineError, match="names row 300 of this rank's part"):
+        followed(tmp_path, unknown)
+
+
+def test_a_record_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(cedar.PipelineError, match="the order cannot be written"):
+        recorded(tmp_path / "file")
