@@ -115,10 +115,10 @@ def _client_class() -> Any:
     """Dask's client, for which a scheduler that ends between accepting it and the keys is one that does not answer."""
     from distributed import Client
 
-    class _Client(Client):  # type: ignore[misc]
+    class _Client(Client):
         async def _ensure_connected(self, *within: Any, **named: Any) -> None:
             try:
-                await super()._ensure_connected(*within, **named)
+                await super()._ensure_connected(*within, **named)  # type: ignore[no-untyped-call]
             except ValueError as error:  # tornado's, of a stream that was closed before its handshake
                 raise OSError(str(error)) from error
 
