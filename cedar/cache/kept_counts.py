@@ -47,8 +47,9 @@ def file_mark(file: File) -> str | None:
 
 def place_of(source: Any) -> str | None:
     """Where the counts of a source over files are kept: beside its manifest, else in the user's cache folder."""
-    if source.manifest is not None:
-        return f"{source.manifest}.counts"
+    manifest = getattr(source, "manifest", None)
+    if manifest is not None:
+        return f"{manifest}.counts"
     folder = private_folder(_FOLDER)
     if folder is None:
         return None

@@ -100,6 +100,11 @@ class ArrowSource(FileSource):
     def schema(self) -> Types:
         return selected(self._footers[0].types, self.columns, self.describe())
 
+    @property
+    def apart(self) -> bool:
+        """Columns can be read apart: not in the stream format, whose record batches are read from the beginning."""
+        return all(footer.batches is not None for footer in self._footers)
+
     def select(self, columns: Sequence[str]) -> ArrowSource:
         """The same files, fewer columns."""
         return self.keep(replace(self, columns=tuple(columns)))

@@ -78,6 +78,7 @@ class VortexSource(FileSource):
     reader: ClassVar[str] = "read_vortex"
     reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
     suffixes: ClassVar[tuple[str, ...] | None] = (".vortex",)
+    apart: ClassVar[bool] = True  # columns are stored apart
 
     @once
     def listing(self) -> Listing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cedar.cache.cached import Store
 from cedar.datasets.base import Read
+from cedar.datasets.split_table import SplitTable
 from cedar.engine.binding import Binding
 from cedar.engine.compiler import Compiler
 from cedar.engine.metrics import Metrics
@@ -12,7 +13,7 @@ from cedar.engine.task_context import Tasks
 from cedar.operators.base import Env, RowOperator
 from cedar.plan.graph import Node
 from cedar.plan.lower import refills
-from cedar.plan.splits import uncountable
+from cedar.plan.splits import passes, uncountable
 
 _ONLY_A_RUN = "how many rows come out of it is known only after a run"
 
@@ -29,7 +30,9 @@ def offer(binding: Binding) -> str:
     asked, culprit = counted_if_read(binding)
     if culprit is not None:
         return ""
-    return f'loader(counts="exact"), which reads {percent(share(asked))} of the bytes first'
+    part = share(asked)
+    what = f"{percent(part)} of the bytes" if part < 1 else "the columns of filters"
+    return f'loader(counts="exact"), which reads {what} first'
 
 
 def share(binding: Binding) -> float:
@@ -44,7 +47,11 @@ def share(binding: Binding) -> float:
 
 def _read_for(source: Node, filters: tuple[Node, ...]) -> int:
     assert isinstance(source.operator, Read)
-    return int(source.operator.source.select(columns_of(source, filters)).splits().known_bytes) if filters else 0
+    return (
+        int(SplitTable.of(source.operator.source.select(columns_of(source, filters)).splits()).known_bytes)
+        if filters
+        else 0
+    )
 
 
 def columns_of(source: Node, filters: tuple[Node, ...]) -> list[str]:
@@ -79,8 +86,8 @@ def _why(node: Node, binding: Binding) -> str:
     if not isinstance(node.operator, RowOperator) or not node.operator.filters:
         return _ONLY_A_RUN
     source = node.inputs[0]
-    while source.operator.filters and source.inputs:
+    while source.inputs and (source.operator.filters or passes(source)):
         source = source.inputs[0]
     if not isinstance(source.operator, Read):
-        return f"it stands above {source.operator.label()}, not right above what reads"
+        return f"it stands above {source.operator.label()}, behind which rows are not counted"
     return uncountable(node, source) or "others draw from the same rows"

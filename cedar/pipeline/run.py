@@ -87,9 +87,9 @@ class RunMethods:
             steps: end every epoch after exactly so many batches on all ranks; rows left over open the next epoch.
             deal: what ranks do where row counts are unknown: with "auto" each reads splits of its own; with "global"
                 each computes the epoch and keeps its turns, so that batch i is the same at any number of ranks.
-            counts: "exact" counts the rows that filters right above ``read_parquet`` leave, once, before the epoch: it
-                reads the columns of these filters alone. Then ``len(loader)`` is known, and batch i is the same at any
-                number of ranks. "auto" knows what metadata tell.
+            counts: "exact" counts the rows that filters of Parquet, Vortex and Arrow files leave, once, before the
+                epoch: it reads the columns of these filters alone. Then ``len(loader)`` is known, and batch i is the
+                same at any number of ranks. "auto" knows what metadata tell.
             agree: a folder that all ranks see, the address of a service, or a store of torch.distributed, where they
                 tell each other when one of them is through an epoch whose number of batches is unknown, and where they
                 stand when their number changes; by default they use torch.distributed, where it is initialised, or the

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cedar.datasets.base import Read
 from cedar.datasets.split_table import Numbers, SplitTable
+from cedar.operators.base import RowOperator
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
@@ -43,7 +44,8 @@ class Splits:
 
     Such a filter asks for columns with one value in a split, as those in the names of folders: it is settled by the
     metadata. Of the splits that are left it keeps every row, so that counts behind it are known. Behind other filters
-    right above they are where they are counted: by ``counts``.
+    right above they are where they are counted: by ``counts``. What leaves all rows may stand between, where it cannot
+    fail and writes no column that they ask for.
 
     Args:
         root: the pipeline as written.
@@ -121,11 +123,24 @@ class Splits:
         counted: list[Node] = []
         while self._counts is not None:
             above = self._above.get(id(at), [])
-            if len(above) != 1 or uncountable(above[0], source):
+            if len(above) != 1 or (not passes(above[0]) and uncountable(above[0], source)):
                 break
             at = above[0]
-            counted.append(at)
+            counted += [at] if at.operator.filters else []
         return Listed(splits, tuple(filters), tuple(counted))
+
+
+def passes(node: Node) -> bool:
+    """Every row comes out of an operator that stands where rows are read: filters above are counted without it."""
+    operator, effects = node.operator, node.effects
+    if not isinstance(operator, RowOperator) or operator.storage is not None or node.batched:
+        return False
+    if effects.rows != "1:1" or effects.writes is None:
+        return False
+    never = operator.by_expressions and all(
+        operator.never_fails(number, node.inputs[0].schema) for number in range(len(operator.results))
+    )
+    return never or not operator.may_fail
 
 
 def uncountable(node: Node, source: Node) -> str:
@@ -142,7 +157,12 @@ def uncountable(node: Node, source: Node) -> str:
         return "its function is an object, whose state may differ from call to call; give a plain function"
     if not getattr(source.operator.source, "apart", False):
         return f"{source.operator.label()} cannot read some columns without the others, as Parquet can"
-    schema = source.schema
+    below, schema = node.inputs[0], source.schema
+    while below.inputs:
+        made = frozenset[str]() if below.operator.filters else effects.reads & (below.effects.writes or frozenset())
+        if made:
+            return f"it asks for {', '.join(map(repr, sorted(made)))}, which {below.operator.label()} writes"
+        below = below.inputs[0]
     if schema is None or not effects.reads <= schema.keys():
         return "its columns are not those of the source"
     return ""

@@ -81,9 +81,10 @@ class Counting:
                 save_counts(
                     where, key, {m: tuple(left[parts[n]].tolist()) for n, m in enumerate(marks) if m is not None}
                 )
-        whole, part = given.splits().known_bytes, narrow.splits().known_bytes
+        whole, part = (SplitTable.of(each.splits()).known_bytes for each in (given, narrow))
         what = " and ".join(each.operator.label() for each in filters)
-        took = f"{percent(part / whole if whole else 0.0)} of the bytes of {source.operator.label()} were read for that"
+        share = f"{percent(part / whole)} of the bytes" if 0 < part < whole else "their columns alone"
+        took = f"{share} of {source.operator.label()} were read for that"
         took = took if len(missing) == len(files) else f"{took}, in {len(missing)} of {len(files)} files"
         took = took if missing else "they were kept from an earlier count"
         self.told.append(f"the rows behind {what} were counted before the epoch: {int(left.sum()):,}; {took}")
@@ -92,7 +93,8 @@ class Counting:
     def _counted(self, source: Node, filters: Sequence[Node], narrow: Any, splits: SplitTable) -> npt.NDArray[np.int64]:
         assert self.job is not None
         conditions = [filters[0].operator.condition]
-        prune = [partial(narrow.prune, predicate=each) for each in conditions if each is not None]
+        looks = getattr(narrow, "prune", None)  # at metadata, for splits of which a filter leaves nothing
+        prune = [partial(looks, predicate=each) for each in conditions if each is not None and looks is not None]
         looked = np.array([not any(none(split) for none in prune) for split in splits], dtype=bool)
         left = np.zeros(len(splits), dtype=np.int64)
         if looked.any():

@@ -152,7 +152,8 @@ def _check_counted(binding: Binding, site: Site | None) -> None:
         raise PipelineError(
             f'counts="exact": {binding.labels[id(node)]} leaves the number of rows unknown: {why}',
             site=node.site or site,
-            fix='only filters of named columns right above read_parquet can be counted; counts="auto" needs no counts',
+            fix="filters of named columns can be counted, near read_parquet, read_vortex or read_arrow; "
+            'counts="auto" needs no counts',
         )
 
 

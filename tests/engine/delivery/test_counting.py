@@ -556,3 +556,66 @@ def test_explain_says_what_was_counted_and_offers_it(data: Path) -> None:
     two = p.loader(rank=0, world=2, executor="inline", plan="off")
     assert 'or loader(counts="exact"), which reads' in two.explain()
     assert 'counts="exact"' not in p.filter(lambda row: True).explain()
+
+
+# ---- operators between, and other files -----------------------------------------------------------------------------
+
+BETWEEN: dict[str, Callable[[cedar.Pipeline], cedar.Pipeline]] = {
+    "drop": lambda p: p.drop("text").filter(col("x") < 3),
+    "select": lambda p: p.select("id", "x").filter(col("x") < 3),
+    "rename": lambda p: p.rename({"s": "t"}).filter(col("x") < 3),
+    "with_columns": lambda p: p.with_columns(twice=col("id") + col("id")).filter(col("x") < 3),
+    "function": lambda p: p.drop("text").filter(lambda x: x is not None and x < 3, "x"),
+    "several": lambda p: p.filter(col("x") < 5).drop("text").filter(lambda i: i % 3 > 0, "id").rename({"x": "y"}),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+@pytest.mark.parametrize("plan", ["off", "auto"])
+def test_filters_are_counted_behind_what_leaves_all_rows(data: Path, name: str, plan: str) -> None:
+    p = BETWEEN[name](cedar.read_parquet(str(data))).shuffle(seed=2).batch(4, last="keep")
+    alone = ids(p.loader(rank=0, world=1, executor="inline", plan="off", deal="global"))
+    loaders = [exact(p, rank, 3, plan=plan) for rank in range(3)]
+    assert sum(len(loader) for loader in loaders) == len(alone)
+    assert sorted(itertools.chain(*(ids(loader) for loader in loaders))) == sorted(alone)
+    assert "COUNTS the rows behind" in loaders[0].explain()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda p: p.rename({"x": "y"}).filter(col("y") < 3), "asks for 'y', which rename.* writes"),
+        (lambda p: p.with_columns(x=col("id") * 2).filter(col("x") < 3), "asks for 'x', which with_columns.* writes"),
+        (lambda p: p.with_columns(n=col("s").cast(int)).filter(col("x") < 3), "stands above with_columns"),
+        (lambda p: p.cache("memory").filter(col("x") < 3), "stands above cache"),
+    ],
+)
+def test_filters_of_what_was_made_or_may_fail_are_refused(data: Path, change: Any, why: str) -> None:
+    with pytest.raises(PipelineError, match=why):
+        exact(change(cedar.read_parquet(str(data))))
+
+
+def test_filters_of_arrow_files_are_counted(tmp_path: Path) -> None:
+    table = pa.table({"id": range(300), "x": [i * 7 % 10 for i in range(300)], "text": ["long " * 50] * 300})
+    for name in ("a", "b"):
+        with pa.OSFile(str(tmp_path / f"{name}.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=40)
+    p = cedar.read_arrow(str(tmp_path)).filter(col("x") < 3).batch(4, last="keep")
+    alone = ids(p.loader(rank=0, world=1, executor="inline", plan="off", deal="global"))
+    loaders = [exact(p, rank, 2) for rank in range(2)]
+    assert sorted(itertools.chain(*map(ids, loaders))) == sorted(alone)
+    assert "their columns alone of read_arrow" in loaders[0].explain()
+    assert "they were kept from an earlier count" in loaders[1].explain()
+    with pa.OSFile(str(tmp_path / "c.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(PipelineError, match="cannot read some columns|metadata do not say"):
+        exact(cedar.read_arrow(str(tmp_path / "c.arrow")).filter(col("x") < 3))
+
+
+def test_filters_of_vortex_files_are_counted(tmp_path: Path) -> None:
+    pytest.importorskip("vortex", reason="the extra [vortex] is not installed")
+    table = [{"id": i, "x": i * 7 % 10, "text": "long " * 50} for i in range(300)]
+    cedar.from_items(table).write(str(tmp_path / "v"), format="vortex", executor="inline")
+    p = cedar.read_vortex(str(tmp_path / "v")).filter(col("x") < 3).batch(4, last="keep")
+    alone = ids(p.loader(rank=0, world=1, executor="inline", plan="off", deal="global"))
+    assert sorted(itertools.chain(*(ids(exact(p, rank, 2)) for rank in range(2)))) == sorted(alone)
