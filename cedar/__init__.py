@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cedar.engine.delivery.loader import Loader as Loader
     from cedar.executors.service import Service as Service
     from cedar.optimizer.budget import Budget as Budget
+    from cedar.pipeline.convert import convert as convert
     from cedar.pipeline.core import Pipeline as Pipeline
     from cedar.pipeline.layout import optimize_layout as optimize_layout
     from cedar.pipeline.sources import concat as concat
@@ -63,6 +64,7 @@ _HOMES = {
     "cedar.core.jagged": ("JaggedTensor",),
     "cedar.core.lazy": ("col",),
     "cedar.optimizer.budget": ("Budget",),
+    "cedar.pipeline.convert": ("convert",),
     "cedar.pipeline.core": ("Pipeline",),
     "cedar.pipeline.layout": ("optimize_layout",),
     "cedar.pipeline.sources": (

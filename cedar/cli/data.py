@@ -14,6 +14,7 @@ def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     kinds = data.add_subparsers(title="data", metavar="KIND", required=True)
     _add_clicks(kinds)
     _add_cluster(kinds)
+    _add_convert(kinds)
     _add_vocab(kinds)
     _add_inspect(kinds)
     _add_manifest(kinds)
@@ -71,6 +72,20 @@ def _add_cluster(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     cluster.add_argument("--workers", type=int, metavar="N", help="tasks at once (default: the cores)")
     cluster.add_argument("--cluster", metavar="ADDRESS", help="a Dask scheduler whose workers do the work")
     cluster.set_defaults(call=_cluster)
+
+
+def _add_convert(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    convert = kinds.add_parser(
+        "convert", help="write data in another format, after telling what each is worth for a pipeline",
+        description="Measures on the first rows, prints a table, then writes; an interrupted run goes on where it was.",
+    )  # fmt: skip
+    convert.add_argument("paths", metavar="SRC", help="a directory, glob or URL of files, or a Lance data set")
+    convert.add_argument("out", metavar="DST", nargs="?", help="a folder or URL")
+    convert.add_argument("--format", choices=("parquet", "arrow", "vortex"), help="(default: by what is measured)")
+    convert.add_argument("--layout", choices=("fast", "small", "pyarrow"), help="(default: by what is measured)")
+    convert.add_argument("--for", dest="pipeline", metavar="MODULE:PIPELINE", help="what will read the data")
+    convert.add_argument("--measure", action="store_true", help="print the table, and write nothing")
+    convert.set_defaults(call=_convert)
 
 
 def _add_vocab(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -161,6 +176,17 @@ def _cluster(chosen: argparse.Namespace) -> None:
         address=chosen.cluster,
     )
     print(f"wrote {made}")
+
+
+def _convert(chosen: argparse.Namespace) -> None:
+    import cedar
+    from cedar.cli.target import load_pipeline
+
+    if chosen.out is None and not chosen.measure:
+        raise cedar.PipelineError("cedar data convert: there is no DST to write to", fix="name a folder; or --measure")
+    pipeline = None if chosen.pipeline is None else load_pipeline(chosen.pipeline)
+    out = None if chosen.measure else chosen.out
+    print(cedar.convert(chosen.paths, out, format=chosen.format, layout=chosen.layout, pipeline=pipeline))
 
 
 def _vocab(chosen: argparse.Namespace) -> None:

@@ -311,6 +311,13 @@ class Log:
             return bool(self._read(name) == json.loads(data))  # ours, also where the answer to an attempt was lost
 
 
+def begun_job(url: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """What the job is that a folder says was begun in it; None where there is none, or one that wrote nothing."""
+    log = Log(Storage.at(url), 0, 1)
+    found = log._read(f"{FOLDER}/job.json")
+    return found if found is not None and {"format", "layout"} <= found.keys() else None
+
+
 def _linked(path: str, data: bytes) -> bool:
     """A local file, whole and on the disk before it has its name; False where there is one of that name."""
     temporary = f"{path}.tmp-{uuid.uuid4().hex[:12]}"

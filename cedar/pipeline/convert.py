@@ -1,0 +1,332 @@
+"""Convert: the same rows in another format, after telling on a sample what each format is worth for a pipeline."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
+from cedar.core.libraries import library
+from cedar.datasets.base import Read
+from cedar.datasets.commits import begun_job
+from cedar.datasets.layouts import SECONDS_PER_BYTE
+from cedar.datasets.storage import Storage
+from cedar.optimizer.live import live_columns
+from cedar.pipeline import sources
+from cedar.pipeline.core import Pipeline
+from cedar.plan import graph
+from cedar.plan.graph import Node
+
+if TYPE_CHECKING:
+    from cedar.pipeline.writing import Written
+
+READERS: dict[str, tuple[Callable[..., Pipeline], tuple[str, ...]]] = {
+    "parquet": (sources.read_parquet, (".parquet", ".pq")),
+    "arrow": (sources.read_arrow, (".arrow", ".feather", ".ipc")),
+    "vortex": (sources.read_vortex, (".vortex",)),
+    "lance": (sources.read_lance, (".lance",)),
+    "jsonl": (sources.read_jsonl, (".jsonl", ".ndjson")),
+    "csv": (sources.read_csv, (".csv",)),
+}
+_TRIED = (("parquet", "pyarrow"), ("parquet", "fast"), ("parquet", "small"), ("arrow", "fast"), ("arrow", "small"),
+          ("vortex", "fast"), ("lance", ""))  # fmt: skip
+_WRITTEN = ("parquet", "arrow", "vortex")
+_ROWS = 131_072  # of the sample, at least
+_ROUNDS = 3  # of which the quickest counts
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What rows of a sample cost in a format.
+
+    Args:
+        format, layout: as ``write`` takes them; of the data as they are, the layout is "as is".
+        bytes: of a row, on storage.
+        decoding: CPU seconds to decode a row's columns.
+        pipeline: CPU seconds of the whole pipeline, for each row that it reads; None where none was given.
+        reading: seconds that the bytes of its columns take from the place that is written to.
+    """
+
+    format: str
+    layout: str
+    bytes: float
+    decoding: float
+    pipeline: float | None
+    reading: float
+
+    @property
+    def seconds(self) -> float:
+        """Of a row in all."""
+        return (self.decoding if self.pipeline is None else self.pipeline) + self.reading
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What ``convert`` found and did.
+
+    Args:
+        worth: of each format that was tried, the best first; nothing where a job went on that had begun.
+        columns: that are read; None is all.
+        written: None where nothing was to be written.
+    """
+
+    worth: tuple[Worth, ...]
+    columns: tuple[str, ...] | None
+    written: Written | None = None
+
+    def __str__(self) -> str:
+        lines = []
+        if self.worth:
+            read = "all columns" if self.columns is None else f"{len(self.columns)} column(s)"
+            lines = [f"{read} decoded, and whole pipeline, in M rows per CPU second; us a row with reading its bytes",
+                     f"{'format':<9}{'layout':<9}{'B/row':>8}{'decoded':>9}{'pipeline':>10}{'us/row':>8}"]  # fmt: skip
+        for each in self.worth:
+            whole = "-" if each.pipeline is None else f"{1e-6 / each.pipeline:.2f}"
+            lines.append(
+                f"{each.format:<9}{each.layout:<9}{each.bytes:>8.1f}{1e-6 / each.decoding:>9.2f}{whole:>10}"
+                f"{each.seconds * 1e6:>8.2f}"
+            )
+        return "\n".join([*lines, *([str(self.written)] if self.written is not None else [])])
+
+
+def convert(
+    paths: Any,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    format: str | None = None,
+    layout: str | None = None,
+    pipeline: Pipeline | None = None,
+) -> Converted:
+    """Write data to files of another format, in the order of their rows; first measure what each format is worth.
+
+    A sample of the first rows is written in every format whose library is there and decoded again, by this process,
+    one thread as far as the libraries let it. With ``pipeline``, only the columns that it reads count, and it is run on
+    each sample. Then ``Pipeline.write`` writes: a job, which goes on where it was killed, in the format that it began
+    with.
+
+    Args:
+        paths: files of one of the formats that ``cedar.read_*`` read, by their endings; a Lance data set ends so.
+        out: a folder; None only measures.
+        format, layout: as ``write`` takes them; by default what takes least time in all, CPU and reading together.
+        pipeline: that will read the data; the files that it reads now are ``paths``, or have the same columns.
+
+    Raises:
+        PipelineError: what cannot be told apart or written, a pipeline that reads something else.
+        SourceError: what cannot be read, or rows that are missing after all.
+
+    Example:
+        >>> import cedar, pyarrow as pa, pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"x": range(1000), "y": range(1000)}), "in.parquet")
+        >>> made = cedar.convert("in.parquet", "out", format="arrow")
+        >>> made.written.rows, cedar.read_arrow("out").count()
+        (1000, 1000)
+    """
+    name, data = _data(paths)
+    place = "disk" if out is None or Storage.at(out).local else "url"
+    begun = None if out is None else begun_job(out)
+    worth: tuple[Worth, ...] = ()
+    columns = None if pipeline is None else _columns_read(pipeline, data)
+    if begun is None:
+        worth = tuple(sorted(_measured(name, data, pipeline, columns, place), key=lambda each: each.seconds))
+    if out is None:
+        return Converted(worth, columns)
+    if begun is not None:
+        best = format or begun["format"], layout or begun["layout"]
+    else:
+        found = [(w.format, w.layout) for w in worth if w.format in _WRITTEN and w.layout != "as is"]
+        found = [(f, w) for f, w in found if format in (None, f) and layout in (None, w)]
+        best = found[0] if found else (format or "parquet", layout or "fast")
+    written = data.write(out, format=best[0], layout=best[1])  # type: ignore[arg-type]
+    _check(data, READERS[best[0]][0] if best[0] in READERS else None, written)
+    return Converted(worth, columns, written)
+
+
+def _check(data: Pipeline, reader: Callable[..., Pipeline] | None, written: Written) -> None:
+    """Raises SourceError where rows are missing."""
+    expected = _counted(data)
+    found = reader(written.files).count() if reader is not None and written.files else written.rows
+    if found != written.rows or (expected is not None and written.rows != expected and not _one_of_ranks()):
+        raise SourceError(
+            f"{written.url}: {found:,} rows are there, {written.rows:,} were written, of {expected or 0:,}",
+            fix="remove what is there, and convert again",
+        )
+
+
+def _one_of_ranks() -> bool:
+    return int(os.environ.get("WORLD_SIZE", "1") or 1) > 1
+
+
+def _counted(data: Pipeline) -> int | None:
+    splits = data.node.operator.source.splits()  # type: ignore[attr-defined]
+    rows = [split.rows for split in splits]
+    return None if None in rows else sum(rows)
+
+
+# ---- what there is ---------------------------------------------------------------------------------------------------
+
+
+def _data(paths: Any) -> tuple[str, Pipeline]:
+    """The format of files, and a pipeline that reads them."""
+    first = os.fspath(paths if isinstance(paths, str | os.PathLike) else next(iter(paths)))
+    for name, (read, endings) in READERS.items():
+        if first.rstrip("/").endswith(endings):
+            return name, read(paths)
+    for name, (read, endings) in READERS.items():
+        try:
+            data = read(paths)
+            if name != "lance" and data.node.operator.source.url(0).endswith(endings):  # type: ignore[attr-defined]
+                return name, data
+        except CedarError:
+            continue
+    raise PipelineError(
+        f"convert({first!r}): there are no files whose ending says what they are", site=user_site(),
+        fix=f"name them with one of {', '.join(ending for _, endings in READERS.values() for ending in endings)}",
+    )  # fmt: skip
+
+
+def _source_of(pipeline: Pipeline, data: Pipeline) -> Node:
+    """The node of a pipeline that reads the data."""
+    there = graph.sources(pipeline.node)
+    paths = getattr(data.node.operator.source, "paths", None)  # type: ignore[attr-defined]
+    same = [node for node in there if getattr(getattr(node.operator, "source", None), "paths", ()) == paths]
+    found = same or there
+    if len(found) != 1:
+        raise PipelineError(
+            f"convert: the pipeline has {len(found)} sources, and which of them reads these data is not to be seen",
+            site=user_site(), fix="give the paths as the pipeline does",
+        )  # fmt: skip
+    return found[0]
+
+
+def _columns_read(pipeline: Pipeline, data: Pipeline) -> tuple[str, ...] | None:
+    """The columns that a pipeline needs of the data; None for all."""
+    node = _source_of(pipeline, data)
+    needed = live_columns(pipeline.node, graph.schemas(pipeline.node))[id(node)]
+    known = data.schema
+    if needed is None:
+        return None
+    if missing := sorted(set(needed) - set(known)):
+        raise PipelineError(
+            f"convert: the pipeline reads {', '.join(missing[:5])}, which the data have not", site=user_site()
+        )
+    return tuple(name for name in known if name in needed)
+
+
+# ---- what it is worth ------------------------------------------------------------------------------------------------
+
+
+def _measured(
+    name: str, data: Pipeline, pipeline: Pipeline | None, columns: Sequence[str] | None, place: str
+) -> Iterator[Worth]:
+    source = data.node.operator.source  # type: ignore[attr-defined]
+    few, rows = _first(source)
+    per_byte = SECONDS_PER_BYTE[place] * _share(data, columns)
+
+    def worth(form: str, layout: str, source: Any, rows: int, size: float) -> Worth:
+        whole = None if pipeline is None else _piped(pipeline, data, source) / max(rows, 1)
+        decoding = _decoding(source, columns) / max(rows, 1)
+        return Worth(form, layout, size, decoding, whole, size * per_byte)
+
+    if rows is not None and rows:
+        splits = few.splits()
+        size = sum(split.bytes or 0 for split in splits)
+        files = getattr(source, "listing", None)
+        stored = sum(file.size or 0 for file in files) if files is not None else 0
+        total = sum(split.rows or 0 for split in source.splits())
+        yield worth(name, "as is", few, rows, stored / total if stored else size / rows)
+    sample = Pipeline(Node(Read(few), ())) if rows else data.take(_ROWS)
+    with tempfile.TemporaryDirectory(prefix="cedar-convert-") as folder:
+        for form, layout in _TRIED:
+            if form in ("vortex", "lance") and importlib.util.find_spec(form) is None:
+                continue
+            try:
+                read, count, size = _sample(sample, form, layout, f"{folder}/{form}-{layout}")
+                yield worth(form, layout or "-", read, count, size / max(count, 1))
+            except PipelineError:
+                if form in ("parquet", "arrow"):
+                    raise
+                continue  # it has no place for some column
+
+
+def _share(data: Pipeline, columns: Sequence[str] | None) -> float:
+    """What part of the bytes of a row these columns are."""
+    table = data.take(1024).to_arrow()
+    return 1.0 if columns is None or not table.nbytes else float(table.select(columns).nbytes / table.nbytes)
+
+
+def _first(source: Any) -> tuple[Any, int | None]:
+    """The source with its first splits alone, and their rows; None where that is not known."""
+    splits, count, rows = source.splits(), 0, 0
+    for split in splits:
+        if split.rows is None:
+            return source, None
+        count, rows = count + 1, rows + split.rows
+        if rows >= _ROWS:
+            break
+    kind = type(source)
+    few = replace(source)
+    object.__setattr__(
+        few, "__class__", type(kind.__name__, (kind,), {"splits": lambda self: kind.splits(self)[:count]})
+    )
+    return few, rows
+
+
+def _sample(sample: Pipeline, form: str, layout: str, path: str) -> tuple[Any, int, int]:
+    """A source with the rows of the sample, how many these are, and their bytes."""
+    if form == "lance":
+        table = sample.to_arrow()
+        library("lance", "lance", "convert").write_dataset(table, f"{path}.lance")
+        found = sources.read_lance(f"{path}.lance")
+        size = sum(
+            os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(path + ".lance") for name in names
+        )
+        return found.node.operator.source, table.num_rows, size  # type: ignore[attr-defined]
+    written = sample.write(path, format=form, layout=layout, rank=0, world=1, progress=False)  # type: ignore[arg-type]
+    found = READERS[form][0](written.files)
+    return found.node.operator.source, written.rows, written.bytes  # type: ignore[attr-defined]
+
+
+def _decoding(source: Any, columns: Sequence[str] | None) -> float:
+    """CPU seconds to decode these columns of all rows."""
+    narrow = source.select(columns) if columns is not None and hasattr(source, "select") else source
+
+    def decode() -> None:
+        for split in narrow.splits():
+            for _ in narrow.read(split):
+                pass
+
+    return _quickest(decode)
+
+
+def _piped(pipeline: Pipeline, data: Pipeline, source: Any) -> float:
+    """CPU seconds of the pipeline on another source."""
+    node = _source_of(pipeline, data)
+    index = next(i for i, each in enumerate(graph.walk(pipeline.node)) if each is node)
+    number = iter(range(index + 1))
+
+    def other(each: Node) -> Node | None:
+        return Node(Read(source), (), each.site) if next(number, None) == index else None
+
+    whole = Pipeline(graph.replace(pipeline.node, other))
+    with whole.loader(executor="inline", rank=0, world=1, subgroup=True) as loader:
+
+        def run() -> None:
+            for _ in loader:
+                pass
+
+        run()  # kernels are compiled
+        return _quickest(run)
+
+
+def _quickest(call: Callable[[], None]) -> float:
+    best = float("inf")
+    for _ in range(_ROUNDS):
+        start = time.process_time()
+        call()
+        best = min(best, time.process_time() - start)
+    return max(best, 1e-9)
