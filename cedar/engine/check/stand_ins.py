@@ -8,6 +8,7 @@ depends on all of what it reads, and on nothing else. Sizes of batches, windows 
 from __future__ import annotations
 
 import dataclasses
+import math
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from cedar.plan.scan import Scan, chosen_fields
 
 _FEW = 4  # sizes up to it stay
 _FAILS = 5  # one call in so many, where rows that fail are skipped
+_LARGE = 64  # values of a tensor, above which a stand-in for it is an object: nobody waits for made-up pixels
 
 
 class NoStandIn(Exception):
@@ -194,8 +196,9 @@ def _map(operator: Map, known: Mapping[str, Any], salt: int, fails: bool, batche
 
 
 def _holds(kind: Any) -> Any:
-    """The type, or objects where values are described further than by a type, as images are."""
-    return kind if kind is UNKNOWN or isinstance(kind, pa.DataType | TensorType) else OBJECT
+    """The type, or objects where values are described further than by a type, as images are, or would be large."""
+    small = kind is UNKNOWN or isinstance(kind, pa.DataType)
+    return kind if small or (isinstance(kind, TensorType) and math.prod(kind.shape) <= _LARGE) else OBJECT
 
 
 def _dtype(given: Any) -> Any:
