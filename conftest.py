@@ -10,6 +10,7 @@ def cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     """No test reads or writes what the user who runs it keeps in a cache directory."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("CEDAR_KERNELS", "wait")  # tests are of kernels, those of what stands in for them say so
         yield
 
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import os
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -114,6 +115,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 def warm(chosen: argparse.Namespace) -> None:
     """``cedar warm``: what a first run on a machine does for all later ones."""
+    os.environ["CEDAR_KERNELS"] = "wait"  # those of other processes are compiled by then, too
     pipeline = load_pipeline(chosen.pipeline)
     began = time.perf_counter()
     with (

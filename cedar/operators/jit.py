@@ -100,11 +100,11 @@ def _timed(compile_: Callable[[F], F], fn: F) -> F:
     if any(getattr(getattr(made, "stats", None), "cache_misses", {}).values()):
         before, _spent = _spent, _spent + time.perf_counter() - began
         if before < _SILENT <= _spent:
-            _say("compiling kernels, once on this machine; the first batch waits for them")
+            say("compiling kernels, once on this machine; the first batch waits for them")
     return made
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     """To people who look: a terminal or a notebook; else to the log."""
     if sys.stderr.isatty() or "ipykernel" in sys.modules:
         print(f"cedar: {text}", file=sys.stderr, flush=True)  # noqa: T201 - somebody waits for it

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cedar.operators.image.kernels import compiled
 from cedar.operators.image.layout import Image, Sizes
 from cedar.operators.image.moves import Mask, Moves, full
 from cedar.operators.image.resizing import Filter
@@ -20,7 +21,7 @@ def resample_all(images: Image, plan: Sequence[Moves], rows: Sequence[int], out:
         out: uint8 (rows, height, width, channels), contiguous: where the results go.
 
     Returns:
-        False, and nothing was done, where more or something else is asked.
+        False, and nothing was done, where more or something else is asked, or the kernel is still compiled.
     """
     found = _one_resampling(plan, np.broadcast_to(np.array(images.shape[1:3], dtype=np.int64), (len(images), 2)))
     if found is None or found[2].interpolation != "bilinear" or images.dtype != np.uint8:
@@ -29,12 +30,13 @@ def resample_all(images: Image, plan: Sequence[Moves], rows: Sequence[int], out:
     apart, stride, across, along = images.strides
     if not channels or along != 1 or across != channels or stride < max(width * channels, 4):
         return False
-    from cedar.operators.image import resample_kernels
-
+    kernels = compiled("resample")
+    if kernels is None:
+        return False
     parts, mirrored, how = found
     wanted = np.array(rows, dtype=np.int64)
     first = images.__array_interface__["data"][0] + wanted * apart
-    resample_kernels.resize_all(
+    kernels.resize_all(
         first, stride, channels, parts[wanted], how.antialias, mirrored[wanted], wanted, out.reshape(*out.shape[:2], -1)
     )
     return True

@@ -11,7 +11,9 @@ import numpy as np
 from cedar.core.columns import Column, ColumnType, Index, type_of
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.draws import Draws
+from cedar.operators.image import iou_plain
 from cedar.operators.image.boxes import Boxes, Mask, box_column, box_rows, check_boxes, kept_entries, thinned
+from cedar.operators.image.kernels import compiled
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.moves import Moves, full
 from cedar.operators.image.spatial import Spatial, check_range, drawn, tuple_of
@@ -94,8 +96,7 @@ class IouCrop(Spatial):
         self, rows: Index, sizes: Sizes, boxes: Sequence[Boxes], draws: Draws, cut: Sizes, kept: list[Mask | None]
     ) -> None:
         """Set the parts of some rows, and which of their boxes stay: all rows together, a round after the other."""
-        from cedar.operators.image.iou_kernels import try_parts
-
+        try_parts = (compiled("iou") or iou_plain).try_parts
         overlaps = np.array(self.overlaps, dtype=np.float64)
         each = 1 + 4 * self.trials
         limits = tuple(

@@ -13,7 +13,9 @@ import numpy.typing as npt
 
 from cedar.core import buffers, limits
 from cedar.operators.draws import Draws
+from cedar.operators.image import pixels_plain
 from cedar.operators.image.color import PixelTransform
+from cedar.operators.image.kernels import compiled
 from cedar.operators.image.normalize import Normalize
 from cedar.operators.image.pixels_steps import NONE, WHOLE, Codes, Numbers, Weights, joined
 from cedar.operators.image.to_float import ToFloat
@@ -117,14 +119,19 @@ class Prepared:
 
     def apply(self, images: Any, out: Any) -> None:
         """Change images, one for each row; the results go to ``out``."""
+        for image, result in zip(images, out, strict=True):
+            self._check(result, image.shape)
+        kernels = compiled("pixels")
+        if kernels is None:
+            for row, (image, result) in enumerate(zip(images, out, strict=True)):
+                self._plainly(row, image, result)
+            return
         images, addresses, layouts = _places(images)
-        for result, size in zip(out, layouts.tolist(), strict=True):
-            self._check(result, size[:3])
         _, targets, made = _places(out)
         layouts[:, 4] = made[:, 0] * made[:, 1] * made[:, 2]
         parts = np.zeros((len(layouts), 4), dtype=np.int64)
         parts[:, 2:] = layouts[:, :2]
-        self._run(addresses, layouts, parts, slice(None), targets)
+        self._run(kernels, addresses, layouts, parts, slice(None), targets)
 
     def apply_one(self, row: int, image: Image, out: Image, part: Part) -> None:
         """Change the image of a row; the result goes to ``out``.
@@ -133,10 +140,27 @@ class Prepared:
             part: no more than that is needed of the result: the rest of it holds anything.
         """
         self._check(out, image.shape)
+        kernels = compiled("pixels")
+        if kernels is None:
+            if not self._looks[row]:
+                top, left, tall, wide = part
+                rows, columns = slice(top, top + tall), slice(left, left + wide)
+                image, out = (
+                    image[rows, columns],
+                    out[(..., rows, columns) if self.program.channels_first else (rows, columns)],
+                )
+            self._plainly(row, image, out)
+            return
         (image,), addresses, layouts = _places([image])
         layouts[0, 4] = out.size
         targets = np.array([out.__array_interface__["data"][0]], dtype=np.int64)
-        self._run(addresses, layouts, np.array([part], dtype=np.int64), slice(row, row + 1), targets)
+        self._run(kernels, addresses, layouts, np.array([part], dtype=np.int64), slice(row, row + 1), targets)
+
+    def _plainly(self, row: int, image: Image, out: Image) -> None:
+        """What the kernels would do."""
+        tables = [table[:length] for table, length in zip(self._weights, self._lengths.tolist(), strict=True)]
+        codes, numbers = self._codes[row], self._numbers[row]
+        pixels_plain.apply(image, out, codes, numbers, tables, self._norms, self.program.channels_first)
 
     def _check(self, out: Image, size: Sequence[int]) -> None:
         if not 1 <= size[2] <= 4:
@@ -145,18 +169,18 @@ class Prepared:
         if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
             raise ValueError(f"out is not contiguous, of shape {shape} and {dtype}")
 
-    def _run(self, addresses: Places, layouts: Places, parts: Places, rows: slice, targets: Places) -> None:
-        from cedar.operators.image import pixels_kernels
-
+    def _run(
+        self, kernels: Any, addresses: Places, layouts: Places, parts: Places, rows: slice, targets: Places
+    ) -> None:
         program = self.program
-        writes = pixels_kernels.PLANES if program.channels_first else pixels_kernels.PIXELS
+        writes = kernels.PLANES if program.channels_first else kernels.PIXELS
         if program.to_float:
-            writes = pixels_kernels.FLOAT_PLANES if program.channels_first else pixels_kernels.FLOATS
+            writes = kernels.FLOAT_PLANES if program.channels_first else kernels.FLOATS
         if any(self._looks[rows]):
             largest = max(height * width for height, width, *_ in layouts.tolist())
             if self._work.shape[1] < largest:  # memory that was used before costs less than new memory
                 self._work = np.empty((4, largest * 5 // 4), dtype=np.uint8)
-        pixels_kernels.apply(
+        kernels.apply(
             addresses, layouts, parts, self._codes[rows], self._numbers[rows], self._weights, self._lengths,
             self._norms, writes, targets, self._work,
         )  # fmt: skip

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cedar.operators.image import resample_plain
+from cedar.operators.image.kernels import compiled
+
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -41,8 +44,6 @@ def resize_into(
         >>> half[:, :, 0].tolist()
         [[52, 36], [114, 98]]
     """
-    from cedar.operators.image import resample_kernels
-
     height, width, channels = source.shape
     rows, columns, wanted = out.shape
     top, left, tall, wide = box if box is not None else (0, 0, height, width)
@@ -54,13 +55,17 @@ def resize_into(
         raise ValueError(f"the box {(top, left, tall, wide)} is not within an image of {height} x {width}")
     if not rows or not columns:
         return
+    stop, end = np.float32(top + tall), np.float32(left + wide)  # as Pillow: a box is of 32-bit floats
+    kernels = compiled("resample")
+    if kernels is None:
+        resample_plain.resize(source, (np.float32(top), stop, np.float32(left), end), out, antialias, flip)
+        return
     stride, across, along = source.strides
     if along != 1 or across != channels or (stride < max(width * channels, 4) and height > 1):
         roomy = np.zeros((height, width * channels + 4), dtype=np.uint8)
         roomy[:, :-4] = source.reshape(height, width * channels)
         source, stride = roomy[:, :-4].reshape(source.shape), roomy.strides[0]
-    stop, end = np.float32(top + tall), np.float32(left + wide)  # as Pillow: a box is of 32-bit floats
-    resample_kernels.resize(
+    kernels.resize(
         source.__array_interface__["data"][0], stride, source.shape, np.float32(top), stop, np.float32(left), end,
         antialias, flip, out.reshape(rows, columns * channels),
     )  # fmt: skip

@@ -1,0 +1,186 @@
+"""The pass over an image in NumPy, an array operation at a time: the bits of the compiled one, while that is made.
+
+What ``pixels_kernels`` does in stretches is done to whole channels here. Channels are float32 of the whole numbers
+0 .. 255, as there, and a product and a sum that are rounded once there are rounded once here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.operators.image import pixels_steps as steps
+
+_F = np.float32
+_RED, _GREEN, _BLUE = _F(0.2989), _F(0.587), _F(0.114)
+_UNIT, _BACK, _TINY = _F(1 / 255), _F(255 + 1 - 1e-3), _F(1e-30)
+_TOP, _ZERO, _ONE = _F(255), _F(0), _F(1)
+_COLOURED = (steps.SATURATION, steps.HUE, steps.PERMUTE, steps.GREY, steps.GREY_ONE)
+_BELOW, _HALF = (1 << 29) - 1, 1 << 28  # of a float64: the bits that float32 has no room for, and just half of them
+
+Plane = npt.NDArray[Any]  # of float32
+Image = npt.NDArray[Any]
+
+
+def apply(
+    image: Image,
+    out: Image,
+    codes: npt.NDArray[np.int64],
+    numbers: npt.NDArray[np.float64],
+    tables: list[npt.NDArray[np.float32]],
+    norms: npt.NDArray[np.float32],
+    channels_first: bool,
+) -> None:
+    """All steps on one image.
+
+    Args:
+        image: uint8 (height, width, channels).
+        out: uint8, or float32 for values from 0 to 1, normalised: where the result goes.
+        codes, numbers: of the steps, (steps,) and (steps, 2).
+        tables: weights of blurs.
+        norms: (how many, 2, 4): means and standard deviations.
+        channels_first: ``out`` is (channels, height, width).
+    """
+    planes = [image[:, :, c].astype(_F) for c in range(image.shape[2])]
+    for code, (first, second) in zip(codes.tolist(), numbers.tolist(), strict=True):
+        coloured = code in _COLOURED and len(planes) != 3
+        if code != steps.NONE and not coloured and not (code == steps.SPREAD and len(planes) != 1):
+            planes = _step(code, first, second, planes, tables)
+    for c, plane in enumerate(planes):
+        target = out[c] if channels_first else out[:, :, c]
+        target[...] = plane.astype(np.uint8) if out.dtype == np.uint8 else _finished(plane, norms[:, :, c])
+
+
+def _step(
+    code: int, first: float, second: float, planes: list[Plane], tables: list[npt.NDArray[np.float32]]
+) -> list[Plane]:
+    factor, rest = _F(first), _F(1.0 - first)
+    if code == steps.BRIGHTNESS:
+        return [np.floor(np.minimum(plane * factor, _TOP)) for plane in planes]
+    if code == steps.SATURATION:
+        grey = np.floor(_grey(planes))
+        return [_blended(plane, grey, factor, rest) for plane in planes]
+    if code == steps.CONTRAST:
+        grey = _grey(planes) if len(planes) == 3 else planes[0]
+        mean = _F(int(grey.astype(np.int64).sum())) / _F(grey.size)
+        return [_blended(plane, mean, factor, rest) for plane in planes]
+    if code == steps.SOLARIZE:
+        return [np.where(plane >= factor, _TOP - plane, plane) for plane in planes]
+    if code == steps.POSTERIZE:
+        return [np.floor(plane / factor) * factor for plane in planes]
+    if code == steps.BLUR:
+        return [_blur(plane, tables[int(first)], tables[int(second)]) for plane in planes]
+    if code in (steps.AUTOCONTRAST, steps.EQUALIZE):
+        return [(_stretched if code == steps.AUTOCONTRAST else _equalized)(plane) for plane in planes]
+    if code == steps.HUE:
+        return _turned(planes, factor)
+    if code in (steps.GREY, steps.GREY_ONE):
+        return [np.floor(_grey(planes))] * (1 if code == steps.GREY_ONE else len(planes))
+    if code == steps.SPREAD:
+        return planes * 3
+    return [planes[int(first) >> 2 * c & 3] for c in range(3)]  # PERMUTE
+
+
+def _fma(x: Any, y: Any, z: Any) -> Plane:
+    """The float32 x * y + z, rounded once.
+
+    A product of two float32 is exact as float64. Rounding the sum to float64 and then to float32 is rounding once,
+    unless the first leaves it right between two float32: there, what was lost decides.
+    """
+    product = np.multiply(x, y, dtype=np.float64)
+    total = np.asarray(product + z)
+    made = total.astype(_F)
+    between = (total.view(np.int64) & _BELOW) == _HALF
+    if between.any():
+        wide, first = total[between], np.broadcast_to(product, total.shape)[between]
+        second = np.broadcast_to(np.asarray(z, dtype=np.float64), total.shape)[between]
+        part = wide - first
+        lost = (first - (wide - part)) + (second - part)
+        made[between] = np.where(lost == 0, wide, np.nextafter(wide, np.where(lost > 0, np.inf, -np.inf))).astype(_F)
+    return made
+
+
+def _blended(plane: Plane, other: Any, factor: np.float32, rest: np.float32) -> Plane:
+    made: Plane = np.floor(np.clip(_fma(other, rest, plane * factor), _ZERO, _TOP))
+    return made
+
+
+def _grey(planes: list[Plane]) -> Plane:
+    red, green, blue = planes
+    return _fma(blue, _BLUE, _fma(green, _GREEN, red * _RED))
+
+
+def _turned(planes: list[Plane], shift: np.float32) -> list[Plane]:
+    """See ``pixels_points.turn_hue``."""
+    r, g, b = (plane * _UNIT for plane in planes)
+    high, low = np.maximum(np.maximum(r, g), b), np.minimum(np.minimum(r, g), b)
+    span = high - low
+    saturation, divisor = span / np.maximum(high, _TINY), np.maximum(span, _TINY)
+    is_red, is_green = high == r, high == g
+    before = np.where(is_red, b, np.where(is_green, r, g))
+    after = np.where(is_red, g, np.where(is_green, b, r))
+    start = np.where(is_red, _ZERO, np.where(is_green, _F(2), _F(4)))
+    hue = ((high - before) / divisor + start) - (high - after) / divisor
+    hue = hue * _F(1 / 6) + _ONE
+    hue = hue - np.floor(hue) + shift
+    hue = (hue - np.floor(hue)) * _F(6)
+    sector = np.floor(hue)
+    part = hue - sector
+    sector = np.where(sector == _F(6), _ZERO, sector)
+    mixed, pale = saturation * part, _ONE - saturation
+    odd = sector.astype(np.int32) & 1 != 0
+    top = np.floor(high * _BACK)
+    middle = np.floor(np.where(odd, _ONE - mixed, mixed + pale) * high * _BACK)
+    bottom = np.floor(pale * high * _BACK)
+    near_red, near_green, near_blue = (np.abs(sector - _F(place)) for place in (2.5, 1.5, 3.5))
+    return [
+        np.where(near_red > _F(2), top, np.where(near_red > _ONE, middle, bottom)),
+        np.where(near_green < _ONE, top, np.where(near_green < _F(2), middle, bottom)),
+        np.where(near_blue < _ONE, top, np.where(near_blue < _F(2), middle, bottom)),
+    ]
+
+
+def _stretched(plane: Plane) -> Plane:
+    low, high = plane.min(), plane.max()
+    if low == high:
+        return plane
+    made: Plane = np.floor(np.clip((plane - low) / ((high - low) * _UNIT), _ZERO, _TOP))
+    return made
+
+
+def _equalized(plane: Plane) -> Plane:
+    values = plane.astype(np.int64)
+    counts = np.bincount(values.ravel(), minlength=256)
+    width = int(values.size - counts[np.flatnonzero(counts)[-1]]) // 255
+    if not width:
+        return plane
+    table: Plane = np.minimum((np.cumsum(counts) - counts + width // 2) // width, 255).astype(_F)
+    table[0] = 0
+    made: Plane = table[values]
+    return made
+
+
+def _blur(plane: Plane, across: npt.NDArray[np.float32], down: npt.NDArray[np.float32]) -> Plane:
+    """Columns, then rows; borders are mirrored."""
+    reach, rise = len(across) // 2, len(down) // 2
+    height, width = plane.shape
+    tall = np.pad(plane, ((rise, rise), (0, 0)), mode="reflect")
+    columns = np.zeros_like(plane)
+    for k, weight in enumerate(down):
+        columns = _fma(tall[k : k + height], weight, columns)
+    wide = np.pad(columns, ((0, 0), (reach, reach)), mode="reflect")
+    rows = np.zeros_like(plane)
+    for k, weight in enumerate(across):
+        rows = _fma(wide[:, k : k + width], weight, rows)
+    return np.minimum(np.rint(rows), _TOP)
+
+
+def _finished(plane: Plane, norms: npt.NDArray[np.float32]) -> Plane:
+    """From 0 to 1, and normalised."""
+    made: Plane = plane * _UNIT
+    with np.errstate(all="ignore"):  # as in compiled code: what overflows is infinite
+        for mean, std in norms:
+            made = (made - mean) / std
+    return made

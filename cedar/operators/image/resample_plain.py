@@ -1,0 +1,60 @@
+"""Bilinear resizing in NumPy: the bits of the compiled one, while that is made."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_BITS = 22  # of a weight's fraction, as in Pillow
+_ONE = 1 << _BITS
+
+
+def resize(
+    source: npt.NDArray[np.uint8],
+    box: tuple[np.float32, np.float32, np.float32, np.float32],
+    out: npt.NDArray[np.uint8],
+    antialias: bool,
+    flip: bool,
+) -> None:
+    """A part (top, bottom, left, right) of an image (height, width, channels) into ``out``; see ``resize_into``."""
+    top, bottom, left, right = box
+    places, weights = _windows(source.shape[0], top, bottom, out.shape[0], antialias)
+    first, stop = int(places.min()), int(places.max()) + 1
+    lines = _summed(source[first:stop], 1, *_windows(source.shape[1], left, right, out.shape[1], antialias))
+    made = _summed(lines, 0, places - first, weights)
+    out[...] = made[:, ::-1] if flip else made
+
+
+def _windows(
+    size: int, start: np.float32, stop: np.float32, outputs: int, antialias: bool
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Which inputs every output sums, and their weights: (outputs, inputs); those of weight 0 may be any."""
+    scale = float(stop - start) / outputs
+    support = scale if antialias and scale > 1.0 else 1.0
+    center = float(start) + (np.arange(outputs) + 0.5) * scale
+    first = np.maximum((center - support + 0.5).astype(np.int64), 0)[:, None]
+    count = np.minimum((center + support + 0.5).astype(np.int64), size)[:, None] - first
+    taps = np.arange(min(math.ceil(support) * 2 + 1, size))
+    weights = np.maximum(1.0 - np.abs((taps + first - center[:, None] + 0.5) * (1.0 / support)), 0.0)
+    weights[taps >= count] = 0.0
+    total = np.cumsum(weights, axis=1)[:, -1:]  # in order: one added to the sum of those before it
+    whole = (0.5 + np.where(total != 0.0, weights / np.where(total != 0.0, total, 1.0), weights) * _ONE).astype(
+        np.int32
+    )
+    return np.minimum(taps + first, size - 1), whole
+
+
+def _summed(
+    pixels: npt.NDArray[np.uint8], axis: int, places: npt.NDArray[np.int64], weights: npt.NDArray[np.int32]
+) -> npt.NDArray[np.uint8]:
+    """Weighted sums along an axis, rounded to bytes."""
+    shape = (-1, 1, 1) if axis == 0 else (1, -1, 1)
+    total: Any = np.int32(1 << (_BITS - 1))
+    for place, weight in zip(places.T, weights.T, strict=True):
+        if weight.any():
+            total = total + np.take(pixels, place, axis=axis) * weight.reshape(shape)
+    made: npt.NDArray[np.uint8] = np.minimum(total >> _BITS, 255).astype(np.uint8)
+    return made

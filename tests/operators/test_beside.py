@@ -1,0 +1,137 @@
+"""Kernels that were never compiled on a machine: nobody waits, another process compiles them, the bits are the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba")
+
+from cedar.operators import beside
+
+KERNELS = """
+import time
+from cedar.operators.jit import kernel
+{before}
+@kernel("int64(int64)")
+def doubled(x):
+    return 2 * x
+"""
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """A module of kernels that no disk has."""
+    monkeypatch.delenv(beside.VARIABLE)
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(beside, "_making", beside._Making())
+
+    def write(name: str, before: str = "") -> str:
+        (tmp_path / f"{name}.py").write_text(KERNELS.format(before=before))
+        return name
+
+    return write
+
+
+def until_there(module: str):
+    for _ in range(6000):
+        found = beside.kernels(module, "doubled")
+        if found is not None:
+            while beside._making._thread is not None:
+                time.sleep(0.01)
+            return found
+        time.sleep(0.01)
+    raise AssertionError("never compiled")
+
+
+def test_nobody_waits_for_kernels_and_another_process_compiles_them(fresh, tmp_path):
+    note = f"import os, pathlib; pathlib.Path({str(tmp_path)!r}, f'pid {{os.getpid()}}').touch()"
+    name = fresh("kernels_beside", note)
+    assert beside.kernels(name, "doubled") is None
+    module = until_there(name)
+    assert module.doubled(21) == 42
+    pids = {int(path.name.split()[1]) for path in tmp_path.glob("pid *")}
+    assert os.getpid() in pids
+    assert len(pids) == 2
+    assert dict(module.doubled.stats.cache_misses) == {}  # it was loaded
+
+
+def test_those_on_disk_are_loaded_at_once(fresh, tmp_path):
+    name = fresh("kernels_on_disk")
+    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; import {name}"]
+    subprocess.run(command, check=True)
+    assert beside.kernels(name, "doubled").doubled(2) == 4
+    assert beside._making._thread is None
+
+
+def test_who_asks_to_wait_waits(fresh, monkeypatch):
+    monkeypatch.setenv(beside.VARIABLE, "wait")
+    assert beside.kernels(fresh("kernels_waited_for"), "doubled").doubled(2) == 4
+
+
+def test_where_there_can_be_no_other_process_it_is_compiled_here(fresh, monkeypatch):
+    monkeypatch.setattr(beside.subprocess, "Popen", lambda *args, **options: (_ for _ in ()).throw(OSError("no")))
+    name = fresh("kernels_here")
+    assert beside.kernels(name, "doubled") is None
+    assert until_there(name).doubled(2) == 4
+
+
+def test_what_importing_them_raises_is_told_to_who_asks(fresh):
+    name = fresh("kernels_that_fail", "raise ValueError('broken')")
+    assert beside.kernels(name, "doubled") is None
+    with pytest.raises(ValueError, match="broken"):
+        until_there(name)
+    while beside._making._thread is not None:
+        time.sleep(0.01)
+
+
+def test_a_long_compilation_is_told_once(fresh, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(beside.jit, "say", said.append)
+    monkeypatch.setattr(beside, "_SILENT", 0.0)
+    until_there(fresh("kernels_told"))
+    assert len(said) == 2
+    assert "compiling kernels beside the run" in said[0]
+    assert "kernels are compiled" in said[1]
+
+
+SCRIPT = """
+    import sys, time
+    import numpy as np
+    import cedar
+    from cedar.operators import image
+
+    rng = np.random.default_rng(0)
+    rows = [{"image": rng.integers(0, 256, (60, 70, 3), dtype=np.uint8)} for _ in range(24)]
+    p = cedar.from_items(rows)
+    for step in (
+        image.random_resized_crop(32), image.color_jitter(0.4, 0.4, 0.4, 0.1), image.gaussian_blur(5),
+        image.to_float(), image.normalize(0.5, 0.2), image.channels_first(),
+    ):
+        p = p.map(step, "image")
+    with p.batch(8).loader(seed=1, executor="threads") as loader:
+        for number, batch in enumerate(loader):
+            if number == 0:
+                print("cedar.operators.image.pixels_kernels" in sys.modules)
+            print(batch["image"].astype("f4").tobytes().hex())
+"""
+
+
+def test_the_first_images_on_a_machine_do_not_wait_and_are_the_same(tmp_path: Path):
+    def run(**variables: str) -> list[str]:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept"), **variables}
+        command = [sys.executable, "-c", textwrap.dedent(SCRIPT)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    waited, *wanted = run(CEDAR_KERNELS="wait", NUMBA_CACHE_DIR=os.environ.get("NUMBA_CACHE_DIR", ""))
+    at_once, *plain = run(CEDAR_KERNELS="")
+    assert waited == "True"
+    assert at_once == "False"
+    assert plain == wanted
