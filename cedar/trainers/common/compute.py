@@ -112,13 +112,20 @@ class Attention(nn.Module):
         self.mixed = nn.Linear(width, 3 * width, bias=bias[0])
         self.out = nn.Linear(width, width, bias=bias[1])
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """``[rows, length, width]`` to the same; ``mask``: which places may be looked at."""
-        rows, length, width = x.shape
-        queries, keys, values = (
-            part.view(rows, length, self.heads, width // self.heads).transpose(1, 2)
-            for part in self.mixed(x).split(width, dim=-1)
-        )
-        seen = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=self.causal)
-        found: torch.Tensor = self.out(seen.transpose(1, 2).reshape(rows, length, width))
-        return found
+    def forward(self, x: torch.Tensor, runs: Sequence[tuple[int, int]] = ()) -> torch.Tensor:
+        """``[rows, length, width]`` to the same; or ``[places, width]``, the places of rows one after the other, with
+        ``runs``: how many rows of which length follow each other.
+        """
+        runs, mixed = runs or [(x.shape[0], x.shape[1])], self.mixed(x).flatten(0, -2)
+        parts = [
+            self._seen(part.view(rows, length, part.shape[1])).flatten(0, 1) if length else part[:, : x.shape[-1]]
+            for part, (rows, length) in zip(mixed.split([n * m for n, m in runs]), runs, strict=True)
+        ]
+        found: torch.Tensor = self.out(parts[0] if len(parts) == 1 else torch.cat(parts))
+        return found.view(x.shape)
+
+    def _seen(self, mixed: torch.Tensor) -> torch.Tensor:
+        rows, length, width = mixed.shape
+        queries, keys, values = mixed.view(rows, length, 3, self.heads, width // 3 // self.heads).permute(2, 0, 3, 1, 4)
+        seen = functional.scaled_dot_product_attention(queries, keys, values, is_causal=self.causal)
+        return seen.transpose(1, 2).reshape(rows, length, width // 3)

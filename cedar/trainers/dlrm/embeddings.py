@@ -15,13 +15,14 @@ from cedar.trainers.dlrm import fbgemm
 from cedar.trainers.dlrm.fbgemm import RULES, FbgemmTables
 from cedar.trainers.dlrm.inputs import Feature, Inputs, read_batch
 from cedar.trainers.dlrm.options import FeatureOptions, Rule
-from cedar.trainers.dlrm.sharding import Place, ShardedTables, Sharding, place, planned
+from cedar.trainers.dlrm.sharding import Place, ShardedTables, Sharding, by_width, place, planned
 from cedar.trainers.dlrm.tables import Bags, PlainTables, Table, Tables, TorchTables
-from cedar.trainers.dlrm.unique import pool, side_by_side
+from cedar.trainers.dlrm.unique import expand, pool, side_by_side
 
 
 class DedupEmbeddings(nn.Module):
-    """Features' embeddings, ``[rows, features, width]``, from batches with and without deduplicated groups.
+    """Features' embeddings, ``[rows, features, width]``, from batches with and without deduplicated groups; of tables
+    of several widths side by side, ``[rows, sum of widths]``.
 
     The tables are spread over the ranks of a group; what is deduplicated is looked up once, sent once and expanded
     last. ``state_dict`` holds the tables of this rank, and their optimizer's state where that is fused.
@@ -29,7 +30,7 @@ class DedupEmbeddings(nn.Module):
     Args:
         features: which columns, their tables, and how lists are pooled: ``sum`` or ``mean`` (``rows`` gives what other
             poolings of one's own need).
-        width: of an embedding.
+        width: of an embedding, where a feature does not say that of its table.
         group: the ranks; None for all of torch.distributed, or this process alone.
         rule: of the fused optimizer: rows are updated by ``step``, and gradients of tables are never made. None: tables
             are parameters, for any optimizer of torch.
@@ -40,7 +41,7 @@ class DedupEmbeddings(nn.Module):
             parameters: ``torch``, or ``torchrec``: its collections.
         sharding: by table or for all: ``tables``, each whole on one rank; ``rows`` or ``columns``, each cut over all
             ranks; ``auto``: a table that costs more than a rank's share, or fits on none, is cut by rows.
-        costs: of a step, by table; None: their rows.
+        costs: of a step, by table; None: their values.
         memory: bytes that a rank may hold; 0 for no limit.
         mean: gradients of tables are divided by the number of ranks, as DistributedDataParallel does: for losses that
             are means over a rank's rows.
@@ -69,16 +70,16 @@ class DedupEmbeddings(nn.Module):
         self.rule, self.rate, self.dtype, self.device = rule, rate, dtype, device
         self.steps, self._begun = 0, False
         rows = {feature.home: feature.rows for feature in features}
-        ranks, each = self.group.size, bytes_of_row(width, rule, dtype)
-        known = costs or rows
-        sizes = {name: count * each for name, count in rows.items()}
+        self.widths = widths_of(features, width)
+        ranks, known = self.group.size, costs or {name: count * self.widths[name] for name, count in rows.items()}
+        sizes = {name: count * bytes_of_row(self.widths[name], rule, dtype) for name, count in rows.items()}
         how = planned(rows, known, sizes, sharding, ranks, memory)
         if rule == "rowwise_adagrad" and (odd := [name for name, one in how.items() if one == "columns" and ranks > 1]):
             raise CedarError(
                 f"rowwise_adagrad keeps a number for each row of {odd[0]!r}, and its columns lie on several ranks",
                 fix="cut by rows, or take the rule sgd or adam",
             )
-        pieces = {name: _cut(name, count, width, how[name], ranks) for name, count in rows.items()}
+        pieces = {name: _cut(name, count, self.widths[name], how[name], ranks) for name, count in rows.items()}
         whole = [name for name in rows if len(pieces[name]) == 1]
         cut = sum(-(-size // len(pieces[name])) for name, size in sizes.items() if name not in whole)  # of each rank
         if memory and cut > memory:
@@ -148,7 +149,9 @@ class DedupEmbeddings(nn.Module):
         """The sums, ``[bags, width]`` for each of ``bags``, which come in the order of features."""
         if self.training and not self._begun:
             self.begin(self.rate, self.steps + 1)
-        return (self.sharded or self.stores[self.width]).lookup(bags)
+        if self.sharded is not None:
+            return self.sharded.lookup(bags)
+        return by_width(self.stores, [self.widths[one.table] for one in bags], bags)
 
     def rows(self, inputs: Inputs) -> list[torch.Tensor]:
         """For each feature the sum of each list, of unique rows where it is in a group; of a sequence all its rows."""
@@ -171,7 +174,10 @@ class DedupEmbeddings(nn.Module):
             rows / feature.lengths.clamp(min=1)[:, None].to(rows.dtype) if option.pooling == "mean" else rows
             for option, feature, rows in zip(self.features, inputs.features, self.rows(inputs), strict=True)
         ]
-        return side_by_side(parts, [feature.by for feature in inputs.features])
+        by = [feature.by for feature in inputs.features]
+        if len(set(self.widths.values())) == 1:
+            return side_by_side(parts, by)
+        return torch.cat([part if one is None else expand(part, one) for part, one in zip(parts, by, strict=True)], 1)
 
     def begin(self, rate: float, step: int) -> None:
         """Before the first lookup of a step; a training forward calls it by itself."""
@@ -224,6 +230,23 @@ class DedupEmbeddings(nn.Module):
                 value.copy_(state_dict.pop(name))
         self.steps = int(state_dict.pop(f"{prefix}steps", self.steps))
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+
+
+def widths_of(features: Sequence[FeatureOptions], width: int) -> dict[str, int]:
+    """Of each table, by its name: what a feature says, or ``width``.
+
+    Raises:
+        CedarError: features of one table say several.
+    """
+    found: dict[str, int] = {}
+    for feature in features:
+        own = feature.width or width
+        if found.setdefault(feature.home, own) != own:
+            raise CedarError(
+                f"table {feature.home!r} has widths {found[feature.home]} and {own}",
+                fix="give all features of a table one width",
+            )
+    return found
 
 
 def bytes_of_row(width: int, rule: Rule | None, dtype: torch.dtype) -> int:

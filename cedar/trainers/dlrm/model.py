@@ -12,11 +12,11 @@ from torch.nn import functional
 
 from cedar.trainers.common.compute import Attention
 from cedar.trainers.common.group import Group
-from cedar.trainers.dlrm.embeddings import DedupEmbeddings
+from cedar.trainers.dlrm.embeddings import DedupEmbeddings, widths_of
 from cedar.trainers.dlrm.inputs import Feature, Inputs
 from cedar.trainers.dlrm.options import FeatureOptions, ModelOptions, OptimizerOptions, Options
 from cedar.trainers.dlrm.sharding import FeatureStatistics
-from cedar.trainers.dlrm.unique import Expansion, on_lists, side_by_side
+from cedar.trainers.dlrm.unique import Expansion, on_lists, ranges, side_by_side
 
 
 class SequencePooling(nn.Module):
@@ -30,23 +30,23 @@ class SequencePooling(nn.Module):
         self.query = nn.Linear(width, 1, bias=False)  # a bias would add the same to all scores of a list
 
     def forward(self, values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        """``[total, width]`` and the lists' offsets to ``[lists, width]``."""
-        lengths = offsets.diff()
-        longest = int(lengths.max()) if len(lengths) else 0
-        if longest == 0:
-            return values.new_zeros(len(lengths), values.shape[1]) + values.sum() * 0
-        there = torch.arange(longest, device=values.device) < lengths[:, None]
-        padded, full = _padded(values, lengths, longest, there)
+        """``[total, width]`` and the lists' offsets to ``[lists, width]``; lists of a length are worked together, so
+        that none is padded.
+        """
+        lengths, width = offsets.diff(), values.shape[1]
+        order = torch.argsort(lengths, stable=True)
+        sizes, counts = torch.unique_consecutive(lengths[order], return_counts=True)
+        runs = list(zip(counts.tolist(), sizes.tolist(), strict=True))
+        if len(runs) > 1:
+            values = values.index_select(0, ranges(offsets[order], lengths[order])[0])
         if self.layer is not None:
-            padded = self.layer(padded, None if full else there)
-        scores = self.query(padded)[..., 0]
-        if not full:
-            scores = scores.masked_fill(~there, torch.finfo(scores.dtype).min)
-        shares = torch.softmax(scores, 1)
-        if not full:
-            shares = shares * there
-        found: torch.Tensor = torch.bmm(shares[:, None].to(padded.dtype), padded)[:, 0]
-        return found
+            values = self.layer(values, runs)
+        scores, pooled = self.query(values)[:, 0], [values.new_zeros(0, width)]
+        each = [n * length for n, length in runs]
+        for part, score, (n, length) in zip(torch.split(values, each), torch.split(scores, each), runs, strict=True):
+            shares = torch.softmax(score.view(n, length), 1)
+            pooled.append(torch.bmm(shares[:, None].to(part.dtype), part.view(n, length, width))[:, 0])
+        return torch.cat(pooled).index_select(0, torch.argsort(order))
 
 
 class TransformerLayer(nn.Module):
@@ -59,25 +59,11 @@ class TransformerLayer(nn.Module):
         self.inner, self.outer = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, rows: torch.Tensor, there: torch.Tensor | None) -> torch.Tensor:
-        """``[lists, length, width]``; places that are not ``there`` are not attended to."""
-        mask = None
-        if there is not None:  # an empty list attends to its padding, and is left out later
-            mask = (there | ~there.any(1, keepdim=True))[:, None, None, :]
-        rows = rows + self.drop(self.attention(self.before(rows), mask))
+    def forward(self, rows: torch.Tensor, runs: Sequence[tuple[int, int]]) -> torch.Tensor:
+        """``[total, width]``, of ``runs`` of lists as of ``Attention``."""
+        rows = rows + self.drop(self.attention(self.before(rows), runs))
         found: torch.Tensor = rows + self.drop(self.outer(functional.relu(self.inner(self.between(rows)))))
         return found
-
-
-def _padded(
-    values: torch.Tensor, lengths: torch.Tensor, longest: int, there: torch.Tensor
-) -> tuple[torch.Tensor, bool]:
-    """(``[lists, longest, width]`` with zeros behind short lists, whether there are none)."""
-    if len(values) == len(lengths) * longest:
-        return values.view(len(lengths), longest, -1), True
-    places = there.flatten().nonzero()[:, 0]
-    flat = values.new_zeros(len(lengths) * longest, values.shape[1]).index_copy(0, places, values)
-    return flat.view(len(lengths), longest, -1), False
 
 
 class Dot(nn.Module):
@@ -170,12 +156,16 @@ class Model(nn.Module):
         width = options.width
         self.bottom = mlp([dense, *options.bottom, width], end=True) if dense else None
         heads = {"attention": 0, "transformer": options.heads}
+        widths = [feature.width or width for feature in features]
         self.pooling = nn.ModuleDict(
             {
-                f"at {at}": SequencePooling(width, heads[feature.pooling], options.dropout)
+                f"at {at}": SequencePooling(widths[at], heads[feature.pooling], options.dropout)
                 for at, feature in enumerate(features)
                 if feature.sequence
             }
+        )
+        self.fit = nn.ModuleDict(  # mixed dimensions (arXiv 1909.11810): to the width in which features meet
+            {f"at {at}": nn.Linear(own, width, bias=False) for at, own in enumerate(widths) if own != width}
         )
         n = len(features) + bool(dense)
         self.interaction: Dot | Cross = (
@@ -197,13 +187,13 @@ class Model(nn.Module):
         return logits
 
     def _pooled(self, at: int, feature: Feature, rows: torch.Tensor) -> tuple[torch.Tensor, Expansion | None]:
-        option = self.features[at]
+        option, by = self.features[at], feature.by
         if option.pooling == "mean":
             rows = rows / feature.lengths.clamp(min=1)[:, None].to(rows.dtype)
-        if not option.sequence:
-            return rows, feature.by
-        module = self.pooling[f"at {at}"]
-        return on_lists(module, rows, feature.bags.offsets, feature.by, anyway=self.options.repeat_dropout)
+        if option.sequence:
+            module = self.pooling[f"at {at}"]
+            rows, by = on_lists(module, rows, feature.bags.offsets, by, anyway=self.options.repeat_dropout)
+        return (self.fit[f"at {at}"](rows) if f"at {at}" in self.fit else rows), by
 
 
 SAMPLE = 4  # batches that statistics are taken of
@@ -214,8 +204,9 @@ def tables_of(
 ) -> tuple[DedupEmbeddings, list[str]]:
     """The tables; what was chosen, and why. All ranks have the same statistics, and come to the same plan."""
     chosen, costs = options.tables, {feature.home: 0.0 for feature in options.features}
+    widths = widths_of(options.features, options.model.width)
     for found in statistics:
-        costs[found.table] += found.cost(options.model.width)
+        costs[found.table] += found.cost(widths[found.table])
     made = DedupEmbeddings(
         options.features, options.model.width, group, rule=chosen.rule, rate=chosen.rate, eps=chosen.eps,
         dtype=torch.float64 if options.run.dtype == "float64" else getattr(torch, chosen.dtype),

@@ -30,6 +30,7 @@ class FeatureOptions:
         vocabulary: the column whose vocabulary (of ``data.vocabularies``) turns values, or strings, into ids.
         sliding: lists slide: each is the one before it, less its first values, and with new ones at its end. Values
             that neighbours share are looked up once, so leave ``data.interleave`` at 1. For ``sum`` and ``mean``.
+        width: of its table's embeddings; 0: the model's.
     """
 
     column: str
@@ -42,6 +43,7 @@ class FeatureOptions:
     missing: Literal["error", "empty", "oov"] = "error"
     vocabulary: str = ""
     sliding: bool = False
+    width: int = 0
 
     def __post_init__(self) -> None:
         if self.rows < 1 and not (self.rows == 0 and self.vocabulary):
@@ -52,8 +54,9 @@ class FeatureOptions:
             raise ValueError(f"missing values of {self.column!r} are oov: name the vocabulary")
         if self.sliding and (self.pooling not in ("sum", "mean") or self.weights):
             raise ValueError(f"{self.column!r} slides: its pooling must be sum or mean, without weights")
-        if self.longest < 0:
-            raise ValueError(f"longest of {self.column!r} is {self.longest}: give 0 (no promise) or more")
+        for name in ("longest", "width"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} of {self.column!r} is {getattr(self, name)}: give 0 or more")
         if self.weights and self.pooling != "sum":
             raise ValueError(f"{self.column!r} has weights: its pooling must be sum, not {self.pooling}")
 
@@ -244,5 +247,6 @@ class Options:
                 continue
             if rows.setdefault(feature.home, feature.rows) != feature.rows:
                 raise ValueError(f"table {feature.home!r} has {rows[feature.home]} rows, and {feature.rows}")
-        if any(f.pooling == "transformer" for f in self.features) and self.model.width % self.model.heads:
-            raise ValueError(f"a width of {self.model.width} cannot be cut into {self.model.heads} heads")
+        for width in [f.width or self.model.width for f in self.features if f.pooling == "transformer"]:
+            if width % self.model.heads:
+                raise ValueError(f"a width of {width} cannot be cut into {self.model.heads} heads")

@@ -124,6 +124,15 @@ def _improved(
     return False
 
 
+def by_width(stores: Mapping[int, Tables], widths: Sequence[int], bags: Sequence[Bags]) -> list[torch.Tensor]:
+    """What the stores give for bags whose tables have these widths."""
+    found: dict[int, torch.Tensor] = {}
+    for width, store in stores.items():
+        at = [n for n, other in enumerate(widths) if other == width]
+        found |= dict(zip(at, store.lookup([bags[n] for n in at]), strict=True))
+    return [found[n] for n in range(len(bags))]
+
+
 IDS, ROWS, GRADIENTS = "ids", "pooled rows", "row gradients"
 
 
@@ -173,7 +182,7 @@ class ShardedTables:
         mine = range(firsts[me], firsts[me + 1])
         received, weights = self._send([b for b, _ in shares], table, firsts)
         joined = [self._joined(n, k, received, weights) for k, n in enumerate(mine)]
-        found = self._local([self._order[n][1].width for n in mine], joined)
+        found = by_width(self.stores, [self._order[n][1].width for n in mine], joined)
         parts = [
             torch.split(f, [table[rank][n][0] for rank in range(group.size)]) for f, n in zip(found, mine, strict=True)
         ]
@@ -187,13 +196,6 @@ class ShardedTables:
         for part, (at, place), (_, kept) in zip(torch.split(moved, own), self._order, shares, strict=True):
             pieces[at].append((part.view(-1, place.width), kept, place.table))
         return [_together(each) for each in pieces]
-
-    def _local(self, widths: Sequence[int], bags: Sequence[Bags]) -> list[torch.Tensor]:
-        found: dict[int, torch.Tensor] = {}
-        for width, store in self.stores.items():
-            at = [n for n, other in enumerate(widths) if other == width]
-            found |= dict(zip(at, store.lookup([bags[n] for n in at]), strict=True))
-        return [found[n] for n in range(len(bags))]
 
     def _send(self, asked: Sequence[Bags], table: Any, firsts: Sequence[int]) -> tuple[list[Any], list[Any]]:
         """What every rank asks of this one, by rank: (lengths, ids) of each, and weights."""

@@ -125,7 +125,7 @@ class DedupBagCollection(nn.Module):
         )
         self._configs = [
             config(
-                name=feature.column, num_embeddings=feature.rows, embedding_dim=embeddings.width,
+                name=feature.column, num_embeddings=feature.rows, embedding_dim=embeddings.widths[feature.home],
                 feature_names=[feature.column], pooling=pooling[feature.pooling.upper()],
             )
             for feature in embeddings.features
@@ -140,7 +140,7 @@ class DedupBagCollection(nn.Module):
         return any(feature.weights for feature in self.embeddings.features)
 
     def forward(self, batch: Any) -> Any:
-        """A ``torchrec.KeyedTensor`` of ``[rows, features * width]``.
+        """A ``torchrec.KeyedTensor`` of ``[rows, sum of widths]``.
 
         Raises:
             CedarError: see ``DedupEmbeddings.forward``.
@@ -148,5 +148,5 @@ class DedupBagCollection(nn.Module):
         if not isinstance(batch, Mapping) and hasattr(batch, "to_dict"):
             given = batch.to_dict().items()
             batch = {key: cedar.JaggedTensor(column.values(), column.offsets().long()) for key, column in given}
-        keys = [feature.column for feature in self.embeddings.features]
-        return self._of(keys, [self.embeddings.width] * len(keys), self.embeddings(batch).flatten(1))
+        keys = {feature.column: self.embeddings.widths[feature.home] for feature in self.embeddings.features}
+        return self._of(list(keys), list(keys.values()), self.embeddings(batch).flatten(1))

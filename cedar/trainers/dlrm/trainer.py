@@ -232,7 +232,7 @@ class Trainer(common.Trainer):
         options, digests = self.options, self.batches.vocabularies
         return {
             "seed": options.run.seed,
-            "tables": {f.home: [f.rows, options.model.width] for f in options.features},
+            "tables": {f.home: [f.rows, f.width or options.model.width] for f in options.features},
             "table state": {
                 "dtype": options.tables.dtype,
                 "rule": options.tables.rule,

@@ -161,7 +161,7 @@ def on_lists(
         [2.0, 5.0]
     """
     if by is not None and module.training and not anyway and tells_apart(module):
-        values, offsets = _ranges(offsets[:-1].index_select(0, by.index), offsets.diff().index_select(0, by.index))
+        values, offsets = ranges(offsets[:-1].index_select(0, by.index), offsets.diff().index_select(0, by.index))
         rows, by = rows.index_select(0, values), None
     found: torch.Tensor = module(rows, offsets)
     return found, by
@@ -196,14 +196,14 @@ class Windows:
     @cached_property
     def inside(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(values of each list, offsets of lists), as an embedding bag takes them."""
-        return _ranges(self.starts, self.lengths)
+        return ranges(self.starts, self.lengths)
 
     @cached_property
     def around(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(lists that hold each value, offsets of values): they stand one after the other, as both ends ascend."""
         values = torch.arange(self.held, device=self.starts.device)
         first = torch.searchsorted(self.ends, values, right=True)
-        return _ranges(first, torch.searchsorted(self.starts, values, right=True) - first)
+        return ranges(first, torch.searchsorted(self.starts, values, right=True) - first)
 
 
 def windows_of(ids: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, Windows]:
@@ -254,7 +254,8 @@ def _sums(rows: torch.Tensor, index: torch.Tensor, offsets: torch.Tensor) -> tor
     return functional.embedding_bag(index, rows.contiguous(), offsets, mode="sum", include_last_offset=True)
 
 
-def _ranges(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def ranges(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(whole numbers from each start on, as many as its length, one after the other; where each run begins)."""
     offsets = functional.pad(lengths.cumsum(0), (1, 0))
     total = int(offsets[-1])
     shifts = torch.repeat_interleave(starts - offsets[:-1], lengths, output_size=total)

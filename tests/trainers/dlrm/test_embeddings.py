@@ -1,6 +1,7 @@
 """The embeddings in models of others: against plain torch, however tables are spread and rows deduplicated."""
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ FEATURES = [
     Feature("item", 11), Feature("hist", 11, table="item", pooling="mean"), Feature("tags", 7), Feature("acts", 3),
 ]  # fmt: skip
 RATE, WIDTH = 0.05, 4
+WIDE = [replace(feature, width={"item": 6, "acts": 2}.get(feature.home, 0)) for feature in FEATURES]
 
 
 def batch(step, rank=0, ranks=1, dedup=True):
@@ -61,18 +63,18 @@ class Plain(nn.Module):
                 parts.append(nn.functional.embedding_bag(
                     column.values, table, column.offsets, mode=feature.pooling, include_last_offset=True
                 ))  # fmt: skip
-        return torch.stack(parts, 1)
+        return torch.cat(parts, 1)
 
 
-def head():
+def head(features=FEATURES):
     torch.manual_seed(1)
-    return nn.Sequential(nn.Flatten(), nn.Linear(len(FEATURES) * WIDTH, 1)).double()
+    return nn.Sequential(nn.Flatten(), nn.Linear(sum(one.width or WIDTH for one in features), 1)).double()
 
 
 def trained(group, how, dedup=True, steps=5):
     """Losses over all ranks, and the parts of whole tables that this rank holds."""
-    made = DedupEmbeddings(FEATURES, WIDTH, group, rate=RATE, **({"dtype": torch.float64, "costs": COSTS} | how))
-    top = head().to(how.get("dtype", torch.float64))
+    how = {"features": FEATURES, "width": WIDTH, "dtype": torch.float64, "costs": COSTS, "rate": RATE} | how
+    made, top = DedupEmbeddings(group=group, **how), head(how["features"])
     fused = how.get("rule", "rowwise_adagrad") is not None
     optimizer = torch.optim.SGD([*top.parameters(), *([] if fused else made.parameters())], lr=RATE)
     losses = []
@@ -93,11 +95,11 @@ def trained(group, how, dedup=True, steps=5):
 COSTS = {"item": 9.0, "tags": 2.0, "acts": 1.0}
 
 
-def expected(rule, steps=5):
-    first = {name: value for name, _, value in trained(Group(), {"rule": rule}, steps=0)[1]}
+def expected(rule, steps=5, features=FEATURES):
+    first = {name: value for name, _, value in trained(Group(), {"rule": rule, "features": features}, steps=0)[1]}
     plain, top = (
         Plain({name.removesuffix(".weight"): v for name, v in first.items() if name.endswith(".weight")}),
-        head(),
+        head(features),
     )
     optimizer = torch.optim.SGD([*plain.parameters(), *top.parameters()], lr=RATE)
     losses = []
@@ -112,9 +114,10 @@ def expected(rule, steps=5):
 
 @pytest.mark.parametrize("rule", ["sgd", None])
 @pytest.mark.parametrize("sharding", ["tables", "rows", "columns", "auto"])
-def test_however_tables_are_spread_training_is_that_of_torch(crew, rule, sharding):
-    losses, tables = expected(rule)
-    how = {"rule": rule, "sharding": sharding}
+@pytest.mark.parametrize("features", [FEATURES, WIDE], ids=["one width", "widths"])
+def test_however_tables_are_spread_training_is_that_of_torch(crew, rule, sharding, features):
+    losses, tables = expected(rule, features=features)
+    how = {"rule": rule, "sharding": sharding, "features": features}
     runs = [
         [trained(Group(), how)],
         [trained(Group(), how, dedup=False)],
@@ -130,6 +133,18 @@ def test_however_tables_are_spread_training_is_that_of_torch(crew, rule, shardin
                 seen[name][row : row + shape[0], column : column + shape[1]] += value
         for name, value in tables.items():
             assert torch.allclose(seen[name], value, atol=1e-10), name
+
+
+def test_tables_have_the_widths_that_features_say():
+    made = DedupEmbeddings(WIDE, WIDTH)
+    assert {name: tuple(value.shape) for name, value in made.state_dict().items() if name.endswith("weight")} == {
+        "item.weight": (11, 6), "tags.weight": (7, 4), "acts.weight": (3, 2),
+    }  # fmt: skip
+    assert made(batch(0)).shape == (12, 6 + 6 + 4 + 2)
+    with pytest.raises(CedarError, match="table 'item' has widths 6 and 4"):
+        DedupEmbeddings([WIDE[0], FEATURES[1]], WIDTH)
+    with pytest.raises(ValueError, match="width of 'item' is -1"):
+        Feature("item", 3, width=-1)
 
 
 @pytest.mark.parametrize(("rule", "sharding"), [("rowwise_adagrad", "rows"), ("adam", "columns"), ("adam", "rows")])

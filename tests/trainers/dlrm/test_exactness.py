@@ -13,6 +13,12 @@ WEIGHED = [
     {"column": "tags", "rows": TAGS, "pooling": "attention"},
     {"column": "hist", "rows": 100, "ids": "modulo", "weights": "acts"},
 ]
+WIDTHS = [
+    {"column": "item", "rows": ITEMS, "width": 4},
+    {"column": "hist", "rows": ITEMS, "table": "item", "pooling": "transformer", "width": 4},
+    {"column": "acts", "rows": 5, "pooling": "mean", "width": 12},
+    {"column": "tags", "rows": TAGS},
+]
 
 
 def trained(group, chosen, steps):
@@ -53,6 +59,7 @@ def test_single_precision_agrees_without_and_with_deduplication(log, backend, st
         {"features": WEIGHED, "tables": {"rule": "sgd"}, "optimizer": {"rule": "adam", "rate": 0.01}},
         {"data": {"dense": [], "log": []}},
         {"model": {"dropout": 0.3}},
+        {"features": WIDTHS},
     ],
 )
 def test_double_precision_agrees_without_and_with_deduplication(log, more):
@@ -71,7 +78,7 @@ def test_bfloat16_learns_too(log):
     assert sum(losses[-14:]) < 0.95 * sum(losses[:14])
 
 
-@pytest.mark.parametrize("more", [{}, {"features": WEIGHED, "tables": {"rule": "sgd"}}])
+@pytest.mark.parametrize("more", [{}, {"features": WEIGHED, "tables": {"rule": "sgd"}}, {"features": WIDTHS}])
 def test_ranks_train_as_one_does(crew, log, more):
     chosen = options(log, **more, run={"dtype": "float64"})
     losses, state, dense, scores = trained(Group(), chosen, 16)

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.model import Cross, Dot, SequencePooling
@@ -28,6 +29,39 @@ def test_lists_are_pooled_each_by_itself_whatever_their_lengths(heads):
     assert torch.allclose(found, torch.cat(alone), atol=1e-12)
     assert found[lengths.index(0)].tolist() == [0.0] * 4
     assert bool(torch.isfinite(gradient).all())
+
+
+def padded(pool, values, offsets):
+    """The same on lists that are filled up with zeros, behind a mask, by the functions of torch."""
+    lengths, width = offsets.diff(), values.shape[1]
+    there = torch.arange(int(lengths.max())) < lengths[:, None]
+    rows = torch.zeros(*there.shape, width).masked_scatter(there[..., None], values)
+    layer, mask = pool.layer, (there | ~there.any(1, keepdim=True))[:, None, None]
+    parts = layer.attention.mixed(layer.before(rows)).view(*there.shape, 3, layer.attention.heads, -1)
+    seen = functional.scaled_dot_product_attention(*parts.permute(2, 0, 3, 1, 4), attn_mask=mask)
+    rows = rows + layer.attention.out(seen.transpose(1, 2).flatten(2))
+    rows = rows + layer.outer(functional.relu(layer.inner(layer.between(rows))))
+    scores = pool.query(rows)[..., 0].masked_fill(~there, -1e30)
+    return ((torch.softmax(scores, 1) * there)[..., None] * rows).sum(1)
+
+
+def test_sequences_are_not_padded_and_come_to_what_padded_ones_do():
+    pool = SequencePooling(8, 2)
+    lengths = torch.randint(0, 30, (64,), generator=torch.Generator().manual_seed(0))
+    offsets = functional.pad(lengths.cumsum(0), (1, 0))
+    values = torch.randn(int(offsets[-1]), 8, requires_grad=True)
+    worked = []
+    pool.layer.inner.register_forward_hook(lambda _, given, __: worked.append(given[0].shape))
+    found = pool(values, offsets)
+    assert worked == [torch.Size([int(lengths.sum()), 8])], "no place is worked that holds nothing"
+    expected = padded(pool, values, offsets)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    wanted = (values, *pool.parameters())
+    for one, other in zip(
+        torch.autograd.grad(found.square().sum(), wanted), torch.autograd.grad(expected.square().sum(), wanted),
+        strict=True,
+    ):  # fmt: skip
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
 
 
 def test_attention_is_a_softmax_over_a_list():
