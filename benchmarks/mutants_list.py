@@ -151,7 +151,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
          "for each in reversed(passed):", "for each in reversed(passed[1:]):"),
         ("above what is random", _CACHE, "_placed",
          "if n.effects.random), len(work))", "if False), len(work))"),
-        ("a cache instead of what is below", _CACHE, "_stacked",
+        ("a cache instead of what is below", _CACHE, "stacked",
          "current = node if node.inputs[0] is current else rebuilt(node, (current,), facts)",
          "current = rebuilt(node, (current,) if 'cache' not in node.operator.name else (source,), facts)"),
         ("a guard dropped: whole rows", _COMMUTE, "_walls",

@@ -53,8 +53,10 @@ def entries_of(root: Node, logical: Sequence[Node]) -> list[dict[str, Any]]:
 def _inserted(node: Node, number: int) -> dict[str, Any]:
     """What the optimizer put in."""
     operator = node.operator
-    if operator.storage is not None:  # a plan names no folder: what it keeps, it keeps in memory
-        return {"cache": operator.storage if operator.storage in _CACHES else "auto"}
+    if operator.storage in _CACHES:
+        return {"cache": operator.storage}
+    if getattr(operator, "layout", False):  # a plan names no folder: what it keeps, it keeps in memory
+        return {"cache": "auto"}
     if operator.projection is not None:
         return {"keep": list(operator.projection)}
     raise _unspeakable(number, operator, "belongs to no operator of the pipeline")
