@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,3 +73,20 @@ sys.exit("pandas" in sys.modules)
 def test_functions_of_rows_import_no_pandas() -> None:
     """It takes a quarter of a second: for lists, values that are missing, and blocks that a filter empties."""
     subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=120)
+
+
+SCAN = """
+import sys
+import polars as pl
+import cedar
+
+frame = pl.DataFrame({"x": [0.5, None, float("nan"), 2.0] * 64, "n": range(256)})
+frame.write_parquet(sys.argv[1])
+p = cedar.read_parquet(sys.argv[1]).filter(cedar.col("x") > 0.7).filter(cedar.col("n").is_not_null()).batch(8)
+assert sum(len(batch["n"]) for batch in p.loader(executor="inline")) == 128
+sys.exit("pandas" in sys.modules)
+"""
+
+
+def test_filters_of_a_scan_import_no_pandas(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", SCAN, str(tmp_path / "x.parquet")], check=True, timeout=120)

@@ -138,7 +138,7 @@ def _ends(values: pa.Array) -> pa.Array | None:
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_large_string(kind)):
         return None
     if pa.types.is_floating(kind):
-        values = values.filter(pc.invert(pc.fill_null(pc.is_nan(values), False)))
+        values = values.filter(pc.invert(pc.is_nan(values)))  # what is null falls away as well
     ends = pc.min_max(values)
     if not ends["min"].is_valid:
         return None
