@@ -12,6 +12,8 @@ import mmap
 import threading
 import weakref
 from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -152,3 +154,65 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     held: Any = (ctypes.c_ubyte * len(memory)).from_buffer(memory)
     weakref.finalize(held, _spare.give_back, memory).atexit = False
     return np.frombuffer(held, kind, count).reshape(shape)
+
+
+class Room:
+    """Memory for the rows of one batch, into which several tasks write, each its own.
+
+    Args:
+        rows: of the batch.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """The column of all rows; ``shape`` is that of one."""
+        with self._lock:
+            if name not in self._arrays:
+                self._arrays[name] = empty((self._rows, *shape), dtype)
+            return self._arrays[name]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of a task's rows in their batch.
+
+    Example:
+        >>> place = Place(Room(8), 2, 3)
+        >>> place.array("x", 3, (5,), "float32").shape
+        (3, 5)
+        >>> place.array("x", 2, (5,), "float32")  # not all of them
+    """
+
+    room: Room
+    first: int
+    rows: int
+
+    def array(self, name: str, rows: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any] | None:
+        """Where column ``name`` of the task's rows goes; None for another number of rows."""
+        if rows != self.rows:
+            return None
+        return self.room.of(name, shape, dtype)[self.first : self.first + rows]
+
+
+def joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
+    """One view of arrays that lie in one piece of memory, one after the other; None where they do not.
+
+    Example:
+        >>> whole = np.arange(6).reshape(3, 2)
+        >>> joined([whole[:1], whole[1:]]).tolist(), joined([whole[1:], whole[:1]])
+        ([[0, 1], [2, 3], [4, 5]], None)
+    """
+    first = arrays[0]
+    if first.base is None or not all(each.base is first.base and each.flags.c_contiguous for each in arrays):
+        return None
+    ends = [each.ctypes.data + each.nbytes for each in arrays]
+    if any(each.ctypes.data != end for each, end in zip(arrays[1:], ends, strict=False)):
+        return None
+    if any(each.shape[1:] != first.shape[1:] or each.dtype != first.dtype for each in arrays):
+        return None
+    shape = (sum(map(len, arrays)), *first.shape[1:])
+    return np.lib.stride_tricks.as_strided(first, shape, first.strides, writeable=first.flags.writeable)

@@ -139,6 +139,8 @@ def concat(columns: Sequence[Column]) -> Column:
     if isinstance(columns[0], np.ndarray):
         if columns[0].ndim == 1 or columns[0].dtype == object:
             return np.concatenate(columns)
+        if (whole := buffers.joined(columns)) is not None:
+            return whole
         made = buffers.empty((sum(map(len, columns)), *columns[0].shape[1:]), columns[0].dtype)
         return np.concatenate(columns, out=made)
     return pa.concat_arrays([c if isinstance(c, pa.Array) else c.plain() for c in columns])

@@ -155,6 +155,9 @@ class Compiler:
             share = self._share
             dealt = steps_from(inputs[0].count, list(share.history), share.last)
             context = replace(context, ranks=share.world, dealt=dealt)
+        below = inputs[0] if inputs else None
+        if isinstance(below, StageStream) and below.any_order and operator.any_order:
+            below.batch = operator.batch_rows or 0
         stream = operator.stream(inputs, context)
         cuts = self._slices and work.batched and not self._below(stage).batched
         return SliceStream(stream, *self._slices) if self._slices and cuts else stream

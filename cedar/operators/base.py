@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from cedar.core.block import Block
+from cedar.core.buffers import Place
 from cedar.core.columns import ColumnType
 from cedar.core.cursor import hash_ints, no_keys
 from cedar.core.errors import PipelineError, Site
@@ -161,6 +162,7 @@ class Env:
     apart: Callable[..., Any] | None = None  # of samples: makes calls where their process may die (see Call.run)
     numeric: NumericEnvironment | None = None  # of functions; None where there are none
     limits: Limits = DEFAULT  # of what a task holds
+    place: Place | None = None  # of the task's rows in their batch, for arrays that leave it
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To another process, once for each task: what all tasks have in common is pickled, and loaded, once."""

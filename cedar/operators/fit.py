@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cedar.core import buffers
 from cedar.core.arrow import dtype_of, of_array, of_flags, of_numbers, of_texts
 from cedar.core.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, objects
 
@@ -40,10 +41,11 @@ class _Unfit(Exception):
     """Some value does not fit; which one is worked out later."""
 
 
-def build_column(values: Sequence[Any], kind: ColumnType) -> Column:
+def build_column(values: Sequence[Any], kind: ColumnType, out: npt.NDArray[Any] | None = None) -> Column:
     """``values`` as a column of type ``kind``: an Arrow array, an ndarray (len(values), ...), or objects.
 
-    Ints widen to floats where that is exact and floats round to the float type; None is null in Arrow types.
+    Ints widen to floats where that is exact and floats round to the float type; None is null in Arrow types. ``out`` is
+    where an ndarray is to be written.
 
     Raises:
         Misfit: the first value that does not fit.
@@ -54,7 +56,7 @@ def build_column(values: Sequence[Any], kind: ColumnType) -> Column:
         [1.0, 2.5, None]
     """
     try:
-        return _column(values, kind)
+        return _column(values, kind, out)
     except (_Unfit, *_FAILURES) as error:
         for index, message in _misfits(values, kind):
             raise Misfit(index, message) from error
@@ -116,11 +118,11 @@ def _plain(value: Any) -> Any:
     return value[()] if value.ndim == 0 else value
 
 
-def _column(values: Sequence[Any], kind: ColumnType) -> Column:
+def _column(values: Sequence[Any], kind: ColumnType, out: npt.NDArray[Any] | None = None) -> Column:
     if kind == OBJECT:
         return objects(values)
     if isinstance(kind, TensorType):
-        return _tensors(values, kind)
+        return _tensors(values, kind, out)
     assert kind != UNKNOWN, "the type must be fixed before a column is built"
     return _arrow(plain(values), kind)
 
@@ -128,7 +130,7 @@ def _column(values: Sequence[Any], kind: ColumnType) -> Column:
 # ---- fixed-shape arrays --------------------------------------------------------------------------------------------
 
 
-def _tensors(values: Sequence[Any], kind: TensorType) -> npt.NDArray[Any]:
+def _tensors(values: Sequence[Any], kind: TensorType, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
     dtype = np.dtype(kind.dtype)
     if not len(values):
         return np.empty((0, *kind.shape), dtype=dtype)
@@ -141,8 +143,12 @@ def _tensors(values: Sequence[Any], kind: TensorType) -> npt.NDArray[Any]:
             raise _Unfit(f"convert it with .astype({dtype.name!r})" if other.kind in "biuf" else "")
     if dtype.kind in "fc" and any(a.dtype.kind in "iu" and not _same(a, a.astype(dtype)) for a in arrays):
         raise _Unfit("an int beyond what the float type holds exactly")
-    column = np.concatenate([a.reshape(1) for a in arrays] if not kind.shape else arrays, dtype=dtype)
-    return column.reshape((len(values), *kind.shape))
+    shape = (len(values), *kind.shape)
+    made = buffers.empty(shape, dtype) if out is None else out
+    if not kind.shape:
+        return np.concatenate([a.reshape(1) for a in arrays], out=made)
+    np.concatenate(arrays, out=made.reshape((len(values) * kind.shape[0], *kind.shape[1:])))
+    return made
 
 
 def _as_array(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -186,7 +186,7 @@ class MapRows:
         blame: Blame = self.call.blame
         hashes = key_hashes(block, env, self.call.draw) if self.call.random else None
         results, failures = self.call.run(env, row_arguments(block, self.columns, blame), len(block), hashes)
-        columns, misfits = self.outputs.columns(without(results, failures) if failures else results)
+        columns, misfits = self.outputs.columns(without(results, failures) if failures else results, env.place)
         if misfits:
             rows = [i for i in range(len(results)) if i not in failures]
             failures |= {rows[i]: failure for i, failure in misfits.items()}

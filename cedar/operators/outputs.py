@@ -14,7 +14,8 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 import pyarrow as pa
 
-from cedar.core.columns import Column, ColumnType, blank
+from cedar.core.buffers import Place
+from cedar.core.columns import Column, ColumnType, TensorType, blank
 from cedar.core.errors import PipelineError, RowRef, missing_column, user_site
 from cedar.operators.declared import return_annotation, type_from_annotation, type_from_dtype
 from cedar.operators.failures import Blame, Failure
@@ -53,12 +54,22 @@ class Outputs:
     types: Types
     origins: dict[str, str]
 
-    def columns(self, results: Sequence[Any]) -> tuple[dict[str, Column], dict[int, Failure]]:
-        """The columns of the results that fit, and what is wrong with the others, by their index."""
+    def columns(
+        self, results: Sequence[Any], place: Place | None = None
+    ) -> tuple[dict[str, Column], dict[int, Failure]]:
+        """The columns of the results that fit, and what is wrong with the others, by their index.
+
+        Args:
+            place: where arrays are to be written.
+        """
         parts, failures = self._split(results)
         try:
-            built = [build_column(part, kind) for part, kind in zip(parts, self.types.values(), strict=True)]
-            return dict(zip(self.types, built, strict=True)), failures
+            built = {}
+            for part, (name, kind) in zip(parts, self.types.items(), strict=True):
+                tensor = place is not None and isinstance(kind, TensorType)
+                out = place.array(name, len(part), kind.shape, kind.dtype) if tensor else None  # type: ignore[union-attr]
+                built[name] = build_column(part, kind, out)
+            return built, failures
         except Misfit:
             rows = [i for i in range(len(results)) if i not in failures]
             for part, (name, kind) in zip(parts, self.types.items(), strict=True):

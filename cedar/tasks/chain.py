@@ -127,7 +127,10 @@ class Result:
 def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> Block:
     """The block after every step; blocks without slots pass untouched."""
     sizes: Sizes = {}
+    placed, env = env, env if env.place is None else replace(env, place=None)
     for step in steps:
+        if step is steps[-1]:  # what it makes leaves the task
+            env = placed
         if not block.columns and block.aligned and not block.slots:
             return block
         start, worked = time.perf_counter(), time.thread_time() if step.operators else 0.0

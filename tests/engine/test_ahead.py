@@ -12,7 +12,6 @@ import pytest
 import cedar
 from cedar.core.block import Block
 from cedar.engine import runner
-from cedar.engine.streams import stage
 from cedar.operators.base import Env
 from cedar.tasks.chain import Step, Timing, run_steps
 from tests.toy_blocks import block
@@ -41,7 +40,7 @@ def most_ahead(size: int) -> int:
 def test_large_results_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "available_cpus", lambda: 2)
     assert most_ahead(1 << 10) > 12, "small ones may"
-    monkeypatch.setattr(stage, "_AHEAD_BYTES", 1 << 20)
+    monkeypatch.setattr(runner, "_AHEAD_BYTES", 1 << 20)
     assert most_ahead(1 << 20) <= 7
 
 

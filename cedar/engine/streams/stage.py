@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from cedar.core import columns
 from cedar.core.block import Block
+from cedar.core.buffers import Place, Room
 from cedar.core.cursor import no_keys
 from cedar.core.stream import (
     PENDING,
@@ -30,6 +32,7 @@ from cedar.core.stream import (
     is_list,
 )
 from cedar.engine.task_context import Tasks
+from cedar.operators.base import Env
 from cedar.plan.physical import TASK_SECONDS
 from cedar.tasks.chain import Program, Result
 
@@ -57,6 +60,7 @@ class StageStream(Stream):
         self.per_row = per_row
         self.tasks = tasks
         self._keeps_rows = keeps_rows
+        self.batch = 0  # rows of the batches that are cut right above it; 0 for none
 
     @cached_property
     def program(self) -> Program:
@@ -152,6 +156,9 @@ class StageFlow(Flow):
         self._ended = False
         self._opened = time.perf_counter()
         self._rows = _FIRST_ROWS if stream.per_row else _MOST_ROWS
+        self._units = 0  # cut so far: a flow begins where a batch does
+        self._room: Room | None = None
+        self._rooms = False
 
     def limit(self, units: int) -> None:
         if self._stream.count is not None:  # units in and out are the same
@@ -203,6 +210,7 @@ class StageFlow(Flow):
         if stream.per_row and not task.batch:
             worked = sum(wall for (kind, _), wall, _ in result.timing.parts if kind == "operator")
             self._adapt(task.units, worked, block.nbytes)
+            self._rooms = self._runner.local and stream.batch * block.nbytes >= _TARGET_BYTES * max(task.units, 1)
         # A filter of whole batches leaves none, or the batch.
         batch = task.batch and (block.slots > 0 or not block.aligned)
         kept = task.piece
@@ -236,8 +244,19 @@ class StageFlow(Flow):
                     self._tasks.append(_Task(None, piece, 0))
                 continue
             program, tasks = self._stream.program, self._stream.tasks
-            future = self._runner.run(program, piece.rows, tasks.task_env(program), not tasks.metrics.batches)
+            env = self._placed(tasks.task_env(program), piece.units)
+            future = self._runner.run(program, piece.rows, env, not tasks.metrics.batches)
             self._tasks.append(_Task(future, piece, piece.units))
+
+    def _placed(self, env: Env, units: int) -> Env:
+        """With the place of a task's rows in their batch, where that is larger than a task."""
+        size, first = self._stream.batch, self._units % max(self._stream.batch, 1)
+        self._units += units
+        if first == 0:
+            self._room = Room(size) if self._rooms else None
+        if self._room is None or first + units > size:
+            return env
+        return replace(env, place=Place(self._room, first, units))
 
     def _ahead(self) -> int:
         """Tasks to keep in flight, by the size of the last one's result."""
@@ -257,9 +276,12 @@ class StageFlow(Flow):
             first = self._held.popleft() if self._held else self._source.pull(wait)
             if not isinstance(first, Piece) or first.batch:
                 return first
-            if first.units > self._rows:
-                self._held.appendleft(first.slice(self._rows, first.units))
-                return first.slice(0, self._rows)
+            most = self._rows
+            if self._rooms:  # no task has rows of two batches
+                most = min(most, self._stream.batch - self._units % self._stream.batch)
+            if first.units > most:
+                self._held.appendleft(first.slice(most, first.units))
+                return first.slice(0, most)
             apart = self._stream.per_row or first.ends_window or first.end is not None
             if apart or first.units >= _FEW_ROWS or first.units == 0:
                 return first

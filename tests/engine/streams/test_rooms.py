@@ -1,0 +1,131 @@
+"""Arrays that a function returns are written into the memory of their batch, once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import cedar
+from cedar.core import buffers
+
+ROWS, BATCH, SHAPE = 90, 16, (512, 1024)  # half a MB a row: a batch is larger than a task
+
+
+def picture(x: int) -> npt.NDArray[np.uint8]:
+    return np.full(SHAPE, x, np.uint8)
+
+
+def odd_one_out(x: int) -> npt.NDArray[np.uint8]:
+    if x == 37:
+        raise ValueError("no picture")
+    return picture(x)
+
+
+def itself(a: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    return a
+
+
+def numbers(fn: Any = picture, **options: Any) -> cedar.Pipeline:
+    return cedar.from_items([{"x": i} for i in range(ROWS)]).map(fn, "x", into="a", **options)
+
+
+def rows(loader: cedar.Loader) -> list[list[int]]:
+    """Of each batch, the value of each row, of which all items are alike."""
+    found = []
+    for batch in loader:
+        a = np.asarray(batch["a"])
+        assert a.flags.c_contiguous
+        assert a.flags.writeable
+        assert (a == a[:, :1, :1]).all()
+        found.append(a[:, 0, 0].tolist())
+        a[:] = 255  # the caller's own
+    return found
+
+
+@pytest.fixture
+def joins(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each batch that was put together, whether its rows lay there already."""
+    found: list[bool] = []
+    plain = buffers.joined
+
+    def joined(arrays: Any) -> Any:
+        whole = plain(arrays)
+        found.append(whole is not None)
+        return whole
+
+    monkeypatch.setattr(buffers, "joined", joined)
+    return found
+
+
+@pytest.mark.parametrize("format", ["numpy", "torch"])
+def test_rows_lie_in_their_batch_once_their_size_is_known(joins: list[bool], format: str) -> None:
+    with numbers().batch(BATCH, last="keep").loader(executor="threads", workers=2, plan="off", format=format) as loader:
+        if format == "torch":
+            pytest.importorskip("torch")
+        expected = [list(range(ROWS))[i : i + BATCH] for i in range(0, ROWS, BATCH)]
+        assert rows(loader) == expected
+    assert joins[-1:] == [True]
+
+
+def test_small_rows_are_put_together_as_before(joins: list[bool]) -> None:
+    pipeline = cedar.from_items([{"x": i} for i in range(ROWS)]).map(lambda x: np.full(8, x), "x", into="a").batch(4)
+    with pipeline.loader(executor="threads", workers=2, plan="off") as loader:
+        assert [batch["a"][:, 0].tolist() for batch in loader][-1] == [84, 85, 86, 87]
+    assert not any(joins)
+
+
+@pytest.mark.parametrize("executor", ["threads", "inline"])
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        numbers().batch(BATCH),
+        numbers().shuffle(seed=1, window=20).map(itself, "a").batch(BATCH),
+        numbers().map(itself, "a").map(itself, "a").batch(BATCH, last="keep"),
+        numbers().filter(lambda x: x % 3 > 0, "x").map(itself, "a").batch(BATCH),
+        numbers(odd_one_out, on_error=cedar.Skip()).batch(BATCH, last="keep"),
+        numbers(odd_one_out, on_error=cedar.Skip(refill=True)).batch(BATCH, last="keep"),
+        numbers().repeat(2).batch(BATCH),
+        numbers().take(50).map(itself, "a").batch(BATCH, last="pad"),
+    ],
+)
+def test_the_rows_are_those_of_the_pipeline_wherever_they_were_written(pipeline: cedar.Pipeline, executor: str) -> None:
+    with pipeline.loader(executor="inline", plan="off") as loader:
+        expected = [batch["a"][:, 0, 0].tolist() for batch in loader]
+    with pipeline.loader(executor=executor, workers=3, plan="off") as loader:
+        assert rows(loader) == expected
+        loader.set_epoch(0)
+        state = None
+        for _, _ in zip(range(2), loader, strict=False):
+            state = loader.state_dict()
+    assert state is not None
+    with pipeline.loader(executor=executor, workers=3, plan="off") as loader:
+        loader.load_state_dict(state)
+        assert rows(loader) == expected[2:]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        lambda a: [a[:1], a[2:]],  # a gap
+        lambda a: [a[2:], a[:2]],  # another order
+        lambda a: [a[:2], a[2:].copy()],  # other memory
+        lambda a: [a[:2], a[2:, :1]],  # other shapes
+        lambda a: [a[:2], a[2:].view(np.uint8).reshape(2, 16)],  # other types
+        lambda a: [a[::2], a[1::2]],
+        lambda a: [a.copy()],
+    ],
+)
+def test_arrays_that_do_not_follow_each_other_are_not_joined(parts: Any) -> None:
+    assert buffers.joined(parts(np.arange(8, dtype=np.int64).reshape(4, 2))) is None
+
+
+def test_read_only_parts_make_a_read_only_whole() -> None:
+    whole = np.arange(8).reshape(4, 2)
+    whole.flags.writeable = False
+    found = buffers.joined([whole[:2], whole[2:]])
+    assert found is not None
+    assert found.tolist() == whole.tolist()
+    assert not found.flags.writeable
