@@ -45,6 +45,7 @@ class PipelineOptions:
             a stage that has lost all its workers goes back to the checkpoint alone.
         calibrate: make plans again for what instructions were measured to take.
         schedule: a CSV of torch.distributed.pipelining to work by while nobody is dead; empty: a plan of ours.
+        exact: seconds that CP-SAT may take for each plan that is made ahead; 0: list scheduling alone.
         moves: let workers take places in other stages where that pays.
     """
 
@@ -56,6 +57,7 @@ class PipelineOptions:
     replay: bool = True
     calibrate: bool = True
     schedule: str = ""
+    exact: float = 0.0
     moves: bool = True
 
     @property
@@ -65,6 +67,7 @@ class PipelineOptions:
 
     def __post_init__(self) -> None:
         positive(self, "micro_batches")
+        not_negative(self, "exact")
         if isinstance(self.memory, str) and self.memory not in {"1f1b", "stage 1f1b", "all"}:
             raise ValueError(f"memory is {self.memory!r}: give a number, '1f1b', 'stage 1f1b' or 'all'")
 

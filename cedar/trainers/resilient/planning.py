@@ -127,10 +127,11 @@ class Planning:
     """
 
     def __init__(
-        self, problem: Problem, folder: str, steps: int, *, calibrate: bool = True, schedule: str = ""
+        self, problem: Problem, folder: str, steps: int, *, calibrate: bool = True, schedule: str = "",
+        exact: float = 0.0,
     ) -> None:  # fmt: skip
         self.problem, self.folder, self.steps, self.calibrate = problem, folder, steps, calibrate
-        self.schedule = schedule
+        self.schedule, self.exact = schedule, exact
         self.failures = min(problem.stages * (problem.replicas - 1), _MOST)
         began = time.perf_counter()
         self.plans = self._made(problem)
@@ -142,7 +143,7 @@ class Planning:
 
     def _made(self, problem: Problem) -> dict[int, Plan]:
         given = {0: from_torch(self.schedule, problem)} if self.schedule else {}
-        return ahead(problem, self.failures) | given
+        return ahead(problem, self.failures, self.exact) | given
 
     def publish(self, board: Board) -> None:
         """The first version."""

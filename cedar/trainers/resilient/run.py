@@ -117,7 +117,9 @@ def lead(
     name = f"{os.uname().nodename}-{os.getpid()}"
     setup = Setup(pipeline, *listen, name, mishaps=mishaps)
     plans, how = os.path.join(run.folder, "plans"), pipeline.pipeline
-    planning = Planning(pipeline.problem, plans, run.steps, calibrate=how.calibrate, schedule=how.schedule)
+    planning = Planning(
+        pipeline.problem, plans, run.steps, calibrate=how.calibrate, schedule=how.schedule, exact=how.exact
+    )
     claim_folder(run.folder, "resilient")
     preload()
     key = links.write_key(os.path.join(run.folder, KEY))
@@ -137,6 +139,9 @@ def lead(
             begun = f"steps: {step_of(begin_at)} to {run.steps}"
             say_choices([f"{begun}; {stages} stages of {group.replicas} workers, each with {threads}"])
             say_choices([f"a step: {cut}, {how.mode}, {how.reduction}, activations: {how.memory}"])
+            shortest = sum(made.optimal for made in planning.plans.values())
+            by = f"CP-SAT, {how.exact:g} s each" if how.exact else "list scheduling"
+            say_choices([f"plans ahead: {len(planning.plans)}, by {by}; {shortest} proven to be the shortest"])
             say_choices([f"folder: {run.folder}"])
         supervisor = Supervisor(setup.machine, board, stages * group.replicas, run.heartbeat, partial(work, setup))
         chief = Lead(

@@ -143,10 +143,10 @@ def test_the_heuristic_is_never_below_the_bound_of_the_exact_planner():
         assert validate(best.schedule) == best.facts
 
 
-def test_the_exact_planner_takes_whole_costs_only():
+def test_the_exact_planner_rounds_costs_that_were_measured():
     pytest.importorskip("ortools")
-    with pytest.raises(ScheduleError, match="whole costs"):
-        exact(Problem(2, 1, 1, costs=Costs(forward=0.5)))
+    measured = Problem(2, 2, 2, costs=Costs((0.0213, 0.019), 0.022, (0.017, 0.0201), 0.0007, 0.003, 0.011))
+    assert plan(measured, thorough=True).period >= exact(measured, seconds=3, workers=2).period >= measured.bound
 
 
 # ---- plans made ahead ------------------------------------------------------------------------------------------------

@@ -297,3 +297,13 @@ def test_what_is_no_schedule_for_a_run_is_told(tmp_path, text, told) -> None:
         from_torch(str(path), Problem(2, 2, 1))
     with pytest.raises(ScheduleError, match="cannot be read"):
         from_torch(str(tmp_path / "none.csv"), Problem(2, 2, 1))
+
+
+def test_plans_are_made_ahead_by_the_exact_planner_where_that_is_asked_for(tmp_path):
+    pytest.importorskip("ortools")
+    problem = Problem(2, 2, 2, memory="1f1b")
+    made = Planning(problem, str(tmp_path), 100, exact=2.0).plans
+    quick = Planning(problem, str(tmp_path), 100).plans
+    assert {one.method for one in made.values()} == {"exact"}
+    assert all(made[count].period <= quick[count].period for count in quick)
+    assert made[0].optimal

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from cedar.trainers.resilient.planner.exact import exact
 from cedar.trainers.resilient.planner.problem import Problem
 from cedar.trainers.resilient.planner.search import Plan, plan
 from cedar.trainers.resilient.schedule import Schedule, ScheduleError, Worker, save, validate
@@ -69,11 +70,16 @@ def _cost(problem: Problem, stage: int, dead: int) -> float:
     return sum(problem.costs.stage(stage)) * (problem.micro_batches + extra)
 
 
-def ahead(problem: Problem, failures: int) -> dict[int, Plan]:
-    """The plans for 0 to ``failures`` dead workers in their normal spread. ``problem``: its ``dead`` are left out of
-    account; ``failures``: the most that is planned for.
+def ahead(problem: Problem, failures: int, seconds: float = 0.0) -> dict[int, Plan]:
+    """The plans for 0 to ``failures`` dead workers in their normal spread.
+
+    Args:
+        problem: its ``dead`` are left out of account.
+        failures: the most that is planned for.
+        seconds: that CP-SAT may take for each; 0: list scheduling alone.
     """
-    return {count: plan(replace(problem, dead=normal(problem, count)), thorough=True) for count in range(failures + 1)}
+    spreads = [replace(problem, dead=normal(problem, count)) for count in range(failures + 1)]
+    return {n: exact(one, seconds) if seconds else plan(one, thorough=True) for n, one in enumerate(spreads)}
 
 
 def keep(plans: Mapping[int, Plan], folder: str) -> None:

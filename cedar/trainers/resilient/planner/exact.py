@@ -7,33 +7,35 @@ the problem of endless repetition, and nothing needs to be unrolled.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from cedar.trainers.resilient.planner.graph import Graph, Order, measure
 from cedar.trainers.resilient.planner.problem import Problem
 from cedar.trainers.resilient.planner.search import Plan, proven, search
-from cedar.trainers.resilient.schedule import ScheduleError
+from cedar.trainers.resilient.schedule import Costs, ScheduleError
 
 
 def exact(problem: Problem, seconds: float = 60, workers: int | None = None) -> Plan:
     """The schedule of the shortest period for the routes of the problem, or the best one that was found in time.
 
     Args:
-        problem: its costs must be whole numbers.
+        problem: costs that are not all whole numbers are rounded to a sixtieth of a micro-batch: then the solver proves
+            nothing, and the plan is the heuristic's where that is shorter.
         seconds: when to stop; the plan then says what was found, and the bound that was proven.
         workers: threads of the solver; by default one for each core.
 
     Raises:
-        ScheduleError: OR-tools is not installed, or a cost is no whole number.
+        ScheduleError: OR-tools is not installed.
     """
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:
         raise ScheduleError("exact plans need OR-tools", fix="pip install 'cedar-data[schedules]'") from error
-    graph = Graph.of(problem)
-    order = search(graph)[0]
-    model, starts = _model(cp_model, graph, order)
+    graph, rounded = Graph.of(problem), Graph.of(replace(problem, costs=_whole(problem)))
+    first = order = search(graph)[0]
+    model, starts = _model(cp_model, rounded, order)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     if workers:
@@ -44,13 +46,15 @@ def exact(problem: Problem, seconds: float = 60, workers: int | None = None) -> 
     if status in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
         when = {node: solver.value(start) for node, start in starts.items()}
         order = [sorted(nodes, key=lambda node: (when[node], node)) for nodes in order]
-    return proven(problem, graph, order, "exact", solver.best_objective_bound)
+    if rounded.problem.costs == problem.costs:
+        return proven(problem, graph, order, "exact", solver.best_objective_bound)
+    return min((proven(problem, graph, one, "exact") for one in (order, first)), key=lambda made: made.period)
 
 
 def _model(cp_model: Any, graph: Graph, order: Order) -> tuple[Any, dict[int, Any]]:
     """The model, the start of each node; the order is the solver's hint."""
     problem = graph.problem
-    whole = _whole(graph)
+    whole = [(int(f), int(b), int(w)) for f, b, w in graph.costs]
     transfer, after = int(problem.costs.transfer), int(problem.costs.reduce + problem.costs.step)
     hint = measure(graph, order)
     assert hint is not None, "the heuristic's order can be carried out"
@@ -111,9 +115,15 @@ def _break_symmetry(model: Any, graph: Graph, order: Order, starts: dict[int, An
             model.add(starts[sooner] < starts[later])
 
 
-def _whole(graph: Graph) -> list[tuple[int, int, int]]:
-    costs = graph.problem.costs
-    for value in (*(v for stage in graph.costs for v in stage), costs.transfer, costs.reduce + costs.step):
-        if value != int(value):
-            raise ScheduleError(f"the exact planner takes whole costs, not {value!r}", fix="round costs to slots")
-    return [(int(f), int(b), int(w)) for f, b, w in graph.costs]
+def _whole(problem: Problem) -> Costs:
+    """The costs as the solver takes them."""
+    each = vars(problem.costs).values()
+    values = [one for value in each for one in (value if isinstance(value, tuple) else (value,))]
+    if all(value == int(value) for value in values):
+        return problem.costs
+    unit = max(problem.costs.slot(problem.stages) / 60, max(values) / 100)
+
+    def whole(value: float | tuple[float, ...]) -> Any:
+        return tuple(map(whole, value)) if isinstance(value, tuple) else round(value / unit)
+
+    return Costs(*map(whole, each))

@@ -23,27 +23,16 @@ _FROZEN = 1 / 6  # of a window's replay: half of all operators wait for their st
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """State that has to be saved, and the ways that it can take.
+    """State that has to be saved, and the ways that it can take."""
 
-    Args:
-        values: parameters that one worker holds.
-        operators: that they belong to, experts and others, of one size.
-        host: gigabytes per second from a worker to the memory of its machine.
-        network: gigabytes per second from a worker to the memory of another machine.
-        idle: share of an iteration in which the network is free.
-        storage: gigabytes per second that a worker has of the storage.
-        copies: in the memory of other machines.
-        restart: seconds from a failure until new workers can load.
-    """
-
-    values: float
-    operators: int = 64
-    host: float = 12.0
-    network: float = 12.0
-    idle: float = 0.5
-    storage: float = 0.5
-    copies: int = 2
-    restart: float = 60.0
+    values: float  # parameters that one worker holds
+    operators: int = 64  # that they belong to, experts and others, of one size
+    host: float = 12.0  # gigabytes per second from a worker to the memory of its machine
+    network: float = 12.0  # gigabytes per second from a worker to the memory of another machine
+    idle: float = 0.5  # share of an iteration in which the network is free
+    storage: float = 0.5  # gigabytes per second that a worker has of the storage
+    copies: int = 2  # in the memory of other machines
+    restart: float = 60.0  # seconds from a failure until new workers can load
 
     def __post_init__(self) -> None:
         positive(self, "values", "operators", "copies")

@@ -33,17 +33,11 @@ _PLACED = 10_000  # tasks that are placed in search of a plan: hundreds of plans
 
 @dataclass(frozen=True)
 class Spread:
-    """Seconds that differ from time to time.
+    """Seconds that differ from time to time."""
 
-    Args:
-        mean: of a lognormal distribution.
-        deviation: its standard deviation.
-        samples: measured seconds, in place of both: each as likely as the others.
-    """
-
-    mean: float = 0.0
-    deviation: float = 0.0
-    samples: tuple[float, ...] = ()
+    mean: float = 0.0  # of a lognormal distribution
+    deviation: float = 0.0  # its standard deviation
+    samples: tuple[float, ...] = ()  # measured seconds, in place of both: each as likely as the others
 
     def __post_init__(self) -> None:
         not_negative(self, "mean", "deviation", "samples")
@@ -67,64 +61,40 @@ Time: TypeAlias = float | Spread | tuple[float | Spread, ...]
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """The grid, as of ``cedar train resilient``.
+    """The grid, as of ``cedar train resilient``."""
 
-    Args:
-        stages: of the pipeline.
-        replicas: how many pipelines there are.
-        micro_batches: of each pipeline in one step.
-        memory: activations that a worker may keep: ``"1f1b"``, ``"stage 1f1b"``, a number, or ``"all"``.
-        mode: ``sync`` or ``staggered``.
-        tied: the first and the last stage share weights.
-        rows: of a micro-batch, for rows per second; 0: unknown.
-    """
-
-    stages: int
-    replicas: int
-    micro_batches: int
+    stages: int  # of the pipeline
+    replicas: int  # how many pipelines there are
+    micro_batches: int  # of each pipeline in one step
+    # activations that a worker may keep: ``"1f1b"``, ``"stage 1f1b"``, a number, or ``"all"``
     memory: str | int = "1f1b"
-    mode: Literal["sync", "staggered"] = "staggered"
-    tied: bool = False
-    rows: int = 0
+    mode: Literal["sync", "staggered"] = "staggered"  # ``sync`` or ``staggered``
+    tied: bool = False  # the first and the last stage share weights
+    rows: int = 0  # of a micro-batch, for rows per second; 0: unknown
 
 
 @dataclass(frozen=True)
 class TimeOptions:
     """Seconds of instructions: a number, a table with ``mean`` and ``deviation`` or ``samples``, or a list of one of
     these for each stage.
-
-    Args:
-        forward: F of a micro-batch.
-        backward_input: the backward of it, for the stage's input.
-        backward_weight: the backward of it, for the weights.
-        reduce: ALL_REDUCE, once workers have met.
-        step: of the optimizer.
-        report: report.json of a run, whose measured seconds take the place of all these, and of the links'.
     """
 
-    forward: Time = 0.0
-    backward_input: Time = 0.0
-    backward_weight: Time = 0.0
-    reduce: float | Spread = 0.0
-    step: float | Spread = 0.0
-    report: str = ""
+    forward: Time = 0.0  # F of a micro-batch
+    backward_input: Time = 0.0  # the backward of it, for the stage's input
+    backward_weight: Time = 0.0  # the backward of it, for the weights
+    reduce: float | Spread = 0.0  # ALL_REDUCE, once workers have met
+    step: float | Spread = 0.0  # of the optimizer
+    report: str = ""  # report.json of a run, whose measured seconds take the place of all these, and of the links'
 
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """Between the workers of neighbouring stages.
+    """Between the workers of neighbouring stages."""
 
-    Args:
-        message: megabytes of a micro-batch's activations at a boundary.
-        bandwidth: gigabytes per second.
-        latency: seconds.
-        deviation: standard deviation of a message's seconds, as a share of their mean.
-    """
-
-    message: float = 0.0
-    bandwidth: float = 10.0
-    latency: float = 0.0
-    deviation: float = 0.0
+    message: float = 0.0  # megabytes of a micro-batch's activations at a boundary
+    bandwidth: float = 10.0  # gigabytes per second
+    latency: float = 0.0  # seconds
+    deviation: float = 0.0  # standard deviation of a message's seconds, as a share of their mean
 
     def __post_init__(self) -> None:
         not_negative(self, "message", "latency", "deviation")
@@ -140,21 +110,14 @@ class LinkOptions:
 
 @dataclass(frozen=True)
 class FailureOptions:
-    """How workers fail.
+    """How workers fail."""
 
-    Args:
-        mtbf: mean seconds between two failures anywhere in the cluster; or several, one after the other.
-        repair: mean seconds until a worker is back.
-        trace: a CSV of ``milliseconds,add|remove,node``, in place of both.
-        pause: seconds that a change of workers costs, beside half a step.
-        rates: shares of workers that are dead at once, to compare systems at.
-    """
-
+    # mean seconds between two failures anywhere in the cluster; or several, one after the other
     mtbf: tuple[float, ...] = ()
-    repair: float = 3600.0
-    trace: str = ""
-    pause: float = 1.0
-    rates: tuple[float, ...] = ()
+    repair: float = 3600.0  # mean seconds until a worker is back
+    trace: str = ""  # a CSV of ``milliseconds,add|remove,node``, in place of both
+    pause: float = 1.0  # seconds that a change of workers costs, beside half a step
+    rates: tuple[float, ...] = ()  # shares of workers that are dead at once, to compare systems at
 
     def __post_init__(self) -> None:
         not_negative(self, "pause", "rates")
@@ -165,20 +128,13 @@ class FailureOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What is simulated.
+    """What is simulated."""
 
-    Args:
-        steps: that are drawn, for quantiles; fewer where a step has many instructions.
-        hours: of training under failures.
-        draws: how often these hours are drawn.
-        seed: of all draws.
-        systems: that are compared: ``resilient``, ``oobleck``, ``bamboo``, ``drop a replica``.
-    """
-
-    steps: int = 200
-    hours: float = 24.0
-    draws: int = 10
-    seed: int = 0
+    steps: int = 200  # that are drawn, for quantiles; fewer where a step has many instructions
+    hours: float = 24.0  # of training under failures
+    draws: int = 10  # how often these hours are drawn
+    seed: int = 0  # of all draws
+    # that are compared: ``resilient``, ``oobleck``, ``bamboo``, ``drop a replica``
     systems: tuple[str, ...] = tuple(SYSTEMS)
 
     def __post_init__(self) -> None:
@@ -246,11 +202,7 @@ class Comparison:
 
 
 class Job:
-    """A model on a cluster.
-
-    Raises:
-        CedarError: the grid is none, times do not fit its stages, or a report or trace cannot be read.
-    """
+    """A model on a cluster."""
 
     def __init__(self, options: Options) -> None:
         self.options, chosen, times = options, options.pipeline, options.times
@@ -396,13 +348,8 @@ class Job:
     # ---- against runs ------------------------------------------------------------------------------------------------
 
     def against(self, path: str) -> list[Comparison]:
-        """Steps of a run between failures, against what is simulated for those who were dead then.
-
-        Args:
-            path: report.json of the run, on the same grid.
-
-        Raises:
-            CedarError: it cannot be read, or is of another grid.
+        """Steps of a run between failures, against what is simulated for those who were dead then. ``path``:
+        report.json of the run, on the same grid.
         """
         found = []
         for dead, seconds in _intervals(_read(path)):
