@@ -160,17 +160,18 @@ class Parquet(Format):
 
 
 class _ArrowFile(Assembly):
-    def __init__(self, write: Callable[[Any], int], small: bool = False) -> None:
+    def __init__(self, write: Callable[[Any], int], layouts: Layouts | None = None) -> None:
         super().__init__(write)
-        self._small = small
+        self._layouts = layouts
         self._writer: Any = None
 
     def add(self, piece: Any) -> None:
         with pa.ipc.open_stream(pa.py_buffer(piece)) as stream:
             table = stream.read_all()
         if self._writer is None:
-            how = pa.ipc.IpcWriteOptions(compression=_least(table.slice(0, 8192)) if self._small else None)
-            self._writer = pa.ipc.new_file(pa.PythonFile(_Sink(self.write), "w"), table.schema, options=how)
+            how = None if self._layouts is None else self._layouts.of_files(_least, table)
+            options = pa.ipc.IpcWriteOptions(compression=how)
+            self._writer = pa.ipc.new_file(pa.PythonFile(_Sink(self.write), "w"), table.schema, options=options)
         self._writer.write_table(table)
 
     def end(self) -> None:
@@ -198,7 +199,7 @@ def _least(table: pa.Table) -> str:
     for name in ("lz4", "zstd"):
         sink = pa.MockOutputStream()
         with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=name)) as stream:
-            stream.write_table(table)
+            stream.write_table(table.slice(0, 8192))
         sizes[name] = sink.size()
     return "lz4" if sizes["lz4"] <= SMALL * sizes["zstd"] else "zstd"
 
@@ -209,11 +210,11 @@ class Arrow(Format):
     name, suffix = "arrow", ".arrow"
     aims: tuple[str, ...] = ("fast", "small")
 
-    def __init__(self, small: bool = False) -> None:
-        self._small = small
+    def __init__(self, layouts: Layouts | None = None) -> None:
+        self.layouts = layouts
 
     def laid_out(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
-        return Arrow(aim == "small")
+        return Arrow(Layouts(aim, place, known, fields) if aim == "small" else None)
 
     def encode(self, table: pa.Table) -> Any:
         sink = pa.BufferOutputStream()
@@ -222,7 +223,7 @@ class Arrow(Format):
         return sink.getvalue()
 
     def assembly(self, write: Callable[[Any], int]) -> Assembly:
-        return _ArrowFile(write, self._small)
+        return _ArrowFile(write, self.layouts)
 
 
 # ---- Vortex ----------------------------------------------------------------------------------------------------------

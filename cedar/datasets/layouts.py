@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -30,6 +30,8 @@ _BY_NAME = {told: name for name, told in _TOLD.items()}
 _COMPRESSIONS = ("none", "lz4", "zstd")
 _ROWS, _BYTES = 8192, 4 << 20  # of a column that are looked at
 _LEAST = 1024  # rows, for fewer of which no time can be told
+_CHOOSING = 3.0  # CPU seconds, after which a column is stored as another of its type is: of tables with many columns
+_ALL = "all columns"
 _READS = 3  # of which the quickest counts
 _NEAR = 1.1  # times the best: figures have noise, and the smaller of two that are so near is taken
 SMALL = 1.1  # times as large as with zstd, at most
@@ -57,10 +59,24 @@ class Layouts:
         if self.aim == "pyarrow":
             return {}
         with self._lock:
+            end = time.thread_time() + _CHOOSING
+            alike = {table.schema.field(name).type: name for name in table.column_names if name in self.layout}
             for name in table.column_names:
                 if name not in self.layout:
+                    other = alike.get(kind := table.schema.field(name).type)
+                    if other is not None and time.thread_time() > end:
+                        self.layout[name] = list(self.layout[other])
+                        continue
                     self.layout[name] = choose(table.select([name]), self.aim, self._place)
+                    alike[kind] = name
         return options(table.schema, self.layout)
+
+    def of_files(self, choose: Callable[[pa.Table], str], table: pa.Table) -> str:
+        """The compression of files that have one for all columns; chosen by their first rows."""
+        with self._lock:
+            if _ALL not in self.layout:
+                self.layout[_ALL] = ["ipc", choose(table)]
+            return self.layout[_ALL][1]
 
     def fitted(self, table: pa.Table) -> pa.Table:
         """The same rows, whose columns are said to have no nulls where these and those before have none."""

@@ -87,6 +87,21 @@ def test_small_is_within_a_tenth_of_zstd(seed: int):
         assert all(chosen <= layouts.SMALL * size for size in zstd)
 
 
+def test_of_many_columns_some_are_stored_as_others_of_their_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    looked: list[str] = []
+
+    def choose(column: pa.Table, *_: Any) -> list[str]:
+        looked.extend(column.column_names)
+        return ["plain", "none"]
+
+    monkeypatch.setattr(layouts, "_CHOOSING", -1.0)
+    monkeypatch.setattr(layouts, "choose", choose)
+    table = pa.table({f"{kind}{i}": pa.array(range(5), kind) for i in range(3) for kind in (pa.int32(), pa.int64())})
+    written = cedar.from_arrow(table).write(tmp_path / "out")
+    assert looked == ["int320", "int640"]
+    assert set(written.layout) == set(table.column_names)
+
+
 def test_columns_without_nulls_say_so_and_a_null_begins_another_file(tmp_path: Path):
     lists = [[i, i + 1] for i in range(300)]
     lists[150:160] = [[None, 1]] * 10  # type: ignore[list-item]
@@ -215,5 +230,7 @@ def test_small_arrow_files_are_compressed(tmp_path: Path):
         cedar.from_arrow(table).write(tmp_path / aim, format="arrow", layout=aim) for aim in ("fast", "small")
     )
     assert small.bytes < 0.8 * fast.bytes
+    assert fast.layout == {}
+    assert "stored as ipc, " in str(small)
     for written in (fast, small):
         assert cedar.read_arrow(written.files).to_arrow().to_pylist() == table.to_pylist()
