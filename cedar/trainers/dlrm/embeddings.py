@@ -14,8 +14,8 @@ from cedar.trainers.common.tensors import Part
 from cedar.trainers.dlrm import fbgemm
 from cedar.trainers.dlrm.fbgemm import RULES, FbgemmTables
 from cedar.trainers.dlrm.inputs import Feature, Inputs, read_batch
-from cedar.trainers.dlrm.options import FeatureOptions, Rule
-from cedar.trainers.dlrm.sharding import Place, ShardedTables, Sharding, by_width, place, planned
+from cedar.trainers.dlrm.options import FeatureOptions, Planner, Rule
+from cedar.trainers.dlrm.sharding import Place, ShardedTables, Sharding, by_width, place, place_exactly, planned
 from cedar.trainers.dlrm.tables import Bags, PlainTables, Table, Tables, TorchTables
 from cedar.trainers.dlrm.unique import expand, pool, side_by_side
 
@@ -42,6 +42,7 @@ class DedupEmbeddings(nn.Module):
         sharding: by table or for all: ``tables``, each whole on one rank; ``rows`` or ``columns``, each cut over all
             ranks; ``auto``: a table that costs more than a rank's share, or fits on none, is cut by rows.
         costs: of a step, by table; None: their values.
+        planner: of whole tables on several ranks: ``greedy``, or ``milp``: the best there is, by OR-tools.
         memory: bytes that a rank may hold; 0 for no limit.
         mean: gradients of tables are divided by the number of ranks, as DistributedDataParallel does: for losses that
             are means over a rank's rows.
@@ -63,7 +64,8 @@ class DedupEmbeddings(nn.Module):
         rule: Rule | None = "rowwise_adagrad", rate: float = 0.05, eps: float = 1e-8,
         dtype: torch.dtype = torch.float32, backend: str = "torch",
         sharding: Sharding | Mapping[str, Sharding] = "tables", costs: Mapping[str, float] | None = None,
-        memory: int = 0, mean: bool = True, seed: int = 0, device: torch.device | None = None,
+        planner: Planner = "greedy", memory: int = 0, mean: bool = True, seed: int = 0,
+        device: torch.device | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.features, self.width, self.group = tuple(features), width, group or Group()
@@ -87,7 +89,9 @@ class DedupEmbeddings(nn.Module):
                 f"pieces of tables take {cut:,} of {memory:,} bytes on each of {ranks} ranks",
                 done="nothing was allocated", fix="use more ranks, a larger tables.memory, or fewer rows",
             )  # fmt: skip
-        owners = place({n: known[n] for n in whole}, {n: sizes[n] for n in whole}, ranks, memory and memory - cut)
+        told = {n: known[n] for n in whole}, {n: sizes[n] for n in whole}, ranks, memory and memory - cut
+        best = planner == "milp" and ranks > 1
+        owners = self.group.tell(place_exactly(*told))[0] if best else place(*told)  # a stopped solver may end anyhow
         self.places = {
             name: [Place(piece, columns, owners.get(name, at)) for at, (piece, columns) in enumerate(found)]
             for name, found in pieces.items()

@@ -210,8 +210,8 @@ def tables_of(
     made = DedupEmbeddings(
         options.features, options.model.width, group, rule=chosen.rule, rate=chosen.rate, eps=chosen.eps,
         dtype=torch.float64 if options.run.dtype == "float64" else getattr(torch, chosen.dtype),
-        backend=chosen.backend, sharding=chosen.sharding, costs=costs if statistics else None, memory=chosen.memory,
-        mean=False, seed=options.run.seed, device=device,
+        backend=chosen.backend, sharding=chosen.sharding, planner=chosen.planner, costs=costs if statistics else None,
+        memory=chosen.memory, mean=False, seed=options.run.seed, device=device,
     )  # fmt: skip
     notes = list(made.notes)
     for rank in range(group.size) if statistics else ():

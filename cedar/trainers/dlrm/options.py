@@ -9,6 +9,7 @@ from cedar.trainers.common import config
 from cedar.trainers.common.config import not_negative, positive
 
 Rule = Literal["rowwise_adagrad", "sgd", "adam"]
+Planner = Literal["greedy", "milp"]
 Pooling = Literal["sum", "mean", "attention", "transformer"]
 
 
@@ -176,6 +177,7 @@ class TableOptions:
         backend: ``auto`` takes fbgemm where it loads and does what is asked, else torch.
         sharding: ``tables``: each whole on one rank; ``rows``, ``columns``: each cut over all ranks; ``auto``: by rows
             where a table costs more than a rank's share, or fits on none.
+        planner: who keeps whole tables: ``greedy``; ``milp``: the best there is, by OR-tools.
         memory: bytes of tables and their optimizer state that a rank may hold; 0 for no limit.
     """
 
@@ -185,6 +187,7 @@ class TableOptions:
     dtype: Literal["float32", "float16"] = "float32"
     backend: Literal["auto", "torch", "fbgemm"] = "auto"
     sharding: Literal["auto", "tables", "rows", "columns"] = "tables"
+    planner: Planner = "greedy"
     memory: int = 0
 
 

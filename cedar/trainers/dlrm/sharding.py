@@ -1,9 +1,9 @@
 """Tables over ranks: who holds which table or piece of one, and how ids get there and summed rows back (RecD's O5).
 
-The costliest table goes to the least loaded rank, and moves and swaps follow while they lower the highest load
-(RecShard, arXiv 2201.10095, solves a mixed-integer program). A piece is some rows of a table, or some columns, or all
-of it. A rank asks only for the ids that a piece holds; sums of pieces are added up in their order, columns put side by
-side.
+The costliest table goes to the least loaded rank, and moves and swaps follow while they lower the highest load; or a
+mixed-integer program is solved, as in RecShard (arXiv 2201.10095). A piece is some rows of a table, or some columns, or
+all of it. A rank asks only for the ids that a piece holds; sums of pieces are added up in their order, columns put side
+by side.
 """
 
 from __future__ import annotations
@@ -122,6 +122,46 @@ def _improved(
                     held[top], held[rank] = held[top] - grow, held[rank] + grow
                     return True
     return False
+
+
+_SCALE = 1_000_000  # the solver counts costs in whole millionths of the largest
+
+
+def place_exactly(
+    costs: Mapping[str, float], sizes: Mapping[str, int], ranks: int, memory: int = 0, seconds: float = 10.0
+) -> dict[str, int]:
+    """``place`` by CP-SAT: no other place of tables has a lower highest load, where the solver came to its end.
+
+    Args:
+        seconds: after which the best that was found is taken.
+
+    Raises:
+        CedarError: OR-tools is not installed; tables do not fit.
+    """
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError as error:
+        raise CedarError("tables.planner = 'milp' needs OR-tools", fix="pip install 'cedar-data[schedules]'") from error
+    model: Any = cp_model.CpModel()
+    largest = max(costs.values(), default=0.0) or 1.0
+    whole = {name: round(_SCALE * cost / largest) for name, cost in costs.items()}
+    names = sorted(costs, key=lambda name: (-costs[name], name))
+    at = {(name, rank): model.new_bool_var(f"{name} {rank}") for name in names for rank in range(ranks)}
+    most = model.new_int_var(0, sum(whole.values()), "highest load")
+    for number, name in enumerate(names):
+        model.add_exactly_one(at[name, rank] for rank in range(ranks))
+        for rank in range(number + 1, ranks):
+            model.add(at[name, rank] == 0)  # ranks are alike
+    for rank in range(ranks):
+        model.add(sum(whole[name] * at[name, rank] for name in names) <= most)
+        if memory:
+            model.add(sum(sizes[name] * at[name, rank] for name in names) <= memory)
+    model.minimize(most)
+    solver: Any = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = seconds
+    if solver.solve(model) not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
+        return place(costs, sizes, ranks, memory)  # which says what has no room
+    return {name: next(rank for rank in range(ranks) if solver.value(at[name, rank])) for name in costs}
 
 
 def by_width(stores: Mapping[int, Tables], widths: Sequence[int], bags: Sequence[Bags]) -> list[torch.Tensor]:

@@ -147,6 +147,18 @@ def test_tables_have_the_widths_that_features_say():
         Feature("item", 3, width=-1)
 
 
+def test_tables_that_a_solver_has_placed_train_alike(crew):
+    pytest.importorskip("ortools")
+    losses, _ = expected("sgd")
+    found = crew.run(trained, {"rule": "sgd", "planner": "milp"}, ranks=2)
+    assert [sorted(names) for _, _, names in found] == [
+        ["item.weight", "steps"],
+        ["acts.weight", "steps", "tags.weight"],
+    ]
+    for own, _, _ in found:
+        assert max(abs(a - b) for a, b in zip(own, losses, strict=True)) < 1e-10
+
+
 @pytest.mark.parametrize(("rule", "sharding"), [("rowwise_adagrad", "rows"), ("adam", "columns"), ("adam", "rows")])
 def test_fused_rules_are_the_same_on_pieces(crew, rule, sharding):
     how = {"rule": rule, "sharding": sharding}

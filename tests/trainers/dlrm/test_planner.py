@@ -12,7 +12,7 @@ import cedar
 from cedar.core.errors import CedarError
 from cedar.trainers.dlrm.inputs import read_batch
 from cedar.trainers.dlrm.options import FeatureOptions
-from cedar.trainers.dlrm.sharding import look, place
+from cedar.trainers.dlrm.sharding import look, place, place_exactly
 
 tables = st.dictionaries(st.sampled_from("abcdefg"), st.tuples(st.integers(0, 20), st.integers(1, 9)), min_size=1)
 
@@ -60,3 +60,30 @@ def test_statistics_are_those_of_the_rows():
 def test_a_table_larger_than_a_rank_is_told():
     with pytest.raises(CedarError, match=r"table 'a' of 10 bytes has no room: 2 rank\(s\) of 9 bytes"):
         place({"a": 1.0}, {"a": 10}, 2, 9)
+
+
+@given(tables, st.integers(1, 3), st.integers(0, 30))
+@settings(max_examples=25, deadline=None)
+def test_the_solver_finds_the_least_highest_load_within_memory(drawn, ranks, memory):
+    pytest.importorskip("ortools")
+    costs = {name: float(cost) for name, (cost, _) in drawn.items()}
+    sizes = {name: size for name, (_, size) in drawn.items()}
+    fits = lambda found: (
+        not memory or all(sum(sizes[name] for name in found if found[name] == rank) <= memory for rank in range(ranks))
+    )
+    every = [dict(zip(costs, ways, strict=True)) for ways in itertools.product(range(ranks), repeat=len(costs))]
+    least = min((highest(costs, ways, ranks) for ways in every if fits(ways)), default=None)
+    if least is None:
+        with pytest.raises(CedarError, match="has no room"):
+            place_exactly(costs, sizes, ranks, memory)
+        return
+    found = place_exactly(costs, sizes, ranks, memory)
+    assert fits(found)
+    assert highest(costs, found, ranks) == pytest.approx(least)
+
+
+def test_the_solver_beats_the_greedy_rule():
+    pytest.importorskip("ortools")
+    costs = {name: float(cost) for name, cost in zip("abcdefg", (12, 18, 14, 9, 19, 7, 12), strict=True)}
+    sizes = dict.fromkeys(costs, 1)
+    assert highest(costs, place_exactly(costs, sizes, 3), 3) == 31 < highest(costs, place(costs, sizes, 3), 3)
