@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("sequence", "memory", "bags", "exact", "ranks")
+PARTS = ("sequence", "memory", "bags", "costs", "exact", "ranks")
 SAMPLES, REPEATS, DENSE = 16, 0.95, 13
 BATCHES = 4  # that steps go round
 
@@ -324,6 +325,43 @@ def ranks(quick: bool) -> list[Any]:
     return figures
 
 
+def costs(quick: bool) -> list[Any]:
+    """What the planner says that tables cost against CPU seconds of a lookup, its gradient and the update, less
+    those of a single id.
+    """
+    import torch
+
+    from benchmarks.harness import at_most
+    from cedar.trainers.dlrm.sharding import FeatureStatistics
+    from cedar.trainers.dlrm.tables import Bags, Table, TorchTables
+
+    def seconds(tables: TorchTables, ids: torch.Tensor, length: int) -> float:
+        began = time.process_time()
+        tables.begin(0.01, 1)
+        found: Any = tables.lookup([Bags("t", ids, torch.arange(len(ids) // length + 1) * length)])[0]
+        found.sum().backward()
+        tables.update()
+        return time.process_time() - began
+
+    torch.set_num_threads(1)
+    draw, said, measured = np.random.default_rng(0), [], []
+    for _ in range(12 if quick else 60):
+        rows, width = int(10 ** draw.uniform(3, 5.5 if quick else 6.3)), int(draw.choice((8, 16, 32, 64)))
+        lists, length, skew = int(draw.choice((1024, 4096))), int(draw.integers(1, 30)), draw.uniform(1.05, 2.0)
+        tables = TorchTables([Table("t", rows)], width)
+        given = [torch.from_numpy(draw.zipf(skew, lists * length) % rows) for _ in range(4 if quick else 7)]
+        alone = statistics.median(seconds(tables, given[0][:1], 1) for _ in given)
+        measured.append(statistics.median([seconds(tables, ids, length) for ids in given][1:]) - alone)
+        distinct = statistics.fmean(len(torch.unique(ids)) for ids in given)
+        said.append(FeatureStatistics("t", lists * length, distinct).cost(width))
+    ratios = np.array(measured) / said
+    off = 100 * np.abs(np.median(ratios) / ratios - 1)
+    order = np.corrcoef(np.array([np.argsort(np.argsort(values)) for values in (said, measured)]))[0, 1]
+    note = f"{len(said)} tables of 10^3 to 10^6 rows; rank correlation {order:.3f}"
+    label = "the planner's costs of tables against CPU seconds, off by"
+    return [at_most(label, 30, off.tolist(), "%", note=f"{note}; {np.median(ratios) * 1e9:.1f} ns a value")]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/recommendation_training.json; 1 if a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -336,7 +374,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     from benchmarks import harness
 
-    parts = {"sequence": sequence, "memory": memory, "bags": bags, "exact": exact, "ranks": ranks}
+    parts = {"sequence": sequence, "memory": memory, "bags": bags, "costs": costs, "exact": exact, "ranks": ranks}
     figures = [figure for part in options.only for figure in parts[part](options.quick)]
     harness.show("training on deduplicated rows" + (" (quick)" if options.quick else ""), figures)
     name = "recommendation_training" if options.only == PARTS else "recommendation_training_part"

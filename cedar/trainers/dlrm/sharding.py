@@ -25,6 +25,9 @@ from cedar.trainers.dlrm.tables import Bags, Table, Tables
 Sharding: TypeAlias = Literal["auto", "tables", "rows", "columns"]
 
 
+_LOOKUP = 7.0  # values of touched rows that an id takes as long as
+
+
 @dataclass(frozen=True)
 class FeatureStatistics:
     """What some batches look up of one feature."""
@@ -34,8 +37,10 @@ class FeatureStatistics:
     distinct: float  # rows of the table that a batch touches: their number falls as frequencies are skewed
 
     def cost(self, width: int) -> float:
-        """Bytes moved in a step: rows read; for those touched, a gradient, and weights read and written."""
-        return 4.0 * width * (self.lookups + 3 * self.distinct)
+        """Of a step, in values of rows that are touched; to look up, sort and sum an id takes as long as a few of
+        these, whatever its row's width (as ``python -m benchmarks.recommendation_training --only costs`` measures it).
+        """
+        return _LOOKUP * self.lookups + width * self.distinct
 
 
 def look(batches: Sequence[Inputs], features: Sequence[FeatureOptions]) -> list[FeatureStatistics]:
