@@ -31,7 +31,7 @@ from cedar.trainers.resilient.simulator.job import (
     TimeOptions,
 )
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "clusters"
 GRID = PipelineOptions(stages=2, replicas=2, micro_batches=4, rows=8)
 TIMES = TimeOptions(forward=0.1, backward_input=0.1, backward_weight=0.1)
 QUICK = RunOptions(steps=20, hours=2.0, draws=3)
@@ -184,18 +184,18 @@ def test_the_command_prints_all_that_it_simulates(capsys, tmp_path):
     path = report(tmp_path / "report.json")
     grid = ["pipeline.stages=2", "pipeline.replicas=2", "pipeline.micro_batches=4", "run.draws=2", "run.hours=1"]
     times = ["times.forward=0.1", "times.backward_input=0.1", "times.backward_weight=0.1"]
-    assert main(["simulate", str(EXAMPLES / "simulate.toml"), *grid, *times, "--against", path]) == 0
+    assert main(["simulate", str(EXAMPLES / "pipeline.toml"), *grid, *times, "--against", path]) == 0
     said = capsys.readouterr().out
     for word in ("rows per second", "oobleck", "10 min", "10 h", "moevement", "throughput left", "median off by"):
         assert word in said
-    assert main(["simulate", str(EXAMPLES / "simulate.toml"), *grid, *times, "--json"]) == 0
+    assert main(["simulate", str(EXAMPLES / "pipeline.toml"), *grid, *times, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["rows"] == 2 * 4 * 4
     assert len(found["survivals"]) == 3 * 4
 
 
 def test_the_example_of_checkpoints_is_a_configuration():
-    found = simulation.forecast(str(EXAMPLES / "moevement.toml"), ["run.draws=2"])
+    found = simulation.forecast(str(EXAMPLES / "checkpoints.toml"), ["run.draws=2"])
     assert [name for _, name, _, _ in found.effective[:4]] == ["dense", "checkfreq", "gemini", "moevement"]
     assert not found.survivals
 
@@ -212,7 +212,7 @@ def test_the_example_of_checkpoints_is_a_configuration():
     ],
 )
 def test_what_cannot_be_simulated_is_told_in_a_line(capsys, change, told):
-    assert main(["simulate", str(EXAMPLES / "simulate.toml"), change]) == 1
+    assert main(["simulate", str(EXAMPLES / "pipeline.toml"), change]) == 1
     assert told in capsys.readouterr().err
 
 
