@@ -13,7 +13,7 @@ import hashlib
 import json
 import logging
 import os
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -38,6 +38,13 @@ Counts: TypeAlias = dict[str, tuple[int, ...]]
 """What is left of the row groups of files, by what these are known by."""
 
 
+class Place(NamedTuple):
+    """A file, and what the filters are known by whose counts are kept there."""
+
+    where: str
+    filters: str
+
+
 def file_mark(file: File) -> str | None:
     """What a file is known by; None where nothing tells it from another of its name and size."""
     if file.stamp is None:
@@ -45,11 +52,11 @@ def file_mark(file: File) -> str | None:
     return _digest([file.url, file.size, lasting(file.stamp)])
 
 
-def place_of(source: Any) -> str | None:
+def place_of(source: Any, filters: str) -> Place | None:
     """Where the counts of a source over files are kept: beside its manifest, else in the user's cache folder."""
     manifest = getattr(source, "manifest", None)
     if manifest is not None:
-        return f"{manifest}.counts"
+        return Place(f"{manifest}.counts", filters)
     folder = private_folder(_FOLDER)
     if folder is None:
         return None
@@ -58,20 +65,21 @@ def place_of(source: Any) -> str | None:
         make_owned(own, KIND)
     except OSError:
         return None
-    return os.path.join(own, _NAME)
+    return Place(os.path.join(own, _NAME), filters)
 
 
-def load_counts(where: str, filters: str) -> Counts:
+def load_counts(place: Place) -> Counts:
     """What is kept under some filters; nothing where there is no such file, or it cannot be used, which is said."""
-    found = _load(where).get(filters, {})
-    if found and _in_cache(where):
+    found = _load(place.where).get(place.filters, {})
+    if found and _in_cache(place.where):
         with contextlib.suppress(OSError):  # the time of its last use
-            os.utime(where)
+            os.utime(place.where)
     return found
 
 
-def save_counts(where: str, filters: str, counts: Counts) -> None:
+def save_counts(place: Place, counts: Counts) -> None:
     """Keep counts as the latest ones; where that cannot be, it is said."""
+    where, filters = place
     try:
         found = read_file(where)
         if found is not None and not found.startswith(_MARK[:-1]) and not _in_cache(where):

@@ -59,7 +59,7 @@ class Counting:
         marks = [file_mark(given.listing[int(file)]) for file in files]
         parts = dict(zip(range(len(files)), map(slice, firsts, firsts + many), strict=True))
         key = _key(filters, [[name, str((source.schema or {}).get(name))] for name in columns])
-        where = None if key is None else place_of(given)
+        place = None if key is None else place_of(given, key)
         left = np.full(len(splits), -1, dtype=np.int64)
 
         def fill(kept: Counts) -> list[int]:
@@ -70,17 +70,15 @@ class Counting:
                     left[part] = found
             return [number for number, part in parts.items() if (left[part] < 0).any()]
 
-        missing = list(parts) if where is None or key is None else fill(load_counts(where, key))
-        with alone(where) if where is not None and missing else contextlib.nullcontext():
-            if where is not None and key is not None and missing:
-                missing = fill(load_counts(where, key))  # another process was first
+        missing = list(parts) if place is None else fill(load_counts(place))
+        with alone(place.where) if place is not None and missing else contextlib.nullcontext():
+            if place is not None and missing:
+                missing = fill(load_counts(place))  # another process was first
             if missing:
                 chosen = left < 0
                 left[chosen] = self._counted(source, filters, narrow, splits[chosen])
-            if where is not None and key is not None and missing:
-                save_counts(
-                    where, key, {m: tuple(left[parts[n]].tolist()) for n, m in enumerate(marks) if m is not None}
-                )
+            if place is not None and missing:
+                save_counts(place, {m: tuple(left[parts[n]].tolist()) for n, m in enumerate(marks) if m is not None})
         whole, part = (SplitTable.of(each.splits()).known_bytes for each in (given, narrow))
         what = " and ".join(each.operator.label() for each in filters)
         share = f"{percent(part / whole)} of the bytes" if 0 < part < whole else "their columns alone"
