@@ -6,6 +6,7 @@ Until then operators take a slower way to the same bits. Kernels that are on dis
 from __future__ import annotations
 
 import atexit
+import fcntl
 import glob
 import importlib
 import importlib.util
@@ -18,12 +19,15 @@ from collections import deque
 from typing import Any
 
 from cedar.core import forks
+from cedar.core.private_folder import private_folder
 from cedar.operators import jit
 
 VARIABLE = "CEDAR_KERNELS"  # "wait": who needs kernels waits until they are compiled
 _SILENT = 2.0  # seconds before somebody is told
 _LOOK = 0.02
-_CODE = "import os, sys; os.nice(10); sys.path[:] = {path!r}; import {module}"
+_CODE = (
+    "import sys; sys.path[:] = {path!r}; from cedar.operators.beside import make; make({module!r}, {last!r}, {parent})"
+)
 
 
 def kernels(module: str, last: str) -> Any:
@@ -41,7 +45,7 @@ def kernels(module: str, last: str) -> Any:
         return found
     with _lock:
         if module not in _making.known and not _waits(module, last):
-            _making.want(module)
+            _making.want(module, last)
     return _making.result(module) if module in _making.known else importlib.import_module(module)
 
 
@@ -74,14 +78,14 @@ class _Making:
 
     def __init__(self) -> None:
         self.known: set[str] = set()
-        self._waiting: deque[str] = deque()
+        self._waiting: deque[tuple[str, str]] = deque()
         self._done: dict[str, Any] = {}  # the module, or what importing it raised
         self._thread: threading.Thread | None = None
 
-    def want(self, module: str) -> None:
+    def want(self, module: str, last: str) -> None:
         """Compile one more; to be called with the lock."""
         self.known.add(module)
-        self._waiting.append(module)
+        self._waiting.append((module, last))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="cedar-kernels", daemon=True)
             self._thread.start()
@@ -99,8 +103,8 @@ class _Making:
 
     def _run(self) -> None:
         began, told = time.perf_counter(), False
-        while module := self._next():
-            process = _process(module)
+        while wanted := self._next():
+            module, process = wanted[0], _process(*wanted)
             while process is not None and process.poll() is None:
                 time.sleep(_LOOK)
                 if not told and time.perf_counter() - began > _SILENT:
@@ -113,7 +117,7 @@ class _Making:
         if told:
             jit.say(f"kernels are compiled, after {time.perf_counter() - began:.0f} s")
 
-    def _next(self) -> str | None:
+    def _next(self) -> tuple[str, str] | None:
         with _lock:
             if self._waiting:
                 return self._waiting.popleft()
@@ -121,9 +125,10 @@ class _Making:
             return None
 
 
-def _process(module: str) -> subprocess.Popen[bytes] | None:
-    """Compiles a module for all that come after it; it ends with this process. None where there can be no other."""
-    command = [sys.executable, "-P", "-c", _CODE.format(path=sys.path, module=module)]
+def _process(module: str, last: str) -> subprocess.Popen[bytes] | None:
+    """Compiles a module for all that come after it; None where there can be no other process."""
+    code = _CODE.format(path=sys.path, module=module, last=last, parent=os.getpid())
+    command = [sys.executable, "-P", "-c", code]
     nothing: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     try:
         process = subprocess.Popen(command, process_group=0, **nothing)  # noqa: S603 - Python itself
@@ -131,6 +136,24 @@ def _process(module: str) -> subprocess.Popen[bytes] | None:
         return None
     atexit.register(process.kill)
     return process
+
+
+def make(module: str, last: str, parent: int) -> None:
+    """In a process of its own: compile a module unless another one of this user does or did; end with the parent."""
+    os.nice(10)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    folder = private_folder()
+    with open(os.path.join(folder, "kernels.lock") if folder else os.devnull, "w", encoding="ascii") as turn:
+        if folder:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+        if not _on_disk(module, last):
+            importlib.import_module(module)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK)
+    os._exit(1)
 
 
 def _renew() -> None:

@@ -52,8 +52,7 @@ def until_there(module: str):
 
 
 def test_nobody_waits_for_kernels_and_another_process_compiles_them(fresh, tmp_path):
-    note = f"import os, pathlib; pathlib.Path({str(tmp_path)!r}, f'pid {{os.getpid()}}').touch()"
-    name = fresh("kernels_beside", note)
+    name = fresh("kernels_beside", noted(tmp_path))
     assert beside.kernels(name, "doubled") is None
     module = until_there(name)
     assert module.doubled(21) == 42
@@ -61,6 +60,46 @@ def test_nobody_waits_for_kernels_and_another_process_compiles_them(fresh, tmp_p
     assert os.getpid() in pids
     assert len(pids) == 2
     assert dict(module.doubled.stats.cache_misses) == {}  # it was loaded
+
+
+def noted(tmp_path: Path) -> str:
+    """A line that leaves a note of each process that runs the module."""
+    return f"import os, pathlib; pathlib.Path({str(tmp_path)!r}, f'pid {{os.getpid()}}').touch()"
+
+
+def test_processes_that_want_the_same_kernels_compile_them_once(fresh, tmp_path):
+    name = fresh("kernels_of_several", noted(tmp_path))
+    processes = [beside._process(name, "doubled") for _ in range(3)]
+    assert [process.wait() for process in processes if process is not None] == [0, 0, 0]
+    assert len(list(tmp_path.glob("pid *"))) == 1
+
+
+PARENT = """
+import sys, time
+from cedar.operators import beside
+sys.path.insert(0, sys.argv[1])
+beside._process("kernels_that_take_long", "doubled")
+time.sleep(600)
+"""
+
+
+def test_a_process_that_compiles_ends_with_the_one_that_wanted_it_however_that_ends(fresh, tmp_path):
+    fresh("kernels_that_take_long", noted(tmp_path) + "\ntime.sleep(600)")
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)])
+    while not (notes := list(tmp_path.glob("pid *"))):
+        time.sleep(0.02)
+    parent.kill()
+    parent.wait()
+    while _cmdline(notes[0].name.split()[1]):
+        time.sleep(0.02)
+
+
+def _cmdline(pid: str) -> bytes:
+    """Empty of one that has ended and that nobody waited for."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_those_on_disk_are_loaded_at_once(fresh, tmp_path):
