@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import fsspec
-
 from cedar.core.errors import PipelineError
 
 
@@ -15,6 +13,8 @@ def find_place(where: str, what: str) -> tuple[Any, str]:
     Raises:
         PipelineError: no filesystem is there for the URL.
     """
+    import fsspec
+
     try:
         fs, path = fsspec.core.url_to_fs(where)
     except (ValueError, ImportError) as error:

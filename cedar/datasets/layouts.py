@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
@@ -118,6 +117,8 @@ def _some(names: Sequence[str], most: int = 6) -> str:
 
 def layout_of(url: str) -> Layout:
     """How a Parquet file stores its columns, by its first row group."""
+    import fsspec
+
     with fsspec.open(url) as file:
         metadata = pq.read_metadata(file)
     found: Layout = {}

@@ -88,5 +88,21 @@ sys.exit("pandas" in sys.modules)
 """
 
 
+LOCAL = """
+import sys
+import pyarrow as pa, pyarrow.parquet as pq
+import cedar
+
+pq.write_table(pa.table({"x": range(100)}), sys.argv[1])
+heavy = {"fsspec", "asyncio", "polars", "torch", "numba"} - set(sys.modules)
+next(iter(cedar.read_parquet(sys.argv[1]).map(lambda x: x + 1, "x").batch(8).loader()))
+sys.exit(", ".join(heavy & set(sys.modules)) or None)
+"""
+
+
+def test_the_first_batch_of_local_files_waits_for_no_module_of_storage_or_expressions(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", LOCAL, str(tmp_path / "x.parquet")], check=True, timeout=120)
+
+
 def test_filters_of_a_scan_import_no_pandas(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", SCAN, str(tmp_path / "x.parquet")], check=True, timeout=120)
