@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from cedar.core.block import Block
-from cedar.core.columns import OBJECT, UNKNOWN
+from cedar.core.columns import OBJECT, UNKNOWN, TensorType
 from cedar.core.errors import RowRef
 from cedar.core.skip import Skip
 from cedar.operators.algebra import algebra_of
@@ -181,6 +184,12 @@ class MapRows:
     columns: tuple[str, ...]
     outputs: Outputs
     row_wise: ClassVar[bool] = True  # a block may be cut
+
+    @property
+    def row_bytes(self) -> int:
+        """Of the arrays of a row, which go to the place of its batch."""
+        kinds = [kind for kind in self.outputs.types.values() if isinstance(kind, TensorType)]
+        return sum(np.dtype(kind.dtype).itemsize * math.prod(kind.shape) for kind in kinds)
 
     def __call__(self, block: Block, env: Env) -> Block:
         blame: Blame = self.call.blame

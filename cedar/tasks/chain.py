@@ -74,6 +74,11 @@ class Program:
         return any(getattr(step.kernel, "encodes", False) for step in self.steps)
 
     @cached_property
+    def row_bytes(self) -> int:
+        """Of a row's arrays that the last kernel of those makes that can write them where they are told to."""
+        return next(filter(None, map(_row_bytes, reversed(self.steps))), 0)
+
+    @cached_property
     def fused(self) -> bool:
         """Some operators run as one."""
         return any(len(step.operators) > 1 for step in self.steps)
@@ -127,10 +132,11 @@ class Result:
 def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> Block:
     """The block after every step; blocks without slots pass untouched."""
     sizes: Sizes = {}
-    placed, env = env, env if env.place is None else replace(env, place=None)
+    place, last = env.place, None
+    if place is not None:  # for the last arrays: what was made of others may have kept a view of those
+        env, last = replace(env, place=None), next(filter(_row_bytes, reversed(steps)), None)
     for step in steps:
-        if step is steps[-1]:  # what it makes leaves the task
-            env = placed
+        env = env if last is None else replace(env, place=place if step is last else None)
         if not block.columns and block.aligned and not block.slots:
             return block
         start, worked = time.perf_counter(), time.thread_time() if step.operators else 0.0
@@ -153,6 +159,10 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
         else:
             timing.spend(CONVERT, wall, wall)
     return block
+
+
+def _row_bytes(step: Step) -> int:
+    return int(getattr(step.kernel, "row_bytes", 0))
 
 
 def _ordinal(step: Step) -> int:

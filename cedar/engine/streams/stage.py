@@ -71,6 +71,11 @@ class StageStream(Stream):
     def count(self) -> Count:  # type: ignore[override]
         return self.source.count if self._keeps_rows else None
 
+    @cached_property
+    def rooms(self) -> bool:
+        """A batch right above is larger than a task, and so many bytes are known: tasks write into its memory."""
+        return self.tasks.runner.local and self.batch * self.program.row_bytes >= _TARGET_BYTES
+
     @property
     def any_order(self) -> bool:
         """Its tasks are small, and each unit that comes out is one that went in: they may be taken as they are done."""
@@ -156,9 +161,10 @@ class StageFlow(Flow):
         self._ended = False
         self._opened = time.perf_counter()
         self._rows = _FIRST_ROWS if stream.per_row else _MOST_ROWS
+        self._begun = False
+        self._hurries = True  # whoever opened it waits for the first one
         self._units = 0  # cut so far: a flow begins where a batch does
         self._room: Room | None = None
-        self._rooms = False
 
     def limit(self, units: int) -> None:
         if self._stream.count is not None:  # units in and out are the same
@@ -210,7 +216,6 @@ class StageFlow(Flow):
         if stream.per_row and not task.batch:
             worked = sum(wall for (kind, _), wall, _ in result.timing.parts if kind == "operator")
             self._adapt(task.units, worked, block.nbytes)
-            self._rooms = self._runner.local and stream.batch * block.nbytes >= _TARGET_BYTES * max(task.units, 1)
         # A filter of whole batches leaves none, or the batch.
         batch = task.batch and (block.slots > 0 or not block.aligned)
         kept = task.piece
@@ -225,6 +230,9 @@ class StageFlow(Flow):
 
     def _top_up(self, wait: bool) -> None:
         ahead = self._ahead()
+        if not self._begun:  # kernels are bound by now
+            self._begun = True
+            self._rows = min(self._rows, max(1, _TARGET_BYTES // max(self._stream.program.row_bytes, 1)))
         while len(self._tasks) < ahead and not self._ended:
             try:
                 piece = self._next_piece(wait and not self._tasks)
@@ -245,7 +253,8 @@ class StageFlow(Flow):
                 continue
             program, tasks = self._stream.program, self._stream.tasks
             env = self._placed(tasks.task_env(program), piece.units)
-            future = self._runner.run(program, piece.rows, env, not tasks.metrics.batches)
+            future = self._runner.run(program, piece.rows, env, self._hurries)
+            self._hurries = False
             self._tasks.append(_Task(future, piece, piece.units))
 
     def _placed(self, env: Env, units: int) -> Env:
@@ -253,7 +262,7 @@ class StageFlow(Flow):
         size, first = self._stream.batch, self._units % max(self._stream.batch, 1)
         self._units += units
         if first == 0:
-            self._room = Room(size) if self._rooms else None
+            self._room = Room(size) if self._stream.rooms else None
         if self._room is None or first + units > size:
             return env
         return replace(env, place=Place(self._room, first, units))
@@ -277,7 +286,7 @@ class StageFlow(Flow):
             if not isinstance(first, Piece) or first.batch:
                 return first
             most = self._rows
-            if self._rooms:  # no task has rows of two batches
+            if self._stream.rooms:  # no task has rows of two batches
                 most = min(most, self._stream.batch - self._units % self._stream.batch)
             if first.units > most:
                 self._held.appendleft(first.slice(most, first.units))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import cedar
 from cedar.core import buffers
+from tests.engine.delivery.test_elastic import Made
 
 ROWS, BATCH, SHAPE = 90, 16, (512, 1024)  # half a MB a row: a batch is larger than a task
 
@@ -62,12 +64,14 @@ def joins(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 @pytest.mark.parametrize("format", ["numpy", "torch"])
 def test_rows_lie_in_their_batch_once_their_size_is_known(joins: list[bool], format: str) -> None:
-    with numbers().batch(BATCH, last="keep").loader(executor="threads", workers=2, plan="off", format=format) as loader:
+    pipeline = numbers().drop("x").batch(BATCH, last="keep")
+    with pipeline.loader(executor="threads", workers=2, plan="off", format=format) as loader:
         if format == "torch":
             pytest.importorskip("torch")
         expected = [list(range(ROWS))[i : i + BATCH] for i in range(0, ROWS, BATCH)]
         assert rows(loader) == expected
-    assert joins[-1:] == [True]
+    assert joins
+    assert all(joins)
 
 
 def test_small_rows_are_put_together_as_before(joins: list[bool]) -> None:
@@ -75,6 +79,26 @@ def test_small_rows_are_put_together_as_before(joins: list[bool]) -> None:
     with pipeline.loader(executor="threads", workers=2, plan="off") as loader:
         assert [batch["a"][:, 0].tolist() for batch in loader][-1] == [84, 85, 86, 87]
     assert not any(joins)
+
+
+def test_the_first_batch_of_an_epoch_waits_for_no_task_of_the_next() -> None:
+    gate = threading.Event()
+    gate.set()
+
+    def waits(x: int) -> int:
+        if x >= 16:
+            gate.wait(60)
+        return x
+
+    pipeline = cedar.from_source(Made(0, [8] * 10, known=True)).map(waits, "id", dtype=int).batch(8)
+    with pipeline.loader(executor="threads", workers=2, plan="off") as loader:
+        assert len(list(loader)) == 10
+        gate.clear()
+        epoch = iter(loader)
+        assert next(epoch)["id"].tolist() == list(range(8))  # both threads wait by now
+        assert not gate.is_set()
+        gate.set()
+        assert len(list(epoch)) == 9
 
 
 @pytest.mark.parametrize("executor", ["threads", "inline"])
