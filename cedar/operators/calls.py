@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +54,14 @@ class Call:
     timeout: float | None = None
     items: bool = False
 
-    def run(self, env: Env, arguments: Sequence[Iterable[Any]], n: int, hashes: Hashes | None = None) -> Outcome:
+    def run(
+        self,
+        env: Env,
+        arguments: Sequence[Iterable[Any]],
+        n: int,
+        hashes: Hashes | None = None,
+        keep: Callable[[int, Any], Any] | None = None,
+    ) -> Outcome:
         """The results of ``n`` calls, None in the place of each that failed, and the failures by place.
 
         Args:
@@ -61,6 +69,8 @@ class Call:
             arguments: an iterable of ``n`` values per parameter.
             n: the number of calls.
             hashes: the hash of each row's key, for ``random``.
+            keep: takes the number of a call and its result, as soon as it is there, and returns what stands for it;
+                of calls that are not one after the other, the results are as they are.
         """
         if env.apart is not None:
             return env.apart(self, env, arguments, n, hashes)  # type: ignore[no-any-return]
@@ -78,10 +88,10 @@ class Call:
                 if keyed is not None:
                     fn, arguments = seeded(fn, seed, fresh=patient), [keyed, *arguments]
                 if marks is None:
-                    return self._each(fn, arguments, n, self.blame.stops(env))
+                    return self._each(fn, arguments, n, self.blame.stops(env), keep)
                 with marks.calls():
                     limit = None if patient else self.timeout
-                    return self._each(marks.guard(fn, n, limit), arguments, n, self.blame.stops(env))
+                    return self._each(marks.guard(fn, n, limit), arguments, n, self.blame.stops(env), keep)
 
     def told(self, block: Block, env: Env) -> list[dict[str, Any]]:
         """The generator that each live row is given, as the call that makes it; nothing where none is.
@@ -96,10 +106,19 @@ class Call:
     def callable(self, held: _Held) -> Callable[..., Any]:
         return functools.partial(_collected, held.fn) if self.items else held.fn
 
-    def _each(self, fn: Callable[..., Any], arguments: Sequence[Iterable[Any]], n: int, stop: bool) -> Outcome:
+    def _each(
+        self,
+        fn: Callable[..., Any],
+        arguments: Sequence[Iterable[Any]],
+        n: int,
+        stop: bool,
+        keep: Callable[[int, Any], Any] | None,
+    ) -> Outcome:
         results: list[Any] = []
         failures: dict[int, Failure] = {}
-        calls = map(fn, *arguments)
+        calls: Iterator[Any] = map(fn, *arguments)
+        if keep is not None:
+            calls = map(keep, itertools.count(), calls)  # a call that raises has its number, too
         while True:
             error: BaseException
             try:

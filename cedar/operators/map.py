@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from cedar.core.block import Block
-from cedar.core.columns import OBJECT, UNKNOWN, TensorType
+from cedar.core.buffers import Place
+from cedar.core.columns import OBJECT, UNKNOWN, Column, TensorType
 from cedar.core.errors import RowRef
 from cedar.core.skip import Skip
 from cedar.operators.algebra import algebra_of
@@ -20,7 +22,7 @@ from cedar.operators.batch_calls import bind_batch
 from cedar.operators.calls import Call, call_of, fn_name
 from cedar.operators.chains import Link
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
-from cedar.operators.failures import Blame, without
+from cedar.operators.failures import Blame, Failure, without
 from cedar.operators.merging import by_content
 from cedar.operators.outputs import Form, Outputs, Sampled, declared_types, fix_outputs
 from cedar.operators.transform import Transform, as_tuple, check_transform
@@ -194,14 +196,57 @@ class MapRows:
     def __call__(self, block: Block, env: Env) -> Block:
         blame: Blame = self.call.blame
         hashes = key_hashes(block, env, self.call.draw) if self.call.random else None
-        results, failures = self.call.run(env, row_arguments(block, self.columns, blame), len(block), hashes)
-        columns, misfits = self.outputs.columns(without(results, failures) if failures else results, env.place)
+        written = self._written(env.place, len(block))
+        arguments = row_arguments(block, self.columns, blame)
+        results, failures = self.call.run(env, arguments, len(block), hashes, written)
+        columns, misfits = self._columns(results, failures, written, env.place)
         if misfits:
             rows = [i for i in range(len(results)) if i not in failures]
             failures |= {rows[i]: failure for i, failure in misfits.items()}
         block = blame.settle(block, env, failures)
         return block.only_columns(columns) if self.outputs.form == "dict" else block.with_columns(columns)
 
+    def _written(self, place: Place | None, rows: int) -> Written | None:
+        """Where arrays go as they are returned, if that is all that is returned."""
+        if place is None or self.outputs.form != "value":
+            return None
+        ((name, kind),) = self.outputs.types.items()
+        out = place.array(name, rows, kind.shape, kind.dtype) if isinstance(kind, TensorType) else None
+        return None if out is None else Written(name, out)
+
+    def _columns(
+        self, results: list[Any], failures: dict[int, Failure], written: Written | None, place: Place | None
+    ) -> tuple[dict[str, Column], dict[int, Failure]]:
+        if written is None:
+            return self.outputs.columns(without(results, failures) if failures else results, place)
+        if not failures and all(result is WRITTEN for result in results):
+            return {written.name: written.out}, {}
+        rows = [written.out[i] if result is WRITTEN else result for i, result in enumerate(results)]
+        return self.outputs.columns(without(rows, failures) if failures else rows)
+
     def told(self, block: Block, env: Env) -> list[dict[str, Any]]:
         """What each live row draws."""
         return self.call.told(block, env)
+
+
+WRITTEN = object()  # stands for an array that is where it belongs
+
+
+@dataclass(frozen=True)
+class Written:
+    """Writes arrays to their rows of a column as they are returned, so that their own memory serves the next call.
+
+    Args:
+        name: of the column.
+        out: its rows.
+    """
+
+    name: str
+    out: npt.NDArray[Any]
+
+    def __call__(self, row: int, result: Any) -> Any:
+        out = self.out
+        if type(result) is not np.ndarray or result.shape != out.shape[1:] or result.dtype != out.dtype:
+            return result  # it fits in another way, or does not
+        out[row] = result
+        return WRITTEN

@@ -26,6 +26,19 @@ def odd_one_out(x: int) -> npt.NDArray[np.uint8]:
     return picture(x)
 
 
+def of_two_types(x: int) -> npt.NDArray[Any]:
+    """Some rows fit once they are converted."""
+    return np.full(SHAPE, x, np.float16 if x % 5 == 1 else np.float32)
+
+
+SCRATCH = np.empty(SHAPE, np.uint8)
+
+
+def of_one_array(x: int) -> npt.NDArray[np.uint8]:
+    SCRATCH[:] = x
+    return SCRATCH
+
+
 def itself(a: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return a
 
@@ -109,6 +122,7 @@ def test_the_first_batch_of_an_epoch_waits_for_no_task_of_the_next() -> None:
         numbers().shuffle(seed=1, window=20).map(itself, "a").batch(BATCH),
         numbers().map(itself, "a").map(itself, "a").batch(BATCH, last="keep"),
         numbers().filter(lambda x: x % 3 > 0, "x").map(itself, "a").batch(BATCH),
+        numbers(of_two_types).batch(BATCH),
         numbers(odd_one_out, on_error=cedar.Skip()).batch(BATCH, last="keep"),
         numbers(odd_one_out, on_error=cedar.Skip(refill=True)).batch(BATCH, last="keep"),
         numbers().repeat(2).batch(BATCH),
@@ -128,6 +142,11 @@ def test_the_rows_are_those_of_the_pipeline_wherever_they_were_written(pipeline:
     with pipeline.loader(executor=executor, workers=3, plan="off") as loader:
         loader.load_state_dict(state)
         assert rows(loader) == expected[2:]
+
+
+def test_an_array_is_taken_as_it_is_returned_though_the_next_call_changes_it() -> None:
+    with numbers(of_one_array).batch(BATCH).loader(executor="inline", plan="off") as loader:
+        assert rows(loader)[0] == list(range(BATCH))
 
 
 @pytest.mark.parametrize(
