@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from cedar.trainers import simulation
+from cedar.trainers.command import SETTINGS
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
@@ -23,6 +24,7 @@ def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--against", metavar="REPORT", help="report.json of a run: by how much the simulation is wrong"
     )
+    command.add_argument("--settings", const="cedar.trainers.resilient.simulator.job", **SETTINGS)
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(call=main)
 

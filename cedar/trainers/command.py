@@ -16,10 +16,25 @@ REPORT, THROUGHPUT = "report.json", "throughput.png"
 _OPTIONS = "cedar.trainers.{}.options"
 
 
+class Settings(argparse.Action):
+    """``--settings``: list the settings of the configuration in the module ``const``, and end."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        found = config.settings(import_module(str(self.const)).Options)
+        sys.stdout.write(
+            "".join(f"{name}{' = ' * bool(default)}{default}\n    {what}\n" for name, default, what in found)
+        )
+        parser.exit()
+
+
+SETTINGS: dict[str, Any] = {"action": Settings, "nargs": 0, "help": "list all settings, with their defaults, and end"}
+
+
 def configure(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the arguments of the trainer of that name."""
     parser.add_argument("config", metavar="CONFIG", help=f"a TOML file; see docs/{name}.md")
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings in place of the file's: run.steps=50")
+    parser.add_argument("--settings", const=_OPTIONS.format(name), **SETTINGS)
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in run.folder")
     if name != "resilient":
         parser.add_argument(

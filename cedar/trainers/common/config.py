@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
+import json
 import math
+import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -45,19 +48,12 @@ def constant(step: int, *, peak: float, warmup: int = 0) -> float:
 
 @dataclass(frozen=True)
 class TransformerOptions:
-    """A GPT-style model.
+    """A GPT-style model."""
 
-    Args:
-        layers: blocks.
-        width: of a token inside the model.
-        heads: of attention.
-        dropout: share of values that a block's outputs lose while training.
-    """
-
-    layers: int = 2
-    width: int = 64
-    heads: int = 4
-    dropout: float = 0.0
+    layers: int = 2  # blocks
+    width: int = 64  # of a token inside the model
+    heads: int = 4  # of attention
+    dropout: float = 0.0  # share of values that a block's outputs lose while training
 
     def __post_init__(self) -> None:
         positive(self, "layers", "width", "heads")
@@ -138,17 +134,11 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """Text, as bytes.
+    """Text, as bytes."""
 
-    Args:
-        paths: text files: a path, a glob or a URL, or several.
-        length: tokens that a row trains on.
-        batch: rows of a step, over all ranks or pipelines.
-    """
-
-    paths: str | tuple[str, ...]
-    length: int = 128
-    batch: int = 32
+    paths: str | tuple[str, ...]  # text files: a path, a glob or a URL, or several
+    length: int = 128  # tokens that a row trains on
+    batch: int = 32  # rows of a step, over all ranks or pipelines
 
     def __post_init__(self) -> None:
         positive(self, "length", "batch")
@@ -157,22 +147,14 @@ class TextOptions:
 
 
 def positive(options: object, *names: str) -> None:
-    """Refuse numbers below 1.
-
-    Raises:
-        ValueError: it names the first.
-    """
+    """Refuse numbers below 1."""
     for name in names:
         if getattr(options, name) < 1:
             raise ValueError(f"{name} is {getattr(options, name)}: give 1 or more")
 
 
 def not_negative(options: object, *names: str) -> None:
-    """Refuse numbers, or tuples of numbers, below 0 or not finite.
-
-    Raises:
-        ValueError: it names the first.
-    """
+    """Refuse numbers, or tuples of numbers, below 0 or not finite."""
     for name in names:
         value = getattr(options, name)
         if not all(0 <= each < math.inf for each in (value if isinstance(value, (tuple, list)) else (value,))):
@@ -189,9 +171,6 @@ def load(path: str, cls: type[T], changes: Sequence[str] = ()) -> T:
         path: of the file.
         cls: a dataclass whose fields have types: numbers, str, bool, tuples of these, unions with None, dataclasses.
         changes: ``"model.layers=4"``: values of TOML that take the place of those in the file.
-
-    Raises:
-        CedarError: there is no such file, it is no TOML, a key is unknown, missing or of another type.
     """
     try:
         with open(path, "rb") as file:
@@ -210,9 +189,6 @@ def load(path: str, cls: type[T], changes: Sequence[str] = ()) -> T:
 def parse(values: Mapping[str, Any], cls: type[T], where: str) -> T:
     """A configuration from a mapping.
 
-    Raises:
-        CedarError: a key is unknown, missing or of another type.
-
     Example:
         >>> from dataclasses import dataclass
         >>> @dataclass(frozen=True)
@@ -222,6 +198,34 @@ def parse(values: Mapping[str, Any], cls: type[T], where: str) -> T:
         Model(layers=4)
     """
     return typing.cast("T", _build(values, cls, where, ""))
+
+
+_FIELD = re.compile(r"((?: *#.*\n)*) +(\w+): [^\n]*?(?:  # (.*))?\n")
+_ARGUMENT = re.compile(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
+
+
+def settings(cls: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """(name, default, what it means) of all settings: as the source says it, beside fields or in docstrings.
+
+    Example:
+        >>> next(settings(TextOptions, "data."))
+        ('data.paths', '', 'text files: a path, a glob or a URL, or several')
+    """
+    told: dict[str, str] = {}
+    for base in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
+        told |= {name: " ".join(text.split()) for name, text in _ARGUMENT.findall(base.__doc__ or "")}
+        for above, name, beside in _FIELD.findall(inspect.getsource(base)):
+            if text := beside or " ".join(line.strip(" #") for line in above.splitlines()):
+                told[name] = text
+    hints: Any = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        every: tuple[Any, ...] = (*typing.get_args(hints[field.name]), hints[field.name])
+        kinds: list[Any] = [kind for kind in every if dataclasses.is_dataclass(kind)]
+        if kinds and field.name not in told:  # a table of the file
+            yield from settings(kinds[0], f"{prefix}{field.name}.")
+        else:
+            default = "" if field.default is dataclasses.MISSING else json.dumps(field.default)
+            yield f"{prefix}{field.name}", default, told.get(field.name, "")
 
 
 def _put(values: dict[str, Any], change: str) -> None:

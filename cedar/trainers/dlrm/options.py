@@ -79,44 +79,28 @@ class FeatureOptions:
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Where rows come from, and in which order.
+    """Where rows come from, and in which order."""
 
-    Args:
-        paths: Parquet files: a path, a glob or a URL, or several.
-        pipeline: ``module:name`` of a cedar pipeline of rows, or of a function that makes one, in place of ``paths``.
-        label: the column to predict: 0 or 1.
-        dense: columns of numbers; nulls count as 0.
-        log: those of them that are counts: log(1 + x), negative ones as 0.
-        batch: rows of a step, over all ranks; a multiple of their number.
-        session: the column that says which rows belong together; shuffling keeps them so.
-        shuffle: sessions, or rows where there is no session.
-        interleave: sessions that are mixed with each other.
-        dedup: ``auto``, ``off``, or lists of columns: what repeats together. See docs/dedup.md.
-        held_out: rows at the end of the data that only evaluation sees.
-        evaluate: other files for evaluation, in place of ``held_out``.
-        vocabularies: files, or folders of ``cedar data vocab``, that say how ids are made: features name them,
-            checkpoints hold a copy, and refuse others.
-        plan: ``auto`` or ``off``; executor and workers as of ``p.loader``.
-        executor: where the pipeline runs.
-        workers: of the executor; 0: as many as it likes.
-    """
-
-    paths: str | tuple[str, ...] = ()
+    paths: str | tuple[str, ...] = ()  # Parquet files: a path, a glob or a URL, or several
+    # ``module:name`` of a cedar pipeline of rows, or of a function that makes one, in place of ``paths``
     pipeline: str = ""
-    label: str = "label"
-    dense: tuple[str, ...] = ()
-    log: tuple[str, ...] = ()
-    batch: int = 2048
-    session: str = ""
-    shuffle: bool = True
-    interleave: int = 1
+    label: str = "label"  # the column to predict: 0 or 1
+    dense: tuple[str, ...] = ()  # columns of numbers; nulls count as 0
+    log: tuple[str, ...] = ()  # those of them that are counts: log(1 + x), negative ones as 0
+    batch: int = 2048  # rows of a step, over all ranks; a multiple of their number
+    session: str = ""  # the column that says which rows belong together; shuffling keeps them so
+    shuffle: bool = True  # sessions, or rows where there is no session
+    interleave: int = 1  # sessions that are mixed with each other
+    # ``auto``, ``off``, or lists of columns: what repeats together. See docs/dedup.md.
     dedup: str | tuple[tuple[str, ...], ...] = "auto"
-    held_out: int = 0
-    evaluate: str | tuple[str, ...] = ()
+    held_out: int = 0  # rows at the end of the data that only evaluation sees
+    evaluate: str | tuple[str, ...] = ()  # other files for evaluation, in place of ``held_out``
+    # files, or folders of ``cedar data vocab``, that say how ids are made: features name them, checkpoints hold a copy,
+    # and refuse others
     vocabularies: tuple[str, ...] = ()
-    plan: Literal["auto", "off"] = "auto"
-    executor: str = "auto"
-    workers: int = 0
+    plan: Literal["auto", "off"] = "auto"  # ``auto`` or ``off``; executor and workers as of ``p.loader``
+    executor: str = "auto"  # where the pipeline runs
+    workers: int = 0  # of the executor; 0: as many as it likes
 
     def __post_init__(self) -> None:
         positive(self, "batch", "interleave")
@@ -132,29 +116,19 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The model.
+    """The model."""
 
-    Args:
-        width: of an embedding.
-        bottom: units of the layers over dense features; one of ``width`` follows.
-        top: units of the layers over the interaction; one that gives the logit follows.
-        interaction: ``dot`` products of all pairs (arXiv 1906.00091), or ``dcn`` (DCN-v2, arXiv 2008.13535).
-        cross: layers of DCN-v2.
-        rank: of their matrices.
-        heads: of the attention of a transformer.
-        dropout: share of values that a transformer drops while training.
-        repeat_dropout: let rows that are equal share the mask of dropout: without it, features that are deduplicated
-            are expanded before they are pooled with dropout.
-    """
-
-    width: int = 16
-    bottom: tuple[int, ...] = (64,)
-    top: tuple[int, ...] = (64,)
+    width: int = 16  # of an embedding
+    bottom: tuple[int, ...] = (64,)  # units of the layers over dense features; one of ``width`` follows
+    top: tuple[int, ...] = (64,)  # units of the layers over the interaction; one that gives the logit follows
+    # ``dot`` products of all pairs (arXiv 1906.00091), or ``dcn`` (DCN-v2, arXiv 2008.13535)
     interaction: Literal["dot", "dcn"] = "dot"
-    cross: int = 3
-    rank: int = 32
-    heads: int = 4
-    dropout: float = 0.0
+    cross: int = 3  # layers of DCN-v2
+    rank: int = 32  # of their matrices
+    heads: int = 4  # of the attention of a transformer
+    dropout: float = 0.0  # share of values that a transformer drops while training
+    # let rows that are equal share the mask of dropout: without it, features that are deduplicated are expanded before
+    # they are pooled with dropout
     repeat_dropout: bool = False
 
     def __post_init__(self) -> None:
@@ -167,28 +141,19 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How embedding tables are kept.
+    """How embedding tables are kept."""
 
-    Args:
-        rule: how rows are updated.
-        rate: the learning rate.
-        eps: added to roots.
-        dtype: of the weights; float16 rounds stochastically.
-        backend: ``auto`` takes fbgemm where it loads and does what is asked, else torch.
-        sharding: ``tables``: each whole on one rank; ``rows``, ``columns``: each cut over all ranks; ``auto``: by rows
-            where a table costs more than a rank's share, or fits on none.
-        planner: who keeps whole tables: ``greedy``; ``milp``: the best there is, by OR-tools.
-        memory: bytes of tables and their optimizer state that a rank may hold; 0 for no limit.
-    """
-
-    rule: Rule = "rowwise_adagrad"
-    rate: float = 0.05
-    eps: float = 1e-8
-    dtype: Literal["float32", "float16"] = "float32"
+    rule: Rule = "rowwise_adagrad"  # how rows are updated
+    rate: float = 0.05  # the learning rate
+    eps: float = 1e-8  # added to roots
+    dtype: Literal["float32", "float16"] = "float32"  # of the weights; float16 rounds stochastically
+    # ``auto`` takes fbgemm where it loads and does what is asked, else torch
     backend: Literal["auto", "torch", "fbgemm"] = "auto"
+    # ``tables``: each whole on one rank; ``rows``, ``columns``: each cut over all ranks; ``auto``: by rows where a
+    # table costs more than a rank's share, or fits on none
     sharding: Literal["auto", "tables", "rows", "columns"] = "tables"
-    planner: Planner = "greedy"
-    memory: int = 0
+    planner: Planner = "greedy"  # who keeps whole tables: ``greedy``; ``milp``: the best there is, by OR-tools
+    memory: int = 0  # bytes of tables and their optimizer state that a rank may hold; 0 for no limit
 
 
 @dataclass(frozen=True)

@@ -12,47 +12,27 @@ from cedar.trainers.moe.placement import Kind, Policy
 
 @dataclass(frozen=True)
 class ExpertOptions:
-    """The mixture of experts in each block.
+    """The mixture of experts in each block."""
 
-    Args:
-        experts: how many.
-        slots: on each rank; a slot holds one replica of an expert.
-        hidden: units between the two products of an expert.
-        top_k: experts per token.
-        score: of the router.
-        renormalise_gates: divide the gates of a token by their sum.
-        shared: experts that every token goes to; they are not placed.
-        capacity: of a slot, in even shares of the copies of a step; 0 for no limit.
-        drop: which copies a full expert drops: those of the last ``position``, or of the least ``probability``.
-        aux_loss: weight of the balancing loss.
-        z_loss: weight of the loss on large logits.
-        bias_rate: by which loss-free balancing moves a router's bias at each step; 0 leaves it out.
-        policy: when replicas follow popularity.
-        every: steps between two changes of the policy ``periodic``.
-        decay: of the policy ``ema``.
-        rule: that turns popularity into replicas, ``paper`` or ``minmax``.
-        rates: a factor on the learning rate of each expert; empty for 1.
-        decays: a factor on the weight decay of each expert; empty for 1.
-    """
-
-    experts: int = 8
-    slots: int = 8
-    hidden: int = 256
-    top_k: int = 1
-    score: Literal["softmax", "sigmoid"] = "softmax"
-    renormalise_gates: bool = False
-    shared: int = 0
-    capacity: float = 1.0
+    experts: int = 8  # how many
+    slots: int = 8  # on each rank; a slot holds one replica of an expert
+    hidden: int = 256  # units between the two products of an expert
+    top_k: int = 1  # experts per token
+    score: Literal["softmax", "sigmoid"] = "softmax"  # of the router
+    renormalise_gates: bool = False  # divide the gates of a token by their sum
+    shared: int = 0  # experts that every token goes to; they are not placed
+    capacity: float = 1.0  # of a slot, in even shares of the copies of a step; 0 for no limit
+    # which copies a full expert drops: those of the last ``position``, or of the least ``probability``
     drop: Literal["position", "probability"] = "position"
-    aux_loss: float = 1e-2
-    z_loss: float = 0.0
-    bias_rate: float = 0.0
-    policy: Kind = "symi"
-    every: int = 10
-    decay: float = 0.9
-    rule: Literal["paper", "minmax"] = "paper"
-    rates: tuple[float, ...] = ()
-    decays: tuple[float, ...] = ()
+    aux_loss: float = 1e-2  # weight of the balancing loss
+    z_loss: float = 0.0  # weight of the loss on large logits
+    bias_rate: float = 0.0  # by which loss-free balancing moves a router's bias at each step; 0 leaves it out
+    policy: Kind = "symi"  # when replicas follow popularity
+    every: int = 10  # steps between two changes of the policy ``periodic``
+    decay: float = 0.9  # of the policy ``ema``
+    rule: Literal["paper", "minmax"] = "paper"  # that turns popularity into replicas, ``paper`` or ``minmax``
+    rates: tuple[float, ...] = ()  # a factor on the learning rate of each expert; empty for 1
+    decays: tuple[float, ...] = ()  # a factor on the weight decay of each expert; empty for 1
 
     def __post_init__(self) -> None:
         positive(self, "experts", "slots", "hidden", "top_k")
@@ -72,17 +52,11 @@ class ExpertOptions:
 
 @dataclass(frozen=True)
 class DataOptions(config.TextOptions):
-    """Text, byte by byte, packed into rows.
+    """Text, byte by byte, packed into rows."""
 
-    Args:
-        accumulate: micro-batches that a step is cut into.
-        held_out: rows at the start of the text that only evaluation sees.
-        shuffle: rows within windows of the text; False keeps the order of the text.
-    """
-
-    accumulate: int = 1
-    held_out: int = 64
-    shuffle: bool = True
+    accumulate: int = 1  # micro-batches that a step is cut into
+    held_out: int = 64  # rows at the start of the text that only evaluation sees
+    shuffle: bool = True  # rows within windows of the text; False keeps the order of the text
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,15 +20,10 @@ class DataOptions(config.TextOptions):
 
 @dataclass(frozen=True)
 class ModelOptions(TransformerOptions):
-    """A GPT-style model, cut into stages.
+    """A GPT-style model, cut into stages."""
 
-    Args:
-        layers: blocks, cut into stages.
-        tied: the head uses the embeddings of the tokens.
-    """
-
-    layers: int = 6
-    tied: bool = True
+    layers: int = 6  # blocks, cut into stages
+    tied: bool = True  # the head uses the embeddings of the tokens
 
 
 @dataclass(frozen=True)
