@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cedar.trainers.common.files import figure
@@ -56,6 +55,7 @@ def recoveries(record: Record) -> list[Recovery]:
 def show(record: Record) -> None:
     """Print what happened."""
     from rich.console import Console
+    from rich.filesize import decimal
     from rich.table import Table
 
     console = Console()
@@ -71,12 +71,12 @@ def show(record: Record) -> None:
         console.print(table)
     console.print(
         f"{record.plans['failures'] + 1:.0f} plans ahead took {1000 * record.plans['seconds']:.0f} ms"
-        + (f", a plan at a failure {1000 * _slowest_plan(found):.0f} ms" if found else "")
+        + (f", a plan at a failure {1000 * max(one.plan for one in found):.0f} ms" if found else "")
     )
     if record.ended:
         state, logs = (max(one[name] for one in record.ended.values()) for name in ("peak", "logs"))
         console.print(
-            f"a worker kept {_size(state)} of state and copies to undo it, and {_size(logs)} of logs, at most"
+            f"a worker kept {decimal(state)} of state and copies to undo it, and {decimal(logs)} of logs, at most"
         )
     if record.step:
         console.print(
@@ -90,18 +90,6 @@ def show(record: Record) -> None:
             f"{len(record.steps)} steps, {statistics.median(gaps):.3f} s each, the slowest {slowest:.3f} s;"
             f" loss {record.steps[-1][2]:.4f}; {len(record.ended)} workers at the end"
         )
-
-
-def _slowest_plan(found: Sequence[Recovery]) -> float:
-    return max(one.plan for one in found)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
 
 
 def intervals(record: Record) -> list[float]:

@@ -231,7 +231,11 @@ def search(graph: Graph, tasks: int = _AHEAD) -> tuple[Order, Times]:
     steps = 3 if small else 1
     best: tuple[tuple[float, float], Order, Times] | None = None
     for policy in islice(policies(), max(1, tasks // (graph.nodes * steps))):
-        for order in orders_of(graph, policy, steps):
+        tried: list[Order] = []
+        for order in schedule(graph, policy, steps):
+            if order in tried:
+                continue
+            tried.append(order)
             times = measure(graph, order, 12 if small else 4)
             if times is not None and (best is None or (times.period, times.spread) < best[0]):
                 best = (times.period, times.spread), order, times
@@ -239,15 +243,6 @@ def search(graph: Graph, tasks: int = _AHEAD) -> tuple[Order, Times]:
             break
     assert best is not None, "list scheduling always ends with an order that can be carried out"
     return best[1], best[2]
-
-
-def orders_of(graph: Graph, policy: Policy, steps: int) -> list[Order]:
-    """The different orders that a policy takes in a row of steps."""
-    found: list[Order] = []
-    for order in schedule(graph, policy, steps):
-        if order not in found:
-            found.append(order)
-    return found
 
 
 def proven(problem: Problem, graph: Graph, order: Order, method: str = "heuristic", bound: float | None = None) -> Plan:
