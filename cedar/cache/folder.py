@@ -21,7 +21,7 @@ from cedar.cache.entries import FORMAT, tail, write_body
 from cedar.cache.eviction import Held
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError
-from cedar.core.ownership import Foreign, is_owned, make_owned, remove_file
+from cedar.core.ownership import Foreign, holds_foreign, is_owned, make_owned, remove_file
 
 SUFFIX = ".arrow"
 KIND = f"cache {FORMAT}"
@@ -65,7 +65,7 @@ class Folder:
         """
         self._check_one(self._given, os.stat)
         self._check_one(self._path, os.lstat)
-        if os.path.lexists(self._path) and not is_owned(self._path, KIND) and os.listdir(self._path):
+        if os.path.lexists(self._path) and holds_foreign(self._path, KIND):
             raise self._refused(f"has a folder {INSIDE!r} that cedar did not make", "or move that away")
 
     def _check_one(self, path: str, look: Callable[[str], os.stat_result]) -> None:

@@ -45,10 +45,15 @@ def make_owned(path: str, kind: str, mode: int = 0o700) -> None:
         return
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         raise Foreign(f"{path!r} is no folder")
-    there = sorted(name for name in os.listdir(path) if not name.startswith(f"{MARK}-"))
-    if there and not is_owned(path, kind):  # another process may have marked it meanwhile
-        raise Foreign(f"{path!r} holds what cedar did not write, such as {there[0]!r}")
+    if there := holds_foreign(path, kind):
+        raise Foreign(f"{path!r} holds what cedar did not write, such as {there!r}")
     _write_mark(path, kind)
+
+
+def holds_foreign(path: str, kind: str) -> str:
+    """A name in a folder that does not bear the mark of this kind; "" where there is none, or the folder is ours."""
+    there = sorted(name for name in os.listdir(path) if not name.startswith(f"{MARK}-"))
+    return there[0] if there and not is_owned(path, kind) else ""  # another thread may have marked it meanwhile
 
 
 def _write_mark(path: str, kind: str) -> None:

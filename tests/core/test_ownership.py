@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
-from cedar.core.ownership import MARK, Foreign, is_owned, make_owned, remove_file, remove_tree, temporary_folder
+from cedar.core.ownership import (
+    MARK,
+    Foreign,
+    holds_foreign,
+    is_owned,
+    make_owned,
+    mark_of,
+    remove_file,
+    remove_tree,
+    temporary_folder,
+)
 
 NAMES = re.compile(r"(out/)?part-\d\.bin")
 
@@ -64,3 +75,12 @@ def test_only_files_of_the_format_are_removed(tmp_path: Path) -> None:
     out.symlink_to(theirs)
     assert not remove_file(str(ours), "out/part-1.bin", "test 1", NAMES)
     assert (theirs / "part-1.bin").exists()
+
+
+def test_a_folder_that_another_thread_marks_meanwhile_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(path: str) -> list[str]:
+        (tmp_path / MARK).write_bytes(mark_of("test 1"))
+        return [MARK]
+
+    monkeypatch.setattr(os, "listdir", listed)
+    assert holds_foreign(str(tmp_path), "test 1") == ""

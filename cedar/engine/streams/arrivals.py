@@ -86,6 +86,7 @@ class Orders:
             recorded = self._read[1].get(part, _NONE)
         if self.record is None:
             return Arrivals(recorded)
+        self._open(epoch)  # an epoch without a row has its file, too
         return Arrivals(recorded, lambda first, last: self._add(epoch, first, last, part))
 
     def close(self) -> None:
@@ -104,11 +105,14 @@ class Orders:
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def _add(self, epoch: int, first: int, last: int, part: str) -> None:
+        self._open(epoch).write(json.dumps([first, last, part] if part else [first, last]) + "\n")
+
+    def _open(self, epoch: int) -> IO[str]:
         if self._file is None or self._file[0] != epoch:
             self.close()
             assert self.record is not None
             self._file = epoch, self._opened(self._path(self.record, epoch))
-        self._file[1].write(json.dumps([first, last, part] if part else [first, last]) + "\n")
+        return self._file[1]
 
     def _opened(self, path: Path) -> IO[str]:
         try:

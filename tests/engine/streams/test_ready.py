@@ -161,16 +161,33 @@ def gated(gate: Path, opens: int = -1) -> cedar.Pipeline:
     return cedar.from_source(splits).select(x=col("id") // 1000 * 10 + col("id") % 1000).map(passes, "x").batch(10)
 
 
-@pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_a_slow_row_holds_up_no_other(executor: str, tmp_path: Path) -> None:
+def test_a_slow_row_holds_up_no_other(tmp_path: Path) -> None:
     pipeline = gated(tmp_path / "gate", opens=190)
-    with pipeline.loader(order="any", executor=executor, workers=2, plan="off") as loader:
+    with pipeline.loader(order="any", executor="threads", workers=2, plan="off") as loader:
         assert len(loader) == 20
         came = taken(run(loader)[0])
     assert sorted(came) == list(range(200))
     assert came.index(70) > came.index(120)
-    with pipeline.loader(executor=executor, workers=2, plan="off") as loader:
+    with pipeline.loader(executor="threads", workers=2, plan="off") as loader:
         assert taken(run(loader)[0]) == list(range(200))
+
+
+def test_each_row_comes_once_from_other_processes(tmp_path: Path) -> None:
+    pipeline = gated(tmp_path / "gate")
+    came = []
+    with pipeline.loader(order="any", executor="processes", workers=2, plan="off") as loader:
+        for step, batch in enumerate(loader):
+            came += batch["x"].tolist()
+            if step == 6:
+                (tmp_path / "gate").touch()
+    assert sorted(came) == list(range(200))
+
+
+def test_an_epoch_without_a_row_is_recorded_and_followed(tmp_path: Path) -> None:
+    pipeline = cedar.from_items([{"x": 1}]).map(same, "x", dtype=int).batch(4)
+    for order, record in (("any", str(tmp_path / "order")), (str(tmp_path / "order"), None)):
+        with pipeline.loader(order=order, record=record, plan="off") as loader:
+            assert list(loader) == []
 
 
 def test_a_state_beside_a_row_that_is_held_up_is_small_and_goes_on_with_it(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def drop_replica_time(problem: Problem) -> float:
     Example:
         >>> from cedar.trainers.resilient.schedule import Worker
         >>> drop_replica_time(Problem(4, 3, 6, frozenset({Worker(2, 1)})))
-        36.0
+        36
     """
     healthy = problem.replicas - len({worker.replica for worker in problem.dead})
     slot = problem.costs.slot(problem.stages)
