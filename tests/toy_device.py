@@ -64,6 +64,8 @@ class Toy:
 
 def put_in(monkeypatch: pytest.MonkeyPatch) -> Toy:
     """Every device of a loader is this one from now on."""
+    _before.clear()
+    _before.update(threading.enumerate())
     made = Toy()
 
     def make(device: Any) -> Toy | None:
@@ -75,8 +77,12 @@ def put_in(monkeypatch: pytest.MonkeyPatch) -> Toy:
 
 
 def left_threads() -> list[str]:
-    """The threads of cedar that run."""
-    return [t.name for t in threading.enumerate() if t.name.startswith("cedar") and t.is_alive()]
+    """The threads of cedar that run, but for those that ran when the toy was put in: another test left them."""
+    threads = [t for t in threading.enumerate() if t not in _before and t.is_alive()]
+    return [t.name for t in threads if t.name.startswith("cedar")]
+
+
+_before: set[threading.Thread] = set()
 
 
 def numbers(n: int = 40) -> cedar.Pipeline:
