@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future
 from concurrent.futures import wait as wait_for
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -69,7 +70,7 @@ class Waiting:
         if any(future.done() for future in futures):
             return
         still: Stillness | None = None
-        while not wait_for(futures, self.patience.look, FIRST_COMPLETED).done:
+        while not _any_done(futures, self.patience.look):
             still = still or Stillness(self.patience.clock, self.patience.look)
             self.look(still, what)
 
@@ -95,6 +96,16 @@ class Waiting:
         tasks = sorted(self._at_work(), key=lambda task: task.since)
         work = "; ".join(task.told(now) for task in tasks[:4]) or "no task has begun"
         return f"no progress for {seconds:.0f} s, since {since}: the loop waits for {what}; at work: {work}"
+
+
+def _any_done(futures: Sequence[Future[Any]], seconds: float) -> bool:
+    """Whether one is done, or cancelled, which ``concurrent.futures.wait`` sees no sooner than its executor does."""
+    if len(futures) == 1:
+        with suppress(TimeoutError, CancelledError):
+            futures[0].exception(seconds)
+    else:
+        wait_for(futures, seconds, FIRST_COMPLETED)
+    return any(future.done() for future in futures)
 
 
 @dataclass
