@@ -10,7 +10,6 @@ import select
 import subprocess
 import sys
 import threading
-import time
 from multiprocessing import spawn
 from typing import Any
 
@@ -85,10 +84,8 @@ class LocalHost:
     def _first_line(self) -> bytes | None:
         """None where it takes too long."""
         assert self._process.stdout is not None
-        deadline = time.monotonic() + _PATIENCE
-        while time.monotonic() < deadline:
-            if select.select([self._process.stdout], [], [], 1.0)[0]:
-                return self._process.stdout.readline()
+        if select.select([self._process.stdout], [], [], _PATIENCE)[0]:
+            return self._process.stdout.readline()
         return None
 
     @property
