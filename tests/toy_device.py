@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import cedar
+from cedar.engine.delivery import by_step
 from cedar.engine.delivery import device_prefetch as device_ahead
-from cedar.engine.delivery import loader as loaders
 from cedar.engine.delivery.device import on_tensors
 from cedar.engine.delivery.device_prefetch import AHEAD
 
@@ -72,7 +72,7 @@ def put_in(monkeypatch: pytest.MonkeyPatch) -> Toy:
         return None if device is None else made
 
     monkeypatch.setattr(device_ahead, "make_mover", make)
-    monkeypatch.setattr(loaders, "make_mover", make)
+    monkeypatch.setattr(by_step, "make_mover", make)
     return made
 
 

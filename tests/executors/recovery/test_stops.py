@@ -16,7 +16,7 @@ import pytest
 
 import cedar
 import cedar.testing
-from cedar.engine.delivery import loader as loading
+from cedar.engine.delivery import parts
 from cedar.executors import processes
 from cedar.executors.recovery import patience as patiences
 from cedar.executors.recovery.patience import Patience, Pulse, Stillness, pulse, why_stopped
@@ -180,7 +180,7 @@ def test_a_limit_is_a_number_of_seconds(wrong: Any) -> None:
 def test_a_worker_that_is_stopped_is_replaced_and_loses_no_row(
     executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "Patience", soon())
+    monkeypatch.setattr(parts, "Patience", soon())
 
     def stops(x: int) -> int:
         if x == 50 and not (tmp_path / "seen").exists():
@@ -198,7 +198,7 @@ def test_a_worker_that_is_stopped_is_replaced_and_loses_no_row(
 
 @LINUX
 def test_a_worker_that_is_stopped_before_it_has_work_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "Patience", soon())
+    monkeypatch.setattr(parts, "Patience", soon())
     pool = processes.warm(WORKERS)
     pids = {pool.submit(os.getpid).result() for _ in range(20)}
     for pid in pids:
@@ -208,7 +208,7 @@ def test_a_worker_that_is_stopped_before_it_has_work_is_replaced(monkeypatch: py
 
 
 def test_a_row_without_progress_is_tried_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "Patience", soon())
+    monkeypatch.setattr(parts, "Patience", soon())
 
     def hangs(x: int) -> int:
         while x == 77:
@@ -222,7 +222,7 @@ def test_a_row_without_progress_is_tried_and_named(monkeypatch: pytest.MonkeyPat
 
 
 def test_rows_that_are_slow_together_are_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "Patience", soon())
+    monkeypatch.setattr(parts, "Patience", soon())
 
     def slow(x: int) -> int:
         time.sleep(0.1)
@@ -236,7 +236,7 @@ def test_rows_that_are_slow_together_are_no_stop(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("executor", ["threads", "inline"])
 def test_a_thread_without_progress_ends_the_run_and_is_named(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "Patience", soon())
+    monkeypatch.setattr(parts, "Patience", soon())
     go = threading.Event()
 
     def hangs(x: int) -> int:
@@ -254,7 +254,7 @@ def test_a_thread_without_progress_ends_the_run_and_is_named(executor: str, monk
 def test_what_takes_long_in_this_process_is_told_once(
     executor: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loading, "Patience", soon(warn=0.1))
+    monkeypatch.setattr(parts, "Patience", soon(warn=0.1))
     said = threading.Event()
 
     class Told(logging.Handler):

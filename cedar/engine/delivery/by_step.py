@@ -1,0 +1,131 @@
+"""Batches again: read, and rows looked up, by their step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cedar.core.errors import CedarError, PipelineError, user_site
+from cedar.engine.delivery.device import make_mover
+from cedar.engine.delivery.locate import Located, Locator, Place, path
+from cedar.engine.delivery.replay import Replay
+from cedar.engine.delivery.reporting import Reporting
+from cedar.engine.runner import Runner
+from cedar.operators.take import whole
+
+
+class ByStep(Reporting):
+    """Batches of an epoch by their step, run again where that must be."""
+
+    def read(self, step: int, rank: int | None = None) -> Any:
+        """Batch ``step`` of this epoch again, of this rank or another, until ``commit``.
+
+        Raises:
+            PipelineError: the step is committed, past the epoch's end, or negative.
+        """
+        replay = self._replay()
+        replay.site = user_site()
+        try:
+            piece = replay.unit(step, self.rank.rank if rank is None else rank)
+        except CedarError as error:
+            error.done = error.done or "nothing was read"
+            self._account.locate(error)
+            raise
+        block = piece.rows.gather()
+        if not self._batched:
+            return next(block.rows(), None)
+        value, mover = self._units.value(block, replay.runner), make_mover(self._options.device)
+        return value if mover is None else mover.end(mover.begin(value))
+
+    def locate(self, step: int, i: int = 0) -> Located:
+        """Where row ``i`` of batch ``step`` of this epoch came from; of a pipeline without batches, row ``step``.
+
+        Files and functions are run again only where they decide which rows there are (filters, rows that may be
+        skipped, batches by length); the result says so. From a state: ``load_state_dict`` and then this.
+
+        Raises:
+            PipelineError: there is no such step, or no such row in it.
+
+        Example:
+            >>> import cedar
+            >>> p = cedar.from_items([{"x": i} for i in range(10)]).map(str, "x").batch(4)
+            >>> print(p.loader().locate(1, 2).row)
+            from_items(list of 10), row 6, epoch 0
+        """
+        site = user_site()
+        step, i = whole(step, "locate(step)"), whole(i, "locate(i)")
+        locator = self._found("locate()")
+        try:
+            rows = locator.keys(self.epoch, self._begun, step, self.rank.rank)
+        except CedarError as error:
+            self._account.locate(error)
+            raise
+        if i >= len(rows):
+            raise PipelineError(f"locate({step}, {i}): the batch has {len(rows)} row(s)", site=site)
+        binding = self._binding
+        source, *above = path(binding.root, rows[i].source)
+        labels = tuple(binding.labels[id(node)] for node in above)
+        told = f"{binding.labels[id(source)]}, {source.site}"
+        epoch = self.epoch if self._options.steps is None else None  # such an epoch may hold parts of several
+        row = replace(self._account.named(rows[i]), epoch=epoch)
+        return Located(step, i, row, told, labels, self._plans.current.method, locator.ran)
+
+    def where(self, file: str, row: int) -> list[Place]:
+        """Where row ``row`` of ``file`` is delivered in this epoch, rank and step; the inverse of locate.
+
+        Every rank is looked at where row counts are known, else this one alone: ask each. What is run again is as of
+        ``locate``. An empty list says that the row is in no batch: filtered out, dropped with the last short batch, or
+        of no file that is read.
+
+        Args:
+            file: a URL of a source, or how it ends: ``"clicks/part-3.parquet"``.
+            row: its number in the file, from 0; the byte offset of a line of text.
+
+        Raises:
+            PipelineError: the epoch has no end.
+
+        Example:
+            >>> import cedar
+            >>> p = cedar.from_items([{"x": i} for i in range(10)]).shuffle().batch(5)
+            >>> [place] = p.loader(seed=1).where("from_items(list of 10)", 6)
+            >>> p.loader(seed=1).locate(place.step, place.index).row.row
+            6
+        """
+        file, row = str(file), whole(row, "where(file, row)")
+        locator = self._found("where()")
+        epoch, world = self.epoch, self.rank.world
+        alone = world > 1 and any(entry["lanes"] is not None for entry in self._begun["open"].values())
+        alone = alone or (world > 1 and self.units() is None)
+        found: list[Place] = []
+        try:
+            for rank in [self.rank.rank] if alone else range(world):
+                for step, i, ref in locator.places(epoch, self._begun, rank, row):
+                    named = replace(self._account.named(ref), epoch=epoch if self._options.steps is None else None)
+                    if named.url == file or str(named.url).endswith(f"/{file.lstrip('./')}"):
+                        found.append(Place(epoch, rank, step, i, named))
+        except CedarError as error:
+            self._account.locate(error)
+            raise
+        return found
+
+    def _found(self, what: str) -> Locator:
+        """Who looks rows up."""
+        self._check_steps(what)
+        if self._locator is None:
+            self._locator = Locator(self._job, self._options, self._account.skips, self._replays)
+        return self._locator
+
+    def commit(self, step: int) -> None:
+        """Batches up to and including ``step`` of this epoch are consumed: they need not be read again."""
+        self._replay().commit(whole(step, "commit(step)"))
+
+    def _replay(self) -> Replay:
+        self._check_steps("read() and commit()")
+        return self._replays.of(self.epoch, self._begun)
+
+    def _check_steps(self, what: str) -> None:
+        """A step is known before it is run."""
+        self._check_exact(what, user_site())
+        if not self._batched and self._account.skips:
+            raise PipelineError(f"{what} of rows that may be skipped", site=user_site(), fix="use batch()")
+        self._place(Runner("inline", 1))

@@ -1,0 +1,199 @@
+"""What a loader is made of, and where its tasks run."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from cedar.cache.cached import Store
+from cedar.core.errors import PipelineError, Site, user_site
+from cedar.core.numeric import NumericEnvironment
+from cedar.core.ranks import find_rank
+from cedar.engine.account import Account
+from cedar.engine.agree import meeting_place
+from cedar.engine.binding import Binding
+from cedar.engine.dedup import Marked
+from cedar.engine.delivery.counting import Counting
+from cedar.engine.delivery.device import check_device
+from cedar.engine.delivery.device_prefetch import AheadEpoch
+from cedar.engine.delivery.drop_in import DataLoaderLike
+from cedar.engine.delivery.formats import Finish, check_format
+from cedar.engine.delivery.locate import Locator
+from cedar.engine.delivery.options import Options, check_fits, checked
+from cedar.engine.delivery.replay import Replays
+from cedar.engine.delivery.state import Identity
+from cedar.engine.delivery.units import Units
+from cedar.engine.epoch import DataEpoch, Job
+from cedar.engine.memory import Bound
+from cedar.engine.metrics import Metrics
+from cedar.engine.nodes import rows_per_unit
+from cedar.engine.plan_control import Plans
+from cedar.engine.runner import Runner, Runners, Untaken
+from cedar.engine.streams.arrivals import Orders
+from cedar.executors.choose import available_cpus, check_executor, of_fork
+from cedar.executors.isolated import apart_for
+from cedar.executors.recovery import Patience
+from cedar.operators.base import Env, Instances
+from cedar.plan.data import Plan
+from cedar.plan.graph import Node, digest
+from cedar.tasks.chain import Step
+
+
+class Parts(DataLoaderLike):
+    """What a loader is made of.
+
+    Args:
+        root: of the pipeline.
+        options: as the user gave them.
+    """
+
+    url: str | None = None  # of its status, where it is served
+    _untaken: Untaken | None = None
+
+    def __init__(self, root: Node, options: Options) -> None:
+        site = user_site()
+        check_executor(options.executor)
+        check_format(options.format, site)
+        options = checked(options, site)
+        check_device(options.device, options.format, site)
+        self._options, self._site, self._pid = options, site, os.getpid()
+        self.rank = find_rank(options.rank, options.world, options.subgroup, site)
+        instances = Instances()
+        self._metrics = Metrics()
+        apart = apart_for(options.executor, options.workers, self._metrics.deaths, Patience(options.timeout))
+        self._kept: NumericEnvironment | None = options.plan.numeric if options.plan is not None else None
+        env = Env(options.seed, options.epoch, instances, numeric=self._environment())
+        self._counting = Counting(options)
+        counts = self._counting if options.counts == "exact" else None
+        binding = self._binding = Binding(root, options.on_error, env, apart, counts)
+        self._batched = binding.batched[id(root)]
+        check_fits(binding, options, self.rank.world, site)
+        self._metrics.labels = {binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes}
+        self._metrics.words = functools.cache(functools.partial(_words, binding, options.words))
+        finish: tuple[Step, ...] = ()
+        if options.encode is not None:
+            finish = (Step(options.encode, (), "encode"),)
+        elif self._batched and not options.as_blocks:
+            last = Finish(options.format, Marked(binding) if binding.marks else None)
+            finish = (Step(last, (), f"format={options.format!r}"),)
+        plan = options.plan or (options.planner.begin() if options.planner else Plan.as_written(root))
+        self._plans = Plans(options.planner, plan, binding, self._metrics, self.rank.world)
+        store = Store.within(plan.cache_bytes, plan.memory_bytes, options.workers or available_cpus())
+        place = functools.partial(meeting_place, options.agree, options.executor)
+        self._job = Job(
+            binding, self.rank, options.seed, options.split_batches, finish, instances, store,
+            self._metrics, self._plans, options.deal, options.steps, place, encodes=options.encode is not None,
+        )  # fmt: skip
+        self._counting.job = self._job
+        self._identity_of: Identity | None = None
+        self._take_any_order()
+        self._watch(plan.memory_bytes)
+        observe = None if options.observer is None else options.observer.update
+        self._account = Account(binding, self._metrics, self.rank.rank, observe, site)
+        self._units = Units(self._account, options, self._batched, finish, rows_per_unit(root) if self._batched else 1)
+        self._generation, self._ran_on, self._workers, self._warned = 0, "none yet", 0, False
+        self._replays = Replays(self._job, options, site)
+        self._locator: Locator | None = None
+        self._runner: Runner | None = None
+        self._deliverer: DataEpoch | AheadEpoch | None = None
+
+    def _watch(self, memory: int | None) -> None:
+        """Somebody watches the run, or its memory is bound: what is queued is known then."""
+        observer = self._options.observer
+        if observer is not None or memory is not None:
+            self._untaken = Untaken()
+            self._metrics.queued = self._untaken.nbytes
+        if observer is not None:
+            observer.begin(self._metrics)
+        if memory is not None:
+            self._metrics.bound = Bound(memory, self._job.store.memory, self._metrics.queued)
+
+    def _take_any_order(self) -> None:
+        options, rank = self._options, self.rank
+        if options.order == "exact":
+            return
+        self._binding.any_order = True
+        follow = None if options.order == "any" else Path(options.order)
+        record = None if options.record is None else Path(options.record)
+        orders = Orders(record, follow, self._made, rank.rank, rank.world, self._site)
+        self._job = replace(self._job, orders=orders)
+
+    def _made(self) -> str:
+        """Tells this pipeline, its data and its seed from others."""
+        identity = self._identity()
+        return digest([identity.pipeline, identity.sources, identity.seed, identity.counts, identity.split_batches])
+
+    def _identity(self) -> Identity:
+        if self._identity_of is None:
+            options = self._options
+            binding = self._binding
+            settled = any(map(binding.listed.filters, binding.sources))
+            counted = [rows for source in binding.sources if (rows := binding.listed.rows(source)) is not None]
+            counts = digest([each.rows.tolist() for each in counted]) if counted else None
+            self._identity_of = Identity.of(
+                binding.root, options.seed, options.split_batches, options.steps, settled, counts,
+                options.order != "exact",
+            )  # fmt: skip
+        return self._identity_of
+
+    def _environment(self) -> NumericEnvironment:
+        """That of a run that begins here and now: the caller's, or that of a plan or state."""
+        caller = NumericEnvironment.of_caller()
+        return caller if self._kept is None else self._kept.again(caller)
+
+    def _check_exact(self, what: str, site: Site | None) -> None:
+        if self._job.orders is not None:
+            raise PipelineError(
+                f"{what} with order={self._options.order!r}: which rows come when is not known before they come",
+                site=site,
+                fix='use order="exact"',
+            )
+
+    def _new_runner(self) -> tuple[Runner, Runners]:
+        """Where the tasks of an iteration run, and those of the other places of its plans."""
+        runner = self._runner = Runner(
+            *of_fork(self._options.executor, self._options.workers),
+            self._metrics.deaths,
+            Patience(self._options.timeout),
+            watched=True,
+            untaken=self._untaken,
+            bound=self._metrics.bound,
+        )
+        others = runner.others = Runners(runner)
+        self._ran_on, self._workers = runner.name, runner.workers
+        return runner, others
+
+    def _stop(self) -> None:
+        """End the threads of an iteration that somebody still holds, such as the traceback of an error in the loop."""
+        if isinstance(self._deliverer, AheadEpoch):
+            self._deliverer.stop()
+        if self._runner is not None:
+            (self._runner.others or self._runner).close()
+            self._plans.close()
+            self._runner = None
+
+    def close(self) -> None:
+        """End what runs; the loader can still be asked for its state and report."""
+        self._generation += 1
+        self._replays.close()
+        if self._locator is not None:
+            self._locator.close()
+        self._stop()
+        if self._options.observer is not None:
+            self._options.observer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _words(binding: Binding, words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None) -> dict[int, str]:
+    """The labels of operators by their ordinals, as people wrote them."""
+    labels = binding.labels if words is None else words(binding.root, binding.labels)
+    return {binding.index[id(n)]: labels[id(n)] for n in binding.nodes}

@@ -1,0 +1,109 @@
+"""What a loader tells of itself: its length, its plan and what it did so far."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from cedar.core.block import Block
+from cedar.core.errors import CedarError
+from cedar.datasets.base import Read
+from cedar.datasets.filesource import asked_outside_tasks
+from cedar.engine.delivery.standing import Standing
+from cedar.engine.epoch import DataEpoch
+from cedar.engine.metrics import Report, make_report
+from cedar.engine.runner import Runner
+from cedar.plan.data import Plan
+from cedar.plan.graph import sources
+
+
+class Reporting(Standing):
+    """What is known of a loader's epochs and of its run."""
+
+    def units(self) -> float | None:
+        """Units of an epoch on this rank from metadata alone: infinity without end, None where only a run can tell."""
+        try:
+            return DataEpoch(self._job, Runner("inline", 1), self.epoch, None).units()
+        except CedarError as error:  # a sample may have met a row that fails
+            self._account.locate(error)
+            raise
+
+    def sample(self) -> Block:
+        """Up to 64 rows as they come out of the pipeline."""
+        return self._binding.sample(self._binding.root)
+
+    @property
+    def skips(self) -> bool:
+        """Some operator may drop rows that fail."""
+        return self._account.skips
+
+    def __len__(self) -> int:
+        """Units of an epoch on this rank.
+
+        Raises:
+            TypeError: only a run can tell, or there is no end.
+        """
+        if self._options.steps is not None:
+            return self._options.steps
+        units = self.units() if self._batched or not self._account.skips else None
+        if units is None or units == math.inf:
+            why = "has no end" if units == math.inf else "is known only after a run: an operator drops or adds rows"
+            raise TypeError(f"the length of this loader {why}; give steps= to fix it")
+        return int(units)
+
+    def position(self) -> tuple[int, int | None]:
+        """How many units of this epoch were handed over, batches or rows, and how many there are, where that is known.
+
+        Example:
+            >>> import cedar
+            >>> loader = cedar.from_items([{"x": i} for i in range(4)]).batch(2).loader(executor="inline")
+            >>> next(iter(loader)) and loader.position()
+            (1, 2)
+        """
+        if self._total is None or self._total[0] != self.epoch:
+            try:
+                self._total = (self.epoch, len(self))
+            except TypeError:
+                self._total = (self.epoch, None)
+        return self._step, self._total[1]
+
+    def report(self) -> Report:
+        """What was done so far: rows/s, stall share, per-operator time, bottleneck, skipped rows."""
+        tables = (n.operator.source for n in sources(self._binding.root) if isinstance(n.operator, Read))
+        return make_report(
+            self._metrics, asked_outside_tasks(tables), inline=self._ran_on == "inline", rank=self.rank.rank,
+            world=self.rank.world, rank_from=self.rank.origin, executor=self._ran_on, workers=self._workers,
+            epoch=self.epoch, plan=self._plans.current.method, view=self._options.view, graph=self._graph(),
+            plan_changes=len(self._plans.history),
+            numeric="" if self._binding.numeric is None else str(self._binding.numeric),
+            notes=(*self._plans.notes(), *self._job.store.told(), *self._account.left_behind(), *self._carried()),
+            deaths=tuple(map(self._account.told, list(self._metrics.deaths.latest))),
+        )  # fmt: skip
+
+    def _graph(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        index, labels = self._binding.index, self._metrics.told
+        return tuple((labels[index[id(n)]], tuple(index[id(child)] for child in n.inputs)) for n in self._binding.nodes)
+
+    def _repr_html_(self) -> str:
+        return self.report()._repr_html_()
+
+    def _carried(self) -> list[str]:
+        carried = self._metrics.carried
+        notes = [f"{carried} batch(es), left over when all ranks ended an epoch, opened the next"] if carried else []
+        if self._left and self._job.sharing.together:
+            notes.append("this rank had batches left when all ranks ended the epoch: they open the next")
+        return notes
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that runs, or will; ``plan.save(path)`` keeps it."""
+        return replace(self._plans.told(), numeric=self._binding.numeric)
+
+    def explain(self) -> str:
+        """The plan that runs and why, with what was measured so far."""
+        explainer, sharing = self._options.explainer, self._job.sharing
+        beyond = sharing.warning(self.rank.world) if sharing.why else self._job.reads_beyond()
+        top = f"RANKS  {beyond}\n" if beyond else ""
+        order = "" if self._job.orders is None else f"ORDER  {self._job.order_told()}\n"
+        text = "" if explainer is None else explainer(self._binding.root, self._plans)
+        return "".join([top, order, *(f"COUNTS {told}\n" for told in self._counting.told), text])

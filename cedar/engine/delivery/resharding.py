@@ -1,0 +1,121 @@
+"""A loader whose ranks change while an epoch is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.ranks import Rank
+from cedar.engine.delivery.elastic import Elastic, Gone
+from cedar.engine.delivery.options import Options, check_slices
+from cedar.engine.delivery.replay import Replays
+from cedar.engine.delivery.standing import Standing
+from cedar.engine.delivery.state import part_of
+from cedar.engine.nodes import last_mode
+from cedar.engine.quarantine import Budgets
+from cedar.operators.take import whole
+from cedar.plan.graph import Node, digest, topology
+
+
+class Resharding(Standing):
+    """The rest of an epoch, dealt anew."""
+
+    def __init__(self, root: Node, options: Options) -> None:
+        super().__init__(root, options)
+        self._elastic = self._make_elastic()
+
+    def reshard(self, rank: int | None, world: int) -> None:
+        """Go on as another rank, of another number of ranks: the rest of the epoch is dealt anew, every row once.
+
+        All ranks of the new world call it at the same step: those that stay, between two batches, and those that are
+        new, with a loader of the same pipeline and seed that was not iterated. A loop that is under way goes on with
+        this rank's part of the rest; elsewhere the next ``for`` does. Ranks meet through ``loader(agree=)``, the store
+        of torch.distributed where that is initialised for the new ranks, or the service they read through; see
+        docs/ranks.md.
+
+        A rank of the world before that does not come is gone: every batch up to this step counts as delivered to it.
+
+        Args:
+            rank: this rank's number from now on; None where it leaves: it tells the others where it stood, which
+                saves them to work that out, and its loader is closed.
+            world: how many ranks there are from now on.
+
+        Raises:
+            PipelineError: a rank outside its world, or ranks that cannot talk.
+            ResumeError: the ranks stand at different steps, or are of different pipelines.
+            WorkerError: a rank did not come within ``loader(timeout=)``, or 600 s. This one stands where it stood.
+
+        Example:
+            >>> import cedar
+            >>> p = cedar.from_items([{"x": i} for i in range(8)]).batch(2)
+            >>> loader = p.loader(rank=0, world=2, agree="ranks")
+            >>> for batch in loader:
+            ...     print(batch["x"].tolist())
+            ...     if loader.rank.world == 2:
+            ...         loader.reshard(0, 1)  # rank 1 is gone after this step: [4, 5] was its batch
+            [0, 1]
+            [2, 3]
+            [6, 7]
+        """
+        site = user_site()
+        state = None if self._new else self.state_dict()
+        if rank is None:
+            self._elastic.leave(state, self.rank.rank, self.rank.world, site)
+            self.close()
+            return
+        self._check_exact("reshard()", site)
+        rank, world = whole(rank, "reshard(rank)"), whole(world, "reshard(world)", least=1)
+        if rank >= world:
+            raise PipelineError(f"reshard({rank}, {world}): a rank lies between 0 and world - 1", site=site)
+        if self._options.split_batches:
+            check_slices(self._binding, world, site)
+        merged = self._elastic.change(state, self.epoch, self._tells(), rank, world, site)
+        self._options = replace(self._options, rank=rank, world=world, subgroup=True)
+        self.rank = Rank(rank, world, "arguments")
+        self._job = replace(self._job, rank=self.rank, counts={})
+        self._replays.close()
+        self._replays, self._locator = Replays(self._job, self._options, self._site), None
+        self._plans.world, self._account.budgets = world, Budgets(rank)
+        self._warned = False
+        if merged is None:
+            self._begin_epoch(self.epoch)
+            self._new = False
+        else:
+            self._stand(part_of(merged, rank, world))
+            self._dealt = True
+
+    def _make_elastic(self) -> Elastic:
+        options, root = self._options, self._binding.root
+        name = f"cedar/{digest([topology(root), options.seed, 'reshard'])[:16]}"
+        drifts = (options.steps is not None and last_mode(root) == "keep") or (
+            self._account.skips and not self._batched
+        )
+        check = lambda state, site: self._identity().check(state, site)  # noqa: E731 - not before it is needed
+        return Elastic(name, self._job.place, options.timeout, check, self._chunk, drifts, self._run_again)
+
+    def _tells(self) -> bool:
+        """Whether only this rank knows where it began the epoch."""
+        sharing = self._job.sharing
+        lanes = sharing.lanes or any(entry["lanes"] is not None for entry in self._begun["open"].values())
+        return self._elastic.tells(self._begun, self.epoch, lanes, sharing.together)
+
+    def _tell(self) -> None:
+        """Leave word of where this rank begins, in case it is gone when ranks change."""
+        if self.rank.world > 1 and self._tells():
+            self._elastic.begins(self._begun, self.epoch, self.rank.rank, self.rank.world, self._site)
+
+    def _run_again(self, gone: Gone, going_on: Callable[[], None]) -> dict[str, Any]:
+        """The state of a rank that is gone, after its last step."""
+        options = replace(
+            self._options, rank=gone.rank, world=gone.world, subgroup=True, observer=None, planner=None, plan=None,
+            device=None,
+        )  # fmt: skip
+        other: Any = type(self)(self._binding.root, options)  # a whole loader, that can be iterated
+        with other:
+            other._job = replace(other._job, shares=replace(other._job.sharing, lanes=gone.lanes, together=False))
+            other._stand(gone.state)
+            for _ in zip(range(gone.steps), other, strict=False):
+                going_on()
+            return other.state_dict()  # type: ignore[no-any-return]
