@@ -6,10 +6,7 @@ whose decoded size reaches the limit; a streaming split (which may be large) is 
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
@@ -17,17 +14,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cedar.core.block import Block
-from cedar.core.columns import nbytes
-from cedar.core.cursor import hash_array, hash_ints, no_keys
-from cedar.core.errors import PipelineError
-from cedar.core.stream import PENDING, At, Fenced, Flow, Piece, Position, Pulled, Rows, Stream
+from cedar.core.cursor import hash_array, hash_ints
+from cedar.core.stream import At, Flow, Piece, Position, Stream
 from cedar.datasets.base import Split
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.streams.lanes import Lane
+from cedar.engine.streams.split_flow import SplitFlow
 from cedar.engine.task_context import Tasks
 from cedar.plan.splits import Counted
-from cedar.tasks.chain import Program, Result, Timing
+from cedar.tasks.chain import Program
 
 _DEFAULT_ROW_BYTES = 1024
 _LEAST_WINDOW = 8 << 20
@@ -265,7 +260,7 @@ class SplitStream(Stream):
         return [[start, 0], 0], int(layout.before[start])
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return _SplitFlow(self, int(at[0]), int(at[1]), lap)
+        return SplitFlow(self, int(at[0]), int(at[1]), lap)
 
 
 def _window_ends(sizes: Floats, streaming: npt.NDArray[np.bool_] | None, limit: float) -> npt.NDArray[np.bool_]:
@@ -287,226 +282,3 @@ def _window_ends(sizes: Floats, streaming: npt.NDArray[np.bool_] | None, limit: 
     if len(ends):
         ends[-1] = True
     return ends
-
-
-class _SplitFlow(Flow):
-    def __init__(self, stream: SplitStream, place: int, row: int, lap: int) -> None:
-        self._stream = stream
-        self._layout = stream.layout(lap)
-        self._lap = lap
-        self._place = place
-        self._row = row
-        self._stop = len(self._layout.order)  # nothing is read ahead from here on
-        self._readers: deque[_Whole | _Chunks] = deque()
-        self._ready: deque[Piece] = deque()
-
-    def limit(self, units: int) -> None:
-        before = self._layout.before
-        if before is not None:
-            first = self._place + (self._row > 0)  # of a split that is entered midway, nothing is counted on
-            reached = before[min(first, len(before) - 1)] + units
-            self._stop = int(np.searchsorted(before, reached))
-
-    def pull(self, wait: bool) -> Pulled:
-        while not self._ready:
-            if not self._readers:
-                if not wait and self._stop <= self._place < len(self._layout.order):
-                    return PENDING  # beyond the limit nothing is read for who only looks
-                self._stop = max(self._stop, self._place + 1)
-            self._top_up()
-            if not self._readers:
-                if self._fenced():
-                    raise Fenced
-                return None
-            head = self._readers[0]
-            if not wait and not head.done():
-                return PENDING
-            self._ready.extend(head.take())
-            if head.exhausted:
-                self._readers.popleft()
-        self._top_up()
-        return self._ready.popleft()
-
-    def _top_up(self) -> None:
-        limit = self._stream.ahead
-        stop = min(self._stop, len(self._layout.order))
-        while len(self._readers) < limit and self._place < stop and not self._fenced():
-            if self._readers and isinstance(self._readers[-1], _Chunks) and len(self._readers) * 2 >= limit:
-                break
-            self._readers.append(self._next_reader())
-        for reader in self._readers:
-            reader.advance()
-
-    def _fenced(self) -> bool:
-        """The next window, or split where nobody counts windows, is for the next plan."""
-        place = self._place
-        if not self._stream.tasks.watcher.fence or not 0 < place < len(self._layout.order):
-            return False
-        return not self._stream.windowed or bool(self._layout.ends[place - 1])
-
-    def _next_reader(self) -> _Whole | _Chunks:
-        place, row = self._place, self._row
-        self._place, self._row = place + 1, 0
-        segment, split = self._stream.entry(int(self._layout.order[place]))
-        if split.streaming:
-            return _Chunks(self._stream, segment, split, place, row, self._lap)
-        ends, before = bool(self._layout.ends[place]), self._layout.before
-        counted = segment.counted is not None and before is not None and not row
-        left = int(before[place + 1] - before[place]) if counted else None  # type: ignore[index]
-        return _Whole(self._stream, segment, split, [place, row], self._lap, ends, left)
-
-    def close(self) -> None:
-        for reader in self._readers:
-            reader.cancel()
-        self._readers.clear()
-
-
-class _Whole:
-    """A split read by one task."""
-
-    exhausted = True
-
-    def __init__(
-        self, stream: SplitStream, segment: Segment, split: Split, at: At, lap: int, ends: bool, left: int | None
-    ) -> None:
-        tasks = stream.tasks
-        self._runner = tasks.runner
-        self._tasks = tasks
-        self._segment = segment
-        self._at = at
-        self._ends = ends
-        self._split, self._left = split, left
-        self._keeps = stream.keeps(stream.layout(lap), at[0])
-        self._bytes = split.bytes or 0
-        program, env = segment.program, tasks.task_env(segment.program)
-        self._future: Future[Result] = tasks.runner.read(program, segment.reader, split, lap, env, at[1])
-
-    def done(self) -> bool:
-        return self._future.done()
-
-    def advance(self) -> None:
-        """Nothing more to submit."""
-
-    def take(self) -> Iterator[Piece]:
-        result = self._runner.result(self._future, "reading a split")
-        self._tasks.done(result.timing, self._segment.operator, [b for b in result.blocks if b.slots])
-        self._tasks.metrics.bytes_read += self._bytes if result.timing.rows_read else 0
-        found = sum(block.slots for block in result.blocks)
-        if self._left is not None and self._left != found:
-            raise _miscounted(self._segment, self._split, self._left, found)
-        blocks = [b for b in result.blocks if b.slots] or result.blocks[:1] or [Block({}, no_keys())]
-        skip = 0
-        for i, block in enumerate(blocks):
-            yield Piece(
-                Rows.of(block), self._at, skip, ends_window=self._ends and i == len(blocks) - 1, keeps=self._keeps
-            )
-            skip += block.slots
-
-    def cancel(self) -> None:
-        self._future.cancel()
-
-
-def _miscounted(segment: Segment, split: Split, left: int, found: int) -> PipelineError:
-    assert segment.counted is not None
-    filters = segment.counted.filters
-    what = " and ".join(node.operator.label() for node in filters)
-    return PipelineError(
-        f"{what} leaves {found} rows of {segment.source.url(split.file)}, rows {split.start} to {split.stop}; it left "
-        f"{left} when they were counted",
-        site=filters[-1].site,
-        fix='with counts="exact" a filter must say the same of a row each time, and files must stay as they are',
-    )
-
-
-class _Chunks:
-    """A split read chunk by chunk, by one task at a time, from an iterator that stays here."""
-
-    def __init__(
-        self,
-        stream: SplitStream,
-        segment: Segment,
-        split: Split,
-        place: int,
-        row: int,
-        lap: int,
-    ) -> None:
-        self._tasks = stream.tasks
-        self._segment = segment
-        self._place = place
-        self._window_rows = stream.window_rows(segment)
-        self._keeps = stream.keeps(stream.layout(lap), place)
-        self._bytes = split.bytes or 0
-        self._reader = _ChunkReader(segment, split, row, lap)
-        self._row = row
-        self._size = 0  # bytes of the last chunk
-        self._futures: deque[Future[Result | None]] = deque()
-        self.exhausted = False
-
-    def done(self) -> bool:
-        return self._futures[0].done()
-
-    def advance(self) -> None:
-        """Keep one read under way, and at most two chunks waiting."""
-        runner = self._tasks.runner
-        most = 3 if runner.bound is None else min(3, runner.ahead_of(self._size))
-        if self.exhausted or len(self._futures) >= most or (self._futures and not self._futures[-1].done()):
-            return
-        if self._futures and not self._futures[-1].cancelled() and self._futures[-1].exception() is None:
-            if self._futures[-1].result() is None:
-                return
-        elif self._futures:
-            return
-        looks = bool(self._tasks.task_env(self._segment.program).watch)
-        self._futures.append(self._tasks.runner.submit(self._reader.next, looks))
-
-    def take(self) -> Iterator[Piece]:
-        result = self._tasks.runner.result(self._futures.popleft(), "reading a split")
-        if result is None:
-            self.exhausted = True
-            self._tasks.metrics.bytes_read += self._bytes
-            yield Piece(Rows.of(Block({}, no_keys())), [self._place, self._row], 0, ends_window=True)
-            return
-        self._tasks.done(result.timing, self._segment.operator, result.blocks)
-        (block,) = result.blocks
-        self._size = block.nbytes
-        rows = Rows.of(block)
-        start = 0
-        while start < block.slots:
-            at = [self._place, self._row]
-            stop = min(block.slots, start + self._window_rows - self._row % self._window_rows)
-            self._row += stop - start
-            yield Piece(
-                rows.slice(start, stop), at, 0, ends_window=self._row % self._window_rows == 0, keeps=self._keeps
-            )
-            start = stop
-        self.advance()
-
-    def cancel(self) -> None:
-        for future in self._futures:
-            future.cancel()
-
-
-class _ChunkReader:
-    """The open iterator of a streaming split; drops the rows before a resume."""
-
-    def __init__(self, segment: Segment, split: Split, row: int, lap: int) -> None:
-        self._blocks: Iterator[Block] = segment.reader.blocks(split, lap)
-        self._drop = row
-        self._operator = segment.operator
-
-    def next(self, looks: bool) -> Result | None:
-        """The next block; ``looks`` also tells the bytes of its columns. None at the end."""
-        timing, worked = Timing(), time.thread_time()
-        for block in self._blocks:
-            dropped = min(self._drop, block.slots)
-            self._drop -= dropped
-            if dropped < block.slots:
-                block = block.slice(dropped, block.slots)
-                timing.rows_read = timing.rows_left = block.slots
-                if looks:
-                    timing.read_columns = {name: nbytes(column) for name, column in block.columns.items()}
-                wall = time.perf_counter() - timing.began
-                timing.spend(("read", (self._operator,)), wall, time.thread_time() - worked)
-                timing.ended()
-                return Result([block], timing)
-        return None
