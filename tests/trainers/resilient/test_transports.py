@@ -107,3 +107,24 @@ def test_the_strict_one_holds_senders_to_the_rules() -> None:
     assert len(network.queues[ONE, TWO].posted) == AHEAD
     with pytest.raises(Lost, match="not announced"):
         one.receive(TWO)
+
+
+class Meanwhile(threading.Condition):
+    """One at whose release something happens once, as if another thread had been waiting for it."""
+
+    happens: Callable[[], None] | None = None
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        happens, self.happens = self.happens, None
+        if happens:
+            happens()
+
+
+def test_a_message_that_arrives_as_it_is_asked_for_was_announced() -> None:
+    network = StrictNetwork()
+    network.changed = meanwhile = Meanwhile()
+    one, two = StrictTransport(network, ONE, patient()), StrictTransport(network, TWO, patient())
+    two.expect(ONE, (1,), torch.float32)
+    meanwhile.happens = lambda: one.send(TWO, torch.tensor([7.0]))
+    assert float(two.receive(ONE)) == 7

@@ -171,7 +171,7 @@ class StrictTransport:
     def receive(self, source: Worker) -> torch.Tensor:
         queue, changed = self.network.queues[source, self.me], self.network.changed
         with changed:  # another thread may be moving a message from one to the other
-            announced = queue.announced or queue.posted or queue.done
+            announced = bool(queue.announced or queue.posted or queue.done)
         if not announced:
             raise Lost(f"{self.me} receives a message from {source} that was not announced")
 
