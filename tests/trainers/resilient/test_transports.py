@@ -114,8 +114,8 @@ class Meanwhile(threading.Condition):
 
     happens: Callable[[], None] | None = None
 
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[arg-type]
         happens, self.happens = self.happens, None
         if happens:
             happens()
