@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import cedar
 from benchmarks.harness import Figure, at_most, show, write
 from cedar import col
-from cedar.datasets.clicks import write_clicks
+from cedar.datasets.clicklog import write_sessions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -157,7 +157,7 @@ def _plain(path: str) -> None:
 def python_calls() -> Iterator[Figure]:
     """README's pipeline, inline."""
     with tempfile.TemporaryDirectory() as folder:
-        write_clicks(folder, 20_000, 0)
+        write_sessions(folder, 20_000, 0)
         pipeline = (
             cedar.read_parquet(f"{folder}/*.parquet")
             .filter(col("label").is_not_null())

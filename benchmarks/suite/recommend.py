@@ -8,14 +8,15 @@ import polars as pl
 
 import cedar
 from cedar import col
-from cedar.datasets.clicks import write_clicks
+from cedar.datasets.clicklog import ClickLog, write_sessions
 
 TABLE = 1_000_003  # rows of an embedding table
 DENSE = tuple(f"d{i}" for i in range(13))
 
 
 def data(directory: str, rows: int, seed: int) -> None:
-    write_clicks(directory, rows, seed, rows_per_file=min(rows, 50_000), row_group_rows=10_000)
+    log = ClickLog(samples=8, vary=True)
+    write_sessions(directory, rows, seed, log=log, rows_per_file=min(rows, 50_000), row_group_rows=10_000)
 
 
 def again(history: Any) -> int:

@@ -10,22 +10,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cedar
 from cedar import CedarError
+from cedar.cli.arguments import command
+
+if TYPE_CHECKING:
+    from cedar.cli.arguments import Adder
 
 
-def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(adder: Adder) -> None:
     """Register the command."""
-    bench = adder.add_parser(
-        "bench",
-        help="compare with the peers that are installed",
-        description="Compare with the peers that are installed in this environment. Needs a checkout of the project.",
-        epilog="examples:\n  cedar bench --only clicklog,python_map\n"
-        "  cedar bench --peers cedar,dataloader --data my_photos\n"
-        "`make bench` gives every peer an environment of its own.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = """Compare with the peers that are installed in this environment. Needs a checkout of the project;
+`make bench` gives every peer an environment of its own."""
+    examples = ["--only clicklog,python_map", "--peers cedar,dataloader --data my_photos"]
+    bench = command(adder, "bench", "compare with the peers that are installed", bench_here, examples, about)
     bench.add_argument("--only", metavar="A,B", help="these workloads")
     bench.add_argument("--peers", metavar="A,B", help="these entries; cedar is ours, limits the parts alone")
     bench.add_argument("--rounds", metavar="N", help="how often each runs (default: 2, with --full 5)")
@@ -33,7 +33,6 @@ def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     bench.add_argument("--data", metavar="DIR", help="your own .jpg, .wav, .flac and .txt files")
     bench.add_argument("--out", metavar="DIR", help="where results and inputs go (default: benchmarks/out/peers)")
     bench.add_argument("--list", action="store_true", help="name workloads and peers")
-    bench.set_defaults(call=bench_here)
 
 
 def bench_here(chosen: argparse.Namespace) -> int:

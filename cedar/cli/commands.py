@@ -1,4 +1,4 @@
-"""What each command does."""
+"""The commands on a pipeline: their arguments, and what each does."""
 
 from __future__ import annotations
 
@@ -14,12 +14,87 @@ from typing import TYPE_CHECKING, Any
 import cedar
 from cedar import PipelineError
 from cedar.cli import tables
+from cedar.cli.arguments import count, index, names, on_pipeline, seconds
 from cedar.cli.target import load_name, load_pipeline
 
 if TYPE_CHECKING:
     from cedar import Loader, Pipeline
+    from cedar.cli.arguments import Adder
 
 _REDRAW_SECONDS = 0.2
+
+
+def add(adder: Adder) -> None:
+    """Register the commands."""
+    examples = ["my_project.data:train", "pipelines.py:train", "pipelines.py:make_train   # a function of no arguments"]
+    on_pipeline(adder, "explain", "print what a pipeline does, without running it", explain, examples)
+
+    examples = ["my_project.data:train", "pipelines.py:train --rows 8 --out page.html   # images and sound, too"]
+    made = on_pipeline(adder, "inspect", "show rows before and after each operator", inspect, examples)
+    made.add_argument("--rows", type=count, default=4, metavar="N", help="how many rows (default: 4)")
+    made.add_argument("--out", metavar="FILE", help="write a page, in place of text")
+    made.add_argument("--seed", type=int, default=0, metavar="S", help="of the run (default: 0)")
+    made.add_argument("--epoch", type=index, default=0, metavar="E", help="of the run (default: 0)")
+
+    examples = ["my_project.data:train", "pipelines.py:train --seconds 10 --save train.profile.json"]
+    made = on_pipeline(adder, "profile", "measure a pipeline, operator by operator", profile, examples)
+    made.add_argument("--seconds", type=seconds, default=2.0, help="how long to measure (default: 2)")
+    made.add_argument("--save", metavar="FILE", help="write the figures as JSON, too")
+
+    _add_run(adder)
+
+    examples = [
+        "my_project.data:train   # while an image of the machine is built", "pipelines.py:train --save-plan plan.json"
+    ]  # fmt: skip
+    what = "do what a first run on a machine does: compile kernels, measure the machine, find a plan"
+    made = on_pipeline(adder, "warm", what, warm, examples)
+    made.add_argument("--batches", type=count, default=1, metavar="N", help="how many to take (default: 1)")
+    _add_executor(made)
+    made.add_argument("--save-plan", metavar="FILE", help="write the plan, for loader(plan=cedar.Plan.load(...))")
+
+    examples = ["my_project.data:train state.json 1200 5   # row 5 of batch 1200 of the epoch of that state"]
+    made = on_pipeline(adder, "locate", "say which row of which file a trainer got at a step", locate, examples)
+    made.add_argument("state", metavar="STATE", help="a file with loader.state_dict() as JSON, of the rank at issue")
+    made.add_argument("step", type=index, metavar="STEP", help="batch of the epoch, from 0")
+    made.add_argument("row", type=index, nargs="?", default=0, metavar="ROW", help="row of the batch (default: 0)")
+
+    examples = ["my_project.data:train state.json clicks/part-3.parquet 1742   # in the epoch of that state"]
+    made = on_pipeline(adder, "where", "say at which step a row of a file is delivered", where, examples)
+    made.add_argument("state", metavar="STATE", help="a file with loader.state_dict() as JSON")
+    made.add_argument("file", metavar="FILE", help="a file of the pipeline, or how its path ends")
+    made.add_argument("row", type=index, metavar="ROW", help="row of the file, from 0")
+
+
+def _add_run(adder: Adder) -> None:
+    examples = [
+        "my_project.data:train",
+        "pipelines.py:train --seconds 30 --workers 8",
+        "pipelines.py:train --epochs 2 --plan off   # as written, to compare",
+        "pipelines.py:train --plan train.plan.json --limit-batches 1000",
+        "pipelines.py:train --without late,order --budget cache=1GiB",
+        "pipelines.py:clean --write s3://bucket/clean --partition-by day   # again, and it goes on where it was",
+    ]
+    made = on_pipeline(adder, "run", "run a pipeline and report what it did", run, examples)
+    made.add_argument("--epochs", type=count, default=1, metavar="N", help="how many epochs (default: 1)")
+    made.add_argument("--limit-batches", type=count, metavar="N", help="end each epoch after N batches (or rows)")
+    made.add_argument("--seconds", type=seconds, metavar="S", help="end after S seconds")
+    _add_executor(made)
+    made.add_argument("--plan", default="auto", metavar="PLAN", help="auto, off, or a file of plan.save (auto)")
+    made.add_argument("--rules", default="", metavar="A,B", help="more rewrites: module:function, or file.py:function")
+    made.add_argument("--without", default="", metavar="A,B", help="rewrites to leave out, such as late, order, place")
+    made.add_argument("--budget", default="", metavar="A=B,...", help="such as cpus=4,memory=2GiB,cache=1GiB")
+    made.add_argument("--write", metavar="URL", help="write one epoch below URL; what was written before stays")
+    formats = "parquet, arrow, vortex, jsonl or tar (parquet)"
+    made.add_argument("--format", default="parquet", metavar="NAME", help=formats)
+    made.add_argument("--partition-by", default="", metavar="A,B", help="columns that become folders")
+    made.add_argument("--rows-per-file", type=count, metavar="N", help="at most (default: files of 512 MiB)")
+    layouts = "of --write: fast to read, small, or pyarrow (fast)"
+    made.add_argument("--layout", default="fast", metavar="NAME", help=layouts)
+
+
+def _add_executor(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--executor", default="auto", metavar="NAME", help="auto, inline, threads, ... (default: auto)")
+    made.add_argument("--workers", type=count, metavar="N", help="tasks at once (default: the cores of the machine)")
 
 
 def explain(chosen: argparse.Namespace) -> None:
@@ -78,8 +153,8 @@ def _of_state(chosen: argparse.Namespace) -> Iterator[Loader]:
         raise PipelineError(
             f"{chosen.state} cannot be read: {error}", fix="save loader.state_dict() as JSON"
         ) from error
-    names = ("seed", "rank", "world", "split_batches", "steps")
-    given = {name: state[name] for name in names if name in state} if isinstance(state, dict) else {}
+    own = ("seed", "rank", "world", "split_batches", "steps")
+    given = {name: state[name] for name in own if name in state} if isinstance(state, dict) else {}
     with pipeline.loader(**given, subgroup=True) as loader:
         loader.load_state_dict(state)
         yield loader
@@ -91,12 +166,10 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.write is not None:
         return _written(pipeline, chosen)
     stop = time.perf_counter() + chosen.seconds if chosen.seconds is not None else None
-    options: dict[str, Any] = {"executor": chosen.executor, "workers": chosen.workers}
-    options |= {
-        "rules": [load_name(each) for each in _listed(chosen.rules)],
-        "without": _listed(chosen.without),
-        "budget": budget_of(chosen.budget),
-    }
+    options: dict[str, Any] = {
+        "executor": chosen.executor, "workers": chosen.workers, "without": names(chosen.without),
+        "rules": [load_name(each) for each in names(chosen.rules)], "budget": budget_of(chosen.budget),
+    }  # fmt: skip
     interrupted = False
     with pipeline.loader(plan=_plan(chosen.plan, pipeline, chosen.executor), **options) as loader:
         try:
@@ -145,7 +218,7 @@ def _written(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
         raise PipelineError(f"--write writes one epoch, whole, by the plan that it finds: leave {given[0]} out")
     try:
         written = pipeline.write(
-            chosen.write, format=chosen.format, partition_by=_listed(chosen.partition_by),
+            chosen.write, format=chosen.format, partition_by=names(chosen.partition_by),
             rows_per_file=chosen.rows_per_file, executor=chosen.executor, workers=chosen.workers, layout=chosen.layout,
         )  # fmt: skip
     except KeyboardInterrupt:
@@ -178,17 +251,13 @@ def _until(loader: Loader, limit: int | None, stop: float | None, say: Any) -> I
                 return
 
 
-def _listed(text: str) -> list[str]:
-    return [each for each in text.split(",") if each]
-
-
 def budget_of(text: str) -> cedar.Budget | None:
     """The budget that ``cpus=4,memory=2GiB`` names; None where nothing is named.
 
     Raises:
         PipelineError: a name or a figure that is none.
     """
-    pairs = dict(each.partition("=")[::2] for each in _listed(text))
+    pairs = dict(each.partition("=")[::2] for each in names(text))
     unknown = sorted(set(pairs) - {"cpus", "memory", "cache", "cluster", "layout"})
     if unknown or not all(pairs.values()):
         raise PipelineError(f"--budget {text}: {', '.join(unknown) or 'a figure is missing'}", fix="such as cpus=4")

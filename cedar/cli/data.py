@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from cedar.cli.arguments import command, names
+
+if TYPE_CHECKING:
+    from cedar.cli.arguments import Adder
 
 _KINDS = ("parquet", "criteo", "otto", "kuairand", "yambda", "mind")
 
 
-def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(adder: Adder) -> None:
     """Register the commands."""
     data = adder.add_parser("data", help="make synthetic data; cluster, count and inspect logs of sessions")
     kinds = data.add_subparsers(title="data", metavar="KIND", required=True)
@@ -20,39 +25,28 @@ def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     _add_manifest(kinds)
 
 
-def _add_clicks(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    clicks = kinds.add_parser("clicks", help="write a synthetic click log as Parquet, in order of time")
+def _add_clicks(kinds: Adder) -> None:
+    clicks = command(kinds, "clicks", "write a synthetic click log as Parquet, in order of time", _clicks)
     clicks.add_argument("out", metavar="OUT", help="a directory or URL")
     clicks.add_argument("--rows", type=int, default=500_000, help="number of rows (default: 500000)")
     clicks.add_argument("--seed", type=int, default=0, help="the same seed writes the same rows (default: 0)")
     clicks.add_argument("--samples", type=int, default=16, metavar="S", help="rows of a session (default: 16)")
     clicks.add_argument("--vary", action="store_true", help="S on average: sessions differ in length")
-    clicks.add_argument(
-        "--repeats", type=float, default=0.95, metavar="D",
-        help="chance that a feature of the user is as in the row before (default: 0.95)",
-    )  # fmt: skip
-    clicks.add_argument(
-        "--lists", type=int, default=0, help="lists of the user beside hist_items and tags (default: 0)"
-    )
+    chance = "that a feature of the user is as in the row before (default: 0.95)"
+    clicks.add_argument("--repeats", type=float, default=0.95, metavar="CHANCE", help=chance)
+    clicks.add_argument("--lists", type=int, default=0, help="of the user beside hist_items and tags (default: 0)")
     clicks.add_argument("--length", type=float, default=20, help="mean length of hist_items and lists (default: 20)")
-    clicks.add_argument(
-        "--shift",
-        type=int,
-        default=0,
-        metavar="M",
-        help="a list that changes slides by M ids; 0: it is new (default: 0)",
-    )
+    slides = "a list that changes slides by M ids; 0: it is new (default: 0)"
+    clicks.add_argument("--shift", type=int, default=0, metavar="M", help=slides)
     clicks.add_argument("--items", type=int, default=5_000, help="how many items there are (default: 5000)")
     clicks.add_argument("--skew", type=float, default=0.8, help="popularity is 1 / rank ** SKEW (default: 0.8)")
     clicks.add_argument("--rows-per-file", type=int, default=100_000, metavar="N", help="(default: 100000)")
-    clicks.set_defaults(call=_clicks)
 
 
-def _add_cluster(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    cluster = kinds.add_parser(
-        "cluster", help="write the rows of each session next to each other, in order of time",
-        description="Reads Parquet, writes Parquet; an interrupted run goes on where it was.",
-    )  # fmt: skip
+def _add_cluster(kinds: Adder) -> None:
+    what = "write the rows of each session next to each other, in order of time"
+    about = "Reads Parquet, writes Parquet; an interrupted run goes on where it was."
+    cluster = command(kinds, "cluster", what, _cluster, about=about)
     cluster.add_argument("paths", metavar="IN", help="a directory, glob or URL")
     cluster.add_argument("out", metavar="OUT", help="a folder that is not there yet")
     _add_keys(cluster, sort=True)
@@ -71,25 +65,23 @@ def _add_cluster(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     cluster.add_argument("--memory", default="1GiB", help="for all tasks together, about (default: 1GiB)")
     cluster.add_argument("--workers", type=int, metavar="N", help="tasks at once (default: the cores)")
     cluster.add_argument("--cluster", metavar="ADDRESS", help="a Dask scheduler whose workers do the work")
-    cluster.set_defaults(call=_cluster)
 
 
-def _add_convert(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    convert = kinds.add_parser(
-        "convert", help="write data in another format, after telling what each is worth for a pipeline",
-        description="Measures on the first rows, prints a table, then writes; an interrupted run goes on where it was.",
-    )  # fmt: skip
+def _add_convert(kinds: Adder) -> None:
+    what = "write data in another format, after telling what each is worth for a pipeline"
+    about = "Measures on the first rows, prints a table, then writes; an interrupted run goes on where it was."
+    convert = command(kinds, "convert", what, _convert, about=about)
     convert.add_argument("paths", metavar="SRC", help="a directory, glob or URL of files, or a Lance data set")
     convert.add_argument("out", metavar="DST", nargs="?", help="a folder or URL")
     convert.add_argument("--format", choices=("parquet", "arrow", "vortex"), help="(default: by what is measured)")
     convert.add_argument("--layout", choices=("fast", "small", "pyarrow"), help="(default: by what is measured)")
     convert.add_argument("--for", dest="pipeline", metavar="MODULE:PIPELINE", help="what will read the data")
     convert.add_argument("--measure", action="store_true", help="print the table, and write nothing")
-    convert.set_defaults(call=_convert)
 
 
-def _add_vocab(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    vocab = kinds.add_parser("vocab", help="count values and number the frequent ones, a Parquet file for each column")
+def _add_vocab(kinds: Adder) -> None:
+    what = "count values and number the frequent ones, a Parquet file for each column"
+    vocab = command(kinds, "vocab", what, _vocab)
     vocab.add_argument("paths", metavar="IN", help="a directory, glob or URL")
     vocab.add_argument("out", metavar="OUT", help="a folder")
     vocab.add_argument("--columns", required=True, metavar="A,B", help="ids, strings, or lists of them")
@@ -98,32 +90,29 @@ def _add_vocab(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     vocab.add_argument("--oov", type=int, default=0, metavar="ID", help="the id of what is left out (default: 0)")
     vocab.add_argument("--format", default="parquet", choices=_KINDS, help="of the files (default: parquet)")
     vocab.add_argument("--memory", default="512MiB", help="before counts are spilled (default: 512MiB)")
-    vocab.set_defaults(call=_vocab)
 
 
-def _add_inspect(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    inspect = kinds.add_parser("inspect", help="rows a session, what repeats, clustered or not, predicted factors")
+def _add_inspect(kinds: Adder) -> None:
+    what = "tell rows a session, what repeats, clustered or not, predicted factors"
+    inspect = command(kinds, "inspect", what, _inspect)
     inspect.add_argument("paths", metavar="IN", help="a directory, glob or URL of Parquet files")
     _add_keys(inspect, sort=False)
     inspect.add_argument("--batch", type=int, default=2048, help="rows of a batch (default: 2048)")
     inspect.add_argument("--rows", type=int, default=500_000, help="look at so many of the first (default: 500000)")
     inspect.add_argument("--check", action="store_true", help="read all rows, and fail unless the log is clustered")
-    inspect.set_defaults(call=_inspect)
 
 
-def _add_keys(command: argparse.ArgumentParser, sort: bool) -> None:
-    command.add_argument("--session", required=True, metavar="COLUMN", help="what tells sessions (or users) apart")
-    command.add_argument("--sort", required=sort, metavar="COLUMN", help="the column of times")
+def _add_keys(made: argparse.ArgumentParser, sort: bool) -> None:
+    made.add_argument("--session", required=True, metavar="COLUMN", help="what tells sessions (or users) apart")
+    made.add_argument("--sort", required=sort, metavar="COLUMN", help="the column of times")
 
 
-def _add_manifest(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    manifest = kinds.add_parser(
-        "manifest", help="list Parquet files and read their footers into one file, for read_parquet(manifest=)",
-        description="A manifest that is there is brought up to date: only files that are new or changed are read.",
-    )  # fmt: skip
+def _add_manifest(kinds: Adder) -> None:
+    what = "list Parquet files and read their footers into one file, for read_parquet(manifest=)"
+    about = "A manifest that is there is brought up to date: only files that are new or changed are read."
+    manifest = command(kinds, "manifest", what, _manifest, about=about)
     manifest.add_argument("paths", metavar="IN", nargs="+", help="as read_parquet takes them: directories, globs, URLs")
     manifest.add_argument("--out", required=True, metavar="FILE", help="a path or URL")
-    manifest.set_defaults(call=_manifest)
 
 
 def _manifest(chosen: argparse.Namespace) -> None:
@@ -139,18 +128,12 @@ def _clicks(chosen: argparse.Namespace) -> None:
     def feature(name: str, length: float, ids: int) -> ListFeature:
         return ListFeature(name, length, chosen.repeats, chosen.shift, ids)
 
+    lists = [feature("hist_items", chosen.length, chosen.items), feature("tags", 5.0, 300)]
+    lists += [feature(f"list{i}", chosen.length, 100_000) for i in range(chosen.lists)]
     log = ClickLog(
-        samples=chosen.samples,
-        vary=chosen.vary,
-        repeats=chosen.repeats,
-        lists=(
-            feature("hist_items", chosen.length, chosen.items),
-            feature("tags", 5.0, 300),
-            *(feature(f"list{i}", chosen.length, 100_000) for i in range(chosen.lists)),
-        ),
-        items=chosen.items,
+        samples=chosen.samples, vary=chosen.vary, repeats=chosen.repeats, lists=tuple(lists), items=chosen.items,
         skew=chosen.skew,
-    )
+    )  # fmt: skip
     written = write_sessions(chosen.out, chosen.rows, chosen.seed, log=log, rows_per_file=chosen.rows_per_file)
     print(f"wrote {written.rows:,} rows to {chosen.out}")
     print(f"stored as {told(layout_of(written.urls[0]))}")
@@ -161,20 +144,11 @@ def _cluster(chosen: argparse.Namespace) -> None:
     from cedar.recommendation import cluster
 
     made = cluster(
-        chosen.paths,
-        chosen.out,
-        session=chosen.session,
-        sort=chosen.sort,
-        columns_first=_names(chosen.columns_first),
-        gap=chosen.gap,
-        unit=chosen.unit,
-        histories=[_history(text) for text in chosen.history],
-        row_group_rows=chosen.row_group_rows,
-        compression=chosen.compression,
-        memory=chosen.memory,
-        workers=chosen.workers,
-        address=chosen.cluster,
-    )
+        chosen.paths, chosen.out, session=chosen.session, sort=chosen.sort, gap=chosen.gap, unit=chosen.unit,
+        columns_first=names(chosen.columns_first), histories=[_history(text) for text in chosen.history],
+        row_group_rows=chosen.row_group_rows, compression=chosen.compression, memory=chosen.memory,
+        workers=chosen.workers, address=chosen.cluster,
+    )  # fmt: skip
     print(f"wrote {made}")
 
 
@@ -195,7 +169,7 @@ def _vocab(chosen: argparse.Namespace) -> None:
 
     read = cedar.read_parquet if chosen.format == "parquet" else getattr(recommendation, chosen.format)
     found = recommendation.build_vocabularies(
-        read(chosen.paths), _names(chosen.columns),
+        read(chosen.paths), names(chosen.columns),
         min_count=chosen.min_count, most=chosen.most, oov=chosen.oov, memory=chosen.memory,
     )  # fmt: skip
     recommendation.save_vocabularies(found, chosen.out)
@@ -221,7 +195,3 @@ def _history(text: str) -> Any:
     if not number.isdecimal():
         raise PipelineError(f"--history {text!r}", fix="write it like item_id:50, or item_id:50:event")
     return history(column, int(number), at or "session")  # type: ignore[arg-type]
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]

@@ -9,30 +9,31 @@ from typing import TYPE_CHECKING, Any
 
 import cedar
 from cedar.cli import tables
+from cedar.cli.arguments import command
 from cedar.cli.ranks_page import page_of_service, watch
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from cedar.cli.arguments import Adder
+
 _LOOK = 1.0  # seconds
 
 
-def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(adder: Adder) -> None:
     """Register the command."""
     service = adder.add_parser("service", help="workers that several trainers share", description=__doc__)
     actions = service.add_subparsers(title="actions", metavar="ACTION", required=True)
-    start = actions.add_parser("start", help="run a service on this machine until Ctrl-C")
+    start = command(actions, "start", "run a service on this machine until Ctrl-C", run_service)
     start.add_argument("--workers", type=int, default=1, metavar="N", help="the least number of workers (default: 1)")
     start.add_argument("--max-workers", type=int, metavar="N", help="the most, while trainers wait (default: N)")
     start.add_argument("--host", default="127.0.0.1", help="address to listen at; beyond loopback by TLS alone")
     start.add_argument("--port", type=int, default=8786, help="of the scheduler; 0 takes a free one (default: 8786)")
     start.add_argument("--keep", default="1GiB", metavar="SIZE", help="for results that jobs share (default: 1GiB)")
-    start.set_defaults(call=run_service)
-    status = actions.add_parser("status", help="show jobs, buffers, workers and stalls")
+    status = command(actions, "status", "show jobs, buffers, workers and stalls", show_status)
     status.add_argument("address", metavar="ADDRESS", help="of the scheduler, such as tls://127.0.0.1:8786")
     status.add_argument("--follow", action="store_true", help="show it every second, until Ctrl-C")
     status.add_argument("--page", metavar="HOST:PORT", help="serve it as a page that is live, such as 127.0.0.1:0")
-    status.set_defaults(call=show_status)
 
 
 def run_service(chosen: argparse.Namespace) -> None:
@@ -61,15 +62,10 @@ def show_status(chosen: argparse.Namespace) -> None:
 def _tables(status: Any) -> RenderableType:
     """Jobs, workers, and the rest; jobs that stall in red."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    made: list[RenderableType] = []
-    for header, *rows in (status.job_cells(), status.worker_cells()):
-        table = Table()
-        for number, name in enumerate(header):
-            table.add_column(Text(name), justify="left" if number == 0 else "right")
-        for row in rows:
-            table.add_row(*(Text(cell) for cell in row), style="red" if row[-1] == "stalls" else None)
-        made.append(table)
+    cells = (status.job_cells(), status.worker_cells())
+    made = [
+        tables.table(header, rows, ["red" if row[-1] == "stalls" else "" for row in rows]) for header, *rows in cells
+    ]
     return Group(*made, Text(status.summary()))

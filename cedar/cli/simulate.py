@@ -6,27 +6,29 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
+from cedar.cli.arguments import command
+from cedar.cli.tables import table
+from cedar.cli.train import SETTINGS
 from cedar.trainers import simulation
-from cedar.trainers.command import SETTINGS
+
+if TYPE_CHECKING:
+    from cedar.cli.arguments import Adder
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
 
-def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(adder: Adder) -> None:
     """Register the command."""
-    command = adder.add_parser(
-        "simulate", help="what to expect of a model on a cluster: steps, throughput under failures",
-        description="Simulate a pipeline-parallel model on a cluster. All figures are simulated.",
-    )  # fmt: skip
-    command.add_argument("config", metavar="FILE", help="a TOML file; see docs/schedules.md")
-    command.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings in place of the file's: run.hours=2")
-    command.add_argument(
-        "--against", metavar="REPORT", help="report.json of a run: by how much the simulation is wrong"
-    )
-    command.add_argument("--settings", const="cedar.trainers.resilient.simulator.job", **SETTINGS)
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(call=main)
+    what = "what to expect of a model on a cluster: steps, throughput under failures"
+    about = "Simulate a pipeline-parallel model on a cluster. All figures are simulated."
+    made = command(adder, "simulate", what, main, about=about)
+    made.add_argument("config", metavar="FILE", help="a TOML file; see docs/schedules.md")
+    made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings in place of the file's: run.hours=2")
+    made.add_argument("--against", metavar="REPORT", help="report.json of a run: by how much the simulation is wrong")
+    made.add_argument("--settings", const="cedar.trainers.resilient.simulator.job", **SETTINGS)
+    made.add_argument("--json", action="store_true", help="print JSON")
 
 
 def main(chosen: argparse.Namespace) -> int:
@@ -36,16 +38,10 @@ def main(chosen: argparse.Namespace) -> int:
         print(json.dumps(asdict(found), indent=1, default=sorted))
         return 0
     from rich.console import Console
-    from rich.table import Table as Rows
 
     console = Console()
     for title, header, rows in tables(found):
-        table = Rows(title=title, title_justify="left")
-        for at, heading in enumerate(header):
-            table.add_column(heading, justify="right" if at else "left")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+        console.print(table(header, rows, title=title))
     return 0
 
 

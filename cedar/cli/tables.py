@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def profile_table(profile: Profile) -> Table:
     told = profile.table().splitlines()[len(rows) + 1 :]
     costliest = max(profile.operators.values(), key=lambda figures: figures.seconds, default=None)
     operators = [figures for _, figures in sorted(profile.operators.items())]
-    return _table(header, rows, [figures is costliest for figures in operators], told, "lrrrrrr")
+    return table(header, rows, ["bold" * (figures is costliest) for figures in operators], told)
 
 
 def report_table(report: Report) -> Table:
@@ -52,16 +53,20 @@ def report_table(report: Report) -> Table:
     rows = [(str(line), f"{line.seconds:.3f}", f"{line.seconds / total:.0%}") for line in report.workers_time]
     told = [line for line in str(report).splitlines() if not line.startswith("  ")]
     told += [f"skipped {count:,} row(s) in {label}" for label, count in report.skipped.items()]
-    return _table(("workers", "seconds", "share"), rows, [i == 0 for i in range(len(rows))], told, "lrr")
+    return table(("workers", "seconds", "share"), rows, ["bold"], told)
 
 
-def _table(header: Any, rows: Any, bold: list[bool], told: list[str], sides: str) -> Table:
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = (), told: Sequence[str] = (),
+    title: str | None = None,
+) -> Table:  # fmt: skip
+    """Rows below a header, the first column to the left. ``styles``: of the first rows; ``told``: lines below."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(caption=Text("\n".join(told)), caption_justify="left")
-    for name, side in zip(header, sides, strict=True):
-        table.add_column(Text(name), justify="left" if side == "l" else "right")
-    for row, strong in zip(rows, bold, strict=True):
-        table.add_row(*(Text(cell) for cell in row), style="bold" if strong else None)
-    return table
+    made = Table(title=title, title_justify="left", caption=Text("\n".join(told)), caption_justify="left")
+    for at, name in enumerate(header):
+        made.add_column(Text(name), justify="right" if at else "left")
+    for row, style in zip(rows, chain(styles, repeat("")), strict=False):
+        made.add_row(*map(Text, row), style=style)
+    return made

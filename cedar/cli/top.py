@@ -8,32 +8,30 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import urlopen
 
 import cedar
+from cedar.cli.arguments import command
 from cedar.cli.ranks_page import page_of, watch
 from cedar.core.errors import PipelineError
+
+if TYPE_CHECKING:
+    from cedar.cli.arguments import Adder
 
 _LINES = 12
 ADDRESS = 'loader.url of a loader with serve="127.0.0.1:0", or the id of its process on this machine'
 
 
-def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(adder: Adder) -> None:
     """The command."""
-    command = adder.add_parser(
-        "top",
-        help="show a run that is served",
-        description="Show runs that are served, ranks of one job for example: live in a terminal, once in a pipe.",
-        epilog='examples:\n  cedar top "http://127.0.0.1:41234/status?token=..."   # loader.url\n'
-        "  cedar top 4711   # a process of yours on this machine",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.add_argument("urls", metavar="URL|PID", nargs="+", help=ADDRESS)
-    command.add_argument("--page", metavar="HOST:PORT", help="serve a page of all of them, such as 127.0.0.1:0")
-    command.set_defaults(call=top)
+    about = "Show runs that are served, ranks of one job for example: live in a terminal, once in a pipe."
+    examples = ['"http://127.0.0.1:41234/status?token=..."   # loader.url', "4711   # one of your processes here"]
+    made = command(adder, "top", "show a run that is served", top, examples, about)
+    made.add_argument("urls", metavar="URL|PID", nargs="+", help=ADDRESS)
+    made.add_argument("--page", metavar="HOST:PORT", help="serve a page of all of them, such as 127.0.0.1:0")
 
 
 def top(chosen: argparse.Namespace) -> None:

@@ -1,24 +1,135 @@
-"""``cedar train``: hands over to the trainers."""
+"""``cedar train``: a configuration, the processes that train, and what came of it in the end."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from cedar.trainers import command
+from cedar.cli.arguments import command, count
+from cedar.core.errors import CedarError
+from cedar.trainers.common import config, launch
+from cedar.trainers.common.files import PLOT, read_lines
+
+if TYPE_CHECKING:
+    from cedar.cli.arguments import Adder
 
 TRAINERS = {
     "dlrm": "a recommendation model on deduplicated features",
     "moe": "a mixture of experts whose replicas follow popularity",
     "resilient": "a pipeline-parallel model that outlives its workers",
 }
+REPORT, THROUGHPUT = "report.json", "throughput.png"
+_OPTIONS = "cedar.trainers.{}.options"
 
 
-def add(adder: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
+class Settings(argparse.Action):
+    """``--settings``: list the settings of the configuration in the module ``const``, and end."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        found = config.settings(import_module(str(self.const)).Options)
+        sys.stdout.write(
+            "".join(f"{name}{' = ' * bool(default)}{default}\n    {what}\n" for name, default, what in found)
+        )
+        parser.exit()
+
+
+SETTINGS: dict[str, Any] = {"action": Settings, "nargs": 0, "help": "list all settings, with their defaults, and end"}
+
+
+def add(adder: Adder) -> None:
+    """Register the commands."""
     train = adder.add_parser("train", help="train a model: " + ", ".join(TRAINERS), description="Train a model.")
     kinds = train.add_subparsers(title="trainers", metavar="TRAINER", required=True)
     for name, what in TRAINERS.items():
-        kind = kinds.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
-        command.configure(kind, name)
-        kind.set_defaults(call=partial(command.main, name))
+        made = command(kinds, name, what, partial(main, name))
+        made.add_argument("config", metavar="CONFIG", help=f"a TOML file; see docs/{name}.md")
+        made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="in place of the file's: run.steps=50")
+        made.add_argument("--settings", const=_OPTIONS.format(name), **SETTINGS)
+        made.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in run.folder")
+        if name != "resilient":
+            ranks = "processes on this machine (default: 1)"
+            made.add_argument("--ranks", type=count, default=1, metavar="N", help=ranks)
+        else:
+            _add_grid(made)
+
+
+def _add_grid(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--stages", type=int, default=2, metavar="N", help="of the pipeline (default: 2)")
+    made.add_argument("--replicas", type=int, default=2, metavar="N", help="workers of each stage (default: 2)")
+    made.add_argument("--machines", type=int, default=None, metavar="N", help="supervisors to wait for (default: 1)")
+    made.add_argument("--listen", default=None, metavar="HOST:PORT", help="where the others join (default: any port)")
+    made.add_argument("--join", default=None, metavar="HOST:PORT", help="join a run that goes on there")
+    made.add_argument("--chaos", default="", metavar="WHAT", help="fail on purpose: kill=2@step40, rejoin@step80")
+
+
+def main(name: str, chosen: argparse.Namespace) -> int:
+    """Train."""
+    options = config.load(chosen.config, import_module(_OPTIONS.format(name)).Options, chosen.changes)
+    return _supervise(chosen, options) if name == "resilient" else _rank(name, chosen, options)
+
+
+def _rank(name: str, chosen: argparse.Namespace, options: Any) -> int:
+    """Train as one of the ranks, under torchrun or started by ``--ranks``; or start those."""
+    if chosen.ranks > 1 and "RANK" not in os.environ:
+        again = ["--resume"] if chosen.resume else []
+        launch.run_ranks(launch.this_command("train", name, chosen.config, *chosen.changes, *again), chosen.ranks)
+        return 0
+    launch.end_with_launcher()
+    import torch
+
+    from cedar.trainers.common.compute import device_of
+    from cedar.trainers.common.run import run
+
+    trainer, metrics = (import_module(f"cedar.trainers.{name}.{part}") for part in ("trainer", "metrics"))
+    with launch.connected(device_of(options.run.device).type) as here:
+        torch.set_num_threads(options.run.threads or max(1, (os.cpu_count() or 1) // here))
+        path = run(trainer.Trainer, options, resume=chosen.resume)
+        if int(os.environ.get("RANK", "0")) == 0:
+            from rich.console import Console
+
+            console = Console()
+            if lines := read_lines(path):
+                console.print(metrics.table(lines))
+            for wrote in (path, os.path.join(options.run.folder, PLOT)):
+                if os.path.exists(wrote):
+                    console.print(f"wrote {wrote}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _supervise(chosen: argparse.Namespace, options: Any) -> int:
+    """Supervise the workers of this machine until the run is over; under torchrun, one process on each machine."""
+    from cedar.trainers.resilient import report
+    from cedar.trainers.resilient.pipeline import Workers
+    from cedar.trainers.resilient.text import text_pipeline
+
+    machines, listen, joins = chosen.machines or 1, chosen.listen, chosen.join
+    if "RANK" in os.environ and "MASTER_ADDR" in os.environ:  # torchrun starts supervisors; its store is not ours
+        machines = chosen.machines or int(os.environ.get("WORLD_SIZE", "1"))
+        address = f"{os.environ['MASTER_ADDR']}:{int(os.environ['MASTER_PORT']) + 1}"
+        listen, joins = (listen or address, joins) if os.environ["RANK"] == "0" else (None, joins or address)
+    group = Workers(chosen.replicas, machines, _address(listen) if listen else ("127.0.0.1", 0))
+    pipeline = text_pipeline(options, chosen.stages, group)
+    if joins:
+        pipeline.join(*_address(joins))
+        return 0
+    record = pipeline.train(resume=chosen.resume, chaos=chosen.chaos)
+    path = os.path.join(options.run.folder, REPORT)
+    record.save(path)
+    report.show(record)
+    try:
+        report.plot(record, os.path.join(options.run.folder, THROUGHPUT))
+    except CedarError as error:
+        sys.stderr.write(f"{error}\n")
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise CedarError(f"{text!r} is no address", fix="write HOST:PORT")
+    return host, int(port)

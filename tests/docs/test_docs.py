@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cedar.datasets.clicks import write_clicks
+from cedar.datasets.clicklog import write_sessions
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -24,7 +24,7 @@ def blocks(page):
 def click_log(tmp_path_factory):
     """2,000 rows: what the pages find as clicks/*.parquet."""
     folder = tmp_path_factory.mktemp("docs") / "clicks"
-    write_clicks(str(folder), rows=2000, seed=0)
+    write_sessions(str(folder), rows=2000, seed=0)
     return folder
 
 

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from cedar.cli import main
+from cedar.cli import main, train
 from cedar.core.errors import CedarError
-from cedar.trainers import command
 from cedar.trainers.common import config, links
 from cedar.trainers.common.files import read_lines
 from cedar.trainers.resilient import report
@@ -141,9 +140,9 @@ def test_a_kill_changes_no_bit(file: Path, tmp_path: Path) -> None:
 def test_the_example_runs_with_the_defaults_of_the_command() -> None:
     """Its batch could not be cut into 2 x 4 micro-batches."""
     parser = argparse.ArgumentParser()
-    command.configure(parser, "resilient")
+    train.add(parser.add_subparsers())
     example = str(Path(__file__).parents[3] / "examples" / "resilient.toml")
-    chosen = parser.parse_args([example])
+    chosen = parser.parse_args(["train", "resilient", example])
     options = config.load(chosen.config, Options, chosen.changes)
     for stages, replicas in ((chosen.stages, chosen.replicas), (3, 3)):  # and as its head says
         assert text_pipeline(options, stages, Workers(replicas)).rows > 0
