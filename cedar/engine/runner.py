@@ -6,7 +6,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,7 +18,6 @@ from cedar.datasets.asking import Stop, Until
 from cedar.datasets.base import Split
 from cedar.engine.memory import Bound
 from cedar.executors.choose import (
-    EXECUTORS,
     InlineExecutor,
     available_cpus,
     check_executor,
@@ -57,14 +57,26 @@ class Untaken:
     def __init__(self) -> None:
         self._futures: list[weakref.ref[Future[Any]]] = []
         self._enough = _LOOKED_AT
+        self._another: Future[None] = Future()
 
     def add(self, future: Future[T]) -> Future[T]:
         """One that will be taken; who takes its result lets go of it."""
+        future.add_done_callback(self._done)
         self._futures.append(weakref.ref(future))
         if len(self._futures) > self._enough:
             self._futures = [each for each in self._futures if each() is not None]
             self._enough = 2 * len(self._futures) + _LOOKED_AT
         return future
+
+    def another(self) -> Future[None]:
+        """Done once one of them is that is not yet."""
+        if self._another.done():
+            self._another = Future()
+        return self._another
+
+    def _done(self, _: Future[Any]) -> None:
+        with suppress(InvalidStateError):  # for another one, in another thread
+            self._another.set_result(None)
 
     def nbytes(self) -> int:
         """Bytes of their rows; anybody may ask, at any time."""
@@ -86,6 +98,7 @@ class Runner:
         patience: how long to wait for what does not get on.
         watched: somebody iterates, and is told where a task in the caller's own thread does not get on.
         untaken: where results are noted until they are taken; None does not.
+        alone: no task is to wait behind another where a worker could take it that has none.
         bound: says how far to read ahead, where a budget says how much memory there is.
     """
 
@@ -98,14 +111,15 @@ class Runner:
         watched: bool = False,
         untaken: Untaken | None = None,
         bound: Bound | None = None,
+        alone: bool = False,
     ) -> None:
-        self.untaken, self.bound = untaken, bound
+        self.untaken, self.bound, self.alone = untaken, bound, alone
         self._cluster = names_cluster(executor)  # of others: it is as large as it is
         self.owned = isinstance(executor, str) or self._cluster
         name = "threads" if executor == "auto" else executor
         self.name = "dask" if self._cluster else name if isinstance(name, str) else type(executor).__name__
         self.cores = available_cpus()
-        self.executor = open_executor(name, workers or (None if self._cluster else self.cores))
+        self.executor = self._open(name, workers or (None if self._cluster else self.cores))
         given = getattr(self.executor, "_max_workers", None)
         self.workers = 1 if name == "inline" else workers or given or self.cores
         self.inline = isinstance(self.executor, InlineExecutor)
@@ -128,6 +142,12 @@ class Runner:
         self._shipped: dict[tuple[int, ...], Code] = {}
         self._kept: list[Any] = []  # what was shipped, so that no other code gets its id
 
+    def _open(self, executor: str | Executor, workers: int | None) -> Executor:
+        opened: Any = open_executor(executor, workers)
+        if self.alone and hasattr(opened, "alone"):
+            opened.alone = True
+        return opened  # type: ignore[no-any-return]
+
     def resize(self, workers: int, ahead: int | None = None) -> bool:
         """Run so many tasks at once from now on; those submitted go on. False for an executor whose size is fixed.
 
@@ -141,7 +161,7 @@ class Runner:
             return False
         if workers != self.workers:
             self._former.append(self.executor)
-            self.workers, self.executor = workers, EXECUTORS[self.name](workers)
+            self.workers, self.executor = workers, self._open(self.name, workers)
             self._former[-1].shutdown(wait=False)
         self._here = self.executor if self.local else self._here
         self._ahead = ahead or 2 * workers
@@ -317,7 +337,7 @@ class Runners:
             check_executor(place)
             workers = None if names_cluster(place) else self._workers
             default = self.default
-            shared: Any = {"untaken": default.untaken, "bound": default.bound}
+            shared: Any = {"untaken": default.untaken, "bound": default.bound, "alone": default.alone}
             self._others[place] = Runner(place, workers, default.deaths, default.patience, **shared)
         return self._others[place]
 

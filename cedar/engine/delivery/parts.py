@@ -105,7 +105,7 @@ class Parts(DataLoaderLike):
         """Somebody watches the run, or its memory is bound: what is queued is known then."""
         observer = self._options.observer
         if observer is not None or memory is not None:
-            self._untaken = Untaken()
+            self._untaken = self._untaken or Untaken()
             self._metrics.queued = self._untaken.nbytes
         if observer is not None:
             observer.begin(self._metrics)
@@ -117,6 +117,7 @@ class Parts(DataLoaderLike):
         if options.order == "exact":
             return
         self._binding.any_order = True
+        self._untaken = Untaken()
         follow = None if options.order == "any" else Path(options.order)
         record = None if options.record is None else Path(options.record)
         orders = Orders(record, follow, self._made, rank.rank, rank.world, self._site)
@@ -162,6 +163,7 @@ class Parts(DataLoaderLike):
             watched=True,
             untaken=self._untaken,
             bound=self._metrics.bound,
+            alone=self._job.orders is not None,
         )
         others = runner.others = Runners(runner)
         self._ran_on, self._workers = runner.name, runner.workers

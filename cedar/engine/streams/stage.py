@@ -189,16 +189,20 @@ class StageFlow(Flow):
 
         The flow below numbers its units by their positions. Where ``wanted`` is not under way yet, others come.
         """
-        self._top_up(wait)
-        if not self._tasks:
-            return self.pull(wait)
-        chosen = [task for task in self._tasks if sum(task.piece.position()) == wanted] or self._tasks
-        task = next((task for task in chosen if task.done), None)
-        if task is None:
+        untaken = self._runner.untaken
+        while True:
+            another = [] if untaken is None else [untaken.another()]  # else what the source waits for goes unnoticed
+            self._top_up(wait)
+            if not self._tasks:
+                return self.pull(wait)
+            chosen = [task for task in self._tasks if sum(task.piece.position()) == wanted] or self._tasks
+            task = next((task for task in chosen if task.done), None)
+            if task is not None:
+                break
             if not wait:
                 return PENDING
-            self._runner.wait([task.future for task in chosen if task.future is not None], self._stream.program.label)
-            return self.pull_ready(wait, wanted)
+            futures = [task.future for task in chosen if task.future is not None]
+            self._runner.wait([*futures, *another], self._stream.program.label)
         piece = self._finish(task)
         self._tasks.remove(task)
         self._top_up(False)

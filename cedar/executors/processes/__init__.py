@@ -13,6 +13,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from cedar.core import forks
+from cedar.executors.processes.keeper import Work
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerProcess
 from cedar.tasks.code import Code
@@ -27,7 +28,12 @@ _lock = threading.Lock()
 
 
 class Lease(Executor):
-    """A run's use of a warm pool: shutting it down cancels what the run has not begun, and leaves the workers."""
+    """A run's use of a warm pool: shutting it down cancels what the run has not begun, and leaves the workers.
+
+    With ``alone`` set, a worker gets a task when it is done with the one before: none waits there behind a slow one.
+    """
+
+    alone = False
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -40,16 +46,16 @@ class Lease(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See ``concurrent.futures.Executor``."""
-        return self._kept(self._pool.submit, fn, *args, **kwargs)
+        return self._kept(Work(Future(), fn, args, kwargs, self.alone))
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
         """The same, before all that wait."""
-        return self._kept(self._pool.submit_first, fn, *args)
+        return self._kept(Work(Future(), fn, args, {}, self.alone), first=True)
 
-    def _kept(self, submit: Callable[..., Future[Any]], *args: Any, **kwargs: Any) -> Future[Any]:
+    def _kept(self, work: Work, first: bool = False) -> Future[Any]:
         if self._shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        future = submit(*args, **kwargs)
+        future = self._pool.enter(work, first)
         with self._adding:
             self._futures.add(future)
         return future

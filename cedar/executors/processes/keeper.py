@@ -23,12 +23,13 @@ _SHORT = 0.1  # seconds; behind a task that takes no longer, the next one is alr
 
 @dataclass
 class Work:
-    """A submitted call."""
+    """A submitted call; ``alone``, it does not wait behind another in a worker, nor another behind it."""
 
     future: Future[Any]
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    alone: bool = False
 
     def message(self, known: set[str]) -> list[memoryview]:
         """As it is sent to a worker that has the code of these keys.
@@ -66,7 +67,7 @@ class Queue(Protocol):
     def closed(self) -> bool: ...
 
     def take(self, wait: bool) -> Work | None:
-        """The next; None where there is none and ``wait`` is False, or when all is over."""
+        """The next; None where there is none and ``wait`` is False (nor is one that is to be alone), or all is over."""
 
     def give_back(self, works: list[Work]) -> None:
         """Work that was not begun."""
@@ -143,7 +144,7 @@ class Keeper(threading.Thread):
 
     def _fill(self, worker: WorkerProcess, first: list[Work]) -> bool:
         """Give the worker what it can take; False once all is over."""
-        while len(self._sent) < (2 if self._short else 1):
+        while not self._sent or (self._short and len(self._sent) < 2 and not self._sent[0].alone):
             work = first.pop() if first else self._queue.take(not self._sent)
             if work is None:
                 return bool(self._sent)

@@ -43,13 +43,14 @@ class Pool(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See ``concurrent.futures.Executor``; ``Code`` among the arguments is sent once to each worker."""
-        return self._submitted(Work(Future(), fn, args, kwargs), first=False)
+        return self.enter(Work(Future(), fn, args, kwargs))
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
         """The same, before all that wait: for a call that was lost, and that somebody may wait for."""
-        return self._submitted(Work(Future(), fn, args, {}), first=True)
+        return self.enter(Work(Future(), fn, args, {}), first=True)
 
-    def _submitted(self, work: Work, first: bool) -> Future[Any]:
+    def enter(self, work: Work, first: bool = False) -> Future[Any]:
+        """A call, behind all that wait or before them; what it returns is ``work.future``."""
         if not self._closed:  # asked before the lock: after a fork, nobody is there to release it
             with self._changed:
                 if not self._closed:
@@ -108,11 +109,11 @@ class Pool(Executor):
             self._spare.want(at_once=self._started > self._max_workers)
 
     def take(self, wait: bool) -> Work | None:
-        """The next call; None where there is none and ``wait`` is False, or once the pool is shut down."""
+        """The next call; None once the pool is shut down, and where there is none to be sent ahead (``wait`` False)."""
         with self._changed:
             while not self._closed:
                 # What an idle worker can begin at once is not for one that is at work.
-                if len(self._waiting) > (0 if wait else self._idle):
+                if len(self._waiting) > (0 if wait else self._idle) and (wait or not self._waiting[0].alone):
                     work = self._waiting.popleft()
                     if work.future.running() or work.future.set_running_or_notify_cancel():
                         return work

@@ -23,6 +23,7 @@ from cedar import col
 from cedar.engine.delivery.state import seal
 from tests.engine.delivery.test_elastic import Made
 from tests.engine.streams.test_lanes import Toy, pairs
+from tests.toy_pipelines import Source
 from tests.toy_runs import run, saved
 
 CASES = int(os.environ.get("CEDAR_CASES", "60"))
@@ -147,17 +148,32 @@ def test_each_row_comes_once_wherever_a_run_is_stopped_and_another_run_follows_i
 SLOW = numbers().map(held_up, "x", dtype=int).batch(10)
 
 
-def gated(gate: Path, opens: int = -1) -> cedar.Pipeline:
+class Late(Source):
+    """Whose split 9 is there once a file is."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(0, [10] * 20, known=True)
+        self._file = file
+
+    def read(self, split: Any) -> Any:
+        late = time.monotonic() + 120  # the test has failed by then
+        while split.part == 9 and not self._file.exists() and time.monotonic() < late:
+            time.sleep(0.05)
+        return super().read(split)
+
+
+def gated(gate: Path, opens: int = -1, source: Source | None = None) -> cedar.Pipeline:
     """Row 70 waits for a file, which row ``opens`` makes."""
 
     def passes(x: int) -> int:
         if x == opens:
             gate.touch()
-        while x == 70 and not gate.exists():
+        late = time.monotonic() + 120  # the test has failed by then
+        while x == 70 and not gate.exists() and time.monotonic() < late:
             time.sleep(0.01)
         return x
 
-    splits = Made(0, [10] * 20, known=True)  # no task has rows of two
+    splits = source or Made(0, [10] * 20, known=True)  # no task has rows of two
     return cedar.from_source(splits).select(x=col("id") // 1000 * 10 + col("id") % 1000).map(passes, "x").batch(10)
 
 
@@ -172,15 +188,23 @@ def test_a_slow_row_holds_up_no_other(tmp_path: Path) -> None:
         assert taken(run(loader)[0]) == list(range(200))
 
 
-def test_each_row_comes_once_from_other_processes(tmp_path: Path) -> None:
-    pipeline = gated(tmp_path / "gate")
-    came = []
-    with pipeline.loader(order="any", executor="processes", workers=2, plan="off") as loader:
+def test_a_slow_row_holds_up_no_split_that_is_read_meanwhile(tmp_path: Path) -> None:
+    pipeline, came = gated(tmp_path / "gate", opens=190, source=Late(tmp_path / "read")), []
+    with pipeline.loader(order="any", executor="threads", workers=3, plan="off") as loader:
         for step, batch in enumerate(loader):
             came += batch["x"].tolist()
-            if step == 6:
-                (tmp_path / "gate").touch()
+            if step == 7:  # of all rows before the split but those that wait behind the slow one in its task
+                (tmp_path / "read").touch()
     assert sorted(came) == list(range(200))
+    assert came.index(70) > came.index(120)
+
+
+def test_a_slow_row_in_another_process_holds_up_no_split_that_is_to_be_read(tmp_path: Path) -> None:
+    pipeline = gated(tmp_path / "gate", opens=190)
+    with pipeline.loader(order="any", executor="processes", workers=2, plan="off") as loader:
+        came = taken(run(loader)[0])
+    assert sorted(came) == list(range(200))
+    assert came.index(70) > came.index(120)
 
 
 def test_an_epoch_without_a_row_is_recorded_and_followed(tmp_path: Path) -> None:

@@ -246,6 +246,20 @@ def test_equal_code_is_equal_whatever_the_run() -> None:
     assert code().known().pickled is None
 
 
+@pytest.mark.parametrize("other", [False, True])
+def test_no_task_that_is_alone_waits_behind_a_slow_one(other: bool, pool: Pool, tmp_path: Path) -> None:
+    lease = processes.Lease(WORKERS)
+    lease.alone = True
+    for quick in [lease.submit(abs, -1) for _ in range(4 * WORKERS)]:  # what comes after such is sent ahead
+        quick.result()
+    wait = f"while ! test -e {tmp_path}/gate; do sleep 0.01; done"
+    slow = (pool if other else lease).submit(subprocess.run, ["sh", "-c", wait], timeout=300)
+    assert [quick.result(120) for quick in [lease.submit(abs, -i) for i in range(8)]] == list(range(8))
+    assert not slow.done()
+    (tmp_path / "gate").touch()
+    slow.result()
+
+
 def test_a_death_fails_its_task_alone(one: Pool) -> None:
     one.submit(int).result()
     dying = one.submit(os._exit, 3)
