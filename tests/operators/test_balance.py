@@ -48,6 +48,17 @@ def ids(batches: Batches) -> list[list[int]]:
 # ---- where rows go ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("sigma", "rows"), [(0.5, 8), (1.0, 8), (1.0, 16), (1.5, 8)])
+def test_steps_are_close_to_what_no_placement_can_be_below(sigma: float, rows: int) -> None:
+    draw, slowest, bounds = np.random.default_rng(0), [], []
+    for _ in range(100):
+        costs = draw.lognormal(5, sigma, 8 * rows)
+        slowest.append(max(costs[slots].sum() for slots in placed(list(costs.reshape(8, rows)))) / costs.sum() * 8)
+        ordered = np.sort(costs)  # the largest row has others beside it, at best the smallest
+        bounds.append(max(1.0, (ordered[-1] + ordered[: rows - 1].sum()) / costs.sum() * 8))
+    assert np.mean(slowest) < np.mean(bounds) + 0.03
+
+
 def model(costs: list[list[float]]) -> list[list[int]]:
     """Longest first, to the batch that costs least and has room; NaN stays."""
     flat = [(cost, b) for b, batch in enumerate(costs) for cost in batch]
