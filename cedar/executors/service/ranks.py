@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -205,7 +206,7 @@ def _run_of(member: Member) -> Run:
 
 
 def _size(name: str, word: str) -> int:
-    return 4 * (len(name) + len(word)) + 200  # as Python may hold them
+    return sys.getsizeof(name) + sys.getsizeof(word) + 200  # with what a dict needs beside them
 
 
 class Connection(asyncio.Protocol):

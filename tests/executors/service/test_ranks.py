@@ -136,6 +136,13 @@ def test_messages_without_an_end_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert Toy(hub).closed
 
 
+def test_there_is_room_for_the_states_of_as_many_ranks_as_may_come() -> None:
+    hub, member = Hub(), ranks.Member(lambda _: None)
+    for rank in range(ranks.MEMBERS):
+        hub.hear(member, {"set": [f"job/cedar/hello/{rank}", "a state that grew: " + "7" * 5000]})
+    assert len(hub._words) == ranks.MEMBERS
+
+
 words = st.tuples(st.sampled_from(["set", "get", "drop"]), st.text(max_size=3), st.text(max_size=300))
 
 
