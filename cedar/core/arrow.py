@@ -7,19 +7,14 @@ needs, and seconds where it happens beside threads that want the GIL.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-
-@lru_cache(maxsize=64)
-def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
-    """The dtype of a type of numbers."""
-    dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-    return dtype
+# The dtypes of numbers, which lie in memory as NumPy and torch have them, by the ids of their types.
+NUMBERS = {pa.from_numpy_dtype(each).id: np.dtype(each) for each in "i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split()}
 
 
 def of_numbers(
@@ -40,7 +35,9 @@ def of_numbers(
     """
     kind = pa.int64() if kind is None else kind
     valid = None if missing is None else _bits(~missing)
-    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values, dtype_of(kind)))])
+    return pa.Array.from_buffers(
+        kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values, NUMBERS[kind.id]))]
+    )
 
 
 def of_flags(values: npt.NDArray[np.bool_]) -> pa.Array:
@@ -85,19 +82,23 @@ def of_texts(values: Sequence[str] | Sequence[bytes], kind: pa.DataType) -> pa.A
     return pa.Array.from_buffers(kind, len(parts), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))])
 
 
-def floats(array: pa.Array) -> npt.NDArray[Any]:
-    """A copy of floats, with NaN where a null is.
+def floats(arrays: Sequence[pa.Array]) -> list[npt.NDArray[Any]]:
+    """Copies of arrays of floats, all of one length and each with some null, with NaN where a null is.
 
     Example:
-        >>> floats(pa.array([1.5, None])).tolist()
-        [1.5, nan]
+        >>> [values.tolist() for values in floats([pa.array([1.5, None]), pa.array([None, 2.5])])]
+        [[1.5, nan], [nan, 2.5]]
     """
-    bits, data = array.buffers()
-    kind, start, stop = dtype_of(array.type), array.offset, array.offset + len(array)
-    values = np.frombuffer(data, kind, count=stop)[start:].copy()
-    if bits is not None:
-        values[np.unpackbits(np.frombuffer(bits, np.uint8), count=stop, bitorder="little")[start:] == 0] = np.nan
-    return values
+    width = len(arrays[0]) // 8 + 2  # bytes of the bits, wherever the first of them is in its byte
+    bits = [array.buffers()[0][array.offset // 8 :][:width].to_pybytes().ljust(width, b"\0") for array in arrays]
+    valid = np.unpackbits(np.frombuffer(b"".join(bits), np.uint8).reshape(-1, width), axis=1, bitorder="little")
+    found = []
+    for array, there in zip(arrays, valid, strict=True):
+        kind, rows, first = NUMBERS[array.type.id], len(array), array.offset % 8
+        values = np.frombuffer(array.buffers()[1], kind, rows, array.offset * kind.itemsize).copy()
+        values[there[first : first + rows] == 0] = np.nan
+        found.append(values)
+    return found
 
 
 def numbers(array: pa.Array) -> npt.NDArray[Any]:
@@ -107,7 +108,7 @@ def numbers(array: pa.Array) -> npt.NDArray[Any]:
         >>> numbers(of_numbers(np.array([3, 1]))).tolist()
         [3, 1]
     """
-    kind = dtype_of(array.type)
+    kind = NUMBERS[array.type.id]
     _, data = array.buffers()
     if data is None or not len(array):
         return np.empty(0, dtype=kind)

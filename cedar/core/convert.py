@@ -6,8 +6,7 @@ shared where the type allows. Nulls that a dtype cannot hold are therefore error
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -15,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.arrow import floats, numbers, of_numbers
+from cedar.core.arrow import NUMBERS, floats, numbers, of_numbers
 from cedar.core.boundary import as_column, canonical_type
 from cedar.core.columns import Column
 from cedar.core.cursor import Keys
@@ -72,14 +71,27 @@ def to_numpy(column: Column, name: str, keys: Keys | None = None) -> Any:
         >>> to_numpy(pa.array([[1, 2], [3]], pa.large_list(pa.int64())), "ids").to_list()
         [[1, 2], [3]]
     """
-    if isinstance(column, np.ndarray):
-        return column
-    if is_numbers(column.type) and isinstance(column, pa.Array):
-        if not column.null_count:
-            return numbers(column)
-        if is_floating(column.type):
-            return floats(column)
-    return _convert(plain(column), _Place(name, keys), _numpy_leaf, np.asarray)
+    return to_numpy_each({name: column}, keys)[name]
+
+
+def to_numpy_each(columns: Mapping[str, Column], keys: Keys | None = None) -> dict[str, Any]:
+    """As ``to_numpy`` of every column, all of one length. Numbers, which most are, take no call for each."""
+    found: dict[str, Any] = dict(columns)
+    gaps: dict[str, pa.Array] = {}
+    for name, column in columns.items():
+        if isinstance(column, np.ndarray):
+            continue
+        dtype = NUMBERS.get(column.type.id) if isinstance(column, pa.Array) and len(column) else None
+        if dtype is not None and not column.null_count:
+            found[name] = np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
+        elif dtype is not None and dtype.kind == "f":
+            gaps[name] = column
+        else:
+            array = column.plain() if isinstance(column, GroupColumn) else column
+            found[name] = _how(array.type)(array, _Place(name, keys), _numpy_leaf, numbers)
+    if gaps:
+        found.update(zip(gaps, floats(list(gaps.values())), strict=True))
+    return found
 
 
 def to_torch(column: Column, name: str, keys: Keys | None = None) -> Any:
@@ -102,16 +114,25 @@ def to_torch(column: Column, name: str, keys: Keys | None = None) -> Any:
         >>> to_torch(pa.array([1, 2]), "x")
         tensor([1, 2])
     """
-    if isinstance(column, np.ndarray):
-        return list(column) if column.dtype == object else _tensor(column, name)
+    return to_torch_each({name: column}, keys)[name]
+
+
+def to_torch_each(columns: Mapping[str, Column], keys: Keys | None = None) -> dict[str, Any]:
+    """As ``to_torch`` of every column, all of one length."""
+    import torch
     from torch.utils.dlpack import from_dlpack
 
-    if is_numbers(column.type) and isinstance(column, pa.Array):
-        if not column.null_count:
-            return from_dlpack(column)
-        if is_floating(column.type):
-            return sys.modules["torch"].from_numpy(floats(column))
-    return _convert(plain(column), _Place(name, keys), _torch_leaf, from_dlpack)
+    arrays = {n: c for n, c in columns.items() if isinstance(c, pa.Array) and c.type.id in NUMBERS}
+    values, found = to_numpy_each(arrays, keys), dict(columns)
+    for name, column in columns.items():
+        if name in values:
+            found[name] = torch.from_numpy(values[name]) if values[name].flags.writeable else from_dlpack(column)
+        elif isinstance(column, np.ndarray):
+            found[name] = list(column) if column.dtype == object else _tensor(column, name)
+        else:
+            array = column.plain() if isinstance(column, GroupColumn) else column
+            found[name] = _how(array.type)(array, _Place(name, keys), _torch_leaf, from_dlpack)
+    return found
 
 
 def to_arrow(column: Column, name: str) -> pa.Array:
@@ -149,24 +170,11 @@ def _fixed_lists(values: pa.Array, size: int, rows: int) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(values, size)
 
 
-# What is asked of a type is asked of every column of every batch: it is worked out once.
-
-
-@lru_cache(maxsize=1024)
-def is_numbers(kind: pa.DataType) -> bool:
-    """Whole numbers or floats, which lie in memory as NumPy and torch have them."""
-    return bool(pt.is_integer(kind) or pt.is_floating(kind))
-
-
-@lru_cache(maxsize=1024)
-def is_floating(kind: pa.DataType) -> bool:
-    """A float of any width."""
-    return bool(pt.is_floating(kind))
-
-
 @lru_cache(maxsize=1024)
 def _how(kind: pa.DataType) -> _How:
-    """What converts arrays of a type."""
+    """What converts arrays of a type, which is asked of every batch."""
+    if kind.id in NUMBERS:
+        return _number
     if pt.is_large_list(kind) or pt.is_list(kind):
         return _jagged
     if pt.is_fixed_size_list(kind):
@@ -176,8 +184,13 @@ def _how(kind: pa.DataType) -> _How:
     return _leaf if kind == canonical_type(kind) else _canonical
 
 
-def _convert(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
-    return _how(array.type)(array, place, leaf, share)
+def _number(array: pa.Array, place: _Place, _leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+    if not array.null_count:
+        return share(array)
+    if NUMBERS[array.type.id].kind != "f":
+        raise place.null_error(array, _fill_hint(place))
+    (values,) = floats([array])
+    return values if share is numbers else share(values)
 
 
 def _leaf(array: pa.Array, place: _Place, leaf: Leaf, _share: Callable[[Any], Any]) -> Any:
@@ -185,19 +198,20 @@ def _leaf(array: pa.Array, place: _Place, leaf: Leaf, _share: Callable[[Any], An
 
 
 def _canonical(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
-    return _convert(as_column(array), place, leaf, share)
+    array = as_column(array)
+    return _how(array.type)(array, place, leaf, share)
 
 
 def _struct(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
     children = zip(array.type, array.flatten(), strict=True)
-    return {f.name: _convert(child, place.child(f.name), leaf, share) for f, child in children}
+    return {f.name: _how(child.type)(child, place.child(f.name), leaf, share) for f, child in children}
 
 
 def _jagged(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> JaggedTensor:
     if array.null_count:
         raise place.null_error(array, f"with_columns({_hint(place)}.fill_null([]))", "null lists")
     offsets = array.offsets
-    if not pt.is_int64(offsets.type):
+    if offsets.type != pa.int64():
         offsets = offsets.cast(pa.int64())
     bounds = numbers(offsets)
     start, stop = int(bounds[0]), int(bounds[-1])
@@ -207,8 +221,12 @@ def _jagged(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], A
     if start:
         bounds = bounds - start
         offsets = of_numbers(bounds)
-    inner = place.inside(lambda i: int(np.searchsorted(bounds, i, side="right")) - 1)
-    return JaggedTensor(_convert(values, inner, leaf, share), share(offsets if share is not np.asarray else bounds))
+    if values.type.id in NUMBERS and not values.null_count:
+        items = share(values)
+    else:
+        inner = place.inside(lambda i: int(np.searchsorted(bounds, i, side="right")) - 1)
+        items = _how(values.type)(values, inner, leaf, share)
+    return JaggedTensor(items, bounds if share is numbers else share(offsets))
 
 
 def _fixed(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
@@ -217,7 +235,7 @@ def _fixed(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], An
         raise place.null_error(array, f"with_columns({_hint(place)}.fill_null(a list of {size}))", "null lists")
     values = array.values.slice(array.offset * size, len(array) * size)
     inner = place.inside(lambda i: i // size)
-    children = _convert(values, inner, leaf, share)
+    children = _how(values.type)(values, inner, leaf, share)
     if hasattr(children, "reshape"):
         return children.reshape(len(array), size, *children.shape[1:])
     return JaggedTensor(children, share(of_numbers(np.arange(len(array) + 1, dtype=np.int64) * size)))
@@ -225,13 +243,9 @@ def _fixed(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], An
 
 def _numpy_leaf(array: pa.Array, place: _Place) -> Any:
     kind = array.type
-    if is_floating(kind):
-        return floats(array) if array.null_count else numbers(array)
-    if pt.is_integer(kind) or pt.is_boolean(kind):
-        if array.null_count:
-            raise place.null_error(array, _fill_hint(place))
-        return array.to_numpy(zero_copy_only=False) if pt.is_boolean(kind) else numbers(array)
-    if pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_duration(kind):
+    if pt.is_boolean(kind) and array.null_count:
+        raise place.null_error(array, _fill_hint(place))
+    if pt.is_boolean(kind) or pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_duration(kind):
         return array.to_numpy(zero_copy_only=False)
     if pt.is_time(kind):
         return array.view(_width(kind)).cast(pa.int64()).cast(pa.duration(kind.unit)).to_numpy(zero_copy_only=False)
@@ -247,10 +261,6 @@ def _torch_leaf(array: pa.Array, place: _Place) -> Any:
     from torch.utils.dlpack import from_dlpack
 
     kind = array.type
-    if pt.is_floating(kind) or pt.is_integer(kind):
-        if not array.null_count:
-            return from_dlpack(array)
-        return torch.from_numpy(_numpy_leaf(array, place))
     if pt.is_boolean(kind):
         return torch.from_numpy(_numpy_leaf(array, place))
     if pt.is_temporal(kind) and not pt.is_interval(kind):

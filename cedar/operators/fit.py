@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core import buffers
-from cedar.core.arrow import dtype_of, of_array, of_flags, of_numbers, of_texts
+from cedar.core.arrow import NUMBERS, of_array, of_flags, of_numbers, of_texts
 from cedar.core.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, objects
 
 _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
@@ -221,7 +221,7 @@ def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     every = set(map(type, values))
     types = every - {type(None)}
     whole, real = pa.types.is_integer(kind), pa.types.is_floating(kind)
-    own = (whole or real) and types == {dtype_of(kind).type}
+    own = (whole or real) and types == {NUMBERS[kind.id].type}
     if own or (types == {int} and whole) or (types == {float} and pa.types.is_float64(kind)):
         return _numbers(values, kind, some=len(types) < len(every))
     if (every == {str} and pa.types.is_large_string(kind)) or (every == {bytes} and pa.types.is_large_binary(kind)):
@@ -243,7 +243,7 @@ def _numbers(values: Sequence[Any], kind: pa.DataType, some: bool) -> pa.Array:
     """Numbers of one type; with ``some``, Nones are among them."""
     missing = _missing(values) if some else None
     present = (0 if value is None else value for value in values) if some else values
-    return of_numbers(np.fromiter(present, dtype_of(kind), len(values)), kind, missing)
+    return of_numbers(np.fromiter(present, NUMBERS[kind.id], len(values)), kind, missing)
 
 
 def _missing(values: Sequence[Any]) -> npt.NDArray[np.bool_]:

@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cedar.core.boundary import as_column
-from cedar.core.convert import to_arrow, to_numpy, to_torch
+from cedar.core.convert import to_arrow, to_numpy, to_numpy_each, to_torch, to_torch_each
 from cedar.core.cursor import Keys
 from cedar.core.errors import CedarError, PipelineError, RowError
 from cedar.core.jagged import JaggedTensor
@@ -132,6 +134,21 @@ def test_floats_share_memory_and_null_is_nan(make: Any, name: str) -> None:
     gaps = make(pa.array([1.0, None]).cast(pa.type_for_alias(name)), "x")
     assert str(gaps.dtype).removeprefix("torch.") == name
     assert np.isnan(np.asarray(gaps)).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("each", [to_numpy_each, to_torch_each])
+@given(values=st.lists(st.none() | st.floats(width=16), min_size=1, max_size=40), data=st.data())
+def test_columns_with_nulls_are_converted_together_wherever_they_begin(
+    each: Any, values: list[float | None], data: st.DataObject
+) -> None:
+    columns = {}
+    for number, kind in enumerate((pa.float16(), pa.float32(), pa.float64(), pa.float32())):
+        before = data.draw(st.integers(0, 20))
+        held = [np.float16(v) if v is not None else None for v in [*[9.0] * before, *values, None]]
+        columns[f"c{number}"] = pa.array(held, kind).slice(before, len(values))
+    wanted = [np.nan if v is None else v for v in values]
+    for column in each(columns).values():
+        np.testing.assert_array_equal(np.asarray(column, dtype=np.float64), wanted)
 
 
 @pytest.mark.parametrize("make", [to_numpy, to_torch])

@@ -42,18 +42,17 @@ class Finish:
     marked: Any = None
 
     def __call__(self, block: Block, env: Env) -> Block:
-        from cedar.core.convert import to_arrow, to_numpy, to_torch
+        from cedar.core.convert import to_arrow, to_numpy_each, to_torch_each
 
         own = {n: writeable(column) if isinstance(column, ndarray) else column for n, column in block.columns.items()}
         if self.format == "arrow":
             columns = {name: to_arrow(column, name) for name, column in own.items()}
         else:
-            convert: Callable[..., Any] = to_torch if self.format == "torch" else to_numpy
-            keys = block.live_keys() if block.aligned else None
+            convert = to_torch_each if self.format == "torch" else to_numpy_each
             groups = {} if self.marked is None else group_tensors(in_groups(block, self.marked.groups), convert)
-            columns = {
-                name: groups[name] if name in groups else convert(column, name, keys) for name, column in own.items()
-            }
+            alone = {name: column for name, column in own.items() if name not in groups} if groups else own
+            keys = block.live_keys() if block.dead else block.keys
+            columns = own | convert(alone, keys if block.aligned else None) | groups
         return Block(columns, block.keys, block.dead, aligned=False)
 
 
@@ -70,19 +69,10 @@ def group_tensors(columns: dict[str, GroupColumn], convert: Callable[..., Any]) 
     found: dict[str, Any] = {}
     for group in sharing.values():
         try:
-            lists = {name: convert(column.values, name) for name, column in group.items()}
+            lists = convert({name: column.values for name, column in group.items()})
         except CedarError:
             continue
-        inverse = convert(next(iter(group.values())).sharing.inverse, "inverse_lookup")
+        inverse = convert({"inverse": next(iter(group.values())).sharing.inverse})["inverse"]
         values, offsets = ({name: getattr(j, part) for name, j in lists.items()} for part in ("values", "offsets"))
         found.update(dict.fromkeys(group, InverseKeyedJaggedTensor(tuple(group), values, offsets, inverse)))
     return found
-
-
-def handed_over(columns: dict[str, Any], format: str) -> Any:
-    """A converted batch as the caller gets it: a dict, or an Arrow table."""
-    if format == "arrow":
-        import pyarrow as pa
-
-        return pa.table(columns)
-    return columns

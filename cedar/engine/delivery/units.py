@@ -8,19 +8,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from cedar.core.block import Block
 from cedar.core.columns import writeable
 from cedar.core.errors import CedarError
-from cedar.core.stream import Count, Piece
+from cedar.core.stream import Count
 from cedar.engine.account import Account
-from cedar.engine.delivery.formats import handed_over
 from cedar.engine.delivery.options import Options
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.runner import Runner
 from cedar.operators.base import Env
 from cedar.tasks.chain import Step
-
-NOTHING = object()  # rows were skipped, and there is nothing to hand over
 
 
 @dataclass(frozen=True)
@@ -49,19 +48,21 @@ class Units:
 
     def values(self, data: DataEpoch, runner: Runner, total: float | None) -> Iterator[Any]:
         """What the caller gets for an epoch of the data, in order; ``data`` knows of each that it is delivered."""
+        whole = self.batched or self.options.as_blocks
         for piece in data.pieces():
-            for unit, value in self.of(piece, runner, total):
+            block = piece.rows.gather()
+            if whole:
+                self.count(block, total)
+                found = iter([(piece.units - 1, None if replaced(block) else self.value(block, runner))])
+            else:
+                found = self._rows(block, total)
+            for unit, value in found:
                 data.delivered(piece, unit)
-                if value is not NOTHING:
+                if value is not None:
                     yield value
 
-    def of(self, piece: Piece, runner: Runner, total: float | None) -> Iterator[tuple[int, Any]]:
-        """(unit, what the caller gets) for each unit of a piece."""
-        block = piece.rows.gather()
-        if self.batched or self.options.as_blocks:
-            self.count(block, total)
-            yield piece.units - 1, NOTHING if replaced(block) else self.value(block, runner)
-            return
+    def _rows(self, block: Block, total: float | None) -> Iterator[tuple[int, Any]]:
+        """(unit, row) for each row of a piece; None for the row where all that is left was skipped."""
         counted = 0
         block = block.only_columns({name: writeable(column) for name, column in block.columns.items()})
         for slot, row in zip(block.live_slots().tolist(), block.rows(), strict=True):
@@ -70,19 +71,20 @@ class Units:
             yield slot, row
         if counted < block.slots:  # rows skipped after the last one
             self.account.add(block, range(counted, block.slots), 0, total)
-            yield block.slots - 1, NOTHING
+            yield block.slots - 1, None
 
     def count(self, block: Block, total: float | None) -> None:
         """A whole block is about to be handed over; raises beyond a budget."""
-        self.account.add(block, range(block.slots), block.slots - len(block.dead), total)
+        slots = block.slots
+        self.account.add(block, range(slots), slots - len(block.dead), total)
 
     def value(self, block: Block, runner: Runner) -> Any:
-        """A batch, or a block for a sink, as the caller gets it."""
+        """A batch, or a block for a sink, as the caller gets it: a dict, or an Arrow table."""
         if self.options.as_blocks:
             return block
-        columns = self.columns(block, runner)
+        columns = block.columns if runner.local else self.columns(block, runner)
         self.account.grouped(columns)
-        return handed_over(columns, self.options.format)
+        return columns if self.options.format != "arrow" else pa.table(columns)
 
     def columns(self, block: Block, runner: Runner) -> dict[str, Any]:
         """A batch in its format; counts nothing, so any thread may ask, ahead of the caller."""
