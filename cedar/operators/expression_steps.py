@@ -79,6 +79,7 @@ class Held:
     inside: bool = True
 
 
+_Resolved: TypeAlias = "tuple[pl.Expr, dict[str, ColumnType], frozenset[str]]"  # its results, and what it reads
 _Query: TypeAlias = "Callable[[pl.LazyFrame], pl.LazyFrame]"
 
 
@@ -117,10 +118,11 @@ class _Walk:
 
     ``entered``: input columns that expressions read. ``fresh``: columns computed and not read since. Where one of them
     goes, polars would never compute it, and rows on which it fails would pass or not as operators happen to be fused:
-    so it stays, under a hidden name in ``unread``.
+    so it stays, under a hidden name in ``unread``. ``known``: expressions resolved, in any walk of the same steps.
     """
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
+    def __init__(self, names: Iterable[str] = (), known: dict[Any, _Resolved] | None = None) -> None:
+        self.known = {} if known is None else known
         self.names = set(names)  # of all columns on the way
         self.entered: set[str] = set()
         self.fresh: set[str] = set()
@@ -163,7 +165,7 @@ def compile_steps(steps: Sequence[Step], types: Types) -> Program:
     if filters:
         entered |= {h.origin for h in held.values() if h.origin is not None and _is_cheap(h.type)}
     held = {name: Held(h.type, name, name in entered) for name, h in start.items()}
-    walk = _Walk(names)
+    walk = _Walk(names, walk.known)
     walk.row = [walk.hidden("row")] if filters or not entered else []
     queries: list[_Query] = []
     uneven = False  # whether there may be a single row, or a column of one value, which polars works on in other ways
@@ -319,6 +321,16 @@ def _resolve(
     name: str | None, expr: pl.Expr, blame: Blame, held: dict[str, Held], walk: _Walk
 ) -> tuple[pl.Expr, dict[str, ColumnType]]:
     """An expression with its columns spelt out, and the names and types of its results."""
+    key = id(blame), id(expr), name
+    if key not in walk.known:
+        walk.known[key] = _resolved(name, expr, blame, held)
+    found, types, reads = walk.known[key]
+    walk.fresh -= reads
+    walk.entered |= {origin for read in reads if (origin := held[read].origin) is not None}
+    return found, types
+
+
+def _resolved(name: str | None, expr: pl.Expr, blame: Blame, held: dict[str, Held]) -> _Resolved:
     import polars as pl
 
     several = columns_of(expr) is None or expr.meta.has_multiple_outputs()
@@ -331,19 +343,15 @@ def _resolve(
     except pl.exceptions.PolarsError as error:
         raise _type_error(expr, blame, error) from error
     _require(reads, held, blame)
-    walk.fresh -= reads
     for read in sorted(reads):
         _require_readable(read, held[read].type, expr, blame)
-        origin = held[read].origin
-        if origin is not None:
-            walk.entered.add(origin)
     expr = lists_without_nulls(expr)
     if name is not None:
         expr = expr.alias(name)
     if any(held[read].type is UNKNOWN for read in reads):
         if several:
             raise _NamesUnknown
-        return expr, {expr.meta.output_name(): UNKNOWN}
+        return expr, {expr.meta.output_name(): UNKNOWN}, reads
     frame = _static({read: held[read] for read in reads})  # of many columns, most expressions read few
     try:
         schema = frame.select(expr).collect_schema()
@@ -351,7 +359,7 @@ def _resolve(
         raise _type_error(expr, blame, error) from error
     _require_row_wise(expr, frame, blame)
     try:
-        return expr, {result: _arrow_type(kind) for result, kind in schema.items()}
+        return expr, {result: _arrow_type(kind) for result, kind in schema.items()}, reads
     except NoColumn as reason:
         what = f"{blame.label}: {text(expr)} gives what no column holds: {reason.what}"
         raise PipelineError(what, site=blame.site, fix=reason.fix) from reason
