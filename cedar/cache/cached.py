@@ -152,7 +152,7 @@ def _timed(timing: Timing, call: Callable[..., T], *args: Any) -> T:
     """What the store returns."""
     start = time.perf_counter(), time.thread_time()
     found = call(*args)
-    timing.spend(("cache", ()), time.perf_counter() - start[0], time.thread_time() - start[1])
+    timing.parts.append((("cache", ()), time.perf_counter() - start[0], time.thread_time() - start[1]))
     return found
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +26,7 @@ _NAMES: dict[Kind, str] = {
     "gather": "gathering rows", "convert": "converting batches", "cache": "keeping rows for cache()",
     "ship": "sending code and rows", "around": "around operators",
 }  # fmt: skip
-_AROUND: Part = ("around", ())
+AROUND: Part = ("around", ())
 _STALLED = 0.1  # of the time: who waits less for data is limited by something else
 _BUSY = 0.75  # of its wall time, what works has a core; of the cores, they are all busy
 
@@ -59,19 +58,6 @@ class TaskTime:
     process: int = 0
     thread: int = 0
     ends: Ends = ()
-
-    def spend(self, part: Part, wall: float, cpu: float) -> None:
-        """Add seconds to a part."""
-        self.parts.append((part, wall, cpu))
-
-    def end(self) -> None:
-        """What no part has is what is around them."""
-        self.took, self.process, self.thread = time.perf_counter() - self.began, os.getpid(), threading.get_ident()
-        around = self.took
-        for _, wall, _ in self.parts:
-            around -= wall
-        if around > 0:
-            self.parts.append((_AROUND, around, 0.0))
 
 
 @dataclass(frozen=True)
@@ -218,8 +204,10 @@ class Timeline:
             self.start, self._compiled = self.start + max(passed, 0.0), None
         self.asked = self._given = now
 
-    def add(self, task: TaskTime) -> None:
-        """A task has ended."""
+    def add(self, task: TaskTime, extra: bool = False) -> None:
+        """A task has ended; ``extra``: where it ran in this process, no worker did."""
+        if extra and task.process == os.getpid():
+            self.capacity += task.took
         self._began = self._began or task.began
         self.crowded += task.crowded
         for part, wall, cpu in task.parts:

@@ -96,13 +96,12 @@ def take_arrays(arrays: Sequence[pa.Array], index: Index) -> list[pa.Array]:
         [[8, 7], [None, 'a']]
     """
     scattered = len(index) >= _MANY and not bool((index[1:] >= index[:-1]).all())
-    apart = {i for i, array in enumerate(arrays) if scattered and pa.types.is_large_list(array.type) and len(array)}
-    rest = [array for i, array in enumerate(arrays) if i not in apart]
+    if scattered and (apart := {i for i, a in enumerate(arrays) if pa.types.is_large_list(a.type) and len(a)}):
+        rest = iter(take_arrays([array for i, array in enumerate(arrays) if i not in apart], index))
+        return [_take_lists(array, index) if i in apart else next(rest) for i, array in enumerate(arrays)]
     # All in one call: tables may be thousands of columns wide.
-    taken = iter(
-        pa.RecordBatch.from_arrays(rest, names=[""] * len(rest)).take(of_numbers(index)).columns if rest else ()
-    )
-    return [_take_lists(array, index) if i in apart else next(taken) for i, array in enumerate(arrays)]
+    batch = pa.RecordBatch.from_arrays(arrays, names=[""] * len(arrays)) if arrays else None
+    return [] if batch is None else batch.take(of_numbers(index)).columns
 
 
 def _take_lists(lists: pa.Array, index: Index) -> pa.Array:

@@ -47,7 +47,7 @@ class Rows:
 
     @staticmethod
     def of(block: Block) -> Rows:
-        return Rows((block,), range(block.slots))
+        return Rows((block,), range(len(block.keys.row)))
 
     def __len__(self) -> int:
         return len(self.row)
@@ -94,7 +94,8 @@ class Rows:
     def gather(self) -> Block:
         """The rows as one block; contiguous runs cost no copy of their own."""
         if self.part is None:
-            return _pick(self.blocks[0], self.row)
+            whole = isinstance(self.row, range) and len(self.row) == len(self.blocks[0].keys.row)
+            return self.blocks[0] if whole else _pick(self.blocks[0], self.row)
         if not len(self.part):
             return self.blocks[0].slice(0, 0)
         order = np.argsort(self.part, kind="stable")
@@ -189,7 +190,7 @@ class Piece:
 
     @property
     def units(self) -> int:
-        return 1 if self.batch else len(self.rows)
+        return 1 if self.batch else len(self.rows.row)
 
     def position(self, unit: int = 0) -> Position:
         return [self.at, self.skip + unit]

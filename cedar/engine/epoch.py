@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 from typing import Any, Literal
 
 from cedar.cache.cached import Store
@@ -307,8 +308,7 @@ class DataEpoch:
         if self._before is not None:
             yield from self._before._all()
         if self._lanes is None:
-            for piece in self._drain(None, self._deal):
-                yield (self, 0), piece
+            yield from zip(repeat((self, 0)), self._drain(None, self._deal))
         for number, held in enumerate([Held(*lane) for lane in self._lanes or ()]):
             end = held.position
             for piece in self._drain(held.lane(self._past), end) if not held.ended else ():
@@ -329,27 +329,24 @@ class DataEpoch:
 
     def _drain(self, lane: Lane | None, position: Position | None) -> Iterator[Piece]:
         """Plan after plan, each from where the one before it stopped."""
-        plans = self._job.plans
+        plans, audits = self._job.plans, self._job.orders is None
+        last: Piece | None = None  # handed over
         while True:
             flow: Flow | None = None
             try:
                 opened, opening = time.perf_counter(), 0.0
-                flow = self._open(lane, position)
+                flow = self._open(lane, position if last is None else _after(last, last.units - 1))
                 while True:
                     piece = flow.pull(True)
                     opening = opening or time.perf_counter() - opened
                     if not isinstance(piece, Piece):
                         return
-                    if piece.units and self._job.orders is None and plans.audit_due(opening):
-                        pieces = self._audited(piece, lane)
-                        for each in pieces or [piece]:
-                            position = _after(each, each.units - 1)
-                            yield each
+                    if piece.units:
+                        pieces = self._audited(piece, lane) if audits and plans.audit_due(opening) else []
+                        for last in pieces or (piece,):
+                            yield last
                         if pieces:
                             break
-                    elif piece.units:
-                        position = _after(piece, piece.units - 1)
-                        yield piece
                     plans.poll()
             except Exception as error:  # nothing is looked up for what closes the generator, maybe as Python ends
                 if not isinstance(error, Fenced) and not plans.failed(error):

@@ -136,7 +136,7 @@ class Metrics:
     def add(self, timing: Timing, source: int | None = None, extra: bool = False) -> None:
         """What one finished task did, which read the source where one is given; ``extra`` as of ``timed``."""
         with self._lock:
-            self._add_time(timing, extra)
+            self.time.add(timing, extra)
             self.tasks += 1
             for operator, observation in timing.seen.items():
                 self.observe(operator, observation)
@@ -152,12 +152,7 @@ class Metrics:
     def timed(self, timing: Timing, extra: bool) -> None:
         """Count the time of a task; ``extra``: where it ran in this process, no worker did."""
         with self._lock:
-            self._add_time(timing, extra)
-
-    def _add_time(self, timing: Timing, extra: bool) -> None:
-        self.time.add(timing)
-        if extra and timing.process == os.getpid():
-            self.time.capacity += timing.took
+            self.time.add(timing, extra)
 
     def observe(self, operator: int, observation: Observation) -> None:
         """One call of an operator."""

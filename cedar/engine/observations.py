@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
+from operator import add, sub
 from typing import NamedTuple
 
 from cedar.control.timeline import Timeline
@@ -47,10 +48,10 @@ class Counters(NamedTuple):
     crowded: float = 0.0
 
     def minus(self, other: Counters) -> Counters:
-        return Counters(*(a - b for a, b in zip(self, other, strict=True)))
+        return Counters(*map(sub, self, other))
 
     def plus(self, other: Counters) -> Counters:
-        return Counters(*(a + b for a, b in zip(self, other, strict=True)))
+        return Counters(*map(add, self, other))
 
 
 class RunFigures:

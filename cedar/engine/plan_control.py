@@ -398,10 +398,11 @@ class Plans:
         Args:
             opening: seconds that the first rows took, which an audit takes at least.
         """
-        if not self.rewrites or self._settled or not self._auditable:
+        if self.current.root is self._binding.root or self._settled or not self._auditable:
             return False
         again = math.inf if self._streams else max(self._audited[1], opening)  # no place in a stream is found at once
-        return self.audits >= 1 or self.audit_seconds >= again
+        spent = time.perf_counter() - self._opened
+        return self.audits >= 1 or spent * self.audits - self._audited[0] >= again
 
     @property
     def audit_seconds(self) -> float:

@@ -183,11 +183,12 @@ class Runner:
         Args:
             size: 0 where nobody knows yet.
         """
+        ahead = self.ahead
         if self.bound is not None:
-            return self.bound.ahead(self.ahead, size)
-        if not self.local or self.ahead * size <= _AHEAD_BYTES:
-            return self.ahead
-        return min(self.ahead, max(2 * self.cores, _AHEAD_BYTES // size))
+            return self.bound.ahead(ahead, size)
+        if not self.local or ahead * size <= _AHEAD_BYTES:
+            return ahead
+        return min(ahead, max(2 * self.cores, _AHEAD_BYTES // size))
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> Future[Any]:
         """Work on rows that are already here."""
@@ -200,12 +201,12 @@ class Runner:
             hurry: somebody waits for nothing else; behind other tasks in the queue it would wait for those.
         """
         stays = not program.operates
+        copies = self.local or rows.part is not None or not isinstance(rows.row, range)
+        if stays and (hurry or (not program.encodes and (self.inline or not copies))):
+            # Nothing that could wait or hang; and no task's worth, or nobody else to do it.
+            return self._noted(_AT_ONCE.submit(_gather_and_run, program, rows, env))
         if self.local or stays:
-            if not self.local and rows.part is None and isinstance(rows.row, range) and not program.encodes:
-                # No copy, and nothing to encode: no task's worth, and nothing that could wait or hang.
-                return self._noted(_AT_ONCE.submit(_gather_and_run, program, rows, env))
-            place = _AT_ONCE if stays and hurry else self._here
-            return self._guard(place, _gather_and_run, program, rows, env)
+            return self._guard(self._here, _gather_and_run, program, rows, env)
         code, gathering = self._ship((program,)), Gathering(rows)
 
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:
@@ -246,7 +247,8 @@ class Runner:
         Raises:
             WorkerError: the worker died, or the executor was shut down.
         """
-        self.wait([future], what)
+        if not future.done():
+            self.wait([future], what)
         try:
             return future.result()
         except (BrokenExecutor, CancelledError) as error:
@@ -322,7 +324,7 @@ class Runners:
     @property
     def workers(self) -> int:
         """Of the other runners, wherever the number is not the place's own."""
-        return self._workers or available_cpus()
+        return self._workers or self.default.cores
 
     def of(self, place: str) -> Runner:
         """The runner of an executor's name, made when first asked for; the default one for ``""`` and its own name.
@@ -376,5 +378,5 @@ def _gather_and_run(program: Program, rows: Rows, env: Env) -> Result:
     timing = Timing()
     block = rows.gather()
     wall = time.perf_counter() - timing.began
-    timing.spend(GATHER, wall, wall)
+    timing.parts.append((GATHER, wall, wall))
     return run_block(program, block, env, timing)

@@ -50,7 +50,7 @@ class Tasks:
             return fn(*args)
         finally:
             wall = time.perf_counter() - timing.began
-            timing.spend(("stream", (operator,)), wall, time.thread_time() - worked)
+            timing.parts.append((("stream", (operator,)), wall, time.thread_time() - worked))
             timing.ended()
             self.metrics.timed(timing, not self.runner.local)
 

@@ -61,7 +61,7 @@ class Watcher:
         with self._lock:
             self._tasks[stage] += 1
             number = self._tasks[stage]
-            anew = number - self._since[stage]
+            anew = number - self._since.get(stage, 0)
         if number > 1 and time.perf_counter() > self.until:
             raise TimeUp
         if self.whole:

@@ -128,7 +128,7 @@ class _BatchFlow(Flow):
         self._last = last
         self._wanted = size + refills
         self._cuts = 0
-        self._waiting: list[tuple[Piece, Counted]] = []
+        self._waiting: list[tuple[Piece, int, Counted]] = []  # a piece, units of it that went, which slots count
         self._have = 0
         self._ended = False
 
@@ -145,8 +145,9 @@ class _BatchFlow(Flow):
             if piece is None:
                 self._ended = True
             elif isinstance(piece, Piece) and piece.units:
-                self._waiting.append((piece, piece.rows.counted()))
-                self._have += _counted(piece, self._waiting[-1][1])
+                counted = piece.rows.counted()
+                self._waiting.append((piece, 0, counted))
+                self._have += piece.units if counted is None else int(counted.sum())
         all_dead = self._waiting and not self._cuts  # counted as skipped at hand-over, so not passed over here
         if (self._have == 0 and not all_dead) or (self._have < self._size and self._last == "drop"):
             return None
@@ -154,20 +155,22 @@ class _BatchFlow(Flow):
 
     def _let_go(self) -> None:
         """Gather what is left of a window, a short batch, so that its blocks need not wait for the next window."""
-        for i, (piece, counted) in enumerate(self._waiting):
+        for i, (piece, start, counted) in enumerate(self._waiting):
             if piece.ends_window and isinstance(piece.rows.row, np.ndarray):
-                self._waiting[i] = (replace(piece, rows=Rows.of(piece.rows.gather())), counted)
+                rest = piece.slice(start, piece.units)
+                self._waiting[i] = (replace(rest, rows=Rows.of(rest.rows.gather())), 0, counted)
 
     def _cut(self) -> Piece:
         self._cuts += 1
-        at = self._waiting[0][0].position()
+        piece, start, counted = self._waiting[0]
+        at, end = [piece.at, piece.skip + start], piece.end
         runs: list[Rows] = []
-        left, keeps, end = self._size, None, self._waiting[0][0].end
+        left, keeps = self._size, None
         while self._waiting:
-            piece, counted = self._waiting[0]
-            there = _counted(piece, counted)
+            piece, start, counted = self._waiting[0]
+            there = piece.units - start if counted is None else int(counted.sum())
             if there <= left:
-                runs.append(piece.rows)
+                runs.append(piece.rows.slice(start, piece.units))
                 keeps, end = piece.keeps, piece.end
                 left -= there
                 self._waiting.pop(0)
@@ -175,20 +178,17 @@ class _BatchFlow(Flow):
             used = left if counted is None else int(np.searchsorted(np.cumsum(counted), left + 1))
             if used:
                 keeps = piece.keeps
-                runs.append(piece.rows.slice(0, used))
-                self._waiting[0] = (piece.slice(used, piece.units), None if counted is None else counted[used:])
+                runs.append(piece.rows.slice(start, start + used))
+                self._waiting[0] = (piece, start + used, None if counted is None else counted[used:])
             left = 0
             break
         self._have -= self._size - left
-        end = None if end is None else [self._waiting[0][0].position() if self._waiting else end, 0]
-        return Piece(concat_rows(runs), at, 0, batch=True, keeps=keeps, end=end)
+        if end is not None:
+            end = [self._waiting[0][0].position(self._waiting[0][1]) if self._waiting else end, 0]
+        return Piece(runs[0] if len(runs) == 1 else concat_rows(runs), at, 0, batch=True, keeps=keeps, end=end)
 
     def close(self) -> None:
         self._source.close()
-
-
-def _counted(piece: Piece, counted: Counted) -> int:
-    return piece.units if counted is None else int(counted.sum())
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -11,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cedar.control.timeline import Part, TaskTime
+from cedar.control.timeline import AROUND, Part, TaskTime
 from cedar.core.block import Block, Skipped, concat_blocks
 from cedar.core.boundary import as_column
 from cedar.core.columns import nbytes
@@ -107,8 +109,13 @@ class Timing(TaskTime):
     storage: Use = field(default_factory=Use)
 
     def ended(self) -> None:
-        """To be called by the thread that did the task."""
-        self.end()
+        """To be called by the thread that did the task; what no part has is what is around them."""
+        self.took, self.process, self.thread = time.perf_counter() - self.began, os.getpid(), threading.get_ident()
+        around = self.took
+        for _, wall, _ in self.parts:
+            around -= wall
+        if around > 0:
+            self.parts.append((AROUND, around, 0.0))
         if self.took > _LONG:
             self.crowded = clocks.crowded_lately()
 
@@ -143,9 +150,11 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
         try:
             if env.marks is not None and env.marks.enter(_ordinal(step), block, _row_wise(step)):
                 block = _row_by_row(step, block, env, env.marks)
+            elif not step.operators:
+                block = step.kernel(block, env)
             else:
-                looks = step.operators and env.watch in ("detail", "whole")
                 with Passing():
+                    looks = env.watch in ("detail", "whole")
                     block = _run_parts(step, block, env, timing, sizes) if looks else step.kernel(block, env)
         except CedarError as error:
             error.site = error.site or step.site
@@ -155,9 +164,9 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
             raise _failed(step, block, error) from error
         wall = time.perf_counter() - start
         if step.operators:
-            timing.spend(("operator", step.operators), wall, time.thread_time() - worked)
+            timing.parts.append((("operator", step.operators), wall, time.thread_time() - worked))
         else:
-            timing.spend(CONVERT, wall, wall)
+            timing.parts.append((CONVERT, wall, wall))
     return block
 
 
@@ -246,7 +255,8 @@ def _first_of(block: Block) -> RowRef | None:
 def run_block(program: Program, block: Block, env: Env, timing: Timing | None = None) -> Result:
     """One task of a stage above another; ``timing`` began with it, where it did something before."""
     timing = Timing() if timing is None else timing
-    if not program.steps:  # rows were gathered: no arithmetic, and nothing that asks for memory
+    if not program.operates and not program.encodes:  # no arithmetic, and nothing that asks for memory
+        block = run_steps(program.steps, block, env, timing)
         timing.ended()
         return Result([block], timing)
 
@@ -377,7 +387,7 @@ def _read(
     timing.take(scanning)
     took = clocks.now().since(start)
     read: Part = ("read", (_plain(reader).operator,))
-    timing.spend(read, max(took.wall - inside.wall, 0.0), max(took.cpu - inside.cpu, 0.0))
+    timing.parts.append((read, max(took.wall - inside.wall, 0.0), max(took.cpu - inside.cpu, 0.0)))
     return blocks
 
 

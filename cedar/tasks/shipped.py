@@ -63,5 +63,5 @@ def _with_shipping(run: Callable[..., Result], began: float, *args: Any) -> Resu
     """A task's result, with what it took to get the task and to send the one before."""
     loaded = time.perf_counter() - began
     result = run(*args)
-    result.timing.spend(("ship", ()), loaded + clocks.shipped(), 0.0)
+    result.timing.parts.append((("ship", ()), loaded + clocks.shipped(), 0.0))
     return result

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -124,10 +124,6 @@ class GroupColumn:
     def cut(self, start: int, stop: int) -> GroupColumn:
         return _kept(self, *self.sharing.at(slice(start, stop)))
 
-    def with_values(self, values: pa.Array) -> GroupColumn:
-        """Other values for the held rows, one for one."""
-        return GroupColumn(values, self.sharing, fresh=False)
-
     def narrow(self) -> GroupColumn:
         """Without the held rows that nobody refers to."""
         return _kept(self, *self.sharing.narrow)
@@ -215,7 +211,7 @@ def plain(column: Column) -> Column:
 
 def take_each(columns: Mapping[str, Column], index: Index) -> dict[str, Column]:
     """The rows at ``index`` of every column; those of a group go on sharing."""
-    return _each(columns, lambda arrays: take_arrays(arrays, index), lambda column: take(column, index), index)
+    return _each(columns, partial(take_arrays, index=index), partial(take, index=index), index)
 
 
 def cut_each(columns: Mapping[str, Column], start: int, stop: int) -> dict[str, Column]:
@@ -231,9 +227,9 @@ def _each(columns: Mapping[str, Column], arrow: Any, alone: Any, index: Any) -> 
     """``arrow`` for all columns of Arrow at once, ``alone`` for one of others."""
     known: dict[int, tuple[Sharing, Held]] = {}
     found = dict(columns)
-    arrays = [name for name, column in columns.items() if isinstance(column, pa.Array)]
+    arrays = {name: column for name, column in columns.items() if isinstance(column, pa.Array)}
     if arrays:
-        found.update(zip(arrays, arrow([columns[name] for name in arrays]), strict=True))
+        found.update(zip(arrays, arrow(list(arrays.values())), strict=True))
         if len(arrays) == len(columns):
             return found
     for name, column in columns.items():

@@ -169,11 +169,13 @@ class _RunsFlow(Flow):
         if not isinstance(piece, Piece):
             self._left = 0
             return self.pull(wait)
-        piece = piece.slice(0, min(piece.units, self._left))
-        self._left -= piece.units
+        units = piece.units
+        if units > self._left:
+            piece, units = piece.slice(0, self._left), self._left
+        self._left -= units
         at: At = [self._taken, None, None]
         end = None
-        self._taken += piece.units
+        self._taken += units
         if piece.end is not None:
             at[1] = piece.position()
             end = [[self._taken, piece.end if self._left else None, None], 0]
@@ -197,6 +199,7 @@ class _TurnsFlow(Flow):
         self._skipped: list[Piece] = []  # batches without rows, of which those that were skipped are counted last
         self._latest: tuple[int, int] | None = None  # the owner of the last unit seen that was not taken before
         self._ended = False
+        self._whole = stream.whole
         self._strict = stream.share.last != "keep" and stream.share.world > 1 and not stream.share.apart
 
     def pull(self, wait: bool) -> Pulled:
@@ -213,10 +216,10 @@ class _TurnsFlow(Flow):
         return self._ready.popleft()
 
     def _sort(self, piece: Piece) -> None:
-        if self._stream.whole:
-            if piece.units:
-                at = [self._taken, piece.position(), self._taken]
-                self._taken += piece.units
+        if self._whole:
+            if units := piece.units:
+                at = [self._taken, [piece.at, piece.skip], self._taken]
+                self._taken += units
                 end = None if piece.end is None else [[self._taken, piece.end, self._taken], 0]
                 self._ready.append(Piece(piece.rows, at, 0, piece.batch, piece.ends_window, keeps=piece.keeps, end=end))
             return

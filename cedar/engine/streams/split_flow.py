@@ -241,7 +241,7 @@ class _ChunkReader:
                 if looks:
                     timing.read_columns = {name: nbytes(column) for name, column in block.columns.items()}
                 wall = time.perf_counter() - timing.began
-                timing.spend(("read", (self._operator,)), wall, time.thread_time() - worked)
+                timing.parts.append((("read", (self._operator,)), wall, time.thread_time() - worked))
                 timing.ended()
                 return Result([block], timing)
         return None

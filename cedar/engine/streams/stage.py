@@ -59,7 +59,7 @@ class StageStream(Stream):
         self._program = program
         self.per_row = per_row
         self.tasks = tasks
-        self._keeps_rows = keeps_rows
+        self.keeps_rows = keeps_rows
         self.batch = 0  # rows of the batches that are cut right above it; 0 for none
 
     @cached_property
@@ -69,7 +69,7 @@ class StageStream(Stream):
 
     @property
     def count(self) -> Count:  # type: ignore[override]
-        return self.source.count if self._keeps_rows else None
+        return self.source.count if self.keeps_rows else None
 
     @cached_property
     def rooms(self) -> bool:
@@ -79,22 +79,22 @@ class StageStream(Stream):
     @property
     def any_order(self) -> bool:
         """Its tasks are small, and each unit that comes out is one that went in: they may be taken as they are done."""
-        return self._keeps_rows and self.per_row
+        return self.keeps_rows and self.per_row
 
     def start(self) -> At:
         return self.source.start()
 
     def seek(self, unit: int, lap: int = 0) -> Position:
-        return self.source.seek(unit, lap) if self._keeps_rows else [self.start(), unit]
+        return self.source.seek(unit, lap) if self.keeps_rows else [self.start(), unit]
 
     def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
         return self.source.seek_window(unit, lap)
 
     def rebase(self, piece: Piece) -> At | None:
-        return self.source.rebase(piece) if self._keeps_rows else None
+        return self.source.rebase(piece) if self.keeps_rows else None
 
     def open(self, position: Position, lap: int = 0) -> Flow:
-        if not self._keeps_rows:
+        if not self.keeps_rows:
             return super().open(position, lap)
         return StageFlow(self, self.source.open(position, lap), position)
 
@@ -105,9 +105,7 @@ class StageStream(Stream):
         return StageFlow(self, self.source.open([at, 0], lap), [at, 0])
 
     def place(self, base: Position | None, piece: Piece) -> Position:
-        """The position of the first unit made of ``piece``; ``base`` is that of the unit after the last one."""
-        if self._keeps_rows:
-            return piece.position()
+        """The position of the first unit made of ``piece``, where rows are not kept; ``base``: that after the last."""
         at = self.source.rebase(piece)
         if at is not None:
             return [at, 0]
@@ -171,7 +169,9 @@ class StageFlow(Flow):
             self._source.limit(units)
 
     def pull(self, wait: bool) -> Pulled:
-        self._top_up(wait)
+        head = self._tasks[0].future if self._tasks else None
+        if head is None or not head.done():
+            self._top_up(wait)
         if not self._tasks:
             if self._fenced:
                 raise Fenced
@@ -209,12 +209,12 @@ class StageFlow(Flow):
         return piece
 
     def _finish(self, task: _Task) -> Piece:
-        stream = self._stream
-        at, skip = stream.place(self._next, task.piece)
+        stream, kept = self._stream, task.piece
+        at, skip = (kept.at, kept.skip) if stream.keeps_rows else stream.place(self._next, kept)
         if task.future is None:
             return Piece(Rows.of(_EMPTY), at, skip, False, task.ends)
         result = self._runner.result(task.future, stream.program.label or "a batch")
-        stream.tasks.done(result.timing)
+        stream.tasks.metrics.add(result.timing, extra=not self._runner.local)
         block = result.blocks[0]
         stream.tasks.metrics.results[stream.program.label] = _size(block)
         if stream.per_row and not task.batch:
@@ -222,9 +222,8 @@ class StageFlow(Flow):
             self._adapt(task.units, worked, block.nbytes)
         # A filter of whole batches leaves none, or the batch.
         batch = task.batch and (block.slots > 0 or not block.aligned)
-        kept = task.piece
         done = Piece(Rows.of(block), at, skip, batch, task.ends, task.key, kept.keeps, kept.joined, kept.end)
-        self._next = [at, skip + done.units]
+        self._next = [at, skip + (1 if batch else block.slots)]
         return done
 
     def _adapt(self, units: int, seconds: float, size: int) -> None:
@@ -233,7 +232,8 @@ class StageFlow(Flow):
         self._rows = int(min(max(ideal, self._rows / 4, 1), self._rows * 4, _MOST_ROWS))
 
     def _top_up(self, wait: bool) -> None:
-        ahead = self._ahead()
+        stream = self._stream
+        ahead = self._runner.ahead_of(stream.tasks.metrics.results.get(stream.program.label, 0))
         if not self._begun:  # kernels are bound by now
             self._begun = True
             self._rows = min(self._rows, max(1, _TARGET_BYTES // max(self._stream.program.row_bytes, 1)))
@@ -243,7 +243,7 @@ class StageFlow(Flow):
             except Fenced:  # what is under way comes first
                 self._ended = self._fenced = True
                 return
-            if isinstance(piece, Piece) and self._fences(piece):
+            if stream.tasks.watcher.fence and isinstance(piece, Piece) and self._fences(piece):
                 self._ended = self._fenced = True
                 return
             if piece is PENDING:
@@ -251,35 +251,31 @@ class StageFlow(Flow):
             if not isinstance(piece, Piece):
                 self._ended = True
                 return
-            if piece.units == 0 and not piece.batch:
+            units = piece.units
+            if not units:
                 if piece.ends_window:
                     self._tasks.append(_Task(None, piece, 0))
                 continue
-            program, tasks = self._stream.program, self._stream.tasks
-            env = self._placed(tasks.task_env(program), piece.units)
+            program, tasks = stream.program, stream.tasks
+            env = self._placed(tasks.task_env(program), units) if stream.rooms else tasks.task_env(program)
             future = self._runner.run(program, piece.rows, env, self._hurries)
             self._hurries = False
-            self._tasks.append(_Task(future, piece, piece.units))
+            self._tasks.append(_Task(future, piece, units))
 
     def _placed(self, env: Env, units: int) -> Env:
         """With the place of a task's rows in their batch, where that is larger than a task."""
-        size, first = self._stream.batch, self._units % max(self._stream.batch, 1)
+        size, first = self._stream.batch, self._units % self._stream.batch
         self._units += units
         if first == 0:
-            self._room = Room(size) if self._stream.rooms else None
+            self._room = Room(size)
         if self._room is None or first + units > size:
             return env
         return replace(env, place=Place(self._room, first, units))
 
-    def _ahead(self) -> int:
-        """Tasks to keep in flight, by the size of the last one's result."""
-        stream = self._stream
-        return self._runner.ahead_of(stream.tasks.metrics.results.get(stream.program.label, 0))
-
     def _fences(self, piece: Piece) -> bool:
         """The next plan can begin right here: what was read ahead is quickly read again."""
         stream = self._stream
-        if not stream.tasks.watcher.fence or not stream.per_row or piece.batch:
+        if not stream.per_row or piece.batch:
             return False
         return (self._rebase or stream.source.rebase)(piece) is not None
 
