@@ -32,7 +32,7 @@ _PUSH, _SCAN_FILTER, _SCAN_COLUMNS = f"{_RULES}.push_filter", f"{_RULES}.scan_fi
 _LIMIT, _LATE, _COMMON = f"{_RULES}.limit", f"{_RULES}.late", f"{_RULES}.common"
 _RESULTS, _COLUMNS, _GROUP = f"{_RULES}.dead_results", f"{_RULES}.dead_columns", f"{_RULES}.group_expressions"
 _CACHE = f"{_RULES}.cache_place"
-_LIVE, _COMMUTE, _ORDER, _EDIT = (f"cedar.optimizer.{name}" for name in ("live", "commute", "order", "edit"))
+_LIVE, _COMMUTE, _EDIT = (f"cedar.optimizer.{name}" for name in ("live", "commute", "edit"))
 _ARRANGE, _ORDERING, _FIELDS = (f"cedar.optimizer.{name}" for name in ("arrange", "ordering", "fields"))
 _SCANNING = "cedar.tasks.scanning"
 _SCAN, _LOWER, _TRUTH = "cedar.plan.scan", "cedar.plan.lower", "cedar.datasets.truth"
@@ -102,9 +102,9 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("what may fail", _RESULTS, "dead_results", "if operator.never_fails(number, types)]", "]"),
         ("another result", _RESULTS, "dead_results",
          "fewer = operator.without(gone)", "fewer = operator.without(range(len(gone)))"),
-        ("the order of columns", _ORDER, "restore_order",
+        ("the order of columns", _EDIT, "restore_order",
          "names = _wanted(facts.schemas[id(root)], written[id(facts.logical)])", "names = ()"),
-        ("the order that functions see", _ORDER, "_sees_order", "lost = facts", "return False\n    lost = facts"),
+        ("the order that functions see", _EDIT, "_sees_order", "lost = facts", "return False\n    lost = facts"),
         ("a drop lost", _EDIT, "fitted", "if operator is None:", "if operator is None or not node.operator.appends:"),
         ("a field that is read", _FIELDS, "_union",
          "return None if first is None or second is None else first | second",

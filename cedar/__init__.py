@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from cedar.executors.service import Service as Service
     from cedar.optimizer.budget import Budget as Budget
     from cedar.pipeline.convert import convert as convert
+    from cedar.pipeline.convert import optimize_layout as optimize_layout
     from cedar.pipeline.core import Pipeline as Pipeline
-    from cedar.pipeline.layout import optimize_layout as optimize_layout
     from cedar.pipeline.sources import concat as concat
     from cedar.pipeline.sources import from_arrow as from_arrow
     from cedar.pipeline.sources import from_huggingface as from_huggingface
@@ -64,9 +64,8 @@ _HOMES = {
     "cedar.core.jagged": ("JaggedTensor",),
     "cedar.core.lazy": ("col",),
     "cedar.optimizer.budget": ("Budget",),
-    "cedar.pipeline.convert": ("convert",),
+    "cedar.pipeline.convert": ("convert", "optimize_layout"),
     "cedar.pipeline.core": ("Pipeline",),
-    "cedar.pipeline.layout": ("optimize_layout",),
     "cedar.pipeline.sources": (
         "concat", "from_arrow", "from_huggingface", "from_items", "from_iterable", "from_polars", "from_source", "mix",
         "read_arrow", "read_csv", "read_files", "read_jsonl", "read_lance", "read_parquet", "read_tar", "read_text",

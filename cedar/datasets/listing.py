@@ -22,10 +22,10 @@ from cedar.core.limits import DEFAULT, Limits
 from cedar.core.redact import redact, redact_url, redacted
 from cedar.datasets import walking
 from cedar.datasets.faults import status_of
-from cedar.datasets.local_walk import folders_below, local_glob
 from cedar.datasets.remote import Remote, kind_of
 from cedar.datasets.requests import Account, Patience
 from cedar.datasets.stamps import Stamp, lasting, stamp_of_info, stamp_of_stat
+from cedar.datasets.walking import folders_below, local_glob
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 _MAGIC = re.compile(r"[*?\[]")

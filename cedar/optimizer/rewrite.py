@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from cedar.core.errors import CedarError
 from cedar.datasets.base import Read
 from cedar.datasets.split_table import SplitTable
-from cedar.optimizer.edit import fitted, tidy
+from cedar.optimizer.edit import fitted, restore_order, tidy
 from cedar.optimizer.facts import Change, Factors, Facts, Keeping, Refusal, Rule
 from cedar.optimizer.live import all_of, spread, union
 from cedar.optimizer.measure import Measure, measure
-from cedar.optimizer.order import restore_order
 from cedar.optimizer.rules.cache_place import misplaced
 from cedar.optimizer.rules.dead_columns import carried
 from cedar.plan import graph

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +18,12 @@ from cedar.datasets.base import Read
 from cedar.datasets.commits import begun_job
 from cedar.datasets.layouts import SECONDS_PER_BYTE
 from cedar.datasets.storage import Storage
+from cedar.optimizer.budget import Budget
 from cedar.optimizer.live import live_columns
 from cedar.pipeline import sources
 from cedar.pipeline.core import Pipeline
 from cedar.plan import graph
+from cedar.plan.data import Plan
 from cedar.plan.graph import Node
 
 if TYPE_CHECKING:
@@ -330,3 +334,48 @@ def _quickest(call: Callable[[], None]) -> float:
         call()
         best = min(best, time.process_time() - start)
     return max(best, 1e-9)
+
+
+def optimize_layout(
+    pipeline: Pipeline, budget: Budget, *, executor: str | Executor = "auto", workers: int | None = None
+) -> Plan:
+    """Read all files once, and lay out what comes of them in the folder that the budget names.
+
+    Loaders with the same budget read what is there, in this process and in others; so does one with the plan. Splits
+    that are there already are not made again.
+
+    Args:
+        pipeline: with an end.
+        budget: ``cedar.Budget(layout=...)``.
+        executor, workers: as of ``loader``.
+
+    Returns:
+        A plan that reads the new layout: ``p.loader(plan=plan)``.
+
+    Raises:
+        PipelineError: the budget names no place, the pipeline has no end, or reads no files.
+
+    Example:
+        >>> import cedar
+        >>> written = cedar.from_items([{"x": i} for i in range(6)]).write("rows")
+        >>> p = cedar.read_parquet("rows").map(float, "x").shuffle().batch(2)
+        >>> plan = cedar.optimize_layout(p, cedar.Budget(layout="laid_out"))
+        >>> sum(len(batch["x"]) for batch in p.loader(plan=plan))
+        6
+    """
+    if budget.layout is None:
+        raise PipelineError(
+            "optimize_layout: the budget names no place", site=user_site(), fix='cedar.Budget(layout="a folder")'
+        )
+    with pipeline.loader(budget=budget, executor=executor, workers=workers, rank=0, world=1, subgroup=True) as loader:
+        if loader.units() == math.inf:
+            raise PipelineError("optimize_layout of a pipeline without end", site=user_site(), fix="leave repeat() out")
+        if not any(d.applied and d.rule == "layout_place" for d in loader.plan.decisions):
+            why = next((f": {d.why}" for d in loader.plan.decisions if d.rule == "layout_place"), "")
+            raise PipelineError(
+                f"optimize_layout: there is nothing to lay out{why}", site=user_site(),
+                fix="it is for pipelines that read files split by split, without a cache() of their own",
+            )  # fmt: skip
+        for _ in loader:
+            pass
+        return loader.plan

@@ -9,8 +9,7 @@ from typing import Protocol
 
 from cedar.core.errors import PlanError, user_site
 from cedar.profile import saved, text
-from cedar.profile.figures import Machine, OperatorProfile, Subject
-from cedar.profile.merge import refreshed
+from cedar.profile.figures import Machine, OperatorProfile, Subject, refreshed
 
 _NEAR = 1.5  # speeds and memories of one machine differ by less, from day to day
 

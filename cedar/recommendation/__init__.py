@@ -3,11 +3,7 @@
 from cedar.recommendation.clustering import Clustered, cluster
 from cedar.recommendation.histories import History, add_sessions, history
 from cedar.recommendation.inspecting import Inspection, check_clustered, inspect, read_clustered
-from cedar.recommendation.readers.criteo import criteo
-from cedar.recommendation.readers.kuairand import kuairand
-from cedar.recommendation.readers.mind import mind
-from cedar.recommendation.readers.otto import otto
-from cedar.recommendation.readers.yambda import yambda
+from cedar.recommendation.readers import criteo, kuairand, mind, otto, yambda
 from cedar.recommendation.splitting import split_by_session, split_by_time
 from cedar.recommendation.vocabulary import Vocabulary, build_vocabularies, load_vocabularies, save_vocabularies
 

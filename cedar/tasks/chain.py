@@ -9,14 +9,14 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from cedar.control.timeline import AROUND, Part, TaskTime
 from cedar.core.block import Block, Skipped, concat_blocks
 from cedar.core.boundary import as_column
-from cedar.core.columns import nbytes
+from cedar.core.columns import Column, nbytes
 from cedar.core.cursor import Keys
 from cedar.core.errors import CedarError, RowError, RowRef, Site, SourceError, raised
 from cedar.core.limits import Account, Passing, take
@@ -28,7 +28,6 @@ from cedar.operators.base import Env, Kernel
 from cedar.operators.marks import Marks, reading
 from cedar.tasks import clocks
 from cedar.tasks.copying import own_copy, plain_copy
-from cedar.tasks.observing import Sizes, observe
 
 CONVERT: Part = ("convert", ())
 _LONG = 0.001  # seconds of a task that is worth asking whether others had the core
@@ -437,3 +436,49 @@ def guarded(source: Any, split: Any, read: Any = None) -> Any:
             done="reading stopped; no row of this split was delivered",
             fix="check that the file is there, complete and of the right format",
         ) from error
+
+
+Sizes: TypeAlias = dict[int, tuple[Column, int]]  # by the id of the column, which is held, so that no other gets it
+
+
+def observe(
+    timing: Timing, operator: int, before: Block, after: Block, wall: float, cpu: float, sizes: Sizes | None = None
+) -> None:
+    """Add what an operator did to one block; ``sizes`` are those of the columns of ``before``, then of ``after``."""
+    known = {} if sizes is None else sizes
+    inside, outside = _sizes(before, known), _sizes(after, known)
+    written = {
+        name: outside[name]
+        for name, column in after.columns.items()
+        if name not in before.columns or (len(before) == len(after) and before.columns[name] is not column)
+    }
+    seen = Observation(len(before), len(after), _bytes(before, inside), _bytes(after, outside), wall, cpu, written)
+    timing.seen[operator] = timing.seen[operator] + seen if operator in timing.seen else seen
+    if sizes is not None:
+        sizes.clear()
+        sizes.update({id(column): (column, outside[name]) for name, column in after.columns.items()})
+
+
+def _sizes(block: Block, known: Sizes) -> dict[str, int]:
+    """The bytes of each column; those of columns that pass many operators are worked out once."""
+    return {name: known[id(c)][1] if id(c) in known else nbytes(c) for name, c in block.columns.items()}
+
+
+def _bytes(block: Block, sizes: dict[str, int]) -> int:
+    return sum(sizes.values()) + 8 * block.slots
+
+
+def fuse_steps(steps: Sequence[Step]) -> list[Step]:
+    """Runs of kernels of one fusing kind become one step; a kernel says so by its method ``fuse``."""
+    fused: list[Step] = []
+    for step in steps:
+        join = getattr(fused[-1].kernel, "fuse", None) if fused else None
+        both = join(step.kernel) if join is not None else None
+        if both is None:
+            fused.append(step)
+        else:
+            last = fused[-1]
+            label = f"{last.label} -> {step.label}"
+            parts = (*(last.parts or (last,)), *(step.parts or (step,)))
+            fused[-1] = Step(both, (*last.operators, *step.operators), label, last.site, parts)
+    return fused

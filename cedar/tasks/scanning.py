@@ -24,8 +24,7 @@ from cedar.core.errors import CedarError, SourceError
 from cedar.operators.base import Env
 from cedar.operators.elementwise import columns_of, fields_of
 from cedar.plan.scan import dotted
-from cedar.tasks.chain import Reader, Step, Timing, run_steps
-from cedar.tasks.fusing import fuse_steps
+from cedar.tasks.chain import Reader, Step, Timing, fuse_steps, run_steps
 
 if TYPE_CHECKING:
     import polars as pl

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 import cedar
+from cedar.core.block import Block
 from cedar.core.errors import user_site
-from cedar.testing.blocks import blocks_of
+from cedar.engine.streams import stage
+from cedar.tasks import chain
 from cedar.testing.compare import first_difference, taken
 
 _BLOCKS = (1, 7)
@@ -78,3 +81,22 @@ def _hint(name: str) -> str:
     if "blocks" in name:
         return "  a row's result depends on other rows: give map_batches size=, or work on each row alone"
     return "  a function keeps state, reads the clock, or draws: draw from map(..., random=True), and keep no state"
+
+
+@contextmanager
+def blocks_of(rows: int) -> Iterator[None]:
+    """Whatever runs in this process works on blocks of at most so many rows; not for several threads at a time."""
+    read = chain.Reader.blocks
+
+    def cut(self: chain.Reader, split: Any, lap: int) -> Iterator[Block]:
+        for block in read(self, split, lap):
+            for start in range(0, max(block.slots, 1), rows):
+                yield block.slice(start, min(start + rows, block.slots))
+
+    with (
+        mock.patch.object(chain.Reader, "blocks", cut),
+        mock.patch.object(stage, "_MOST_ROWS", rows),
+        mock.patch.object(stage, "_FIRST_ROWS", rows),
+        mock.patch.object(stage, "_FEW_ROWS", rows),
+    ):
+        yield

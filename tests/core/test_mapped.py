@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from cedar.core.mapped import let_go
 from cedar.operators import audio, image
+from cedar.operators.jit import let_go
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 nb = pytest.importorskip("numba")

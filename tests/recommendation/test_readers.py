@@ -110,13 +110,14 @@ def test_a_line_of_otto_that_is_no_session_is_named(tmp_path):
 
 
 def test_kuairand(tmp_path):
-    from cedar.recommendation.readers.kuairand import KUAIRAND
-
+    names = "user_id video_id date hourmin time_ms is_click is_like is_follow is_comment is_forward is_hate".split()
+    names += "play_time_ms duration_ms profile_stay_time comment_stay_time".split()
+    names += "long_view is_profile_enter is_rand tab".split()
     rng = np.random.default_rng(0)
-    rows = [{name: int(rng.integers(0, 2)) for name in KUAIRAND} for _ in range(30)]
+    rows = [{name: int(rng.integers(0, 2)) for name in names} for _ in range(30)]
     for i, row in enumerate(rows):
         row |= {"user_id": i % 3, "time_ms": 1_649_400_000_000 + i * 60_000 * (1 + 40 * (i > 20))}
-    text = "\n".join([",".join(KUAIRAND), *(",".join(str(v) for v in row.values()) for row in rows)])
+    text = "\n".join([",".join(names), *(",".join(str(v) for v in row.values()) for row in rows)])
     (tmp_path / "log_standard_4_08.csv").write_text(text + "\n")
     p = kuairand(tmp_path / "*.csv")
     assert list(p) == rows

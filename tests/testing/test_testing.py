@@ -14,8 +14,8 @@ import pytest
 
 import cedar
 import cedar.testing
-from cedar.testing.blocks import blocks_of
 from cedar.testing.compare import first_difference, plain
+from cedar.testing.deterministic import blocks_of
 
 HERE = ("inline", "threads")
 

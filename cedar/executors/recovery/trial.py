@@ -24,7 +24,6 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.executors.processes import memory
 from cedar.executors.processes.process import ending
-from cedar.executors.recovery.search import shortest
 from cedar.executors.worker.main import die_with_the_starting_thread
 from cedar.operators.base import Env
 from cedar.operators.marks import READING, BadRow, Mark, Marks, each_key
@@ -414,3 +413,34 @@ def _up_to(steps: Sequence[Step], operator: int) -> tuple[Step, ...]:
 def _bad(fell: Fell, mark: Mark, behind: int) -> BadRow:
     when = f"{behind} row(s) later, in a process of its own" if behind else "in a process of its own"
     return BadRow(mark, fell.how if fell.hung else f"{fell.how}, {when}", fell.hung)
+
+
+_BY_ONE = 64  # rows: fewer are gone through one by one, for one death; more are halved first, for one death each
+
+
+def shortest(dies: Callable[[int], bool], rows: int) -> int | None:
+    """The fewest of the last ``rows`` rows that end a process; None where all of them do not.
+
+    The last one is tried alone. Then come longer runs, each by one row more than the one before, so that a run that
+    dies leaves few rows to go through: two deaths for rows within 64 of the end, and one where the last one dies alone.
+
+    Args:
+        dies: whether a process that runs the last so many rows ends; it does for all longer runs, if it does for one.
+        rows: how many there are, above 0.
+
+    Example:
+        >>> shortest(lambda run: run >= 20, 1000), shortest(lambda run: False, 1000)
+        (20, None)
+    """
+    low, step = 0, 1  # runs of ``low`` rows survive
+    while True:
+        high = min(low + step, rows)
+        if dies(high):
+            break
+        if high == rows:
+            return None
+        low, step = high, step + 1 if high < _BY_ONE else high
+    while high - low > _BY_ONE:
+        middle = (low + high) // 2
+        low, high = (low, middle) if dies(middle) else (middle, high)
+    return next((run for run in range(low + 1, high) if dies(run)), high)

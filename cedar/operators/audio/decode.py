@@ -13,11 +13,13 @@ import pyarrow as pa
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.limits import take
-from cedar.operators.audio.clips import Clip, ClipTransform, check_count, check_number, finite
-from cedar.operators.audio.formats import open_audio
-from cedar.operators.audio.libraries import require
+from cedar.operators.audio.clips import BadClip, Clip, ClipTransform, check_count, check_number, finite
+from cedar.operators.audio.flac import open_flac
+from cedar.operators.audio.libraries import installed, require
 from cedar.operators.audio.opened import Opened, most_samples, within
 from cedar.operators.audio.resample import check_quality, resampled
+from cedar.operators.audio.sound_file import open_file
+from cedar.operators.audio.wav import open_wav
 from cedar.operators.draws import Draws
 
 Window = Callable[[int, int], tuple[int, int]]  # of a file's frames and its rate: the first frame, and past the last
@@ -219,3 +221,36 @@ def _check_files(transform: Decode | DecodeRandom, name: str) -> None:
     if transform.most is None:
         object.__setattr__(transform, "most", most_samples())
     check_count(name, "most", transform.most)
+
+
+# ---- which decoder reads a file --------------------------------------------------------------------------------------
+
+
+_OTHERS = (b"OggS", b"FORM", b"caff", b".snd", b"RF64", b"RIFX")
+
+
+def open_audio(data: Any) -> Opened:
+    """A file's header: WAV in place, FLAC by dr_flac, the rest by libsndfile.
+
+    Raises:
+        BadClip: it cannot be read.
+    """
+    if data is None:
+        raise BadClip("null instead of a file's bytes")
+    if not len(data):
+        raise BadClip("the file is empty: 0 bytes")
+    head = bytes(data[:12])
+    if head[:4] == b"RIFF" and head[8:] == b"WAVE":
+        return open_wav(data) or open_file(data)
+    if head[:4] == b"fLaC":
+        return (open_flac(data) if installed("miniaudio") else None) or open_file(data)
+    if head.startswith(_OTHERS) or head[:3] == b"ID3" or _mpeg(head):
+        return open_file(data)
+    raise BadClip(
+        f"no audio format that is known: it begins with {head[:8]!r}", "give WAV, FLAC, Ogg, MP3, AIFF, CAF or AU"
+    )
+
+
+def _mpeg(head: bytes) -> bool:
+    """Whether it begins with the header of an MPEG audio frame."""
+    return len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0

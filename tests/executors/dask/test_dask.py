@@ -25,12 +25,11 @@ import cedar
 from cedar.executors import dask
 from cedar.executors.dask import executor as executor_module
 from cedar.executors.dask import remote
-from cedar.executors.dask.clients import client_at
+from cedar.executors.dask.clients import check_versions, client_at
 from cedar.executors.dask.executor import DaskExecutor
 from cedar.executors.dask.keys import security_at
 from cedar.executors.dask.local import LocalHost, local_address
 from cedar.executors.dask.remote import Parcel, run, stamp
-from cedar.executors.dask.versions import check_versions
 from cedar.executors.processes.process import WorkerDied
 from cedar.plan import graph
 from cedar.tasks.code import Code

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar.datasets.base import Split
-from cedar.executors.recovery.search import shortest
+from cedar.executors.recovery.trial import shortest
 
 ROWS = 100  # of a split, which is a block
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cedar.operators import image
 from cedar.operators.chains import Link
 from cedar.operators.draws import Draws
-from cedar.operators.image import batches, engine
+from cedar.operators.image import engine
 from cedar.operators.transform import Transform
 
 SIDES = st.tuples(st.integers(1, 20), st.integers(1, 20))
@@ -72,7 +72,7 @@ def test_all_at_once_is_one_by_one(
 )
 def test_what_is_made_at_once(monkeypatch: pytest.MonkeyPatch, operators: list[Transform], at_once: bool) -> None:
     answers = []
-    original = batches.resample_all
+    original = engine.resample_all
     monkeypatch.setattr(engine, "resample_all", lambda *given: answers.append(original(*given)) or answers[-1])
     done, faults = run(operators, np.random.default_rng(0).integers(0, 256, (4, 12, 12, 3)).astype(np.uint8))
     assert not faults

@@ -13,7 +13,7 @@ from cedar.core.columns import TensorType, objects
 from cedar.operators import image
 from cedar.operators.chains import Link
 from cedar.operators.draws import Draws
-from cedar.operators.image.chain import IMAGES
+from cedar.operators.image.base import IMAGES
 from cedar.operators.transform import BadValues, as_tuple
 
 SIDES = st.integers(1, 24)

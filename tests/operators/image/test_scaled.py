@@ -12,10 +12,10 @@ from benchmarks.mutated_images import encoded
 from cedar.operators import image
 from cedar.operators.chains import Link
 from cedar.operators.draws import Draws
-from cedar.operators.image.chain import IMAGES
+from cedar.operators.image.base import IMAGES
 from cedar.operators.image.decoding import decode_image
 from cedar.operators.image.headers import read_header
-from cedar.testing.blocks import blocks_of
+from cedar.testing.deterministic import blocks_of
 
 NEAR = 2.0  # of 255, on average
 

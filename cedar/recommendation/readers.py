@@ -1,0 +1,213 @@
+"""Logs that others have published, as pipelines: Criteo, KuaiRand, MIND, OTTO and Yambda."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+import cedar
+from cedar import Pipeline, col
+from cedar.core.errors import SourceError
+from cedar.operators.explode import Explode
+
+# ---- Criteo's display advertising logs: tab-separated text, most often gzipped ---------------------------------------
+
+COUNTS = tuple(f"I{i}" for i in range(1, 14))
+CATEGORIES = tuple(f"C{i}" for i in range(1, 27))
+
+
+def criteo(paths: Any, *, label: bool = True, counts: int = 13, categories: int = 26) -> Pipeline:
+    r"""Rows of files in Criteo's format (Kaggle 2014, the Terabyte log): a row is an impression, in order of time.
+
+    Columns: ``label`` (int8, 1: a click); ``I1`` to ``I13`` (int64, counts, may be null, some negative); ``C1`` to
+    ``C26`` (int64, what the eight hexadecimal digits say, null where there are none). There is no user and no
+    session in it: nothing repeats, and ``dedup`` has nothing to find. Memory stays constant, whatever the size.
+
+    Args:
+        paths: any fsspec URL, glob, or a list of them; ``.gz`` and others are decompressed. Plain files are read in
+            ranges, a compressed one from its beginning: give several, one day each, to several workers.
+        label: whether the first field is the label; the test files of Kaggle have none.
+        counts, categories: how many columns of each kind the files have, for files cut down to fewer.
+
+    Raises:
+        RowError: while reading, a line with another number of fields, or a field that is no number.
+        SourceError: no such files.
+
+    Example:
+        >>> import gzip
+        >>> line = "\t".join(["1", "5", *[""] * 12, "68fd1e64", *["0000000a"] * 25])
+        >>> with gzip.open("day_0.gz", "wt") as file:
+        ...     _ = file.write(line + "\n")
+        >>> row = next(iter(criteo("day_0.gz")))
+        >>> row["label"], row["I1"], row["I2"], row["C1"], row["C26"]
+        (1, 5, None, 1761418852, 10)
+    """
+    numbers, texts = [*COUNTS[:counts]], [*CATEGORIES[:categories]]
+    names = [*(["label"] if label else []), *numbers, *texts]
+    dtypes: dict[str, Any] = {"label": "int8"} if label else {}
+    dtypes |= dict.fromkeys(numbers, "int64") | dict.fromkeys(texts, "string")
+    rows = cedar.read_csv(paths, delimiter="\t", header=False, column_names=names, dtypes=dtypes, quoting=False)
+    return rows.with_columns(**{name: col(name).str.to_integer(base=16) for name in texts})
+
+
+# ---- KuaiRand's logs of a short-video platform: CSV ------------------------------------------------------------------
+
+_FLAGS = (
+    "is_click", "is_like", "is_follow", "is_comment", "is_forward", "is_hate", "long_view", "is_profile_enter",
+    "is_rand",
+)  # fmt: skip
+_NUMBERS = (
+    "user_id", "video_id", "date", "hourmin", "time_ms", "play_time_ms", "duration_ms", "profile_stay_time",
+    "comment_stay_time", "tab",
+)  # fmt: skip
+
+
+def kuairand(paths: Any) -> Pipeline:
+    r"""Rows of KuaiRand's ``log_standard_*.csv`` and ``log_random_*.csv``: a row is a video that was shown.
+
+    Columns: ``user_id``, ``video_id``, ``date`` (20220408), ``hourmin`` (1230), ``time_ms`` (milliseconds),
+    ``play_time_ms``, ``duration_ms``, ``profile_stay_time``, ``comment_stay_time`` and ``tab``, int64; ``is_click``,
+    ``is_like``, ``is_follow``, ``is_comment``, ``is_forward``, ``is_hate``, ``long_view``, ``is_profile_enter`` and
+    ``is_rand``, int8 of 0 or 1. Which columns there are, and in which order, the header says. There are no sessions:
+    ``cluster(..., session="user_id", sort="time_ms", unit="ms", gap=30)`` makes them.
+
+    Raises:
+        SourceError: no such files, or files with different headers.
+        RowError: while reading, a field that is no number.
+
+    Example:
+        >>> with open("log_standard.csv", "w") as file:
+        ...     _ = file.write("user_id,video_id,time_ms,is_click\n0,3784,1649400000000,1\n")
+        >>> list(kuairand("log_standard.csv"))
+        [{'user_id': 0, 'video_id': 3784, 'time_ms': 1649400000000, 'is_click': 1}]
+    """
+    kinds = dict.fromkeys(_NUMBERS, "int64") | dict.fromkeys(_FLAGS, "int8")
+    known = cedar.read_csv(paths, quoting=False).schema
+    return cedar.read_csv(paths, quoting=False, dtypes={name: kind for name, kind in kinds.items() if name in known})
+
+
+# ---- MIND's news impressions: a line for each request, with the user's history and all candidates --------------------
+
+_MIND = ["impression_id", "user_id", "time", "history", "impressions"]
+
+
+def mind(paths: Any, *, explode: bool = True, dedup: bool = True) -> Pipeline:
+    r"""Rows of MIND's ``behaviors.tsv``: a row is a news article that was shown.
+
+    Columns: ``impression_id`` (int64, the request), ``user_id`` (string), ``time`` (timestamp in microseconds),
+    ``history`` (list of int64: the numbers of the articles read, N106403 is 106403; oldest first), ``news`` (int64),
+    ``label`` (int8, 1: a click; null in test files, which do not tell).
+
+    The history is the same in all rows of a request. It is compared once a request, before the request becomes rows:
+    the index of a batch's unique histories follows from how often each is repeated.
+
+    Args:
+        paths: any fsspec URL, glob, or a list of them.
+        explode: False: a row for each request, whose ``news`` and ``label`` are lists.
+        dedup: mark ``history`` as a group (see ``Pipeline.dedup``).
+
+    Raises:
+        RowError: while reading, a line of another form.
+
+    Example:
+        >>> with open("behaviors.tsv", "w") as file:
+        ...     _ = file.write("1\tU8\t11/11/2019 9:05:58 AM\tN5 N7\tN10-0 N11-1\n")
+        >>> for row in mind("behaviors.tsv"):
+        ...     print(row["impression_id"], row["history"], row["news"], row["label"])
+        1 [5, 7] 10 0
+        1 [5, 7] 11 1
+    """
+    dtypes = {"impression_id": "int64"} | dict.fromkeys(_MIND[1:], "string")
+    requests = cedar.read_csv(
+        paths, delimiter="\t", header=False, column_names=_MIND, dtypes=dtypes, quoting=False
+    ).with_columns(
+        time=col("time").str.to_datetime("%m/%d/%Y %I:%M:%S %p"),
+        history=_numbers(col("history")),
+        news=_numbers(col("impressions").str.replace_all(r"-[01]\b", "")),
+        label=_labels(col("impressions")),
+    )
+    requests = requests.drop("impressions")
+    if not dedup:
+        return requests.apply(Explode("news", "label")) if explode else requests
+    requests = requests.dedup([["history"]], session="impression_id")
+    if not explode:
+        return requests
+    # Again behind it: that compares nothing, but counts the rows of a request where it predicts a factor.
+    return requests.apply(Explode("news", "label")).dedup([["history"]], session="impression_id")
+
+
+def _words(text: Any) -> Any:
+    """The words of a text; none of a null."""
+    return text.fill_null("").str.split(" ").list.filter(pl.element() != "")
+
+
+def _numbers(text: Any) -> Any:
+    return _words(text).list.eval(pl.element().str.strip_prefix("N").str.to_integer(base=10))
+
+
+def _labels(text: Any) -> Any:
+    click = pl.element().str.ends_with("-1")
+    told = pl.element().str.contains("-", literal=True)
+    return _words(text).list.eval(pl.when(told).then(click.cast(pl.Int8)))
+
+
+# ---- OTTO's sessions of a web shop: a line of JSON for each session --------------------------------------------------
+
+_EVENT = pa.struct([("aid", pa.int64()), ("ts", pa.int64()), ("type", pa.large_string())])
+
+
+def otto(paths: Any, *, explode: bool = True) -> Pipeline:
+    r"""Rows of OTTO's ``*.jsonl``: an event a row, sessions whole and in order of time.
+
+    Columns: ``session`` (int64), ``aid`` (int64, the article), ``ts`` (int64, milliseconds), ``type`` (string:
+    "clicks", "carts", "orders").
+
+    Args:
+        paths: any fsspec URL, glob, or a list of them.
+        explode: False: a row for each session, whose column ``events`` is a list of {aid, ts, type}.
+
+    Raises:
+        RowError: while reading, a line that is no such session.
+
+    Example:
+        >>> with open("otto.jsonl", "w") as file:
+        ...     _ = file.write('{"session": 3, "events": [{"aid": 7, "ts": 1661724000278, "type": "clicks"}]}\n')
+        >>> list(otto("otto.jsonl"))
+        [{'session': 3, 'aid': 7, 'ts': 1661724000278, 'type': 'clicks'}]
+    """
+    rows = cedar.read_jsonl(paths, dtypes={"session": pa.int64(), "events": pa.large_list(_EVENT)})
+    return rows.apply(Explode("events", fields=True)) if explode else rows
+
+
+# ---- Yambda's logs of a music service: Parquet, flat (a row for each event) or sequential (a row for each user) ------
+
+
+def yambda(paths: Any, *, explode: bool = True) -> Pipeline:
+    """Rows of Yambda's files: an event a row.
+
+    Columns: ``uid`` (user), ``timestamp`` (seconds, in steps of 5), ``item_id``, ``is_organic`` (0 or 1), and, of
+    listens, ``played_ratio_pct`` and ``track_length_seconds``; of ``multi_event`` also ``event_type``. Types are those
+    of the files. Sequential files hold the same as lists, a row for each user in order of time; these are exploded.
+    ``cluster(..., session="uid", sort="timestamp", gap=30)`` makes sessions of flat ones.
+
+    Args:
+        paths: any fsspec URL, glob, directory, or a list of them; all flat, or all sequential.
+        explode: False leaves the rows of sequential files as they are.
+
+    Raises:
+        SourceError: files without ``uid``.
+
+    Example:
+        >>> import pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"uid": [1], "timestamp": [[5, 10]], "item_id": [[7, 8]]}), "likes.parquet")
+        >>> list(yambda("likes.parquet"))
+        [{'uid': 1, 'timestamp': 5, 'item_id': 7}, {'uid': 1, 'timestamp': 10, 'item_id': 8}]
+    """
+    rows = cedar.read_parquet(paths)
+    if "uid" not in rows.schema:
+        raise SourceError(f"yambda: no column 'uid' in {paths}; there are {list(rows.schema)}")
+    schema = rows.schema.items()
+    lists = [name for name, kind in schema if isinstance(kind, pa.DataType) and pa.types.is_large_list(kind)]
+    return rows.apply(Explode(*lists)) if lists and explode else rows
