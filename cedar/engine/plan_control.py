@@ -326,26 +326,22 @@ class Plans:
         with self._lock:
             if self._key == runs:
                 self.current = there
+        if there.prediction is not None:
+            found.append((runs, there))
         self._found = tuple(self._candidate(key, plan, there, profile) for key, plan in found)
 
     def _candidate(self, key: str, plan: Plan, there: Plan, profile: Profile) -> Candidate:
-        """What is expected of a plan in the seconds that the controller counts: per row delivered.
-
-        Of another order in the same places it is known better how much faster it is than how fast.
-        """
+        """What is expected of a plan in the seconds that the controller counts: per row delivered."""
         assert plan.prediction is not None
-        seen = self._figures.seen
         # Of the whole run: since a plan's first delivery, none may have entered for those that were ahead.
-        each = self._metrics.rows_entered / max(self._metrics.rows, 1) / max(plan.prediction.rows_per_second, 1e-9)
-        each *= self._figures.crowded
-        alike = not (self._away(plan) or self._away(there)) and (plan.workers or self._default) == self._figures.workers
-        if alike and there.prediction is not None and seen.delivered > 0:
-            faster = plan.prediction.rows_per_second / max(there.prediction.rows_per_second, 1e-9)
-            each = seen.elapsed / seen.delivered / max(faster, 1e-9)
+        entered = self._metrics.rows_entered / max(self._metrics.rows, 1) * self._figures.crowded
+        each = entered / max(plan.prediction.rows_per_second, 1e-9)
+        alike = not (self._away(plan) or self._away(there))
+        alike = alike and (plan.workers or self._default) == self._figures.workers
         start = profile.machine.start_seconds if plan.in_processes else 0.0
         kept = {d.what for d in there.decisions if d.applied and d.rule == "cache_place"}
         keeps = any(d.applied and d.rule == "cache_place" and d.what not in kept for d in plan.decisions)
-        return Candidate(key, each, start, keeps)
+        return Candidate(key, each, start, keeps, alike)
 
     @staticmethod
     def _away(plan: Plan) -> bool:
