@@ -234,6 +234,12 @@ class Plans:
         if self.planner is None or self._settled or self._broken or now - self._polled < self.settings.slot / 4:
             return
         self._polled = now
+        try:
+            self._step(now)
+        except Exception:  # noqa: BLE001 - a plan is never worth a run
+            self._give_up()
+
+    def _step(self, now: float) -> None:
         seen = self._observation(now)
         self._state, actions = step(self._state, seen, self.settings)
         self._found = None if seen.found is not None else self._found
@@ -303,10 +309,13 @@ class Plans:
         except Over:
             self._jobs.appendleft(job)  # the next epoch may see the end of it
         except Exception:  # noqa: BLE001 - a plan is never worth a run
-            self._broken = True
-            _log.warning("the optimizer failed: the run goes on with the plan that it has", exc_info=True)
+            self._give_up()
         finally:
             self._looked += time.thread_time() - began
+
+    def _give_up(self) -> None:
+        self._broken = True
+        _log.warning("the optimizer failed: the run goes on with the plan that it has", exc_info=True)
 
     def _look(self, _: Calls) -> None:
         """Ask the cost model for plans."""
