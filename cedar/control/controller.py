@@ -12,7 +12,7 @@ Invariants, tested on random runs:
    what it saves comes in later epochs alone.
 5. A slot begins only where at least ``least_gain`` seconds, and what the start that it needs takes from the run, are
    expected to be saved, and while what slots and looks have cost is no more than ``regret`` of the time so far and of
-   what it should save. Processes start for the plan that should save most, and for no other.
+   what it should save. One plan is got ready at a time, the one that should save most: checks cost the run, too.
 6. A slot that costs more than it may ends at once: the plan that stays comes back.
 7. What is known of plans is known against the one that stays: where its rows take longer, theirs are taken to, too.
    What a slot has cost is known once the plan that stays was measured after it; nothing else is tried before. What
@@ -299,7 +299,7 @@ def _may_look(state: State, seen: Observation, settings: ControllerSettings) -> 
 
 
 def _chosen(state: State, seen: Observation, settings: ControllerSettings) -> tuple[State, tuple[Action, ...]]:
-    """Get plans ready that are worth it, try the best one, or look for more."""
+    """Get the best plan ready that is worth it, try it, or look for more."""
     state = _roughly(state, seen, settings)
     pace = state.pace
     if pace is None:
@@ -309,15 +309,14 @@ def _chosen(state: State, seen: Observation, settings: ControllerSettings) -> tu
     others = [_now_known(c, state, seen, settings) for c in state.known.values() if c.key != state.stays]
     worth = [c for c in others if c.key not in seen.refused and _worth(c, state, seen, settings)]
     worth.sort(key=lambda c: (_gain(c, pace, seen), c.key), reverse=True)
-    wanted = [c for c in worth if c.key not in state.prepared and (c is worth[0] or not c.start)]
-    if wanted:
-        waits = {c.key: seen.now + 2 * max(c.start, settings.slot) for c in wanted}
-        return replace(state, prepared={**state.prepared, **waits}), tuple(Prepare(c.key) for c in wanted)
     for best in worth:
+        if best.key not in state.prepared:
+            until = seen.now + 2 * max(best.start, settings.slot)
+            return replace(state, prepared={**state.prepared, best.key: until}), (Prepare(best.key),)
         if best.key in seen.ready:
             why = f"expected to take {best.seconds / pace.row:.0%} of the time of a row"
             return replace(state, phase="tries", trial=best.key, mark=None), (Switch(best.key, why),)
-        if seen.now < state.prepared.get(best.key, -math.inf):
+        if seen.now < state.prepared[best.key]:
             return state, ()  # another one that is tried meanwhile would hold it up for a window or two
     if not worth and _may_look(state, seen, settings):
         return replace(state, phase="looks", judged=pace.row), (Look(),)

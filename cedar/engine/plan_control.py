@@ -320,18 +320,18 @@ class Plans:
     def _look(self, _: Calls) -> None:
         """Ask the cost model for plans."""
         assert self.planner is not None
-        profile, runs = self.profile(), self._key
-        there = self.planner.foretell(self.current, profile)
-        found = []
+        profile, runs, current = self.profile(), self._key, self.current
+        found, there = [], current
         for plan in self.planner.candidates(profile):
             if self.planner.most_workers is None:
                 plan = replace(plan, workers=None)  # their number is the user's
             key = self._key_of(plan)
             if key == runs:  # with more to tell
-                there = replace(plan, root=there.root, workers=there.workers)
+                there = replace(plan, root=current.root, workers=current.workers)
             else:
                 self._known[int(key)] = plan
                 found.append((key, plan))
+        there = self.planner.foretell(current, profile) if there is current else there
         with self._lock:
             if self._key == runs:
                 self.current = there

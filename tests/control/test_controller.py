@@ -214,12 +214,10 @@ def test_what_is_measured_while_processes_start_is_no_pace() -> None:
     assert run.switches == ["a"]
 
 
-def test_processes_start_for_the_best_plan_alone() -> None:
+def test_the_best_plan_alone_is_got_ready() -> None:
     run = Run({"first": 1e-3, "a": 3e-4, "c": 5e-4}, rows=2e4)
-    found = (Candidate("a", 3e-4), Candidate("b", 2.9e-4, start=2.0), Candidate("c", 5e-4))
-    run.goes_on(0.3, found)
-    assert Prepare("a") in run.actions
-    assert Prepare("b") not in run.actions
+    run.goes_on(0.3, (Candidate("a", 3e-4), Candidate("b", 2.9e-4, start=2.0), Candidate("c", 5e-4)))
+    assert [action for action in run.actions if isinstance(action, Prepare)] == [Prepare("a")]
 
 
 def test_costs_that_change_make_it_look_again() -> None:
