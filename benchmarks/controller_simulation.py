@@ -19,6 +19,7 @@ from cedar.profile.queueing import cores_kept
 
 WRITTEN, THREADS, ALONE, PROCESSES, CLUSTER = "as written", "threads", "one thread", "processes", "cluster"
 _GROWTH = 0.005  # of the rows so far make one delivery at least: a run of hours is replayed in a thousand steps
+_SINCE = 0.05  # of the rows of a plan so far, at most: what it does first is seen piece by piece
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,17 @@ class Trace:
         """Those that a user could have chosen by hand."""
         return (WRITTEN, THREADS, ALONE, PROCESSES, *((CLUSTER,) if self.cluster else ()))
 
-    def seconds(self, plan: str, row: int, now: float) -> float:
-        """What a row takes under a plan, at this place of the run, and at this time."""
+    def seconds(self, plan: str, row: int, now: float, starting: bool = False) -> float:
+        """What a row takes under a plan, at this place of the run, and at this time; what starts shares the cores."""
         free = max(0.5, self.cores - self.taken) if bisect_right(self.busy, now) % 2 else float(self.cores)
+        free *= self.cores / (self.cores + max(1, self.cores - 1)) if starting else 1.0
         return _seconds(plan, self.costs if row < self.change else self.later, free, self.cores, self.cluster)
 
-    def proposed(self, row: int, running: str, pace: float, draw: random.Random) -> dict[str, float]:
+    def proposed(self, row: int, running: str, draw: random.Random) -> dict[str, float]:
         """What the cost model expects of the other plans, in seconds per row.
 
         It does not know of other programs, nor exactly who holds the GIL; its figures of operators are all wrong by
-        much the same. What the running plan shows, it knows, and so what another order on the same threads will.
+        much the same, and so are those of the plan that runs.
         """
         costs = self.costs if row < self.change else self.later
         known = replace(costs, gil=min(max(costs.gil + draw.gauss(0, 0.2), 0.0), 1.0), convoy=1.0)
@@ -100,8 +102,6 @@ class Trace:
             if plan not in (running, WRITTEN) and plan == THREADS and costs.gains <= 1.03:
                 continue
             each = _seconds(plan, known, self.cores, self.cores, self.cluster) * all_wrong
-            if {plan, running} == {WRITTEN, THREADS}:
-                each = pace / costs.gains if plan == THREADS else pace * costs.gains
             found[plan] = each * math.exp(draw.gauss(0, self.wrong / 3))
         return found
 
@@ -189,6 +189,7 @@ class _Run:
     seconds: float = 0.0
     waited: float = 0.0
     deliveries: int = -1  # the first one only begins what is measured
+    started: float = 0.0  # processes are there
 
     def __post_init__(self) -> None:
         self.noise = random.Random(self.trace.seed)
@@ -206,7 +207,8 @@ class _Run:
         trace = self.trace
         begins = self.row % trace.rows == 0 and self.row > 0
         number = self._number()
-        makes = trace.seconds(self.plan, self.row, self.now) * number * math.exp(self.noise.gauss(0, trace.noise))
+        each = trace.seconds(self.plan, self.row, self.now, starting=self.now < self.started)
+        makes = each * number * math.exp(self.noise.gauss(0, trace.noise))
         takes = trace.trainer * number
         self.now += max(makes, takes) + (trace.refill if begins else 0.0)
         self.row += number
@@ -220,7 +222,7 @@ class _Run:
     def _number(self) -> int:
         """Rows of the next delivery: it ends where a window, or some of them, do."""
         trace, inside = self.trace, self.row % self.trace.rows
-        number = max(trace.piece, int(_GROWTH * self.row))
+        number = max(trace.piece, int(min(_GROWTH * self.row, _SINCE * self.delivered)))
         left = trace.window - inside % trace.window
         number = left + (number - left) // trace.window * trace.window if number > left else number
         return min(number, trace.rows - inside)
@@ -258,8 +260,12 @@ def controlled(trace: Trace, settings: ControllerSettings | None = None) -> Outc
             wanted = ""
         if run.now >= asked:
             asked, looked = math.inf, looked + trace.look
-            proposed = trace.proposed(run.row, run.plan, run.seconds / max(run.rows, 1), draw)
-            found = tuple(Candidate(p, each, _left(trace, p, warmed, run.now)) for p, each in proposed.items())
+            proposed = trace.proposed(run.row, run.plan, draw)
+            same = {run.plan} if run.plan not in (WRITTEN, THREADS) else {WRITTEN, THREADS}
+            found = tuple(
+                Candidate(plan, each, _left(trace, plan, warmed, run.now), alike=plan in same)
+                for plan, each in proposed.items()
+            )
         seen = Observation(
             run.now, run.plan, run.since, run.delivered, run.rows, run.seconds, run.waited, max(run.deliveries, 0),
             # Of later epochs nobody knows: as many are expected as there were.
@@ -274,6 +280,7 @@ def controlled(trace: Trace, settings: ControllerSettings | None = None) -> Outc
                 run.now += trace.look / 2  # it shares the cores, and the GIL, with the run
             elif isinstance(action, Prepare):
                 warmed.setdefault(action.key, run.now + 0.01 + _left(trace, action.key, warmed, run.now))
+                run.started = max(run.started, warmed[action.key] if action.key == PROCESSES else 0.0)
             elif isinstance(action, Switch):
                 wanted = action.key
                 switches[-1] = (*switches[-1][:2], action.why)

@@ -10,12 +10,18 @@ Invariants, tested on random runs:
 3. A plan that is not ready, or that was refused, is never switched to.
 4. A plan stays only where its slot showed at most ``1 - better`` of the seconds per row of the plan before it, unless
    what it saves comes in later epochs alone.
-5. A slot begins only where at least ``least_gain`` seconds, and the start that it needs, are expected to be saved, and
-   while what slots and looks have cost is no more than ``regret`` of the time so far and of what it should save.
+5. A slot begins only where at least ``least_gain`` seconds, and what the start that it needs takes from the run, are
+   expected to be saved, and while what slots and looks have cost is no more than ``regret`` of the time so far and of
+   what it should save. One plan is got ready at a time, the one that should save most: checks cost the run, too.
 6. A slot that costs more than it may ends at once: the plan that stays comes back.
 7. What is known of plans is known against the one that stays: where its rows take longer, theirs are taken to, too.
-   What a slot has cost is known once the plan that stays was measured after it; nothing else is tried before.
-8. Looks that lead to nothing become rarer: each must be affordable at twice the cost of the one before.
+   What a slot has cost is known once the plan that stays was measured after it; nothing else is tried before. What
+   is measured while processes start is no plan's pace.
+8. A plan that failed is not tried again before the run is twice as long, then three times, and so on. What is expected
+   of it then lies between what it showed and what the cost model says, the nearer to the latter the longer ago that
+   was: no plan is tried again and again, and none is given up for good.
+9. Looks become rarer as the run goes on, but for the one after a change of its pace, and take no more than ``regret``
+   of the time.
 """
 
 from __future__ import annotations
@@ -37,12 +43,14 @@ class Candidate:
         seconds: expected per row; measured ones take their place.
         start: seconds until it can take over, in which the run goes on as it is.
         later: what it saves comes in later epochs: it need not be faster now.
+        alike: in the same places as the plan that runs: what is expected of both is wrong alike.
     """
 
     key: str
     seconds: float
     start: float = 0.0
     later: bool = False
+    alike: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,18 +59,13 @@ class Tried:
 
     Args:
         seconds: per row.
-        until: the time up to which that counts more than what is expected of the plan.
+        at: the time of that.
         failed: how often it was tried in vain.
     """
 
     seconds: float
-    until: float
+    at: float
     failed: int = 0
-
-    @staticmethod
-    def now(seconds: float, now: float, failed: int, settings: ControllerSettings) -> Tried:
-        """What fails again and again is tried ever more rarely."""
-        return Tried(seconds, now * (1 + settings.memory * 2**failed), failed)
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Observation:
         rest: rows that are still to come; None where nobody knows: then as many as there were.
         informed: enough was seen of the operators for a look.
         looked: CPU seconds that looks have taken so far, with their checks.
-        found: what the look under way proposes; None until it has ended.
+        found: what the look under way proposes, and expects of the plan that runs; None until it has ended.
         ready, refused: proposed plans that can take over at once, and those that never may.
     """
 
@@ -158,12 +161,13 @@ class State:
         judged: its seconds per row when it was last judged, or looked at; 0 until then.
         known: proposed plans by key.
         tried: what some of them showed, which is known better than what was expected of them.
-        prepared: when plans were to be got ready, by key.
+        prepared: until when plans that are got ready are waited for, by key.
         trial: the key of the plan that is tried or left.
         slot: the last plan that was tried in vain, its seconds and its rows, until it is known how long rows take now.
         spent: seconds that slots of worse plans, and looks after the first, have cost.
         looked, cost: CPU seconds of all looks so far, and of the last one.
-        idle: looks since one led to a better plan.
+        asked: the time of the last one.
+        changed: the pace is another one since.
         looks: how many there were.
     """
 
@@ -180,12 +184,12 @@ class State:
     spent: float = 0.0
     looked: float = 0.0
     cost: float = 0.0
-    idle: int = 0
+    asked: float = 0.0
+    changed: bool = False
     looks: int = 0
 
 
 _SETTINGS = ControllerSettings()
-_RAREST = 64  # doublings
 
 
 def step(state: State, seen: Observation, settings: ControllerSettings = _SETTINGS) -> tuple[State, tuple[Action, ...]]:
@@ -205,7 +209,7 @@ def step(state: State, seen: Observation, settings: ControllerSettings = _SETTIN
 
 def _measured(state: State, seen: Observation, settings: ControllerSettings) -> State:
     """With what the plan that stays has shown of late."""
-    mark = state.mark
+    mark = None if _starting(state, seen) else state.mark
     if mark is None or mark.plan != seen.plan or mark.since != seen.since:
         return replace(state, mark=seen)
     if seen.seconds - mark.seconds < _slot(seen, settings) or seen.deliveries - mark.deliveries < settings.deliveries:
@@ -217,8 +221,13 @@ def _measured(state: State, seen: Observation, settings: ControllerSettings) -> 
     apart = max(pace.row, state.judged) / max(min(pace.row, state.judged), 1e-12)
     if apart <= settings.changed:
         return state
-    old = {key: replace(tried, until=seen.now) for key, tried in state.tried.items()}  # they cost something else now
-    return replace(state, judged=pace.row, tried=old, idle=0)
+    return replace(state, judged=pace.row, changed=True)
+
+
+def _starting(state: State, seen: Observation) -> bool:
+    """Processes that start share the cores with the run: what it shows meanwhile tells nothing of its plan."""
+    under_way = state.prepared.keys() - seen.ready - seen.refused
+    return any(seen.now < state.prepared[key] for key in under_way)
 
 
 def _scaled(state: State, pace: Pace) -> State:
@@ -228,10 +237,10 @@ def _scaled(state: State, pace: Pace) -> State:
     times = pace.row / state.pace.row
     tried = {key: replace(each, seconds=each.seconds * times) for key, each in state.tried.items()}
     known = {key: replace(each, seconds=each.seconds * times) for key, each in state.known.items()}
-    if state.slot is not None:  # rows may have taken as long as in the slot under the plan that stayed, too
+    if state.slot is not None:  # half of what changed may have changed before it, or in it
         key, seconds, rows = state.slot
-        lost = seconds - rows * max(pace.row, state.pace.row)
-        tried[key] = replace(tried[key], seconds=seconds / rows if rows else math.inf)
+        tried[key] = replace(tried[key], seconds=tried[key].seconds / math.sqrt(times))
+        lost = seconds - rows * math.sqrt(pace.row * state.pace.row)
         state = replace(state, spent=state.spent + max(lost, 0.0), slot=None)
     return replace(state, known=known, tried=tried)
 
@@ -255,55 +264,60 @@ def _gain(candidate: Candidate, pace: Pace, seen: Observation) -> float:
 
 def _proposed(state: State, seen: Observation, settings: ControllerSettings) -> State:
     """With what a look found, and what was tried before."""
-    found = sorted(seen.found or (), key=lambda c: (c.key != state.stays, c.seconds))[: settings.candidates + 1]
+    found = [_corrected(c, state, seen) for c in seen.found or ()]
+    found = sorted(found, key=lambda c: (c.key != state.stays, c.seconds))[: settings.candidates + 1]
     known = {**state.known, **{c.key: c for c in found}}
     known = {key: c for key, c in known.items() if key in state.tried or c in found}
-    cost = max(seen.looked - state.looked, settings.look)
+    cost = seen.looked - state.looked
     return replace(
-        state, phase="runs", known=known, looked=seen.looked, cost=cost, idle=state.idle + 1, looks=state.looks + 1,
-        spent=state.spent + (cost if state.looks else 0.0),
+        state, phase="runs", known=known, looked=seen.looked, cost=cost, looks=state.looks + 1, asked=seen.now,
+        changed=False, spent=state.spent + (cost if state.looks else 0.0),
     )  # fmt: skip
 
 
+def _corrected(candidate: Candidate, state: State, seen: Observation) -> Candidate:
+    """By what the plan that runs is mispredicted: all of that holds in the same places, half of it in others."""
+    expected = next((c.seconds for c in seen.found or () if c.key == state.stays), 0.0)
+    if not expected:
+        return candidate
+    wrong = (state.pace or Pace.of(seen)).row / expected
+    return replace(candidate, seconds=candidate.seconds * (wrong if candidate.alike else math.sqrt(wrong)))
+
+
 def _may_look(state: State, seen: Observation, settings: ControllerSettings) -> bool:
-    """A look is affordable, and something may come of it: half of what the trainer still waits for."""
+    """A look is affordable, and something may come of it."""
     pace = state.pace or Pace.of(seen)
-    if not seen.informed or not seen.rows:
-        return False
-    waiting = _rest(seen) * (pace.row - pace.trainer)
-    if waiting < settings.least_gain:
+    if not seen.informed or not seen.rows or _rest(seen) * (pace.row - pace.trainer) < settings.least_gain:
         return False
     if not state.looks:
-        return settings.look <= settings.regret * (seen.now + waiting)
-    cost: float = state.cost * 2.0 ** min(state.idle, _RAREST)
-    return state.spent + cost <= settings.regret * seen.now
+        return True
+    pause = max(state.cost / settings.regret, settings.least_gain, 0.0 if state.changed else settings.rare * seen.now)
+    return seen.now >= state.asked + pause and state.spent + state.cost <= settings.regret * seen.now
 
 
 # ---- other plans -----------------------------------------------------------------------------------------------------
 
 
 def _chosen(state: State, seen: Observation, settings: ControllerSettings) -> tuple[State, tuple[Action, ...]]:
-    """Get plans ready that are worth it, try the best one, or look for more."""
+    """Get the best plan ready that is worth it, try it, or look for more."""
     state = _roughly(state, seen, settings)
     pace = state.pace
     if pace is None:
         return (replace(state, phase="looks"), (Look(),)) if _may_look(state, seen, settings) else (state, ())
     if state.slot is not None:  # what it has cost is not known before the plan that stays was measured again
         return state, ()
-    others = [_now_known(c, state, seen) for c in state.known.values() if c.key != state.stays]
+    others = [_now_known(c, state, seen, settings) for c in state.known.values() if c.key != state.stays]
     worth = [c for c in others if c.key not in seen.refused and _worth(c, state, seen, settings)]
-    wanted = tuple(Prepare(c.key) for c in worth if c.key not in state.prepared)
-    if wanted:
-        return replace(state, prepared={**state.prepared, **{action.key: seen.now for action in wanted}}), wanted
-    if worth:
-        best = max(worth, key=lambda c: (_gain(c, pace, seen), c.key))
-        if best.key not in seen.ready:  # another one that is tried meanwhile would hold it up for a window or two
-            ready = [c for c in worth if c.key in seen.ready]
-            if not ready or seen.now < state.prepared[best.key] + 2 * best.start:
-                return state, ()
-            best = max(ready, key=lambda c: (_gain(c, pace, seen), c.key))
-        why = f"expected to take {best.seconds / pace.row:.0%} of the time of a row"
-        return replace(state, phase="tries", trial=best.key, mark=None), (Switch(best.key, why),)
+    worth.sort(key=lambda c: (_gain(c, pace, seen), c.key), reverse=True)
+    for best in worth:
+        if best.key not in state.prepared:
+            until = seen.now + 2 * max(best.start, settings.slot)
+            return replace(state, prepared={**state.prepared, best.key: until}), (Prepare(best.key),)
+        if best.key in seen.ready:
+            why = f"expected to take {best.seconds / pace.row:.0%} of the time of a row"
+            return replace(state, phase="tries", trial=best.key, mark=None), (Switch(best.key, why),)
+        if seen.now < state.prepared[best.key]:
+            return state, ()  # another one that is tried meanwhile would hold it up for a window or two
     if not worth and _may_look(state, seen, settings):
         return replace(state, phase="looks", judged=pace.row), (Look(),)
     return state, ()
@@ -318,16 +332,19 @@ def _roughly(state: State, seen: Observation, settings: ControllerSettings) -> S
     return replace(state, pace=pace, judged=pace.row) if fast else state
 
 
-def _now_known(candidate: Candidate, state: State, seen: Observation) -> Candidate:
-    """As it showed itself, unless that is long ago; once it is ready, it starts at once."""
+def _now_known(candidate: Candidate, state: State, seen: Observation, settings: ControllerSettings) -> Candidate:
+    """Between what it showed and what is expected of it, by how long ago that was; once ready, it starts at once."""
     tried = state.tried.get(candidate.key)
-    if tried is not None and seen.now < tried.until:
-        candidate = replace(candidate, seconds=tried.seconds, later=False)
+    if tried is not None:
+        showed = settings.memory * tried.at / seen.now
+        share = 1.0 if seen.now < (1 + tried.failed) * tried.at else showed / (1 + showed)
+        seconds = candidate.seconds ** (1 - share) * tried.seconds**share
+        candidate = replace(candidate, seconds=seconds, later=False)
     return replace(candidate, start=0.0) if candidate.key in seen.ready else candidate
 
 
 def _worth(candidate: Candidate, state: State, seen: Observation, settings: ControllerSettings) -> bool:
-    """It should save enough, also of what slots have cost so far."""
+    """It should save enough, also of what slots have cost so far; a start takes some of the cores."""
     assert state.pace is not None
     gain = _gain(candidate, state.pace, seen)
     if state.spent > settings.regret * (seen.now + max(gain, 0.0)):
@@ -356,26 +373,26 @@ def _in_flight(state: State, seen: Observation, settings: ControllerSettings) ->
         return state, ()
     later = state.known[state.trial].later and not lost
     if whole and (later or showed <= before * (1 - settings.better)):
-        return _stays(state, seen, max(regret, 0.0), settings), ()
+        return _stays(state, seen, max(regret, 0.0)), ()
     failed = state.tried[state.trial].failed if state.trial in state.tried else 0
-    tried = {**state.tried, state.trial: Tried.now(showed, seen.now, failed + 1, settings)}
+    tried = {**state.tried, state.trial: Tried(min(showed, before * settings.hopeless), seen.now, failed + 1)}
     why = "no row in its slot" if showed == math.inf else f"{showed / before:.2f} times the time of a row"
     back = Switch(state.stays, f"{why}: back to the plan before")
     return replace(state, phase="returns", tried=tried, mark=seen), (back,)
 
 
-def _stays(state: State, seen: Observation, regret: float, settings: ControllerSettings) -> State:
+def _stays(state: State, seen: Observation, regret: float) -> State:
     """The plan that was tried is the one that runs now."""
     assert state.pace is not None
     key, before, pace = state.trial, state.pace.row, Pace.of(seen)
-    known, tried = dict(state.known), {**state.tried, key: Tried.now(pace.row, seen.now, 0, settings)}
+    known, tried = dict(state.known), {**state.tried, key: Tried(pace.row, seen.now)}
     if known[key].later:  # what it costs now, the plan before did not: that is no measure
         known.pop(state.stays, None)
     else:
         known.setdefault(state.stays, Candidate(state.stays, before))
-        tried[state.stays] = Tried.now(before, seen.now, 0, settings)
+        tried[state.stays] = Tried(before, seen.now)
     known[key] = replace(known[key], later=False)
     return replace(
         state, phase="runs", stays=key, trial="", mark=seen, pace=pace, judged=pace.row, known=known, tried=tried,
-        spent=state.spent + regret, idle=0,
+        spent=state.spent + regret,
     )  # fmt: skip

@@ -111,7 +111,7 @@ class RunFigures:
     def crowded(self) -> float:
         """How many times as long everything takes as it would if other programs had none of our cores."""
         seen = Counters() if self._begun is None else self._now(of_threads=True).minus(self._begun)
-        return 1 + seen.crowded / seen.pool if seen.pool > 0 else 1.0
+        return 1 + max(seen.crowded, 0.0) / seen.pool if seen.pool > 0 else 1.0  # nothing is told of threads that ended
 
     # ---- what is left ------------------------------------------------------------------------------------------------
 

@@ -234,6 +234,12 @@ class Plans:
         if self.planner is None or self._settled or self._broken or now - self._polled < self.settings.slot / 4:
             return
         self._polled = now
+        try:
+            self._step(now)
+        except Exception:  # noqa: BLE001 - a plan is never worth a run
+            self._give_up()
+
+    def _step(self, now: float) -> None:
         seen = self._observation(now)
         self._state, actions = step(self._state, seen, self.settings)
         self._found = None if seen.found is not None else self._found
@@ -303,49 +309,48 @@ class Plans:
         except Over:
             self._jobs.appendleft(job)  # the next epoch may see the end of it
         except Exception:  # noqa: BLE001 - a plan is never worth a run
-            self._broken = True
-            _log.warning("the optimizer failed: the run goes on with the plan that it has", exc_info=True)
+            self._give_up()
         finally:
             self._looked += time.thread_time() - began
+
+    def _give_up(self) -> None:
+        self._broken = True
+        _log.warning("the optimizer failed: the run goes on with the plan that it has", exc_info=True)
 
     def _look(self, _: Calls) -> None:
         """Ask the cost model for plans."""
         assert self.planner is not None
-        profile, runs = self.profile(), self._key
-        there = self.planner.foretell(self.current, profile)
-        found = []
+        profile, runs, current = self.profile(), self._key, self.current
+        found, there = [], current
         for plan in self.planner.candidates(profile):
             if self.planner.most_workers is None:
                 plan = replace(plan, workers=None)  # their number is the user's
             key = self._key_of(plan)
             if key == runs:  # with more to tell
-                there = replace(plan, root=there.root, workers=there.workers)
+                there = replace(plan, root=current.root, workers=current.workers)
             else:
                 self._known[int(key)] = plan
                 found.append((key, plan))
+        there = self.planner.foretell(current, profile) if there is current else there
         with self._lock:
             if self._key == runs:
                 self.current = there
+        if there.prediction is not None:
+            found.append((runs, there))
         self._found = tuple(self._candidate(key, plan, there, profile) for key, plan in found)
 
     def _candidate(self, key: str, plan: Plan, there: Plan, profile: Profile) -> Candidate:
-        """What is expected of a plan in the seconds that the controller counts: per row delivered.
-
-        Of another order in the same places it is known better how much faster it is than how fast.
-        """
+        """What is expected of a plan in the seconds that the controller counts: per row delivered."""
         assert plan.prediction is not None
-        seen = self._figures.seen
         # Of the whole run: since a plan's first delivery, none may have entered for those that were ahead.
-        each = self._metrics.rows_entered / max(self._metrics.rows, 1) / max(plan.prediction.rows_per_second, 1e-9)
-        each *= self._figures.crowded
-        alike = not (self._away(plan) or self._away(there)) and (plan.workers or self._default) == self._figures.workers
-        if alike and there.prediction is not None and seen.delivered > 0:
-            faster = plan.prediction.rows_per_second / max(there.prediction.rows_per_second, 1e-9)
-            each = seen.elapsed / seen.delivered / max(faster, 1e-9)
+        entered = self._metrics.rows_entered / max(self._metrics.rows, 1) * self._figures.crowded
+        each = entered / max(plan.prediction.rows_per_second, 1e-9)
+        alike = not (self._away(plan) or self._away(there))
+        alike = alike and (plan.workers or self._default) == self._figures.workers
         start = profile.machine.start_seconds if plan.in_processes else 0.0
         kept = {d.what for d in there.decisions if d.applied and d.rule == "cache_place"}
         keeps = any(d.applied and d.rule == "cache_place" and d.what not in kept for d in plan.decisions)
-        return Candidate(key, each, start, keeps)
+        return Candidate(key, each, start, keeps, alike)
 
     @staticmethod
     def _away(plan: Plan) -> bool:

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from cedar.optimizer.budget import Budget, Cluster
@@ -24,7 +23,7 @@ from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, does
 from cedar.plan.physical import Work
 from cedar.plan.planner import Check
-from cedar.plan.splits import Splits, TolerantSplits
+from cedar.plan.splits import Splits
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
@@ -41,6 +40,7 @@ class AutoPlanner:
     Args:
         root: the pipeline as written.
         skips: whether a node has a policy for rows that fail.
+        splits: of the sources, from their metadata.
         budget: what a plan may take.
         executors: places that a plan may use.
         workers: tasks at once.
@@ -55,6 +55,7 @@ class AutoPlanner:
 
     root: Node
     skips: Callable[[Node], bool]
+    splits: Splits = field(repr=False)
     budget: Budget = field(default_factory=Budget)
     executors: Sequence[str] = ("threads",)
     workers: int = 1
@@ -112,7 +113,8 @@ class AutoPlanner:
             asks.append({})
         if self.cluster is not None and PLACE not in self.refused:
             asks.append({"executors": here or self.executors, "cluster": self.cluster})
-        return tuple(self._best(profile, False, **{"cluster": None, **limits}) for limits in asks)
+        moved = self._moved(profile)
+        return tuple(self._best(profile, False, moved, **{"cluster": None, **limits}) for limits in asks)
 
     def checked(self, plan: Plan, profile: Profile, check: Check) -> Plan:
         """The plan once its results hold on sample rows, without the rules that make them differ."""
@@ -123,7 +125,7 @@ class AutoPlanner:
         def again(planner: AutoPlanner) -> Plan:
             workers = plan.workers or self.workers
             limits = {"executors": here or self.executors, "workers": workers, "most_workers": None, "cluster": cluster}
-            return planner._best(profile, False, **limits)
+            return planner._best(profile, False, planner._moved(profile), **limits)
 
         return self._checked(plan, again, check)
 
@@ -145,18 +147,21 @@ class AutoPlanner:
 
     def best(self, profile: Profile) -> Plan:
         """The best plan for a profile, unchecked."""
-        return self._best(profile, True)
+        return self._best(profile, True, self._moved(profile))
 
-    def _best(self, profile: Profile, turns: bool, **limits: Any) -> Plan:
+    def _moved(self, profile: Profile) -> tuple[Node, list[Decision]]:
+        """The graph after the rules that move operators, whatever the places."""
+        return self._rewritten(self.root, (*MOVES, *self.rules), profile)
+
+    def _best(self, profile: Profile, turns: bool, moved: tuple[Node, list[Decision]], **limits: Any) -> Plan:
         """Within other limits than the planner's own, where they are given; one thread for several by ``turns``."""
-        asks = replace(self, _refusals=self._refusals, **limits)
-        moved, moves = asks._rewritten(self.root, (*MOVES, *self.rules), profile)
-        found = asks._search(moved, profile, turns)
+        asks = replace(self, **limits)
+        found = asks._search(moved[0], profile, turns)
         root, trims = asks._rewritten(found.root, TRIMS, profile)
         plan = Plan(
             self.root,
             root,
-            (*moves, *found.decisions, *trims, *self._refusals),
+            (*moved[1], *found.decisions, *trims, *self._refusals),
             None,
             found.method,
             found.executor,
@@ -212,11 +217,6 @@ class AutoPlanner:
             cluster=None if PLACE in self.refused else self.cluster,
             lowering=self._lowering,
         )
-
-    @cached_property
-    def splits(self) -> Splits:
-        """What is read of the sources, from their metadata."""
-        return TolerantSplits(self.root)
 
     @property
     def _lowering(self) -> Choice:

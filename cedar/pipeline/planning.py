@@ -27,6 +27,7 @@ from cedar.optimizer.planner import NAMES, AutoPlanner
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
 from cedar.plan.planner import Planner
+from cedar.plan.splits import TolerantSplits
 from cedar.profile import Profile
 from cedar.report.explain import explain
 
@@ -123,6 +124,7 @@ def planner_for(
     return AutoPlanner(
         node,
         skips=_skips(on_error),
+        splits=TolerantSplits(node),
         budget=budget,
         executors=_places(executor),
         workers=workers or available_cpus(),

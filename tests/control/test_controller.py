@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -144,13 +145,13 @@ def test_what_the_trainer_takes_is_not_to_be_gained() -> None:
 
 
 def test_nothing_is_tried_where_too_little_is_left() -> None:
-    run = Run({"first": 1e-3, "a": 1e-4}, rows=450)
-    run.goes_on(0.4, (Candidate("a", 1e-4),))
+    run = Run({"first": 1e-3, "a": 1e-4}, rows=250)
+    run.goes_on(0.2, (Candidate("a", 1e-4),))
     assert run.actions == []
 
 
 def test_processes_must_save_more_than_their_start() -> None:
-    run = Run({"first": 1e-3, "a": 5e-4}, rows=2_000)
+    run = Run({"first": 1e-3, "a": 5e-4}, rows=1_500)
     run.goes_on(1, (Candidate("a", 5e-4, start=0.9),))
     assert run.switches == []
 
@@ -176,8 +177,47 @@ def test_looks_that_lead_to_nothing_become_rare() -> None:
             assert isinstance(action, Look)
             times.append(run.seen.now)
             run.seen = replace(run.seen, found=(), looked=run.seen.looked + 0.02)
-    assert 3 < len(times) < 12
-    assert 0.02 * len(times) < SETTINGS.regret * 300
+    pauses = [after - before for before, after in pairwise(times)]
+    assert len(times) > 3
+    assert pauses[-1] > SETTINGS.rare * 250 > 10 * pauses[0]
+    assert 0.02 * len(times) < SETTINGS.regret * 300 / 2
+
+
+def test_a_plan_that_failed_is_tried_again_ever_more_rarely() -> None:
+    run = Run({"first": 1e-3, "a": 2e-3}, rows=1e9)
+    run.goes_on(400, (Candidate("a", 6e-4),))
+    assert run.state.stays == "first"
+    assert 1 <= run.switches.count("a") <= 5, "what it showed counts less the longer ago that was"
+
+
+def test_neighbours_that_come_and_go_do_not_make_a_bad_plan_worth_trying() -> None:
+    run = Run({"first": 1e-3, "a": 3e-3}, rows=1e9)
+    for i in range(20):
+        run.seconds = {key: seconds * (2.0 if i % 2 else 0.5) for key, seconds in run.seconds.items()}
+        run.goes_on(10, (Candidate("a", 0.7 * run.seconds["first"]),))
+    assert run.state.stays == "first"
+    assert run.switches.count("a") <= 6
+
+
+def test_what_is_measured_while_processes_start_is_no_pace() -> None:
+    run = Run({"first": 1e-3, "a": 1e-4}, rows=1e5)
+    while not any(isinstance(action, Prepare) for action in run.actions):
+        if any(isinstance(action, Look) for action in run.deliver()):
+            run.seen = replace(run.seen, found=(Candidate("a", 2e-4, start=1.0),))
+    assert run.state.pace is not None
+    before, run.seconds["first"] = run.state.pace.row, 2e-3  # they take half of the cores
+    for _ in range(30):
+        run.deliver()
+    assert run.state.pace.row == before
+    run.seen = replace(run.seen, ready=frozenset("a"))
+    run.deliver()
+    assert run.switches == ["a"]
+
+
+def test_the_best_plan_alone_is_got_ready() -> None:
+    run = Run({"first": 1e-3, "a": 3e-4, "c": 5e-4}, rows=2e4)
+    run.goes_on(0.3, (Candidate("a", 3e-4), Candidate("b", 2.9e-4, start=2.0), Candidate("c", 5e-4)))
+    assert [action for action in run.actions if isinstance(action, Prepare)] == [Prepare("a")]
 
 
 def test_costs_that_change_make_it_look_again() -> None:

@@ -12,7 +12,7 @@ def test_it_is_near_the_best_plan_in_hindsight() -> None:
     found = [regret(trace) for trace in traces(TRACES, seed=1)]
     least = ControllerSettings().least_gain
     within = [each.beyond(each.window + least) <= 0.03 for each in found]
-    assert sum(within) >= 0.88 * TRACES
+    assert sum(within) >= 0.9 * TRACES
     assert sum(each.slower <= 0.03 for each in found) >= 0.97 * TRACES
 
 

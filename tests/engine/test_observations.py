@@ -30,7 +30,7 @@ def test_what_is_around_operators_is_what_threads_did_beside_them(monkeypatch: p
     figures, runner = RunFigures(_binding(), metrics), Runner("threads", 2)
     figures.start(runner)
     metrics.time.add(TaskTime([(("operator", (1,)), 5.0, 5.0)]))
-    spent[0] = 9.0  # before the first delivery: not of this plan
+    spent[:] = [9.0, 1.0]  # before the first delivery: not of this plan
     figures.delivers()
     for _ in range(10):
         metrics.time.elapsed += 0.1
@@ -46,6 +46,8 @@ def test_what_is_around_operators_is_what_threads_did_beside_them(monkeypatch: p
     assert profile.own == pytest.approx(1e-4)
     assert profile.around == pytest.approx(2e-4)
     assert figures.crowded == pytest.approx(1.25), "others had the cores for a while"
+    spent[1] = 0.5
+    assert figures.crowded == 1.0, "the system tells nothing of a thread that has ended"
     assert figures.seen.waited == pytest.approx(0.5)
     assert figures.seen.delivered == 500
     figures.start(runner)  # another epoch under the same plan

@@ -269,6 +269,16 @@ def test_no_plan_is_made_for_what_is_nearly_over(monkeypatch: pytest.MonkeyPatch
     assert run.planner.asked > 0
 
 
+def test_a_controller_that_fails_ends_no_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    run = Driven(monkeypatch)
+    monkeypatch.setattr(planning, "step", lambda *_: 1 / 0)
+    run.goes_on(5, 1000)
+    assert run.plans.current.root is run.first.root
+    assert [record.message for record in caplog.records] == [
+        "the optimizer failed: the run goes on with the plan that it has"
+    ]
+
+
 def test_what_the_trainer_takes_is_waited_for_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Driven(monkeypatch)
     run.planner.plans = (run.other("dask"),)

@@ -30,6 +30,7 @@ from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, walk
 from cedar.plan.scan import Scan
+from cedar.plan.splits import TolerantSplits
 from tests.toy_plans_random import audited, outcome
 
 ROWS = 400
@@ -265,7 +266,7 @@ def test_sample_rows_are_read_as_the_source_is() -> None:
 
 def test_the_planner_takes_no_plan_of_which_nothing_can_be_said(path: str) -> None:
     p = pipeline(path)
-    made = AutoPlanner(p.node, skips=lambda _: False)
+    made = AutoPlanner(p.node, lambda _: False, TolerantSplits(p.node))
     plan = made.admit(made.begin(), lambda plan: cedar.plan.planner.Difference("whatever"))
     assert plan.root is p.node
 
