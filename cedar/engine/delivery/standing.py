@@ -28,7 +28,7 @@ class Standing(Parts):
         self._left = False  # of the epoch that ended last, something
         self._new = True  # nothing was asked of it yet
         self._dealt = False  # the rest of the epoch, anew, under an iteration
-        self._begin_epoch(options.epoch)
+        self._begin_epoch(self._options.epoch)
 
     def _begin_epoch(self, epoch: int) -> None:
         """Stand at the beginning of an epoch; with ``steps``, the data go on where they were."""
