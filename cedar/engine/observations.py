@@ -95,7 +95,8 @@ class RunFigures:
     @property
     def seen(self) -> Counters:
         """Since the first delivery of the plan; nothing of its threads."""
-        return self._kept if self._begun is None else self._now().minus(self._begun).plus(self._kept)
+        begun = self._begun  # plans are made beside the run, which may end its epoch meanwhile
+        return self._kept if begun is None else self._now().minus(begun).plus(self._kept)
 
     def _now(self, of_threads: bool = False) -> Counters:
         m, time = self._metrics, self._metrics.time
@@ -110,7 +111,8 @@ class RunFigures:
     @property
     def crowded(self) -> float:
         """How many times as long everything takes as it would if other programs had none of our cores."""
-        seen = Counters() if self._begun is None else self._now(of_threads=True).minus(self._begun)
+        begun = self._begun
+        seen = Counters() if begun is None else self._now(of_threads=True).minus(begun)
         return 1 + max(seen.crowded, 0.0) / seen.pool if seen.pool > 0 else 1.0  # nothing is told of threads that ended
 
     # ---- what is left ------------------------------------------------------------------------------------------------
@@ -156,9 +158,10 @@ class RunFigures:
         if processes.ready(self.processes):
             here = replace(here, start_seconds=0.0)
         found = self._metrics.profile(self._binding.subject, here, workers=self.workers, executor=self.executor)
-        if self._begun is None:
+        begun = self._begun
+        if begun is None:
             return found
-        seen, inline = self._now(of_threads=True).minus(self._begun), self._runner is not None and self._runner.inline
+        seen, inline = self._now(of_threads=True).minus(begun), self._runner is not None and self._runner.inline
         if seen.entered > 0:
             own = max(0.0, seen.own - (seen.work if inline else 0.0)) / seen.entered
             around = max(0.0, seen.pool - seen.work) / seen.entered if seen.pool else 0.0

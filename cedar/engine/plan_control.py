@@ -132,8 +132,7 @@ class Plans:
             live = self.planner is not None
             self._runner = runner
             self._resize()  # an epoch's runner has as many workers as the first had
-            fresh = live and not self._state.looks
-            self._watcher = Watcher(details=DETAILS if fresh else 0, every=EVERY if live else 0)
+            self._watcher = Watcher(DETAILS if live and not self._state.looks else 0, EVERY if live else 0)
             self._opened, self._audited = time.perf_counter(), (0.0, 0.0)
             return self._watcher
 
@@ -249,8 +248,7 @@ class Plans:
 
     def _observation(self, now: float) -> Observation:
         seen = self._figures.seen
-        late = [key for key, since in self._warming.items() if time.perf_counter() > since + _START_SECONDS]
-        self._unfit |= set(late)
+        self._unfit |= {key for key, since in self._warming.items() if time.perf_counter() > since + _START_SECONDS}
         if self._warming and processes.ready(self._figures.processes):
             self._ready |= set(self._warming)
             self._warming.clear()
@@ -262,10 +260,8 @@ class Plans:
 
     def _enough(self) -> bool:
         """Each operator was seen often enough; those that no row reaches are sought for a while."""
-        seen = self._metrics.seen
-        wanted = [
-            self._binding.index[id(n)] for n in self._binding.nodes if isinstance(n.operator, (RowOperator, Read))
-        ]
+        seen, index = self._metrics.seen, self._binding.index
+        wanted = [index[id(n)] for n in self._binding.nodes if isinstance(n.operator, (RowOperator, Read))]
         calls = [seen[i].calls if i in seen else 0 for i in wanted]
         self._watcher.seeking = min(calls, default=CALLS) < CALLS and not self._state.looks
         tasks = self._metrics.tasks - self._renewed

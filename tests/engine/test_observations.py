@@ -82,6 +82,16 @@ def test_idle_cores_do_not_say_who_holds_the_gil(monkeypatch: pytest.MonkeyPatch
     runner.close()
 
 
+@pytest.mark.parametrize("ask", [lambda f: f.crowded, lambda f: f.profile(local=True).own], ids=["crowded", "own"])
+def test_an_epoch_may_end_while_a_plan_is_made_beside_it(monkeypatch: pytest.MonkeyPatch, ask: Any) -> None:
+    figures, runner = RunFigures(_binding(), Metrics()), Runner("threads", 2)
+    figures.start(runner)
+    figures.delivers()
+    monkeypatch.setattr(clocks, "spent_by", lambda _: figures.renew(again=False) or (1.0, 1.0))
+    ask(figures)
+    runner.close()
+
+
 def test_as_many_epochs_are_expected_as_were_begun() -> None:
     metrics, runner = Metrics(), Runner("inline", 1)
     figures = RunFigures(_binding(100_000), metrics)
