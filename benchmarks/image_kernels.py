@@ -23,7 +23,7 @@ import numpy as np
 
 from cedar.operators.draws import Draws
 from cedar.operators.image.blur import GaussianBlur
-from cedar.operators.image.grayscale import Grayscale
+from cedar.operators.image.color import Grayscale
 from cedar.operators.image.jitter import ColorJitter
 from cedar.operators.image.normalize import Normalize, ToFloat
 from cedar.operators.image.pixels import compile_pixels

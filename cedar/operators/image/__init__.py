@@ -8,12 +8,12 @@ of shape (height, width, channels) until ``to_float``. Spatial operators take bo
 # ruff: noqa: N813 - lower case is what users write: image.decode(...)
 
 from cedar.operators.image.blur import GaussianBlur as gaussian_blur
+from cedar.operators.image.color import Grayscale as grayscale
 from cedar.operators.image.crop import CenterCrop as center_crop
 from cedar.operators.image.crop import Crop as crop
 from cedar.operators.image.decode import Decode as decode
 from cedar.operators.image.distort import PhotometricDistort as photometric_distort
 from cedar.operators.image.flip import HorizontalFlip as horizontal_flip
-from cedar.operators.image.grayscale import Grayscale as grayscale
 from cedar.operators.image.iou_crop import IouCrop as iou_crop
 from cedar.operators.image.iou_crop import SanitizeBoxes as sanitize_boxes
 from cedar.operators.image.jitter import ColorJitter as color_jitter

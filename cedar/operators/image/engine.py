@@ -25,12 +25,11 @@ from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.decode import Decode
 from cedar.operators.image.headers import BadImage
 from cedar.operators.image.kernels import compiled
-from cedar.operators.image.layout import Image, ImageType, Layout, Sizes, layout
+from cedar.operators.image.layout import Image, ImageType, Layout, Reused, Room, Sizes, layout, new_image
 from cedar.operators.image.moves import Mask, Moves, Steps, full, moved_boxes
 from cedar.operators.image.normalize import ChannelsFirst, Normalize, ToFloat
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.resizing import Filter
-from cedar.operators.image.room import Reused, Room, new_image
 from cedar.operators.image.sources import Arrays, Files, Painted, Source
 from cedar.operators.image.spatial import Spatial
 from cedar.operators.jit import settle

@@ -9,8 +9,8 @@ import cedar
 from cedar.core.columns import TensorType
 from cedar.operators.draws import Draws
 from cedar.operators.image.blur import GaussianBlur
+from cedar.operators.image.color import Grayscale
 from cedar.operators.image.distort import PhotometricDistort
-from cedar.operators.image.grayscale import Grayscale
 from cedar.operators.image.jitter import ColorJitter
 from cedar.operators.image.layout import ImageType
 from cedar.operators.image.normalize import Normalize, ToFloat
