@@ -23,7 +23,7 @@ import pyarrow as pa
 from benchmarks.harness import Figure, at_least, interleaved, ratios, reported, show, write
 from cedar.operators import audio
 from cedar.operators.audio.clips import run_rows
-from cedar.operators.audio.mel_filters import mel_filters
+from cedar.operators.audio.log_mel import mel_filters
 from cedar.operators.chains import Link
 
 RATE, TO, LENGTH, N_FFT, HOP, MELS = 48_000, 16_000, 8 * 16_000, 400, 160, 80

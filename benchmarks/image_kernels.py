@@ -23,13 +23,12 @@ import numpy as np
 
 from cedar.operators.draws import Draws
 from cedar.operators.image.blur import GaussianBlur
-from cedar.operators.image.grayscale import Grayscale
+from cedar.operators.image.color import Grayscale
 from cedar.operators.image.jitter import ColorJitter
-from cedar.operators.image.normalize import Normalize
+from cedar.operators.image.normalize import Normalize, ToFloat
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.resample import resize_into
 from cedar.operators.image.solarize import Equalize, Solarize
-from cedar.operators.image.to_float import ToFloat
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ROWS = 8  # images of a call, so that what a call costs beside them shows little

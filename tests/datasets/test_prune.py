@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cedar.datasets.parquet import read_parquet
-from cedar.datasets.parquet_bounds import leaf_bounds, leaves_of
+from cedar.datasets.parquet import leaf_bounds, leaves_of, read_parquet
 from cedar.datasets.parquet_stats import excludes
 from cedar.datasets.truth import Bounds
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar.core.errors import PipelineError, SourceError
-from cedar.recommendation import Vocabulary, build_vocabularies, counting, load_vocabularies, save_vocabularies
+from cedar.recommendation import Vocabulary, build_vocabularies, load_vocabularies, save_vocabularies, vocabulary
 from cedar.recommendation import vocabulary as module
 
 IDS = st.lists(st.lists(st.integers(-5, 12), max_size=4), min_size=1, max_size=40)
@@ -30,7 +30,7 @@ def test_the_frequent_values_first(rows, min_count, most, text, spills, oov):
     kind = pa.large_list(pa.large_string() if text else pa.int64())
     p = cedar.from_arrow(pa.table({"x": pa.array(rows, kind), "n": range(len(rows))}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "_PARTS", 3)
+        patch.setattr(vocabulary, "_PARTS", 3)
         patch.setattr(module, "_ROWS", 8 if spills else 100)
         memory = "1B" if spills else "1MiB"
         options = {"min_count": min_count, "most": most, "oov": oov, "memory": memory, "executor": "inline"}

@@ -8,17 +8,18 @@ of shape (height, width, channels) until ``to_float``. Spatial operators take bo
 # ruff: noqa: N813 - lower case is what users write: image.decode(...)
 
 from cedar.operators.image.blur import GaussianBlur as gaussian_blur
-from cedar.operators.image.channels import ChannelsFirst as channels_first
+from cedar.operators.image.color import Grayscale as grayscale
 from cedar.operators.image.crop import CenterCrop as center_crop
 from cedar.operators.image.crop import Crop as crop
 from cedar.operators.image.decode import Decode as decode
 from cedar.operators.image.distort import PhotometricDistort as photometric_distort
 from cedar.operators.image.flip import HorizontalFlip as horizontal_flip
-from cedar.operators.image.grayscale import Grayscale as grayscale
 from cedar.operators.image.iou_crop import IouCrop as iou_crop
 from cedar.operators.image.iou_crop import SanitizeBoxes as sanitize_boxes
 from cedar.operators.image.jitter import ColorJitter as color_jitter
+from cedar.operators.image.normalize import ChannelsFirst as channels_first
 from cedar.operators.image.normalize import Normalize as normalize
+from cedar.operators.image.normalize import ToFloat as to_float
 from cedar.operators.image.padding import Expand as expand
 from cedar.operators.image.padding import Pad as pad
 from cedar.operators.image.random_crop import RandomResizedCrop as random_resized_crop
@@ -27,7 +28,6 @@ from cedar.operators.image.solarize import Autocontrast as autocontrast
 from cedar.operators.image.solarize import Equalize as equalize
 from cedar.operators.image.solarize import Posterize as posterize
 from cedar.operators.image.solarize import Solarize as solarize
-from cedar.operators.image.to_float import ToFloat as to_float
 
 __all__ = [
     "autocontrast", "center_crop", "channels_first", "color_jitter", "crop", "decode", "equalize", "expand",

@@ -10,8 +10,7 @@ import numpy as np
 
 from cedar.core.libraries import library
 from cedar.operators.image.headers import BadImage, Header, opened
-from cedar.operators.image.layout import Image
-from cedar.operators.image.room import Room, new_image
+from cedar.operators.image.layout import Image, Room, new_image
 
 Mode = Literal["RGB", "GRAY", "UNCHANGED"]
 

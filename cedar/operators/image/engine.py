@@ -21,20 +21,17 @@ from cedar.operators.algebra import algebra_of
 from cedar.operators.chains import Fault, Link
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes, box_column, box_rows, kept_entries, thinned
-from cedar.operators.image.channels import ChannelsFirst
 from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.decode import Decode
 from cedar.operators.image.headers import BadImage
 from cedar.operators.image.kernels import compiled
-from cedar.operators.image.layout import Image, ImageType, Layout, Sizes, layout
+from cedar.operators.image.layout import Image, ImageType, Layout, Reused, Room, Sizes, layout, new_image
 from cedar.operators.image.moves import Mask, Moves, Steps, full, moved_boxes
-from cedar.operators.image.normalize import Normalize
+from cedar.operators.image.normalize import ChannelsFirst, Normalize, ToFloat
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.resizing import Filter
-from cedar.operators.image.room import Reused, Room, new_image
 from cedar.operators.image.sources import Arrays, Files, Painted, Source
 from cedar.operators.image.spatial import Spatial
-from cedar.operators.image.to_float import ToFloat
 from cedar.operators.jit import settle
 from cedar.operators.transform import BadValues, Transform, as_tuple
 

@@ -6,10 +6,11 @@ column (rows, height, width, channels); images of differing sizes are a column o
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -89,3 +90,30 @@ def likely(images: Sequence[Any]) -> ImageType | None:
     """What most of the images in a column of objects are; None where there is none."""
     found = Counter(layout(image) for image in images if flaw(image) is None).most_common(1)
     return ImageType(*found[0][0]) if found else None
+
+
+# ---- where pixels on their way are written ---------------------------------------------------------------------------
+
+
+Room: TypeAlias = Callable[[tuple[int, ...]], Image]  # a shape to a uint8 image, to be written to
+
+
+def new_image(shape: tuple[int, ...]) -> Image:
+    """Memory of its own."""
+    return np.empty(shape, dtype=np.uint8)
+
+
+class Reused:
+    """Memory for one image at a time: the next one takes it over.
+
+    An operating system clears each page that it hands out, which can take as long as decoding what is written there.
+    """
+
+    def __init__(self) -> None:
+        self._held = np.empty(0, dtype=np.uint8)
+
+    def __call__(self, shape: tuple[int, ...]) -> Image:
+        size = math.prod(shape)
+        if len(self._held) < size:
+            self._held = np.empty(size * 5 // 4, dtype=np.uint8)
+        return self._held[:size].reshape(shape)

@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from cedar.core.columns import Index
 from cedar.operators.image.boxes import Boxes
-from cedar.operators.image.layout import Image, Sizes
+from cedar.operators.image.layout import Image, Room, Sizes, new_image
 from cedar.operators.image.resizing import Filter, resized
-from cedar.operators.image.room import Room, new_image
 
 Mask = npt.NDArray[np.bool_]
 PadMode = Literal["constant", "edge", "reflect", "symmetric"]

@@ -1,4 +1,4 @@
-"""normalize: subtract a mean and divide by a standard deviation, channel by channel."""
+"""What a model is given of an image: floats, channels first, a mean subtracted and divided by a standard deviation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from cedar.core.columns import ColumnType, TensorType
+from cedar.core.columns import Column, ColumnType, TensorType
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import pointwise
 from cedar.operators.draws import Draws
+from cedar.operators.image.base import ImageTransform
 from cedar.operators.image.color import PixelTransform
+from cedar.operators.image.layout import PlanarType, checked
 from cedar.operators.image.pixels_steps import NONE, Steps, one_step
 
 
@@ -82,3 +84,60 @@ class Normalize(PixelTransform):
     def steps(self, rows: int, draws: Draws | None) -> Steps:
         del draws
         return one_step(rows, NONE)  # the pass ends with it
+
+
+@pointwise
+@dataclass(frozen=True)
+class ToFloat(PixelTransform):
+    """Images of float32 from 0 to 1: torchvision.transforms.v2.ToDtype(torch.float32, scale=True).
+
+    Images (height, width, channels) of uint8, any channels. A value is multiplied by the float32 next to 1/255.
+
+    Raises:
+        PipelineError: a column of anything but images of uint8.
+
+    Example:
+        >>> ToFloat()(np.array([[[0], [51], [255]]], dtype=np.uint8))[0, :, 0].round(6).tolist()
+        [0.0, 0.20000000298023224, 1.0]
+    """
+
+    takes: ClassVar[tuple[int, ...]] = ()
+    larger: ClassVar[bool] = True
+
+    def made(self, dtype: str) -> str:
+        del dtype
+        return np.dtype(np.float32).name
+
+    def steps(self, rows: int, draws: Draws | None) -> Steps:
+        del draws
+        return one_step(rows, NONE)  # the pass ends with it
+
+
+@dataclass(frozen=True)
+class ChannelsFirst(ImageTransform):
+    """Images of shape (channels, height, width), as torch models want them: the last operator,
+    since the others want (height, width, channels).
+
+    Nothing is copied: the result is a view with other strides, which torch knows as ``channels_last``.
+
+    Raises:
+        PipelineError: a column of anything but images.
+
+    Example:
+        >>> import numpy as np
+        >>> ChannelsFirst()(np.zeros((2, 4, 3), dtype=np.uint8)).shape
+        (3, 2, 4)
+    """
+
+    def result(self, *types: Any) -> ColumnType:
+        (kind,) = types
+        checked(self, kind)
+        if isinstance(kind, TensorType):
+            height, width, channels = kind.shape
+            return TensorType((channels, height, width), kind.dtype)
+        return PlanarType()
+
+    def columns(self, *columns: Any, **draws: Any) -> Column:
+        from cedar.operators.image.engine import alone
+
+        return alone(self, columns, None)

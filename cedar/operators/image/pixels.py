@@ -16,9 +16,8 @@ from cedar.operators.draws import Draws
 from cedar.operators.image import pixels_plain
 from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.kernels import compiled
-from cedar.operators.image.normalize import Normalize
+from cedar.operators.image.normalize import Normalize, ToFloat
 from cedar.operators.image.pixels_steps import NONE, WHOLE, Codes, Numbers, Weights, joined
-from cedar.operators.image.to_float import ToFloat
 
 Image = npt.NDArray[Any]
 Part = tuple[int, int, int, int]  # top, left, height, width

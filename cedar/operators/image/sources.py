@@ -12,11 +12,10 @@ from cedar.core.columns import OBJECT, Column, ColumnType, TensorType, objects, 
 from cedar.operators.image.decode import Decode
 from cedar.operators.image.decoding import decode_image, flipped
 from cedar.operators.image.headers import BadImage, Header, max_pixels, read_header
-from cedar.operators.image.layout import Image, ImageType, Sizes, flaw
+from cedar.operators.image.layout import Image, ImageType, Reused, Room, Sizes, flaw, new_image
 from cedar.operators.image.moves import Steps
 from cedar.operators.image.pixels import Prepared
 from cedar.operators.image.resizing import resized
-from cedar.operators.image.room import Reused, Room, new_image
 
 
 class Source(Protocol):

@@ -12,8 +12,7 @@ import pyarrow.types as pt
 from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.recsys.lists import lists_from
-from cedar.operators.text.lists import with_ends
-from cedar.operators.text.texts import is_text
+from cedar.operators.text.texts import is_text, with_ends
 from cedar.operators.transform import Transform
 
 _BYTES = 256

@@ -13,8 +13,7 @@ from cedar.core.arrow import numbers, of_numbers
 from cedar.core.columns import Index
 from cedar.operators.text.cuts import Cutter
 from cedar.operators.text.encoders import Encoder, UnfitIds
-from cedar.operators.text.lists import joined, picked, with_ends
-from cedar.operators.text.texts import Mask, Texts
+from cedar.operators.text.texts import Mask, Texts, joined, picked, with_ends
 from cedar.operators.text.words import Ids
 from cedar.operators.transform import BadValues
 

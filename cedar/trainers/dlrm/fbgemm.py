@@ -57,8 +57,6 @@ def mismatch(torch_version: str, fbgemm_version: str | None) -> str | None:
 @functools.cache
 def found() -> tuple[Any, str | None]:
     """(fbgemm's module of embeddings, None), or (None, why it cannot be used)."""
-    import torch
-
     why = mismatch(torch.__version__, _installed())
     if why is not None:
         return None, why
@@ -72,8 +70,6 @@ def found() -> tuple[Any, str | None]:
 
 def module() -> Any:
     """The module of embeddings of fbgemm."""
-    import torch
-
     there, why = found()
     if there is None:
         raise CedarError(why or "", fix=f'{pin(torch.__version__)}; or set tables.backend = "torch"')

@@ -9,14 +9,13 @@ import cedar
 from cedar.core.columns import TensorType
 from cedar.operators.draws import Draws
 from cedar.operators.image.blur import GaussianBlur
+from cedar.operators.image.color import Grayscale
 from cedar.operators.image.distort import PhotometricDistort
-from cedar.operators.image.grayscale import Grayscale
 from cedar.operators.image.jitter import ColorJitter
 from cedar.operators.image.layout import ImageType
-from cedar.operators.image.normalize import Normalize
+from cedar.operators.image.normalize import Normalize, ToFloat
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.solarize import Autocontrast, Equalize, Posterize, Solarize
-from cedar.operators.image.to_float import ToFloat
 
 ALL = [
     ColorJitter(0.8, 0.8, 0.8, 0.2, p=0.8), Grayscale(p=0.2), GaussianBlur(5, p=0.5), Solarize(128), Posterize(4),

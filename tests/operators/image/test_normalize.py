@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
-from cedar.operators.image.normalize import Normalize
+from cedar.operators.image.normalize import Normalize, ToFloat
 from cedar.operators.image.pixels import compile_pixels
-from cedar.operators.image.to_float import ToFloat
 
 EVERY = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1).repeat(3, axis=3)
 

@@ -11,10 +11,10 @@ pytest.importorskip("numba")
 
 from cedar.operators.draws import Draws
 from cedar.operators.image.blur import GaussianBlur
+from cedar.operators.image.color import Grayscale
 from cedar.operators.image.distort import PhotometricDistort
-from cedar.operators.image.grayscale import Grayscale
 from cedar.operators.image.jitter import ColorJitter
-from cedar.operators.image.normalize import Normalize
+from cedar.operators.image.normalize import Normalize, ToFloat
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.pixels_steps import (
     AUTOCONTRAST,
@@ -33,7 +33,6 @@ from cedar.operators.image.pixels_steps import (
     SPREAD,
 )
 from cedar.operators.image.solarize import Autocontrast, Equalize, Posterize, Solarize
-from cedar.operators.image.to_float import ToFloat
 from tests.operators.image import test_pixels_oracle as oracle
 
 P = st.sampled_from([0.0, 0.5, 1.0])

@@ -12,12 +12,11 @@ pytest.importorskip("numba")
 from cedar.operators.draws import Draws
 from cedar.operators.image import iou_kernels, iou_plain, pixels, pixels_plain, resample
 from cedar.operators.image.blur import GaussianBlur
-from cedar.operators.image.grayscale import Grayscale
+from cedar.operators.image.color import Grayscale
 from cedar.operators.image.jitter import ColorJitter
-from cedar.operators.image.normalize import Normalize
+from cedar.operators.image.normalize import Normalize, ToFloat
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.resample import resize_into
-from cedar.operators.image.to_float import ToFloat
 from tests.operators.image.test_pixels import ENDS, OPERATORS, some_images
 
 SIDE = st.integers(1, 45)
