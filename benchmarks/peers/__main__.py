@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out=chosen.out,
         environments=chosen.environments,
         tuned_only=form == "quick" and not chosen.all_settings,
+        page=chosen.page,
     )
     names = chosen.only or list(known_workloads)
     peers = chosen.peers or list(known_entries)
@@ -62,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--environments", type=Path, metavar="DIR", help="where environments are kept (default: in --out)"
     )
+    made.add_argument("--page", type=Path, metavar="FILE", help="a page with a part for the tables: docs/benchmarks.md")
     made.add_argument("--list", action="store_true", help="name workloads and peers")
     return made
 

@@ -11,7 +11,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness import ROOT, Figure, machine
 from benchmarks.peers import chart
@@ -36,6 +38,7 @@ SLOWER = (
     "loop",
 )
 PREPARE_LIMIT, CHECK_LIMIT = 1200, 600  # seconds
+TABLE = "<!-- what was measured -->\n"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Settings:
     out: Path
     environments: Path | None
     tuned_only: bool
+    page: Path | None = None  # whose part between TABLE and the next line of its kind is what was measured
 
 
 def measure(workloads: Mapping[str, Workload], entries: Mapping[str, Entry], settings: Settings) -> int:
@@ -70,7 +74,8 @@ def measure(workloads: Mapping[str, Workload], entries: Mapping[str, Entry], set
         records += found
         reached += figures(name, lines[name])
         print("\n" + markdown(workload.title, workload.unit, lines[name]), flush=True)
-    write(workloads, lines, reached, records, settings)
+        write(workloads, lines, reached, records, settings)  # what is there, should the next one be broken off
+    print(f"wrote {settings.out}/peers.json, peers.md, peers.png")
     print(figures_markdown(reached))
     wrong = any(x.problem.startswith("wrong") for group in lines.values() for x in group)
     return int(wrong or any(figure.met is False for figure in reached))
@@ -187,9 +192,9 @@ def write(
     runs: Sequence[Run],
     settings: Settings,
 ) -> None:
-    """``peers.json``, ``peers.md``, ``peers.png``."""
+    """``peers.json``, ``peers.md``, ``peers.png``, and the page."""
     form = ("tiny", "quick", "full")[settings.form]
-    data = {
+    data: dict[str, Any] = {
         "form": form,
         "rounds": settings.rounds,
         "machine": machine(),
@@ -202,6 +207,16 @@ def write(
     parts += [markdown(workloads[name].title, workloads[name].unit, group) for name, group in lines.items()]
     parts.append(figures_markdown(reached))
     (settings.out / "peers.md").write_text("\n".join(parts), encoding="utf-8")
+    if settings.page is not None:
+        before, _, after = settings.page.read_text(encoding="utf-8").split(TABLE)
+        tables = "\n".join(parts[2:]).replace("## ", "### ")
+        where = data["machine"]
+        packages = ", ".join(f"{name} {version}" for name, version in where["packages"].items())
+        began = (
+            f"{datetime.now(UTC):%-d %B %Y}, the {form} form, {settings.rounds} rounds, {where['cores']} cores"
+            f" ({where['cpu']}), Python {where['python']}, {packages}.\n\n"
+        )
+        settings.page.write_text(TABLE.join((before, began + tables, after)), encoding="utf-8")
     try:
         chart.draw(
             {workloads[name].title: (workloads[name].unit, group) for name, group in lines.items()},
@@ -209,4 +224,3 @@ def write(
         )
     except ImportError:
         print("no chart: it needs matplotlib (pip install 'cedar-data[plots]')")
-    print(f"wrote {settings.out}/peers.json, peers.md, peers.png")

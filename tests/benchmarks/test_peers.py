@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.peers import __main__ as command
-from benchmarks.peers import check, environments, sizes, watch
+from benchmarks.peers import check, environments, sizes, suite, watch
 from benchmarks.peers.child import Answer
 from benchmarks.peers.entry import Entry, Epochs, entries
 from benchmarks.peers.figures import TARGETS, figures
@@ -49,6 +49,21 @@ def test_a_failed_run_and_wrong_rows_are_told_in_the_line():
     text = markdown("t", "rows", [failed, wrong])
     assert "took longer than 60 s" in text
     assert "wrong: 3 rows" in text
+
+
+def test_a_page_gets_the_tables_in_place_of_those_before(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"above\n{suite.TABLE}old\n{suite.TABLE}below\n")
+    settings = suite.Settings(1, 2, 60.0, True, None, tmp_path, None, True, page)
+    for rate in (100.0, 400.0):
+        suite.write({"text": workloads()["text"]}, {"text": [made_line("cedar", rate, "auto")]}, [], [], settings)
+    text = page.read_text()
+    assert text.startswith(f"above\n{suite.TABLE}")
+    assert text.endswith(f"{suite.TABLE}below\n")
+    assert "the quick form, 2 rounds" in text
+    assert "**cedar, auto** | 400" in text
+    assert "old" not in text.splitlines()
+    assert "| 100" not in text
 
 
 def test_ratios_are_taken_within_rounds():
