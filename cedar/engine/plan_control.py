@@ -28,6 +28,7 @@ from cedar.engine.task_context import is_remote
 from cedar.engine.watcher import CALLS, DETAILS, EVERY, Watcher
 from cedar.executors import processes
 from cedar.executors.choose import available_cpus
+from cedar.operators import beside as kernels
 from cedar.operators.base import RowOperator
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
@@ -260,6 +261,9 @@ class Plans:
 
     def _enough(self) -> bool:
         """Each operator was seen often enough; those that no row reaches are sought for a while."""
+        if kernels.under_way():
+            self._renew()  # what stands in for them tells nothing of them
+            return False
         seen, index = self._metrics.seen, self._binding.index
         wanted = [index[id(n)] for n in self._binding.nodes if isinstance(n.operator, (RowOperator, Read))]
         calls = [seen[i].calls if i in seen else 0 for i in wanted]

@@ -49,6 +49,11 @@ def kernels(module: str, last: str) -> Any:
     return _making.result(module) if module in _making.known else importlib.import_module(module)
 
 
+def under_way() -> bool:
+    """Kernels are compiled: what takes their place takes many times as long."""
+    return _making.under_way
+
+
 def _waits(module: str, last: str) -> bool:
     """They are there in a moment, or that is what was asked for, or nothing could compile them."""
     numba = importlib.util.find_spec("numba")
@@ -89,6 +94,10 @@ class _Making:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="cedar-kernels", daemon=True)
             self._thread.start()
+
+    @property
+    def under_way(self) -> bool:
+        return self._thread is not None
 
     def result(self, module: str) -> Any:
         """The module once it is loaded, else None.
@@ -139,8 +148,10 @@ def _process(module: str, last: str) -> subprocess.Popen[bytes] | None:
 
 
 def make(module: str, last: str, parent: int) -> None:
-    """In a process of its own: compile a module unless another one of this user does or did; end with the parent."""
-    os.nice(10)
+    """In a process of its own: compile a module unless another one of this user does or did; end with the parent.
+
+    It has as much of the cores as the run: kernels are ten times as fast as what stands in for them.
+    """
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     folder = private_folder()
     with open(os.path.join(folder, "kernels.lock") if folder else os.devnull, "w", encoding="ascii") as turn:
@@ -162,6 +173,7 @@ def _renew() -> None:
     _making = _Making()
 
 
+in_turn = forks.Lock()  # held by what stands in for kernels: one thread at a time leaves a core to the compiler
 _lock = forks.Lock()
 _making = _Making()
 os.register_at_fork(after_in_child=_renew)

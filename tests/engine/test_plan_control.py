@@ -22,6 +22,7 @@ from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
 from cedar.executors import processes
 from cedar.executors.choose import InlineExecutor
+from cedar.operators import beside as kernels
 from cedar.operators.base import Env
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.profile import Machine, Profile
@@ -266,6 +267,16 @@ def test_no_plan_is_made_for_what_is_nearly_over(monkeypatch: pytest.MonkeyPatch
     for _ in range(5):  # but epoch after epoch of it
         run.goes_on(0.1, 1_000_000, 1e-7)
         run.begins()
+    assert run.planner.asked > 0
+
+
+def test_no_plan_is_made_from_what_stands_in_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Driven(monkeypatch)
+    monkeypatch.setattr(kernels, "under_way", lambda: True)
+    run.goes_on(5, 1000)
+    assert run.planner.asked == 0
+    monkeypatch.setattr(kernels, "under_way", lambda: False)
+    run.goes_on(5, 1000)
     assert run.planner.asked > 0
 
 

@@ -67,6 +67,26 @@ def noted(tmp_path: Path) -> str:
     return f"import os, pathlib; pathlib.Path({str(tmp_path)!r}, f'pid {{os.getpid()}}').touch()"
 
 
+def test_it_is_compiled_no_later_than_the_run_gets_on_without(fresh, tmp_path):
+    name = fresh("kernels_in_a_hurry", f"import os; open({str(tmp_path / 'nice')!r}, 'w').write(str(os.nice(0)))")
+    process = beside._process(name, "doubled")
+    assert process is not None
+    assert process.wait() == 0
+    assert int((tmp_path / "nice").read_text()) == os.nice(0)
+
+
+def test_it_is_known_while_kernels_are_compiled(fresh):
+    assert not beside.under_way()
+    name = fresh("kernels_under_way")
+    beside.kernels(name, "doubled")
+    assert beside.under_way()
+    until_there(name)
+    deadline = time.monotonic() + 20
+    while beside.under_way() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not beside.under_way()
+
+
 def test_processes_that_want_the_same_kernels_compile_them_once(fresh, tmp_path):
     name = fresh("kernels_of_several", noted(tmp_path))
     processes = [beside._process(name, "doubled") for _ in range(3)]

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core import buffers, limits
+from cedar.operators.beside import in_turn
 from cedar.operators.draws import Draws
 from cedar.operators.image import pixels_plain
 from cedar.operators.image.color import PixelTransform
@@ -159,7 +160,8 @@ class Prepared:
         """What the kernels would do."""
         tables = [table[:length] for table, length in zip(self._weights, self._lengths.tolist(), strict=True)]
         codes, numbers = self._codes[row], self._numbers[row]
-        pixels_plain.apply(image, out, codes, numbers, tables, self._norms, self.program.channels_first)
+        with in_turn:
+            pixels_plain.apply(image, out, codes, numbers, tables, self._norms, self.program.channels_first)
 
     def _check(self, out: Image, size: Sequence[int]) -> None:
         if not 1 <= size[2] <= 4:

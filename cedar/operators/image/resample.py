@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cedar.operators.beside import in_turn
 from cedar.operators.image import resample_plain
 from cedar.operators.image.kernels import compiled
 
@@ -58,7 +59,8 @@ def resize_into(
     stop, end = np.float32(top + tall), np.float32(left + wide)  # as Pillow: a box is of 32-bit floats
     kernels = compiled("resample")
     if kernels is None:
-        resample_plain.resize(source, (np.float32(top), stop, np.float32(left), end), out, antialias, flip)
+        with in_turn:
+            resample_plain.resize(source, (np.float32(top), stop, np.float32(left), end), out, antialias, flip)
         return
     stride, across, along = source.strides
     if along != 1 or across != channels or (stride < max(width * channels, 4) and height > 1):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +14,7 @@ from hypothesis import strategies as st
 pytest.importorskip("numba")
 
 from cedar.operators.draws import Draws
-from cedar.operators.image import iou_kernels, iou_plain, pixels, pixels_plain, resample
+from cedar.operators.image import iou_kernels, iou_plain, pixels, pixels_plain, resample, resample_plain
 from cedar.operators.image.blur import GaussianBlur
 from cedar.operators.image.color import Grayscale
 from cedar.operators.image.jitter import ColorJitter
@@ -130,3 +134,33 @@ def test_trials_of_parts(seed, rows, trials):
         kept = [inside[starts[i] : starts[i + 1]].tolist() for i in np.flatnonzero(found)]
         made.append((parts[found].tolist(), found.tolist(), kept))
     assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("module", [resample, pixels])
+def test_one_thread_at_a_time_does_without_kernels(monkeypatch, module):
+    """The compiler has the other cores."""
+    lock, inside = threading.Lock(), [0, 0]
+
+    def slowly(*_):
+        with lock:
+            inside[0] += 1
+            inside[1] = max(inside)
+        time.sleep(0.01)
+        with lock:
+            inside[0] -= 1
+
+    monkeypatch.setattr(module, "compiled", lambda _: None)
+    monkeypatch.setattr(resample_plain, "resize", slowly)
+    monkeypatch.setattr(pixels_plain, "apply", slowly)
+    image, out = np.zeros((8, 8, 3), np.uint8), np.zeros((4, 4, 3), np.uint8)
+    program = compile_pixels((Grayscale(),), channels_first=False)
+
+    def work(_):
+        if module is resample:
+            resize_into(image, None, out)
+        else:
+            program.run(image[None], [None])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(8)))
+    assert inside == [0, 1]
