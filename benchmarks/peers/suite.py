@@ -213,7 +213,7 @@ def write(
         where = data["machine"]
         packages = ", ".join(f"{name} {version}" for name, version in where["packages"].items())
         began = (
-            f"{datetime.now(UTC):%-d %B %Y}, the {form} form, {settings.rounds} rounds, {where['cores']} cores"
+            f"{datetime.now(UTC):%-d %B %Y}, the {form} form, rounds: {settings.rounds}, {where['cores']} cores"
             f" ({where['cpu']}), Python {where['python']}, {packages}.\n\n"
         )
         settings.page.write_text(TABLE.join((before, began + tables, after)), encoding="utf-8")

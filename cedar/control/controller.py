@@ -214,6 +214,8 @@ def _measured(state: State, seen: Observation, settings: ControllerSettings) -> 
         return replace(state, mark=seen)
     if seen.seconds - mark.seconds < _slot(seen, settings) or seen.deliveries - mark.deliveries < settings.deliveries:
         return state
+    if seen.rows <= mark.rows:  # all were skipped: no pace, and nothing could be told from it
+        return state
     pace = Pace.between(mark, seen)
     state = replace(_scaled(state, pace), mark=seen, pace=pace)
     if not state.judged:

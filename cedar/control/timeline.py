@@ -229,7 +229,8 @@ class Timeline:
     @property
     def work(self) -> float:
         """CPU seconds of operators and of reading."""
-        return sum(spent.cpu for (kind, _), spent in self.parts.items() if kind in ("read", "operator"))
+        parts = list(self.parts.items())  # asked by threads beside the run, which may add to them
+        return sum(spent.cpu for (kind, _), spent in parts if kind in ("read", "operator"))
 
     @property
     def trainer(self) -> float:
@@ -243,7 +244,8 @@ class Timeline:
 
     def seconds(self, operator: int) -> float:
         """Of an operator, in whatever it ran with."""
-        return sum(spent.wall for (_, operators), spent in self.parts.items() if operator in operators)
+        parts = list(self.parts.items())
+        return sum(spent.wall for (_, operators), spent in parts if operator in operators)
 
     def loader(self) -> dict[str, float]:
         """The loader's time by what it did: the parts of ``elapsed``."""

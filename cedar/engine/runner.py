@@ -69,7 +69,7 @@ class Untaken:
         return future
 
     def another(self) -> Future[None]:
-        """Done once one of them is that is not yet."""
+        """Done once one of them is that is not yet; for the one thread that waits for them."""
         if self._another.done():
             self._another = Future()
         return self._another

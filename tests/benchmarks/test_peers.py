@@ -60,7 +60,7 @@ def test_a_page_gets_the_tables_in_place_of_those_before(tmp_path):
     text = page.read_text()
     assert text.startswith(f"above\n{suite.TABLE}")
     assert text.endswith(f"{suite.TABLE}below\n")
-    assert "the quick form, 2 rounds" in text
+    assert "the quick form, rounds: 2" in text
     assert "**cedar, auto** | 400" in text
     assert "old" not in text.splitlines()
     assert "| 100" not in text

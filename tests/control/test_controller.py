@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -212,6 +213,20 @@ def test_what_is_measured_while_processes_start_is_no_pace() -> None:
     run.seen = replace(run.seen, ready=frozenset("a"))
     run.deliver()
     assert run.switches == ["a"]
+
+
+def test_rows_that_were_all_skipped_tell_no_pace() -> None:
+    run = Run({"first": 1e-3, "a": 2e-3})
+    run.goes_on(3, (Candidate("a", 5e-4),))
+    assert run.state.tried
+    for _ in range(8):
+        seen = run.seen
+        run.seen = replace(seen, now=seen.now + 0.1, seconds=seen.seconds + 0.1, deliveries=seen.deliveries + 1)
+        run.step()
+    run.goes_on(1)
+    assert run.state.pace is not None
+    assert math.isfinite(run.state.pace.row)
+    assert all(math.isfinite(each.seconds) for each in run.state.tried.values())
 
 
 def test_the_best_plan_alone_is_got_ready() -> None:

@@ -125,6 +125,15 @@ def test_a_plan_carries_its_bound_to_the_run_that_it_is_given_to():
     assert any(note.startswith("memory: at most") and "'900GiB'" in note for note in report.notes)
 
 
+def test_a_forked_process_counts_no_results_of_its_parent():
+    pipeline = cedar.from_items([{"x": i} for i in range(100)]).batch(10)
+    with pipeline.loader(executor="threads", budget=cedar.Budget(memory="900GiB")) as loader:
+        next(iter(loader))
+        before = loader._untaken
+        loader._begin_in_fork()
+        assert loader._untaken is not before
+
+
 @pytest.mark.parametrize("size", ["-5", "0", "true", '"2GiB"'])
 def test_a_bound_that_is_none_is_refused(size):
     pipeline = cedar.from_items([{"x": 1}]).batch(1)

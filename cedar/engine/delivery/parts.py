@@ -60,7 +60,7 @@ class Parts(DataLoaderLike):
         check_format(options.format, site)
         options = checked(options, site)
         check_device(options.device, options.format, site)
-        self._options, self._site, self._pid = options, site, os.getpid()
+        self._options, self._site, self._pid, self._untaken = options, site, os.getpid(), None
         self.rank = find_rank(options.rank, options.world, options.subgroup, site)
         instances = Instances()
         self._metrics = Metrics()
