@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hmac
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from cedar.core.errors import CedarError, PipelineError
+from cedar.report import listen
 
 _EVERY = 2  # seconds between two looks of a browser
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # what ranks send runs no script
 
 
 def page_of(urls: Sequence[str], head: str, ask: Callable[[str], bytes]) -> str:
@@ -69,7 +67,7 @@ def watch(address: str, shown: Callable[[], str]) -> None:
         server.serve_forever()
 
 
-def serve(address: str, shown: Callable[[], str]) -> tuple[str, ThreadingHTTPServer]:
+def serve(address: str, shown: Callable[[], str]) -> tuple[str, listen.Server]:
     """Serve a page to who has the token; returns its URL, and a server that is not started.
 
     Args:
@@ -79,43 +77,21 @@ def serve(address: str, shown: Callable[[], str]) -> tuple[str, ThreadingHTTPSer
     Raises:
         PipelineError: an address that is none, or cannot be listened on.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise PipelineError(f"--page {address} is no address", fix="such as 127.0.0.1:0")
     token = secrets.token_urlsafe(16)
-    handler = type("Handler", (_Handler,), {"token": token, "shown": staticmethod(shown)})
-    try:
-        server = ThreadingHTTPServer((host.strip("[]"), int(port)), handler)
-    except (OSError, OverflowError) as error:
-        raise PipelineError(
-            f"--page {address} cannot be listened on: {error}", fix="port 0 takes a free one"
-        ) from error
-    return f"http://{host}:{server.server_address[1]}/?token={token}", server
+    server = listen.listen(
+        address, "--page ", type("Handler", (_Handler,), {"token": token, "shown": staticmethod(shown)})
+    )
+    return f"http://{address.rpartition(':')[0]}:{server.server_address[1]}/?token={token}", server
 
 
-class _Handler(BaseHTTPRequestHandler):
-    token: str
+class _Handler(listen.Guarded):
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # what ranks send runs no script
     shown: Callable[[], str]
-    timeout = 10  # seconds for one who asks and says nothing
-    server_version = "cedar"
 
-    def do_GET(self) -> None:
-        """The page."""
-        given = parse_qs(urlsplit(self.path).query).get("token", [""])[0]
-        known = hmac.compare_digest(given.encode(), self.token.encode())
+    def get(self, path: str, asked: Mapping[str, str]) -> None:
+        """The page, whatever the path."""
         try:
-            body = (self.shown() if known else "the token is missing, or wrong").encode()
+            page = self.shown()
         except CedarError as error:
-            body = _whole("no answer", str(error.what), "").encode()
-        self.send_response(200 if known else 403)
-        for name, value in (
-            ("Content-Type", "text/html; charset=utf-8"), ("Content-Length", str(len(body))),
-            ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"),
-            ("Content-Security-Policy", _POLICY),
-        ):  # fmt: skip
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the address holds the token."""
+            page = _whole("no answer", str(error.what), "")
+        self.answer(200, page, listen.HTML)

@@ -32,10 +32,10 @@ def size_text(size: float) -> str:
     """A number of bytes for people.
 
     Example:
-        >>> size_text(3 << 29), size_text(700 << 20), size_text(512)
-        ('1.5GiB', '700MiB', '512B')
+        >>> size_text(3 << 40), size_text(3 << 29), size_text(512)
+        ('3TiB', '1.5GiB', '512B')
     """
-    for unit in ("GiB", "MiB", "KiB"):
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
         whole = _UNITS[unit.upper()]
         if size >= whole:
             return f"{size / whole:.3g}{unit}" if size < 1000 * whole else f"{size / whole:,.0f}{unit}"
