@@ -17,12 +17,13 @@ from hypothesis import HealthCheck, settings
 # Several tests run at a time, and none measures speed.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-_SLOW_MACHINES = [HealthCheck.too_slow]
+# Few examples, always the same; `make test-long` draws many. A test that says how many it wants has a reason.
+_ANYWHERE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile(
-    "ci", max_examples=50, derandomize=True, deadline=None, database=None, suppress_health_check=_SLOW_MACHINES
+    "ci", max_examples=20, derandomize=True, deadline=None, database=None, suppress_health_check=_ANYWHERE
 )
-settings.register_profile("dev", deadline=None, suppress_health_check=_SLOW_MACHINES)
-settings.register_profile("long", deadline=None, max_examples=1000, suppress_health_check=_SLOW_MACHINES)
+settings.register_profile("dev", deadline=None, suppress_health_check=_ANYWHERE)
+settings.register_profile("long", deadline=None, max_examples=1000, suppress_health_check=_ANYWHERE)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 ROOT = Path(__file__).resolve().parents[1]

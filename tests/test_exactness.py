@@ -20,7 +20,7 @@ from tests import toy_pipelines
 from tests.toy_pipelines import Toy
 from tests.toy_runs import batches_of, rows_of, run, saved, values
 
-CASES = int(os.environ.get("CEDAR_CASES", "50"))
+CASES = int(os.environ.get("CEDAR_CASES", "20"))
 SEED = int(os.environ.get("CEDAR_SEED", "0"))
 GROUP = max(5, CASES // 40)
 EVERY = 12  # of so many loaders on threads, one runs on processes

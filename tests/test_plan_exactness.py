@@ -33,7 +33,7 @@ from tests.toy_plans_random import Driven, Outcome, audited, check_once, outcome
 from tests.toy_wide import Builder, Toy
 from tests.toy_wide_data import Splits, dice, plus, table
 
-CASES = int(os.environ.get("CEDAR_CASES", "16"))
+CASES = int(os.environ.get("CEDAR_CASES", "8"))
 SEED = int(os.environ.get("CEDAR_SEED", "0"))
 GROUP = max(3, CASES // 40)
 

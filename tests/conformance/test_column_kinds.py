@@ -21,7 +21,7 @@ from benchmarks.column_kinds_data import draw_column, model, same
 from cedar import col
 from cedar.core.boundary import as_column, canonical_type, from_series, polars_type, to_series
 
-CASES = int(os.environ.get("CEDAR_CASES", "150"))
+CASES = int(os.environ.get("CEDAR_CASES", "60"))
 SEED = int(os.environ.get("CEDAR_SEED", "0"))
 GROUPS = 5
 

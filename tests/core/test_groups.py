@@ -4,7 +4,7 @@ import struct
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.block import Block, concat_blocks
@@ -83,14 +83,12 @@ def model(table):
     return inverse, first
 
 
-@settings(max_examples=150, deadline=None)
 @given(tables())
 def test_distinct_rows_are_those_that_a_dict_finds(table):
     inverse, first = distinct(list(table.values()))
     assert (inverse.tolist(), first.tolist()) == model(table)
 
 
-@settings(max_examples=100, deadline=None)
 @given(tables())
 def test_rows_that_repeat_are_told_from_those_that_do_not(table):
     found = repeated(list(table.values()))
@@ -101,7 +99,6 @@ def test_rows_that_repeat_are_told_from_those_that_do_not(table):
         assert (found[0].tolist(), found[1].tolist()) == (inverse, first)
 
 
-@settings(max_examples=60, deadline=None)
 @given(tables())
 def test_a_group_holds_each_distinct_row_once_and_gives_every_row_back(table):
     columns = grouped(table)
@@ -141,7 +138,6 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(tables(kinds=("int64", "float", "text")), _STEPS)
 def test_rows_are_the_same_whatever_is_done_to_blocks_with_groups_and_without(table, steps):
     one, other = block_of(table), block_of(table)
@@ -253,7 +249,6 @@ def test_other_kinds_of_lists_are_told_apart_too(kind):
 # ---- lists that slide ------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2), max_size=5), max_size=10), st.integers(0, 3))
 def test_slices_give_every_row_back(rows, most):
     column = pa.array([[9], *rows], pa.large_list(pa.int64())).slice(1)
@@ -263,7 +258,6 @@ def test_slices_give_every_row_back(rows, most):
     assert held.factor >= 1.0
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 3), st.integers(1, 4))
 def test_histories_that_slide_hold_their_values_once(samples, length, shift, sessions):
     numbers = iter(range(10**6))

@@ -3,7 +3,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -40,7 +40,6 @@ def check_invariants(group):
 
 
 @FRAMEWORKS
-@settings(max_examples=60, deadline=None)
 @given(rows=features())
 def test_a_group_is_exact_to_and_from_plain_tensors(framework, rows):
     plain = {key: jagged(lists, framework) for key, lists in rows.items()}
@@ -52,7 +51,6 @@ def test_a_group_is_exact_to_and_from_plain_tensors(framework, rows):
     assert pickle.loads(pickle.dumps(group)) == group
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows=features(), data=st.data())
 def test_slices_and_concatenation_are_those_of_the_rows(rows, data):
     group = InverseKeyedJaggedTensor.from_jagged({key: jagged(lists) for key, lists in rows.items()})

@@ -77,7 +77,7 @@ def test_what_is_read_fastest_is_chosen(monkeypatch: pytest.MonkeyPatch):
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 def test_small_is_within_a_tenth_of_zstd(seed: int):
     table = table_of(2000, seed)
     for name in table.column_names:

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.datasets.parquet import leaf_bounds, leaves_of, read_parquet
@@ -286,9 +286,6 @@ predicates = st.recursive(
 )
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
 @given(tables(), st.lists(predicates, min_size=1, max_size=6))
 def test_no_row_that_polars_keeps_is_lost(tmp_path, made, asked):
     table, group = made

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -181,7 +181,6 @@ def test_waits_grow_with_jitter_and_never_undercut_what_the_storage_asks(attempt
     assert (asked or 0) <= wait <= (asked or 0) + min(patience.most, patience.first * 2 ** (attempt - 1))
 
 
-@settings(max_examples=50)
 @given(st.lists(st.integers(0, 14), max_size=120))
 def test_retries_stay_within_the_budget_whatever_fails(failures: list[int]):
     account = Account(Patience(attempts=12, first=0.0, most=0.0))
@@ -251,7 +250,6 @@ def test_a_patience_that_is_none(value: str, monkeypatch: pytest.MonkeyPatch):
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
 @given(
     st.binary(max_size=300),
     st.lists(st.tuples(st.integers(0, 320), st.integers(-1, 320)), max_size=12),

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -156,7 +156,6 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("numbers") / "n.vortex", NUMBERS)
 
 
-@settings(max_examples=60)
 @given(predicates())
 def test_splits_are_left_out_only_where_polars_finds_no_row(numbers: Path, predicate: pl.Expr):
     with pytest.MonkeyPatch.context() as patch:
@@ -233,7 +232,6 @@ def test_checksums_that_are_missing_damaged_or_of_another_file(tmp_path: Path):
 
 
 @given(st.lists(st.binary(max_size=3 * BLOCK // 2), max_size=4), st.data())
-@settings(max_examples=20)
 def test_sums_of_pieces_find_every_flip(pieces, data):
     summing, whole = Summing(), b"".join(pieces)
     for piece in pieces:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -31,7 +31,6 @@ def read_over_needed(loader: cedar.Loader) -> float:
     return loader.report().rows_read / needed if needed else 0.0
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.integers(200, 1200), group=st.integers(5, 60), window=st.integers(5, 700), size=st.integers(1, 30),
     world=st.integers(2, 8), rank=st.integers(0, 7), last=st.sampled_from(["drop", "keep", "pad"]),

@@ -21,7 +21,7 @@ from cedar.operators.balance import placed
 from tests import toy_pipelines
 from tests.toy_runs import rows_of, run
 
-CASES = int(os.environ.get("CASES", "25"))
+CASES = int(os.environ.get("CEDAR_CASES", "10"))
 SEED = int(os.environ.get("CEDAR_SEED", "0"))
 GROUP = max(5, CASES // 20)
 
@@ -122,7 +122,7 @@ def test_a_step_keeps_its_rows_in_random_pipelines(first: int) -> None:
         try:
             check_steps(toy, world, draw, options)
         except Exception as error:
-            error.add_note(f"CEDAR_SEED={seed} CASES=1; {toy.names}")
+            error.add_note(f"CEDAR_SEED={seed} CEDAR_CASES=1; {toy.names}")
             raise
 
 

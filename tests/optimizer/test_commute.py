@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -206,7 +206,6 @@ def swapped(p: cedar.Pipeline, draw: random.Random, facts):
     return root
 
 
-@settings(max_examples=60)
 @given(st.integers(0, 10**9), st.integers(2, 7))
 def test_swaps_change_no_value_and_no_row(seed, length):
     p = build(seed, length)
@@ -216,7 +215,6 @@ def test_swaps_change_no_value_and_no_row(seed, length):
     same(run(root, binding), run(p.node, binding))
 
 
-@settings(max_examples=60)
 @given(st.integers(0, 10**9), st.integers(2, 7))
 def test_rules_change_no_value_and_no_row(seed, length):
     p = build(seed, length)

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -35,7 +35,6 @@ from tests.toy_plans_random import profile
 ROWS = [{"a": 1.0, "b": 2.0}]
 
 
-@settings(max_examples=40)
 @given(pipelines())
 def test_the_plan_that_was_found_is_foreseen_as_it_was_predicted(made):
     root, found = made
@@ -63,7 +62,6 @@ def shipped(root, facts, choice):
     return total
 
 
-@settings(max_examples=60, deadline=None)
 @given(pipelines(), st.sampled_from([1, 64]), st.booleans(), st.randoms(use_true_random=False))
 def test_what_a_search_prices_are_the_stages_that_would_run(made, splits, cached, draw):
     root, found = made

@@ -18,7 +18,7 @@ from tests.optimizer.plan_lines import table
 from tests.toy_plans_random import outcome, planner, profile
 from tests.toy_wide import Builder
 
-CASES = int(os.environ.get("CEDAR_CASES", "16")) * 3
+CASES = int(os.environ.get("CEDAR_CASES", "8")) * 3
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -76,7 +76,6 @@ def least(model, precedences):
     return min(max(sum(uses) for uses in zip(model.base, *chosen, strict=True)) for chosen in itertools.product(*ways))
 
 
-@settings(deadline=None, max_examples=60)
 @given(pipelines(), st.sampled_from([("threads",), BOTH, ("processes",)]))
 def test_the_exact_search_finds_the_best_of_all_plans(made, places):
     root, found = made
@@ -88,7 +87,6 @@ def test_the_exact_search_finds_the_best_of_all_plans(made, places):
     assert plan.slowest == pytest.approx(least(model, precedences), rel=1e-6)
 
 
-@settings(deadline=None, max_examples=25)
 @given(pipelines(most=2), pipelines(most=2), st.sampled_from([("threads",), BOTH]))
 def test_chains_are_searched_together(first, second, places):
     (left, found), (right, more) = first, second
@@ -100,7 +98,6 @@ def test_chains_are_searched_together(first, second, places):
     assert plan.slowest == pytest.approx(least(model, precedences), rel=1e-6)
 
 
-@settings(deadline=None, max_examples=30)
 @given(pipelines(most=7, least=4), st.sampled_from([("threads",), BOTH]))
 def test_the_beam_comes_near(made, places):
     root, found = made
@@ -115,7 +112,6 @@ def test_the_beam_comes_near(made, places):
     assert near.slowest <= exact.slowest * 1.1
 
 
-@settings(deadline=None, max_examples=40)
 @given(pipelines())
 def test_the_chosen_graph_is_legal_complete_and_no_worse(made):
     root, found = made

@@ -57,7 +57,6 @@ IDS = [i for i in range(600) if i % 7]
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25)
 @given(
     form=st.sampled_from(["parquet", "arrow", "jsonl"]),
     per_file=st.one_of(st.none(), st.integers(30, 700)),
@@ -113,7 +112,6 @@ def test_tar_shards_hold_the_samples(tmp_path: Path):
     assert found == [{**r, "txt": r["txt"].encode(), "cls": str(r["cls"]).encode()} for r in rows]
 
 
-@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.sampled_from(["a", "b/c", None, "é x"]), st.integers(-1, 2)), min_size=1, max_size=60),
     st.one_of(st.none(), st.integers(1, 30)),

@@ -25,7 +25,7 @@ from cedar.plan.verify import verify
 from tests.toy_pipelines import build
 from tests.toy_plans_random import planner, plans_of
 
-CASES = int(os.environ.get("CEDAR_CASES", "24"))
+CASES = int(os.environ.get("CEDAR_CASES", "10"))
 
 
 def numbers(rows: int = 40) -> cedar.Pipeline:

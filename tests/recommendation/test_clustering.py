@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -91,7 +91,6 @@ def test_the_result_does_not_depend_on_workers_and_hardly_on_memory(log, tmp_pat
     st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 5)), min_size=1, max_size=60),
     st.booleans(), st.integers(1, 20), st.integers(1, 20),
 )  # fmt: skip
-@settings(max_examples=25)
 def test_any_log(tmp_path_factory, rows, text, group_rows, written_rows):
     folder = tmp_path_factory.mktemp("any")
     key = [f"user {k}" if text else k for k, _ in rows]

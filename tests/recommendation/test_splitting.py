@@ -7,7 +7,7 @@ import datetime as dt
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -22,7 +22,6 @@ def read(pipeline):
 
 
 @given(ROWS, st.integers(0, 20), st.booleans())
-@settings(max_examples=25)
 def test_by_time_no_session_is_in_both(rows, at, text):
     keys = [f"s{s}" if text else s for s, _ in rows]
     rows = list(zip(keys, [t for _, t in rows], strict=True))

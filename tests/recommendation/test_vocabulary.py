@@ -7,7 +7,7 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -24,7 +24,6 @@ def wanted(values, min_count, most):
 
 
 @given(IDS, st.integers(1, 4), st.sampled_from([None, 1, 5]), st.booleans(), st.booleans(), st.integers(0, 3))
-@settings(max_examples=20)
 def test_the_frequent_values_first(rows, min_count, most, text, spills, oov):
     rows = [[f"v{v:03d}" if text else v for v in row] for row in rows]
     kind = pa.large_list(pa.large_string() if text else pa.int64())

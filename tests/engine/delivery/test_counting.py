@@ -107,7 +107,7 @@ def even(x: int | None) -> bool:
     return x is not None and x % 2 == 0
 
 
-@settings(max_examples=int(os.environ.get("CEDAR_CASES", "15")), deadline=None)
+@settings(max_examples=int(os.environ.get("CEDAR_CASES", "6")), deadline=None)
 @given(
     st.lists(st.sampled_from(sorted(FILTERS)), min_size=1, max_size=3),
     st.sampled_from(["plain", "shuffle", "window", "map", "take"]),

@@ -19,7 +19,7 @@ from tests.engine.delivery.test_elastic import Job, Made, random_changes
 from tests.engine.streams.test_lanes import WORLD, Toy
 from tests.toy_runs import saved
 
-CASES = int(os.environ.get("CEDAR_CASES", "20"))
+CASES = int(os.environ.get("CEDAR_CASES", "8"))
 SEED = int(os.environ.get("CEDAR_SEED", "0"))
 GROUP = max(5, CASES // 40)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -27,7 +27,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.text(max_size=4), JSON), st.lists(st.integers(-1, 1 << 60)), st.sampled_from([0, 3000]))
 def test_what_is_unpacked_is_what_was_packed(inside: dict[str, Any], numbers: list[int], padding: int) -> None:
     state = {"cedar": 1, "open": inside | {"n": numbers}, "begun": inside, "seen": padding, "files": ["x" * padding]}

@@ -1,6 +1,6 @@
 """Ranks share pipelines whose row counts are unknown: compared with a plain-Python model of the rows of the epoch.
 
-CASES sets the number of random pipelines, CEDAR_SEED the first of them.
+CEDAR_CASES sets the number of random pipelines, CEDAR_SEED the first of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cedar.engine.streams.lanes import dealt, lanes_of
 from tests.toy_pipelines import Source, expand
 from tests.toy_runs import run, saved
 
-CASES = int(os.environ.get("CASES", "200"))
+CASES = int(os.environ.get("CEDAR_CASES", "60"))
 SEED = int(os.environ.get("CEDAR_SEED", "0"))
 GROUP = max(10, CASES // 40)
 WORLD = 4  # sources have at least so many splits
@@ -147,7 +147,7 @@ def test_random_pipelines_are_shared(first: int) -> None:
             try:
                 check(Toy(random.Random(seed)))
             except BaseException as error:
-                error.add_note(f"{check.__name__} failed: CEDAR_SEED={seed} CASES=1")
+                error.add_note(f"{check.__name__} failed: CEDAR_SEED={seed} CEDAR_CASES=1")
                 raise
 
 

@@ -26,7 +26,7 @@ from tests.engine.streams.test_lanes import Toy, pairs
 from tests.toy_pipelines import Source
 from tests.toy_runs import run, saved
 
-CASES = int(os.environ.get("CEDAR_CASES", "60"))
+CASES = int(os.environ.get("CEDAR_CASES", "20"))
 SEED = int(os.environ.get("CEDAR_SEED", "0"))
 GROUP = max(5, CASES // 40)
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -126,7 +126,6 @@ def test_a_slot_is_used_again_when_the_last_view_of_it_died(wires: tuple[Wire, W
 
 
 @given(st.lists(st.tuples(st.integers(0, 300_000), st.integers(0, 5)), min_size=1, max_size=25))
-@settings(deadline=None, max_examples=30)
 def test_whatever_is_kept_stays_as_it_was(steps: list[tuple[int, int]]) -> None:
     here, there = (Wire(end) for end in socket.socketpair())
     there.send(encode(None))

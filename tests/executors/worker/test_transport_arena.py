@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.executors.worker import arena
@@ -21,7 +21,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems u
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 700)), max_size=60), st.integers(0, 40))
-@settings(deadline=None, max_examples=150)
 def test_slots_never_overlap_and_all_come_back(steps: list[tuple[bool, int]], capacity: int) -> None:
     capacity *= 64
     slots = Slots(capacity)
@@ -47,7 +46,6 @@ def test_slots_never_overlap_and_all_come_back(steps: list[tuple[bool, int]], ca
 
 
 @given(st.lists(st.integers(1, 400), max_size=20), st.data())
-@settings(deadline=None, max_examples=60)
 def test_a_shrunken_arena_stays_below(sizes: list[int], data: st.DataObject) -> None:
     slots = Slots(6400)
     taken = [start for size in sizes if (start := slots.take(size)) is not None]

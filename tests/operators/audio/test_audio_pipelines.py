@@ -4,7 +4,7 @@ import importlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -54,7 +54,6 @@ def one_after_the_other(links, columns, keyed):
     return columns, rows, faults
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_a_chain_gives_what_its_links_give_one_after_the_other(data):
     names = data.draw(st.lists(st.sampled_from(CLIP), max_size=4))

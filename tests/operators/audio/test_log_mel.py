@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.columns import OBJECT, TensorType, objects
@@ -29,7 +29,6 @@ def test_values_of_torchaudio_and_librosa(case):
         np.testing.assert_allclose(found[audible], want[audible], atol=0.02)
 
 
-@settings(max_examples=60)
 @given(
     n_fft=st.integers(2, 130),
     hop=st.integers(1, 50),

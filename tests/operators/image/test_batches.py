@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.operators import image
@@ -36,7 +36,6 @@ def run(operators: Sequence[Transform], images: Any) -> Any:
     return engine.run(links, {"image": images}, draws)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(BEFORE, max_size=2), RESAMPLED, st.lists(BEHIND, max_size=2), SIDES, st.integers(1, 4),
     st.integers(0, 5), st.sampled_from([1, 2]), st.randoms(use_true_random=False),

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.columns import objects
@@ -64,7 +64,6 @@ def plain_iou_crop(height, width, boxes, draws, overlaps=(0.0, 0.1, 0.3, 0.5, 0.
     return None
 
 
-@settings(max_examples=80, deadline=None)
 @given(some_boxes(), st.integers(0, 1 << 63))
 def test_iou_crop_follows_its_draws(case, word):
     height, width, boxes = case

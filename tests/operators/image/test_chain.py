@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.mutated_images import encoded, mutated, picture
@@ -102,7 +102,6 @@ def same(left, right):
     return left.dtype == right.dtype and np.array_equal(left, right)
 
 
-@settings(max_examples=120, deadline=None)
 @given(chains(), files(), st.integers(0, 1 << 60), st.booleans())
 def test_is_its_operators_one_by_one(links, data, seed, tensors):
     if not links:

@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -238,7 +238,6 @@ def test_mutated_files_give_an_image_or_an_error_and_the_same_again(kind):
 # ---- rows that are not needed ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 70), st.integers(1, 70), st.integers(1, 70), st.sampled_from([0, 1, 2]),
     st.sampled_from([{}, {"progressive": True}, {"restart_marker_blocks": 3}]), st.booleans(),

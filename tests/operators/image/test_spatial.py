@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -19,7 +19,6 @@ from cedar.operators.image.moves import Moves, Steps, moved_boxes
 from tests.operators.image.toy_image_values import BOXES, EXPECTED, RESIZED_CROP, picture
 
 ONE = Draws(np.array([3], dtype=np.uint64))
-FEW = settings(max_examples=60, deadline=None)
 SIDES = st.integers(1, 40)
 
 
@@ -47,7 +46,6 @@ def test_resized_crop_is_what_torchvision_makes():
     np.testing.assert_allclose(moved, np.array(boxes), atol=1e-6)
 
 
-@FEW
 @given(SIDES, SIDES, st.integers(1, 30), st.integers(1, 30), st.sampled_from(["bilinear", "bicubic", "nearest"]))
 def test_resize_is_pillows_along_rows_then_down(height, width, tall, wide, name):
     filters = {"bilinear": Image.BILINEAR, "bicubic": Image.BICUBIC, "nearest": Image.NEAREST}
@@ -59,7 +57,6 @@ def test_resize_is_pillows_along_rows_then_down(height, width, tall, wide, name)
     assert np.array_equal(image.resize((tall, wide), interpolation=name)(given_image), expected)
 
 
-@FEW
 @given(SIDES, SIDES, st.integers(1, 30), st.none() | st.integers(1, 30))
 def test_the_shorter_side_is_given(height, width, size, more):
     short, long = min(height, width), max(height, width)
@@ -71,7 +68,6 @@ def test_the_shorter_side_is_given(height, width, size, more):
     assert operator(picture(height, width)).shape[:2] == tuple(max(1, side) for side in expected)
 
 
-@FEW
 @given(SIDES, SIDES, st.integers(-50, 50), st.integers(-50, 50), st.integers(1, 30), st.integers(1, 30))
 def test_crop_takes_what_is_there_and_fills_the_rest(height, width, top, left, tall, wide):
     given_image = picture(height, width)
@@ -90,7 +86,6 @@ def test_crop_takes_what_is_there_and_fills_the_rest(height, width, top, left, t
         assert "does not hold" in str(caught.value)
 
 
-@FEW
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 1 << 63))
 def test_random_resized_crop_follows_its_draws(height, width, word):
     """The loop of torchvision, on the same numbers."""
@@ -260,7 +255,6 @@ MOVES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
 @given(SIDES, SIDES, MOVES)
 def test_no_pixel_outside_the_part_that_is_needed_is_looked_at(height, width, drawn):
     plan, tall, wide = [], height, width

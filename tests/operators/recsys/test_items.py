@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.columns import TensorType
@@ -16,7 +16,6 @@ from cedar.operators.recsys.hashing import hash_combine, remainders, twang_mix64
 from tests.operators.recsys.toy_columns import FLOATS, IDS, check, list_columns, refused
 
 WORD = (1 << 64) - 1
-FEW = settings(max_examples=40, deadline=None)
 
 
 def twang(key):
@@ -104,13 +103,11 @@ def test_ids_of_the_published_test_get_the_published_places():
     assert found == [60, 54, 54, 9, 4, 91, 11, 67, 79, 2, 25, 92, 98, 83, 66, 2]
 
 
-@FEW
 @given(list_columns(IDS, pa.int64()), IDS, st.integers(1, 2**63 - 1) | st.integers(1, 5))
 def test_sigrid_hash(columns, salt, most):
     check(recsys.SigridHash(salt, most), columns, lambda ids: [sigrid(i, salt, most) for i in ids])
 
 
-@FEW
 @given(st.lists(st.tuples(st.integers(0, WORD), st.integers(0, WORD)), max_size=5))
 def test_words_are_combined_as_published(pairs):
     upper, lower = (np.array([pair[i] for pair in pairs], dtype=np.uint64) for i in (0, 1))
@@ -127,7 +124,6 @@ def test_unsigned_and_small_ids_count_by_their_value_or_their_bits():
 # ---- the others ------------------------------------------------------------------------------------------------------
 
 
-@FEW
 @given(list_columns(IDS, pa.int64()), st.integers(1, 2**63 - 1) | st.integers(1, 5))
 def test_positive_modulus(columns, m):
     check(recsys.PositiveModulus(m), columns, lambda ids: [((i % m) + m) % m for i in ids])
@@ -151,20 +147,17 @@ BORDERS = (
 )
 
 
-@FEW
 @given(list_columns(FLOATS | st.integers(-5, 5).map(float), pa.float64()), BORDERS)
 def test_bucketize(columns, borders):
     check(recsys.Bucketize(tuple(borders)), columns, lambda values: [bucket(borders, v) for v in values])
 
 
-@FEW
 @given(list_columns(FLOATS, pa.float32()), st.floats(-5, 5, width=32), st.floats(0, 5, width=32))
 def test_clamp(columns, low, width):
     high = float(np.float32(low + width))
     check(recsys.Clamp(low, high), columns, lambda values: [v if v != v else min(max(v, low), high) for v in values])
 
 
-@FEW
 @given(list_columns(st.floats(1e-3, 1e3), pa.float64()), st.sampled_from([0.0, 0.5, 1.0, 2.0, -1.0, 1e-7]))
 def test_box_cox(columns, lam):
     def plain(x):
@@ -173,7 +166,6 @@ def test_box_cox(columns, lam):
     check(recsys.BoxCox(lam), columns, lambda values: [plain(x) for x in values])
 
 
-@FEW
 @given(list_columns(st.floats(0, 1), pa.float64()), st.sampled_from([1e-6, 0.01, 0.5]))
 def test_logit(columns, eps):
     def plain(p):
@@ -183,7 +175,6 @@ def test_logit(columns, eps):
     check(recsys.Logit(eps), columns, lambda values: [plain(p) for p in values])
 
 
-@FEW
 @given(list_columns(st.integers(0, 9), pa.int32()), st.dictionaries(st.integers(0, 9), IDS, max_size=5), IDS)
 def test_map_id(columns, table, default):
     if table:

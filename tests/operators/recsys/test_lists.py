@@ -7,7 +7,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -16,12 +16,10 @@ from cedar.operators import recsys
 from tests.operators.recsys.test_items import combine, signed, twang
 from tests.operators.recsys.toy_columns import IDS, check, list_columns, refused
 
-FEW = settings(max_examples=40, deadline=None)
 SMALL = st.integers(-2, 2)
 SCORES = st.sampled_from([0.0, 0.5, 1.0, -2.0])
 
 
-@FEW
 @given(list_columns(IDS | st.none(), pa.int64()), st.integers(0, 5))
 def test_first_x(columns, x):
     check(recsys.FirstX(x), columns, lambda ids: ids[:x])
@@ -32,7 +30,6 @@ def test_first_x_of_other_lists():
     assert recsys.FirstX(1).columns(names).to_pylist() == [["a"], None, [], ["c"]]
 
 
-@FEW
 @given(list_columns(IDS, pa.int64()), st.integers(-3, 3))
 def test_enumerate(columns, start):
     check(recsys.Enumerate(start), columns, lambda ids: [i for i, _ in enumerate(ids, start)])
@@ -46,13 +43,11 @@ SETS = {
 
 
 @pytest.mark.parametrize("operation", SETS)
-@FEW
 @given(columns=list_columns(SMALL | IDS, pa.int64(), count=2))
 def test_set_operations(operation, columns):
     check(recsys.IdListTransform(operation), columns, SETS[operation])
 
 
-@FEW
 @given(list_columns(SMALL | IDS, pa.int64(), count=2))
 def test_cartesian(columns):
     def crossed(a, b):
@@ -74,7 +69,6 @@ def gram(ids):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-@FEW
 @given(data=st.data(), n=st.integers(1, 4))
 def test_ngram(count, data, n):
     columns = data.draw(list_columns(SMALL | IDS, pa.int64(), count=count))
@@ -127,7 +121,6 @@ FOUR = {
 
 
 @pytest.mark.parametrize("score", TWO)
-@FEW
 @given(columns=list_columns(SMALL | IDS, pa.int64(), count=2))
 def test_scores_of_two_lists(score, columns):
     check(recsys.ComputeScore(score), columns, TWO[score])
@@ -144,7 +137,6 @@ def scored(draw, kinds):
 
 
 @pytest.mark.parametrize("score", [*THREE, *FOUR])
-@FEW
 @given(data=st.data())
 def test_scores_of_lists_with_scores(score, data):
     columns = data.draw(scored("imt" if score in THREE else "ismt"))
@@ -174,7 +166,6 @@ def test_nulls_inside_lists_of_ids_are_refused(transform):
 ZONES = ["UTC", "Europe/Berlin", "Asia/Kolkata", "America/New_York"]
 
 
-@FEW
 @given(st.lists(st.integers(0, 2**31) | st.none(), max_size=6), st.sampled_from(ZONES))
 def test_local_hours(seconds, zone):
     def hour(s):

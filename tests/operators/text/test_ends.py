@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.errors import PipelineError
@@ -10,7 +10,6 @@ from cedar.operators.algebra import algebra_of
 from cedar.operators.text import byte_level, special_tokens, truncate
 from tests.operators.text.toy_tokenizers import tokenizer
 
-FEW = settings(max_examples=60, deadline=None)
 LISTS = st.lists(st.none() | st.lists(st.integers(0, 99), max_size=6), max_size=6)
 
 
@@ -18,7 +17,6 @@ def lists(values, kind=pa.int32()):  # noqa: B008 - a type, which nothing change
     return pa.array([[7, 7], *values], pa.large_list(kind)).slice(1)
 
 
-@FEW
 @given(LISTS, st.integers(0, 7), st.booleans())
 def test_truncate(values, length, last):
     found = truncate(length, keep="last" if last else "first").columns(lists(values))
@@ -33,7 +31,6 @@ def test_truncate_takes_lists_of_anything_and_commutes_with_what_is_per_value():
     assert algebra_of(truncate(3)) == "length"
 
 
-@FEW
 @given(LISTS, st.lists(st.integers(0, 99), max_size=3), st.lists(st.integers(0, 99), max_size=3))
 def test_special_tokens(values, begin, end):
     found = special_tokens(begin, end).columns(lists(values))

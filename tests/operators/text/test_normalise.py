@@ -5,7 +5,7 @@ import unicodedata
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.errors import PipelineError
@@ -13,7 +13,6 @@ from cedar.operators.text import normalise
 from cedar.operators.transform import BadValues
 from tests.operators.text.toy_tokenizers import column
 
-MANY = settings(max_examples=150, deadline=None)
 ODD = st.sampled_from(
     list(" \t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u1680\u2003\u2028\u3000\x00aZ\u0130\u03a3\u00c5\ufb01\u0301\ud55c")
 )
@@ -29,7 +28,6 @@ def plain(text, form, lower, collapse, strip):
     return text.strip() if strip else text
 
 
-@MANY
 @given(TEXTS, FORMS, st.booleans(), st.booleans(), st.booleans())
 def test_it_is_what_python_makes_of_each_text(texts, form, lower, collapse, strip):
     found = normalise(form, lower=lower, collapse=collapse, strip=strip).columns(column(texts))

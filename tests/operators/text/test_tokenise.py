@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.errors import PipelineError
@@ -29,7 +29,6 @@ PIECES = st.sampled_from(
     [*CLASSES, "'s", "'LL", "  ", "<|end|>", "[CLS]", "[UNK]", "end|>", "The", "12", "\u2581", "</s>"]
 )
 TEXTS = st.lists(PIECES, max_size=12).map("".join) | st.text(max_size=12)
-FEW = settings(max_examples=60, deadline=None)
 
 
 def ids_of(made, texts, special=True):
@@ -60,7 +59,6 @@ def test_every_tokenizer_gives_its_ids(name):
 def test_any_text(name):
     made = tokenizer(name)
 
-    @settings(max_examples=20, deadline=None)
     @given(st.lists(TEXTS | st.none(), max_size=6), st.booleans())
     def run(texts, special):
         found = tokenise(made, special=special).columns(column(texts)).to_pylist()
@@ -301,7 +299,6 @@ def test_tiktoken(pattern, how):
     assert transform.tokenizer.token_to_id("<|end|>") == 700
     assert pickle.loads(pickle.dumps(transform)) == transform
 
-    @FEW
     @given(st.lists(TEXTS, max_size=6))
     def run(texts):
         texts = [*CORPUS, "a<|end|>b", "", "trailing  ", *texts]
@@ -352,7 +349,6 @@ def test_threads_share_words():
 # ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
-@FEW
 @given(st.lists(st.none() | st.text(max_size=6), max_size=6), st.booleans(), st.booleans())
 def test_byte_level(texts, begin, end):
     transform = byte_level(begin="<bos>" if begin else None, end="<eos>" if end else None)

@@ -1,7 +1,7 @@
 """Expansion: an index select, whose gradient is that of torch's."""
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.trainers.dlrm.unique import Expansion, expand, side_by_side
@@ -10,7 +10,6 @@ from cedar.trainers.dlrm.unique import Expansion, expand, side_by_side
 @given(
     st.lists(st.integers(0, 4), min_size=1, max_size=12), st.booleans(), st.sampled_from([torch.float32, torch.float64])
 )
-@settings(max_examples=60, deadline=None)
 def test_gradients_add_up_over_the_rows_of_a_unique_row(index, ascending, dtype):
     index = sorted(index) if ascending else index
     inverse = torch.tensor(index)
@@ -34,7 +33,6 @@ def test_a_batch_without_rows_expands_to_nothing():
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.lists(st.sampled_from("-ab"), min_size=1, max_size=5))
-@settings(max_examples=60, deadline=None)
 def test_features_of_several_groups_stand_side_by_side(kinds, which):
     """Features by themselves, and of two groups, one in the order of its index and one not."""
     rows = len(kinds)

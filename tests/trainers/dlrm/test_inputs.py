@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -33,7 +33,6 @@ def lists_of(feature):
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=2), min_size=1, max_size=10), st.booleans(), st.data())
-@settings(max_examples=80, deadline=None)
 def test_any_slice_of_a_batch_holds_the_rows_of_that_slice(lists, ascending, data):
     lists = sorted(lists) if ascending else lists
     group = cedar.InverseKeyedJaggedTensor.from_jagged({"a": jagged(lists)})

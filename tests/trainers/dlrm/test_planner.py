@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
@@ -22,7 +22,6 @@ def highest(costs, found, ranks):
 
 
 @given(tables, st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
 def test_the_highest_load_is_near_the_least_possible(drawn, ranks):
     costs = {name: float(cost) for name, (cost, _) in drawn.items()}
     found = place(costs, dict.fromkeys(costs, 1), ranks)
@@ -34,7 +33,6 @@ def test_the_highest_load_is_near_the_least_possible(drawn, ranks):
 
 
 @given(tables, st.integers(1, 3), st.integers(5, 40))
-@settings(max_examples=60, deadline=None)
 def test_no_rank_holds_more_than_it_may(drawn, ranks, memory):
     costs = {name: float(cost) for name, (cost, _) in drawn.items()}
     sizes = {name: size for name, (_, size) in drawn.items()}
@@ -63,7 +61,6 @@ def test_a_table_larger_than_a_rank_is_told():
 
 
 @given(tables, st.integers(1, 3), st.integers(0, 30))
-@settings(max_examples=25, deadline=None)
 def test_the_solver_finds_the_least_highest_load_within_memory(drawn, ranks, memory):
     pytest.importorskip("ortools")
     costs = {name: float(cost) for name, (cost, _) in drawn.items()}

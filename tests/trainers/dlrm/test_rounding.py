@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.trainers.dlrm.tables import row_keys, to_half, uniform
@@ -11,7 +11,6 @@ from cedar.trainers.dlrm.tables import row_keys, to_half, uniform
 @given(
     st.lists(st.floats(-60000, 60000, width=32, allow_subnormal=False), min_size=1, max_size=20), st.integers(0, 999)
 )
-@settings(max_examples=200, deadline=None)
 def test_a_value_goes_to_one_of_its_two_neighbours(values, chance):
     given_values = torch.tensor(values, dtype=torch.float32)
     found = to_half(given_values, torch.full_like(given_values, chance / 1000)).numpy()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.errors import CedarError
@@ -52,7 +52,6 @@ lists_of = lambda rows: st.lists(st.lists(st.integers(0, rows - 1), max_size=4),
 
 
 @given(lists_of(5), lists_of(9), lists_of(9), st.booleans(), st.sampled_from(["rowwise_adagrad", "sgd", "adam"]))
-@settings(max_examples=40, deadline=None)
 def test_sums_and_updates_are_those_of_plain_loops(users, items, more, weighed, rule):
     tables = TorchTables(TABLES, WIDTH, rule=rule, dtype=torch.float64, seed=3, eps=1e-8)
     lists = [("users", users), ("items", items), ("items", more)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
@@ -32,7 +32,6 @@ def slid(runs):
 
 
 @given(RUNS, st.data())
-@settings(max_examples=100, deadline=None)
 def test_sums_and_gradients_are_those_of_plain_bags(runs, data):
     lists = slid(runs)
     held = jagged(lists)

@@ -52,7 +52,7 @@ def test_the_grid_is_bitwise_equal_to_one_process(fault_free: dict[int, torch.Te
         assert torch.equal(fault_free[stage], reference(stage))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(dead=st.sampled_from(WORKERS), mode=st.sampled_from(["sync", "staggered"]), memory=st.sampled_from([None, 1, 2]))
 def test_gradients_do_not_depend_on_who_worked(
     fault_free: dict[int, torch.Tensor], dead: Worker, mode: str, memory: int | None

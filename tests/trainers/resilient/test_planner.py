@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.trainers.resilient.planner import (
@@ -43,7 +43,6 @@ def problems(draw):
     return Problem(stages, replicas, micro_batches, frozenset(dead), memory, mode, costs, draw(st.booleans()))
 
 
-@settings(max_examples=60)
 @given(problems(), st.booleans())
 def test_any_plan_is_proven_within_its_memory_and_takes_as_long_as_it_says(problem, thorough):
     made = plan(problem, thorough=thorough)
@@ -58,7 +57,6 @@ def test_any_plan_is_proven_within_its_memory_and_takes_as_long_as_it_says(probl
     assert plan(problem, thorough=thorough) == made
 
 
-@settings(max_examples=40)
 @given(problems())
 def test_work_is_spread_evenly_over_the_live_workers_of_a_stage(problem):
     for stage, routes in enumerate(problem.routes):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.pipelining.schedules import _Action, _ComputationType
 
@@ -51,7 +51,6 @@ def planning(tmp_path) -> Planning:
     return Planning(BASE, str(tmp_path), steps=100)
 
 
-@settings(max_examples=25)
 @given(st.data())
 def test_a_plan_fits_any_dead_of_the_same_stages(data) -> None:
     counts = [data.draw(st.integers(0, 2)) for _ in range(2)]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.trainers.resilient.planner import Problem, normal, plan
@@ -179,7 +179,6 @@ def test_machines_fill_the_weakest_stage_wait_as_spares_and_step_in(tmp_path):
     assert [p.dead for p in phases(Problem(2, 1, 1), spare, seconds=10)] == [frozenset(), frozenset(), None]
 
 
-@settings(max_examples=50)
 @given(st.integers(0, 1000), st.integers(1, 3), st.integers(1, 3), st.integers(0, 3))
 def test_phases_cover_the_trace_and_count_machines(seed, stages, replicas, spares):
     trace = random_trace(stages * replicas + spares, 50, 30, 200, seed)
