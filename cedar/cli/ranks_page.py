@@ -8,8 +8,8 @@ from html import escape
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from cedar.core import listen
 from cedar.core.errors import CedarError, PipelineError
-from cedar.report import listen
 
 _EVERY = 2  # seconds between two looks of a browser
 

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from cedar.control.timeline import Recording
+from cedar.core import listen
 from cedar.core.errors import Site
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer
 from cedar.engine.metrics import Metrics
-from cedar.report import listen, page, served
+from cedar.report import page, served
 from cedar.report.status import Collector, status
 from cedar.report.trace import MOST, Recorded
 
