@@ -26,7 +26,7 @@ def write_groups(columns: Mapping[str, Column], write: Callable[[dict[str, pa.Ar
         one = next(iter(group.values())).sharing
         described.append({
             "names": list(group), "fresh": [column.fresh for column in group.values()], "together": one.together,
-            "held": one.held, "values": write({str(i): column.values for i, column in enumerate(group.values())}),
+            "held": one.stored_rows, "values": write({str(i): c.values for i, c in enumerate(group.values())}),
             "inverse": write({"inverse": pa.array(one.inverse)}),
         })  # fmt: skip
     return described
@@ -43,23 +43,23 @@ def read_groups(described: Sequence[Any], read: Callable[[Place], Any], rows: in
     Raises:
         ValueError, KeyError, TypeError: what it tells is not so.
     """
-    found: dict[str, GroupColumn] = {}
+    columns: dict[str, GroupColumn] = {}
     for one in described:
         inverse, values = read(one["inverse"])["inverse"], list(read(one["values"]).values())
-        names, fresh, held, together = one["names"], one["fresh"], one["held"], one["together"]
+        names, fresh, stored, together = one["names"], one["fresh"], one["held"], one["together"]
         right = (
             inverse.type == pa.int32()
             and not inverse.null_count
             and len(inverse) == rows
-            and type(held) is type(together) is int
+            and type(stored) is type(together) is int
             and all(type(name) is str for name in names)
             and all(type(each) is bool for each in fresh)
-            and all(len(each) == held and as_column(each).type == each.type for each in values)
+            and all(len(each) == stored and as_column(each).type == each.type for each in values)
         )
         places = as_ints(inverse, "int32")
-        if not right or (rows and not 0 <= places.min() <= places.max() < held) or not 0 <= together <= len(values):
+        if not right or (rows and not 0 <= places.min() <= places.max() < stored) or not 0 <= together <= len(values):
             raise ValueError("a group whose rows are not there")
-        sharing = Sharing(places, held, together, rows)
+        sharing = Sharing(places, stored, together, rows)
         for name, array, told in zip(names, values, fresh, strict=True):
-            found[name] = GroupColumn(array, sharing, told)
-    return found
+            columns[name] = GroupColumn(array, sharing, told)
+    return columns

@@ -92,13 +92,13 @@ def floats(arrays: Sequence[pa.Array]) -> list[npt.NDArray[Any]]:
     width = len(arrays[0]) // 8 + 2  # bytes of the bits, wherever the first of them is in its byte
     bits = [array.buffers()[0][array.offset // 8 :][:width].to_pybytes().ljust(width, b"\0") for array in arrays]
     valid = np.unpackbits(np.frombuffer(b"".join(bits), np.uint8).reshape(-1, width), axis=1, bitorder="little")
-    found = []
-    for array, there in zip(arrays, valid, strict=True):
+    copies = []
+    for array, present in zip(arrays, valid, strict=True):
         kind, rows, first = NUMBERS[array.type.id], len(array), array.offset % 8
         values = np.frombuffer(array.buffers()[1], kind, rows, array.offset * kind.itemsize).copy()
-        values[there[first : first + rows] == 0] = np.nan
-        found.append(values)
-    return found
+        values[present[first : first + rows] == 0] = np.nan
+        copies.append(values)
+    return copies
 
 
 def numbers(array: pa.Array) -> npt.NDArray[Any]:

@@ -129,8 +129,8 @@ def canonical_types(
         try:
             types[field.name] = canonical_type(field.type)
         except NoColumn as reason:
-            what = f"{where}: column {field.name!r} of {field.type!s:.200}: {reason.what}"
-            raise error(what, site=site, fix=f"{reason.fix}, or leave the column out") from reason
+            problem = f"{where}: column {field.name!r} of {field.type!s:.200}: {reason.what}"
+            raise error(problem, site=site, fix=f"{reason.fix}, or leave the column out") from reason
     return types
 
 
@@ -330,10 +330,10 @@ def from_series(series: pl.Series) -> Any:
     _handed_over(kind)
     if "\0" in series.name:  # which C cannot pass on
         series = series.rename("")
-    found = series.to_arrow(compat_level=pl.CompatLevel.oldest())
-    if len(found) != len(series):
-        raise NoColumn(f"polars gave {len(found)} of {len(series)} values of {series.dtype}", "report this")
-    return as_column(found)
+    array = series.to_arrow(compat_level=pl.CompatLevel.oldest())
+    if len(array) != len(series):
+        raise NoColumn(f"polars gave {len(array)} of {len(series)} values of {series.dtype}", "report this")
+    return as_column(array)
 
 
 def table_of(frame: pl.DataFrame, where: str, site: Site | None) -> pa.Table:
@@ -350,8 +350,8 @@ def table_of(frame: pl.DataFrame, where: str, site: Site | None) -> pa.Table:
                 raise NoColumn("Arrow holds no Python objects", "use cedar.from_items(frame.to_dicts())")
             _handed_over(kind)
         except NoColumn as reason:
-            what = f"{where}: column {name!r} of {kind}: {reason.what}"
-            raise PipelineError(what, site=site, fix=f"{reason.fix}, or leave the column out") from reason
+            problem = f"{where}: column {name!r} of {kind}: {reason.what}"
+            raise PipelineError(problem, site=site, fix=f"{reason.fix}, or leave the column out") from reason
     return pa.table([series.rename("").to_arrow() for series in frame.get_columns()], names=frame.columns)
 
 

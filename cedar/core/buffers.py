@@ -87,11 +87,11 @@ class _Spare:
         self._shrink()
 
     def _pop(self, size: int) -> mmap.mmap:
-        there = self._idle[size]
-        memory = there.pop()
+        mmaps = self._idle[size]
+        memory = mmaps.pop()
         self._bytes -= size
-        self._least[size] = min(self._least.get(size, len(there)), len(there))
-        if not there:
+        self._least[size] = min(self._least.get(size, len(mmaps)), len(mmaps))
+        if not mmaps:
             del self._idle[size]
         return memory
 
@@ -103,10 +103,10 @@ class _Spare:
 
     def _trim(self) -> None:
         """Let go of what nobody wanted: a size that is not used any more, or more of one than is in use at once."""
-        for size, there in list(self._idle.items()):
-            for _ in range(min(self._least.get(size, 0), len(there))):
+        for size, mmaps in list(self._idle.items()):
+            for _ in range(min(self._least.get(size, 0), len(mmaps))):
                 self._pop(size)
-        self._asked, self._least = 0, {size: len(there) for size, there in self._idle.items()}
+        self._asked, self._least = 0, {size: len(mmaps) for size, mmaps in self._idle.items()}
         self._peaks = [self._used, self._peaks[0]]
 
 
@@ -151,9 +151,9 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     if size < _SMALL or kind.hasobject:
         return np.empty(shape, kind)
     memory = _spare.take(_rounded(size))
-    held: Any = (ctypes.c_ubyte * len(memory)).from_buffer(memory)
-    weakref.finalize(held, _spare.give_back, memory).atexit = False
-    return np.frombuffer(held, kind, count).reshape(shape)
+    owner: Any = (ctypes.c_ubyte * len(memory)).from_buffer(memory)
+    weakref.finalize(owner, _spare.give_back, memory).atexit = False
+    return np.frombuffer(owner, kind, count).reshape(shape)
 
 
 class Room:

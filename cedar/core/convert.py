@@ -42,11 +42,11 @@ class _Place:
     def child(self, field: str) -> _Place:
         return _Place(f"{self.name}.{field}", self.keys, self.row_of)
 
-    def null_error(self, array: pa.Array, fix: str, what: str = "nulls") -> RowError:
+    def null_error(self, array: pa.Array, fix: str, gaps: str = "nulls") -> RowError:
         first = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
         row = first if self.row_of is None else self.row_of(first)
         return RowError(
-            f"column {self.name!r} of {array.type} has {what} (first at row {row} of the batch)",
+            f"column {self.name!r} of {array.type} has {gaps} (first at row {row} of the batch)",
             row=None if self.keys is None else self.keys.ref(row),
             fix=fix,
         )
@@ -76,22 +76,22 @@ def to_numpy(column: Column, name: str, keys: Keys | None = None) -> Any:
 
 def to_numpy_each(columns: Mapping[str, Column], keys: Keys | None = None) -> dict[str, Any]:
     """As ``to_numpy`` of every column, all of one length. Numbers, which most are, take no call for each."""
-    found: dict[str, Any] = dict(columns)
+    arrays: dict[str, Any] = dict(columns)
     gaps: dict[str, pa.Array] = {}
     for name, column in columns.items():
         if isinstance(column, np.ndarray):
             continue
         dtype = NUMBERS.get(column.type.id) if isinstance(column, pa.Array) and len(column) else None
         if dtype is not None and not column.null_count:
-            found[name] = np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
+            arrays[name] = np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
         elif dtype is not None and dtype.kind == "f":
             gaps[name] = column
         else:
             array = column.plain() if isinstance(column, GroupColumn) else column
-            found[name] = _how(array.type)(array, _Place(name, keys), _numpy_leaf, numbers)
+            arrays[name] = _how(array.type)(array, _Place(name, keys), _numpy_leaf, numbers)
     if gaps:
-        found.update(zip(gaps, floats(list(gaps.values())), strict=True))
-    return found
+        arrays.update(zip(gaps, floats(list(gaps.values())), strict=True))
+    return arrays
 
 
 def to_torch(column: Column, name: str, keys: Keys | None = None) -> Any:
@@ -123,16 +123,16 @@ def to_torch_each(columns: Mapping[str, Column], keys: Keys | None = None) -> di
     from torch.utils.dlpack import from_dlpack
 
     arrays = {n: c for n, c in columns.items() if isinstance(c, pa.Array) and c.type.id in NUMBERS}
-    values, found = to_numpy_each(arrays, keys), dict(columns)
+    values, tensors = to_numpy_each(arrays, keys), dict(columns)
     for name, column in columns.items():
         if name in values:
-            found[name] = torch.from_numpy(values[name]) if values[name].flags.writeable else from_dlpack(column)
+            tensors[name] = torch.from_numpy(values[name]) if values[name].flags.writeable else from_dlpack(column)
         elif isinstance(column, np.ndarray):
-            found[name] = list(column) if column.dtype == object else _tensor(column, name)
+            tensors[name] = list(column) if column.dtype == object else _tensor(column, name)
         else:
             array = column.plain() if isinstance(column, GroupColumn) else column
-            found[name] = _how(array.type)(array, _Place(name, keys), _torch_leaf, from_dlpack)
-    return found
+            tensors[name] = _how(array.type)(array, _Place(name, keys), _torch_leaf, from_dlpack)
+    return tensors
 
 
 def to_arrow(column: Column, name: str) -> pa.Array:

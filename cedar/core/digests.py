@@ -150,9 +150,9 @@ class _Walk:
         """What is not understood."""
         for name in sorted(self._counted.keys() & self._read):
             self._unknown[f"{self._counted[name]}.{name}: is counted in and read elsewhere"] = None
-        found = [*self._unknown]
-        more = [f"and {len(found) - _MOST} more"] if len(found) > _MOST else []
-        return (*found[:_MOST], *more)
+        reasons = [*self._unknown]
+        more = [f"and {len(reasons) - _MOST} more"] if len(reasons) > _MOST else []
+        return (*reasons[:_MOST], *more)
 
     def of(self, value: Any, step: str = "") -> bytes:
         """The digest of a value, which is found at ``step`` from the one at hand."""
@@ -265,19 +265,19 @@ class _Walk:
                 parts[f"closure {name}"] = cell.cell_contents
             except ValueError:
                 self._unknown[f"{path}.closure.{name}: nothing has that name yet"] = None
-        found = references(fn)
+        refs = references(fn)
         if not self.data:
-            return parts | {n: v for n, v in found.values.items() if isinstance(v, (FunctionType, type))}
+            return parts | {n: v for n, v in refs.values.items() if isinstance(v, (FunctionType, type))}
         if fn.__annotations__:  # they fix the types of columns
             parts["annotations"] = fn.__annotations__
-        return parts | found.values | self._own_attributes(fn, found, path)
+        return parts | refs.values | self._own_attributes(fn, refs, path)
 
-    def _own_attributes(self, fn: FunctionType, found: References, path: str) -> dict[str, Any]:
-        for each in found.unknown:
+    def _own_attributes(self, fn: FunctionType, refs: References, path: str) -> dict[str, Any]:
+        for each in refs.unknown:
             self._unknown[f"{path}.{each}"] = None
-        self._read |= found.read
-        self._counted |= dict.fromkeys(found.counted & fn.__dict__.keys(), path)
-        return {f"attribute {n}": v for n, v in fn.__dict__.items() if n not in found.counted}
+        self._read |= refs.read
+        self._counted |= dict.fromkeys(refs.counted & fn.__dict__.keys(), path)
+        return {f"attribute {n}": v for n, v in fn.__dict__.items() if n not in refs.counted}
 
     def _shallow(self, item: Any) -> bytes:
         if isinstance(item, FunctionType):
@@ -361,15 +361,15 @@ class _Walk:
         if not library or (base is not None and (base is not object or not reduces(kind))):
             if base is None:
                 return self.unread(value)
-            held = contents(value, base)
-            inside = self.of(held) if type(held) in _PLAIN else self._of_contents(held)
+            content = contents(value, base)
+            inside = self.of(content) if type(content) in _PLAIN else self._of_contents(content)
             return hashed("object", own, inside, self.named("attributes", attributes(value)))
         return self._of_library(value, own)
 
-    def _of_contents(self, held: Any) -> bytes:
-        make = _EXACT[type(held)]
-        self._alive.append(held)
-        return make(self, held)
+    def _of_contents(self, content: Any) -> bytes:
+        make = _EXACT[type(content)]
+        self._alive.append(content)
+        return make(self, content)
 
     def _of_library(self, value: Any, own: bytes) -> bytes:
         """An object of an installed package, by what the package copies it from, and by what hangs on it besides."""

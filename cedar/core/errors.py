@@ -78,7 +78,7 @@ def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 def _handlers() -> set[object]:
     """The code of the handlers that signals have in this process."""
-    found = set()
+    codes = set()
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
         while isinstance(handler, functools.partial):
@@ -86,14 +86,14 @@ def _handlers() -> set[object]:
         handler = getattr(handler, "__func__", handler)
         if not hasattr(handler, "__code__"):
             handler = getattr(type(handler), "__call__", None)  # noqa: B004 - an object that is called
-        found.add(getattr(handler, "__code__", None))
-    return found - {None}
+        codes.add(getattr(handler, "__code__", None))
+    return codes - {None}
 
 
 def _cancelled() -> tuple[type[BaseException], ...]:
     """The class for a cancelled task, where asyncio is there: it takes 0.1 s to import."""
-    there = sys.modules.get("asyncio")
-    return () if there is None else (there.CancelledError,)
+    module = sys.modules.get("asyncio")
+    return () if module is None else (module.CancelledError,)
 
 
 def _is_cancelled() -> bool:
@@ -299,12 +299,12 @@ def nearest(name: str, known: list[str]) -> list[str]:
     return sorted(known, key=lambda k: -SequenceMatcher(None, name.lower(), k.lower()).ratio())
 
 
-def missing_column(name: str, known: list[str], what: str, site: Site | None = None) -> PipelineError:
+def missing_column(name: str, known: list[str], label: str, site: Site | None = None) -> PipelineError:
     """The error for a column that does not exist: says which do, nearest first."""
     ordered = nearest(name, known)
     listed = ", ".join(repr(k) for k in ordered[:12]) + (", ..." if len(ordered) > 12 else "")
     return PipelineError(
-        f"{what}: there is no column {name!r}; the columns are {listed or 'none'}",
+        f"{label}: there is no column {name!r}; the columns are {listed or 'none'}",
         site=site,
         fix=f"did you mean {ordered[0]!r}?" if ordered else "check the source's columns with p.schema",
     )

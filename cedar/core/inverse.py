@@ -232,12 +232,12 @@ class InverseKeyedJaggedTensor:
 
         theirs = torchrec_tensors()
         tensors = self.to_torch()
-        for what, parts in (("values", tensors.values), ("weights", tensors.weights or {})):
+        for kind, parts in (("values", tensors.values), ("weights", tensors.weights or {})):
             if len({getattr(part, "dtype", None) for part in parts.values()}) > 1 or len(parts) not in (
                 0,
                 len(self.keys),
             ):
-                raise _unfit(f"to_torchrec: {what} differ in dtype, or some keys have none", "make groups of one dtype")
+                raise _unfit(f"to_torchrec: {kind} differ in dtype, or some keys have none", "make groups of one dtype")
         inverse = tensors.inverse_lookup.to(torch.int64)
         return theirs.KeyedJaggedTensor(
             keys=list(self.keys),
@@ -259,13 +259,13 @@ class InverseKeyedJaggedTensor:
         return InverseKeyedJaggedTensor(self.keys, parts[0], parts[1], fn(self.inverse_lookup), parts[2])
 
 
-def _by_key(parts: Any, keys: tuple[str, ...], what: str) -> dict[str, Any]:
+def _by_key(parts: Any, keys: tuple[str, ...], label: str) -> dict[str, Any]:
     if isinstance(parts, Mapping):
         if set(parts) != set(keys):
-            raise _unfit(f"{what} of {', '.join(map(repr, parts))}, keys {', '.join(map(repr, keys))}", "one per key")
+            raise _unfit(f"{label} of {', '.join(map(repr, parts))}, keys {', '.join(map(repr, keys))}", "one per key")
         return {key: parts[key] for key in keys}
     if isinstance(parts, str) or not isinstance(parts, Sequence) or len(parts) != len(keys):
-        raise _unfit(f"{what} are not one per key", "give a dict by key, or a list in the order of the keys")
+        raise _unfit(f"{label} are not one per key", "give a dict by key, or a list in the order of the keys")
     return dict(zip(keys, parts, strict=True))
 
 
@@ -289,8 +289,8 @@ def _check(group: InverseKeyedJaggedTensor) -> None:
         )
 
 
-def _unfit(what: str, fix: str) -> PipelineError:
-    return PipelineError(f"InverseKeyedJaggedTensor: {what}", fix=fix)
+def _unfit(problem: str, fix: str) -> PipelineError:
+    return PipelineError(f"InverseKeyedJaggedTensor: {problem}", fix=fix)
 
 
 def _like(numbers: Any, like: Any) -> Any:
@@ -304,8 +304,8 @@ def _like(numbers: Any, like: Any) -> Any:
 
 def _on_host(feature: JaggedTensor) -> JaggedTensor:
     """In the memory of this process, where rows are compared."""
-    there = isinstance(feature.offsets, np.ndarray) or feature.offsets.device.type == "cpu"
-    return feature if there else feature.to("cpu")
+    on_cpu = isinstance(feature.offsets, np.ndarray) or feature.offsets.device.type == "cpu"
+    return feature if on_cpu else feature.to("cpu")
 
 
 def _numpy(values: Any) -> Any:

@@ -12,13 +12,13 @@ from cedar.core.errors import CedarError, PipelineError, user_site
 
 
 @lru_cache
-def library(name: str, extra: str, what: str) -> Any:
+def library(name: str, extra: str, feature: str) -> Any:
     """A module.
 
     Args:
         name: of the module.
         extra: of the package that brings it.
-        what: needs it.
+        feature: what needs it.
 
     Raises:
         PipelineError: it is not installed.
@@ -31,7 +31,7 @@ def library(name: str, extra: str, what: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise PipelineError(
-            f"{what} needs {name.partition('.')[0]}, which cannot be imported: {error}",
+            f"{feature} needs {name.partition('.')[0]}, which cannot be imported: {error}",
             site=user_site(),
             fix=f"pip install 'cedar-data[{extra}]'",
         ) from error

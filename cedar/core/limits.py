@@ -68,17 +68,17 @@ def _whole(name: str, text: str) -> int:
     return value
 
 
-def too_much(where: str, what: str, name: str, limits: Limits) -> SourceError:
+def too_much(where: str, claim: str, name: str, limits: Limits) -> SourceError:
     """The error for a file that asks for more than a limit.
 
     Args:
         where: the URL, and what of it.
-        what: how much it asks for, as in "is longer than".
+        claim: how much it asks for, as in "is longer than".
         name: the limit's field.
     """
     most = getattr(limits, name)
     return SourceError(
-        f"{where} {what} the limit {name}={most:,}", done="it was not read", fix=how_to_raise(name, most)
+        f"{where} {claim} the limit {name}={most:,}", done="it was not read", fix=how_to_raise(name, most)
     )
 
 
@@ -106,7 +106,7 @@ class Account:
 
     def __init__(self, where: str, limits: Limits) -> None:
         self.where, self._limits = where, limits
-        self.held = 0
+        self.taken = 0
 
     @staticmethod
     def of_task(where: str, limits: Limits) -> Account:
@@ -126,26 +126,26 @@ class Account:
     def __exit__(self, *_: object) -> None:
         _thread.account = self._before
 
-    def take(self, size: int, what: str) -> None:
+    def take(self, size: int, part: str) -> None:
         """Room for ``size`` bytes more.
 
         Raises:
-            SourceError: there is none; it names the file and ``what`` of it.
+            SourceError: there is none; it names the file and ``part`` of it.
         """
-        if self.held + size > self._limits.split_bytes:
-            told = f"takes what is held at a time to {self.held + size:,} bytes, more than"
-            raise too_much(f"{self.where}: {what}", told, "split_bytes", self._limits)
-        self.held += size
+        if self.taken + size > self._limits.split_bytes:
+            told = f"takes what is held at a time to {self.taken + size:,} bytes, more than"
+            raise too_much(f"{self.where}: {part}", told, "split_bytes", self._limits)
+        self.taken += size
 
     def give(self, size: int) -> None:
         """So many bytes are held no more."""
-        self.held -= size
+        self.taken -= size
 
 
 _thread = threading.local()
 
 
-def take(size: int, what: str) -> None:
+def take(size: int, part: str) -> None:
     """Ask for room for what is decoded: of the account of the task that this thread is at, if it is at one.
 
     Raises:
@@ -153,7 +153,7 @@ def take(size: int, what: str) -> None:
     """
     account: Account | None = getattr(_thread, "account", None)
     if account is not None:
-        account.take(size, what)
+        account.take(size, part)
 
 
 class Passing:
@@ -163,11 +163,11 @@ class Passing:
 
     def __enter__(self) -> None:
         self._account: Account | None = getattr(_thread, "account", None)
-        self._held = 0 if self._account is None else self._account.held
+        self._held = 0 if self._account is None else self._account.taken
 
     def __exit__(self, *_: object) -> None:
         if self._account is not None:
-            self._account.held = self._held
+            self._account.taken = self._held
 
 
 _JUDGED = 64 << 20  # decompressed bytes before a ratio tells something

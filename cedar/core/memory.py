@@ -18,17 +18,17 @@ def held() -> dict[int, int]:
         >>> held().get(os.getpid(), 0) >= 0
         True
     """
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     files, left = 0, [os.getpid()]
     while left:
         process = left.pop()
         with suppress(OSError, ValueError, IndexError):  # it may have ended
             own, mapped = _of(process)
-            found[process], files = own, max(files, mapped)
+            sizes[process], files = own, max(files, mapped)
             for thread in os.listdir(f"/proc/{process}/task") if process == os.getpid() else [str(process)]:
                 with open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as file:
                     left += map(int, file.read().split())
-    return {**found, FILES: files} if found else {}
+    return {**sizes, FILES: files} if sizes else {}
 
 
 def resident() -> int:

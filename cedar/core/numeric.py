@@ -66,22 +66,22 @@ class NumericEnvironment:
         )
 
     @staticmethod
-    def of_json(found: Any) -> NumericEnvironment:
+    def of_json(decoded: Any) -> NumericEnvironment:
         """What ``to_json`` made.
 
         Raises:
             ValueError: it is none.
         """
         known: dict[str, type] = {name: type(value) for name, value in NumericEnvironment().to_json().items()}
-        if not isinstance(found, dict) or set(found) != set(known):
-            raise ValueError(f"{found!r:.100} is no numeric environment")
+        if not isinstance(decoded, dict) or set(decoded) != set(known):
+            raise ValueError(f"{decoded!r:.100} is no numeric environment")
         for name, kind in known.items():
-            value = found[name]
+            value = decoded[name]
             if type(value) is not kind or (type(value) is int and not 1 <= value <= 4096):
                 raise ValueError(f"{name} is {value!r:.40} in a numeric environment")
-        if found["matmul"] not in _PRECISIONS:
-            raise ValueError(f"matmul is {found['matmul']!r:.40} in a numeric environment")
-        return NumericEnvironment(**found)
+        if decoded["matmul"] not in _PRECISIONS:
+            raise ValueError(f"matmul is {decoded['matmul']!r:.40} in a numeric environment")
+        return NumericEnvironment(**decoded)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -225,20 +225,20 @@ def _is_native(module: ModuleType) -> bool:
 def _found() -> tuple[_Library, ...]:
     from threadpoolctl import ThreadpoolController
 
-    found = []
+    libraries = []
     for each in ThreadpoolController().lib_controllers:
         layer = getattr(each, "threading_layer", "")
         if each.internal_api == "mkl":
-            found += _mkl(each.filepath, each.dynlib)
+            libraries += _mkl(each.filepath, each.dynlib)
         elif each.user_api == "openmp" or layer not in ("openmp", "disabled"):  # those go by OpenMP's number
             blas = each.user_api == "blas"
-            found.append(_Library(each.filepath, each.get_num_threads, partial(_set, each), blas, of_process=blas))
+            libraries.append(_Library(each.filepath, each.get_num_threads, partial(_set, each), blas, of_process=blas))
     torch: Any = _loaded("torch", "get_num_threads")
     if torch is not None:
         with suppress(OSError, IndexError):
             path = os.path.join(torch.__path__[0], "lib", "libtorch_cpu.so")
-            found += _mkl(path, ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY))
-    return tuple(found)
+            libraries += _mkl(path, ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY))
+    return tuple(libraries)
 
 
 def _set(controller: Any, threads: int) -> Callable[[], object]:

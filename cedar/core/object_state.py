@@ -78,13 +78,13 @@ def contents(value: Any, base: type) -> Any:
 def attributes(value: Any) -> dict[str, Any]:
     """The slots and the ``__dict__`` of an object, whatever its class makes of attributes."""
     kind = type(value)
-    found = {}
+    slots = {}
     for name, descriptor in _slots(kind, object):
         try:
-            found[name] = descriptor.__get__(value, kind)
+            slots[name] = descriptor.__get__(value, kind)
         except AttributeError:  # not set
             continue
-    return found | own_dict(value)
+    return slots | own_dict(value)
 
 
 def own_dict(value: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 from cedar.core.errors import PipelineError
 
 
-def find_place(where: str, what: str) -> tuple[Any, str]:
-    """The filesystem and path of a directory or URL; ``what`` names the argument in errors.
+def find_place(where: str, argument: str) -> tuple[Any, str]:
+    """The filesystem and path of a directory or URL; ``argument`` names the argument in errors.
 
     Raises:
         PipelineError: no filesystem is there for the URL.
@@ -19,6 +19,6 @@ def find_place(where: str, what: str) -> tuple[Any, str]:
         fs, path = fsspec.core.url_to_fs(where)
     except (ValueError, ImportError) as error:
         raise PipelineError(
-            f"{what}={where!r}: {error}", fix="give a directory, or a URL of a filesystem that fsspec has installed"
+            f"{argument}={where!r}: {error}", fix="give a directory, or a URL of a filesystem that fsspec has installed"
         ) from error
     return fs, path.rstrip("/")

@@ -45,15 +45,15 @@ def make_owned(path: str, kind: str, mode: int = 0o700) -> None:
         return
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         raise Foreign(f"{path!r} is no folder")
-    if there := holds_foreign(path, kind):
-        raise Foreign(f"{path!r} holds what cedar did not write, such as {there!r}")
+    if foreign := holds_foreign(path, kind):
+        raise Foreign(f"{path!r} holds what cedar did not write, such as {foreign!r}")
     _write_mark(path, kind)
 
 
 def holds_foreign(path: str, kind: str) -> str:
     """A name in a folder that does not bear the mark of this kind; "" where there is none, or the folder is ours."""
-    there = sorted(name for name in os.listdir(path) if not name.startswith(f"{MARK}-"))
-    return there[0] if there and not is_owned(path, kind) else ""  # another thread may have marked it meanwhile
+    names = sorted(name for name in os.listdir(path) if not name.startswith(f"{MARK}-"))
+    return names[0] if names and not is_owned(path, kind) else ""  # another thread may have marked it meanwhile
 
 
 def _write_mark(path: str, kind: str) -> None:

@@ -30,8 +30,8 @@ def _ours(folder: str) -> bool:
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        found = os.lstat(folder)
+        status = os.lstat(folder)
     except OSError:
         return False
-    alone = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and alone
+    alone = not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and alone

@@ -27,15 +27,15 @@ def find_rank(rank: int | None, world: int | None, subgroup: bool, site: Site | 
             disagree (unless ``subgroup`` says that the arguments number a group inside the job).
     """
     told = [r for r in (_arguments(rank, world, site), _distributed()) if r is not None]
-    found = [*told, *_environment(half=bool(told), site=site)]
-    if not found:
+    claims = [*told, *_environment(half=bool(told), site=site)]
+    if not claims:
         return Rank(0, 1, "default")
-    first = found[0]
+    first = claims[0]
     if not 0 <= first.rank < first.world:
         raise PipelineError(
             f"rank {first.rank} of {first.world} (from {first.origin}): a rank lies between 0 and world - 1", site=site
         )
-    for other in found[1:]:
+    for other in claims[1:]:
         if (other.rank, other.world) != (first.rank, first.world) and not (subgroup and first.origin == "arguments"):
             raise PipelineError(
                 f"rank and world are set twice, differently: {first.rank} of {first.world} by {first.origin}, "
@@ -107,9 +107,9 @@ def _environment(half: bool, site: Site | None) -> list[Rank]:
     if rank is None or world is None:
         if half:
             return []
-        there, missing = (f"WORLD_SIZE={world!r}", "RANK") if rank is None else (f"RANK={rank!r}", "WORLD_SIZE")
+        given, missing = (f"WORLD_SIZE={world!r}", "RANK") if rank is None else (f"RANK={rank!r}", "WORLD_SIZE")
         raise PipelineError(
-            f"{there} is set in the environment and {missing} is not",
+            f"{given} is set in the environment and {missing} is not",
             site=site,
             done="no loader was made: every process would have read all rows, as rank 0 of 1",
             fix=f"set {missing} as well, or neither; or give loader(rank=, world=)",

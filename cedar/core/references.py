@@ -53,7 +53,7 @@ def references(fn: FunctionType) -> References:
         >>> sorted(references(lambda x: min(x, len(sys.argv))).values)
         ['global sys']
     """
-    found = References()
+    refs = References()
     codes = list(_nested(fn.__code__))
     names = {name for code in codes for name in code.co_names}
     for code in codes:
@@ -61,16 +61,16 @@ def references(fn: FunctionType) -> References:
         for place, instruction in enumerate(instructions):
             rest = instructions[place + 1 :]
             if instruction.opname in _GLOBALS:
-                _global(fn, instruction, rest, found)
+                _global(fn, instruction, rest, refs)
             elif instruction.opname == "IMPORT_NAME":
-                _import(fn, instructions[max(0, place - 2) : place], instruction.argval, names, found)
+                _import(fn, instructions[max(0, place - 2) : place], instruction.argval, names, refs)
             elif instruction.opname in _ATTRIBUTES:
                 counts = _counts(instructions, place)
-                (found.counted if counts else found.read).add(instruction.argval)
+                (refs.counted if counts else refs.read).add(instruction.argval)
     if names & {"getattr", "vars", "__dict__"}:  # it may read what it counts in under another name
-        found.read |= found.counted
-    found.counted -= found.read
-    return found
+        refs.read |= refs.counted
+    refs.counted -= refs.read
+    return refs
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
@@ -91,24 +91,24 @@ def _counts(instructions: Sequence[dis.Instruction], place: int) -> bool:
     )
 
 
-def _global(fn: FunctionType, load: dis.Instruction, rest: Sequence[dis.Instruction], found: References) -> None:
+def _global(fn: FunctionType, load: dis.Instruction, rest: Sequence[dis.Instruction], refs: References) -> None:
     name = load.argval
     if name not in fn.__globals__:
-        value = getattr(builtins, name, found)
-        if value is found:
+        value = getattr(builtins, name, refs)
+        if value is refs:
             if load.opname == "LOAD_GLOBAL":  # other loads may find it in the body of a class
-                found.unknown.append(f"global.{name}: nothing has that name yet")
+                refs.unknown.append(f"global.{name}: nothing has that name yet")
         elif f"builtins.{name}" in DYNAMIC:
-            found.unknown.append(f"global.{name}: finds names or code only when it is called")
+            refs.unknown.append(f"global.{name}: finds names or code only when it is called")
         elif isinstance(value, FunctionType):  # put there by somebody
-            found.values[f"global {name}"] = value
+            refs.values[f"global {name}"] = value
         return
     value, label = fn.__globals__[name], name
     for attribute in rest:
         if attribute.opname not in _ATTRIBUTES or not isinstance(value, ModuleType):
             break
         if f"{value.__name__}.{attribute.argval}" in DYNAMIC:
-            found.unknown.append(f"global.{label}.{attribute.argval}: finds names or code only when it is called")
+            refs.unknown.append(f"global.{label}.{attribute.argval}: finds names or code only when it is called")
         if is_library(value.__name__):
             if not isinstance(vars(value).get(attribute.argval), ModuleType):
                 break
@@ -117,33 +117,33 @@ def _global(fn: FunctionType, load: dis.Instruction, rest: Sequence[dis.Instruct
         if attribute.argval not in vars(value):
             break  # a module that makes attributes when they are asked for: it counts as a whole
         label, value = f"{label}.{attribute.argval}", vars(value)[attribute.argval]
-    found.values[f"global {label}"] = fn.__globals__[name] if label == name else value
+    refs.values[f"global {label}"] = fn.__globals__[name] if label == name else value
 
 
-def _import(fn: FunctionType, before: Sequence[dis.Instruction], name: str, names: set[str], found: References) -> None:
+def _import(fn: FunctionType, before: Sequence[dis.Instruction], name: str, names: set[str], refs: References) -> None:
     """An import inside the function: of a library by its version, of the user's own by what it brings."""
     level, wanted = (i.argval for i in before) if len(before) == 2 else (0, None)
     if isinstance(level, int) and level:
         name = importlib.util.resolve_name("." * level + name, fn.__globals__.get("__package__") or "")
     if is_library(name):
-        found.values[f"import {name}"] = version_of(name)
+        refs.values[f"import {name}"] = version_of(name)
         if any(known.rpartition(".")[0] == name and known.rpartition(".")[2] in names for known in DYNAMIC):
-            found.unknown.append(f"import.{name}: finds names or code only when it is called")
+            refs.unknown.append(f"import.{name}: finds names or code only when it is called")
         return
     if name not in sys.modules:
-        found.unknown.append(f"import.{name}: not imported yet; an import at the top of the file is seen")
+        refs.unknown.append(f"import.{name}: not imported yet; an import at the top of the file is seen")
         return
     if not wanted:  # `import a.b` binds a
         top = name.partition(".")[0]
-        found.values |= {f"import {each}": sys.modules[each] for each in {top, name} if each in sys.modules}
+        refs.values |= {f"import {each}": sys.modules[each] for each in {top, name} if each in sys.modules}
         return
     for attribute in wanted:
         label = f"{name}.{attribute}"
-        value = vars(sys.modules[name]).get(attribute, sys.modules.get(label, found))
-        if value is found:
-            found.unknown.append(f"import.{label}: is not there yet")
+        value = vars(sys.modules[name]).get(attribute, sys.modules.get(label, refs))
+        if value is refs:
+            refs.unknown.append(f"import.{label}: is not there yet")
         else:
-            found.values[f"import {label}"] = value
+            refs.values[f"import {label}"] = value
 
 
 # ---- whose code it is ------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def size_text(size: float) -> str:
     return f"{size:.0f}B"
 
 
-def parse_bytes(text: str, what: str) -> int:
+def parse_bytes(text: str, argument: str) -> int:
     """The number of bytes in a size such as "256MiB".
 
     Raises:
@@ -55,5 +55,5 @@ def parse_bytes(text: str, what: str) -> int:
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", text)
     unit = _UNITS.get(match.group(2).upper()) if match else None
     if match is None or unit is None or float(match.group(1)) <= 0:
-        raise PipelineError(f'{what}={text!r} is not a size; write it like "256MiB"', site=user_site())
+        raise PipelineError(f'{argument}={text!r} is not a size; write it like "256MiB"', site=user_site())
     return int(float(match.group(1)) * unit)

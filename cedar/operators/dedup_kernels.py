@@ -72,15 +72,15 @@ class UniqueRows(_Around):
             return self.kernel(block, env)  # type: ignore[no-any-return]
         return block.with_columns(group | {name: _for_rows(values, narrow) for name, values in made.items()})
 
-    def _unique(self, block: Block, held: dict[str, Any], sharing: Sharing, env: Env) -> dict[str, Any] | None:
+    def _unique(self, block: Block, rows: dict[str, Any], sharing: Sharing, env: Env) -> dict[str, Any] | None:
         """The results for the held rows; None where they cannot be had so."""
-        few = Block(held, block.live_keys().take(sharing.first) if block.aligned else block.keys, aligned=block.aligned)
+        few = Block(rows, block.live_keys().take(sharing.first) if block.aligned else block.keys, aligned=block.aligned)
         try:
             done = self.kernel(few, env)
         except Exception:  # noqa: BLE001 - raised again, with its row, where it runs on all rows
             return None
         made = {name: done.columns[name] for name in self.writes}
-        whole = not done.dead and all(len(values) == sharing.held for values in made.values())
+        whole = not done.dead and all(len(values) == sharing.stored_rows for values in made.values())
         return made if whole else None
 
 

@@ -166,7 +166,7 @@ def test_rows_are_the_same_whatever_is_done_to_blocks_with_groups_and_without(ta
     ended = grouped({name: one.columns[name] for name in table})
     inverse, first = model({name: other.columns[name] for name in table})
     assert ended["a"].sharing.inverse.tolist() == inverse
-    assert ended["a"].sharing.held == len(first) <= max(len(other), 0)
+    assert ended["a"].sharing.stored_rows == len(first) <= max(len(other), 0)
     assert len({id(column.sharing) for column in ended.values()}) == 1
 
 
@@ -200,14 +200,14 @@ def test_a_cut_grouped_anew_holds_its_own_rows_where_they_lie():
 def test_columns_that_share_before_a_pickle_share_after_it():
     columns = pickle.loads(pickle.dumps(cut_each(grouped({"a": lists([1], [1], [2]), "b": lists([], [], [])}), 0, 2)))
     assert columns["a"].sharing is columns["b"].sharing
-    assert columns["a"].sharing.held == 1
+    assert columns["a"].sharing.stored_rows == 1
 
 
 def test_joined_blocks_share_and_hold_equal_rows_once_after_grouping_anew():
     first = grouped({"a": lists([1], [1]), "b": lists([2], [2])})
     joined = concat_each([first, grouped({"a": lists([1], [3]), "b": lists([2], [4])})])
     assert joined["a"].sharing is joined["b"].sharing
-    assert joined["a"].sharing.held == 3
+    assert joined["a"].sharing.stored_rows == 3
     assert grouped(joined)["a"].values.to_pylist() == [[1], [3]]
 
 

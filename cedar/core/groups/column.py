@@ -32,14 +32,14 @@ class Sharing:
     """Which of the held rows each row is.
 
     Args:
-        inverse: int32[rows], from 0 to ``held`` - 1.
-        held: how many rows each column of the group holds.
+        inverse: int32[rows], from 0 to ``stored_rows`` - 1.
+        stored_rows: how many rows each column of the group holds.
         together: so many columns, taken together, differ in each two of the held rows; 0 where that is not known.
         rows: how many rows the held ones were made of, for estimates of size.
     """
 
     inverse: Inverse
-    held: int
+    stored_rows: int
     together: int = 0
     rows: int = 0
 
@@ -50,12 +50,12 @@ class Sharing:
     def narrow(self) -> tuple[Sharing, Held]:
         """The sharing without rows that nobody refers to, and which rows those are that stay; None where all do."""
         if not len(self.inverse):
-            return (self, None) if not self.held else (Sharing(self.inverse, 0, self.together), slice(0, 0))
+            return (self, None) if not self.stored_rows else (Sharing(self.inverse, 0, self.together), slice(0, 0))
         low, high = int(self.inverse.min()), int(self.inverse.max()) + 1
         used = np.zeros(high - low, dtype=bool)
         used[self.inverse - np.int32(low)] = True
         if used.all():
-            if high - low == self.held:
+            if high - low == self.stored_rows:
                 return self, None
             inverse = self.inverse - np.int32(low)
             return Sharing(inverse, high - low, self.together, len(inverse)), slice(low, high)
@@ -65,16 +65,16 @@ class Sharing:
 
     @cached_property
     def first(self) -> Index:
-        """int64[held]: a row of each of the held ones, the first; 0 for those that nobody refers to."""
-        return firsts(self.inverse, self.held)
+        """int64[stored_rows]: a row of each of the held ones, the first; 0 for those that nobody refers to."""
+        return firsts(self.inverse, self.stored_rows)
 
     def at(self, index: Any) -> tuple[Sharing, Held]:
         """The sharing of the rows at ``index``, as ``narrow`` gives it where it holds more rows than it has."""
-        wide = Sharing(self.inverse[index], self.held, self.together, max(self.rows, len(self.inverse)))
-        return wide.narrow if wide.held > len(wide) and not isinstance(index, slice) else (wide, None)
+        wide = Sharing(self.inverse[index], self.stored_rows, self.together, max(self.rows, len(self.inverse)))
+        return wide.narrow if wide.stored_rows > len(wide) and not isinstance(index, slice) else (wide, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Sharing, (self.inverse, self.held, self.together, self.rows)  # without what is cached
+        return Sharing, (self.inverse, self.stored_rows, self.together, self.rows)  # without what is cached
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -129,17 +129,17 @@ class GroupColumn:
         return _kept(self, *self.sharing.narrow)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        sharing, held = self.sharing.narrow
-        if isinstance(held, slice):  # of a slice, what is beside it would be pickled too
-            held = np.arange(held.start, held.stop)
-        small = _kept(self, sharing, held)
+        sharing, rows = self.sharing.narrow
+        if isinstance(rows, slice):  # of a slice, what is beside it would be pickled too
+            rows = np.arange(rows.start, rows.stop)
+        small = _kept(self, sharing, rows)
         return GroupColumn, (small.values, small.sharing, small.fresh)
 
 
-def _kept(column: GroupColumn, sharing: Sharing, held: Held) -> GroupColumn:
+def _kept(column: GroupColumn, sharing: Sharing, rows: Held) -> GroupColumn:
     if sharing is column.sharing:
         return column
-    values = column.values if held is None else take_lists(column.values, held)
+    values = column.values if rows is None else take_lists(column.values, rows)
     return GroupColumn(values, sharing, column.fresh)
 
 
@@ -168,23 +168,23 @@ def grouped(columns: Mapping[str, Column]) -> dict[str, GroupColumn]:
     Columns that are a group already, and nothing else, are brought into that order without comparing lists where their
     held rows are known to differ.
     """
-    held = list(columns.values())
-    one = held[0].sharing if isinstance(held[0], GroupColumn) else None
-    if one is None or any(not isinstance(c, GroupColumn) or c.sharing is not one for c in held):
-        arrays = [plain(c) for c in held]
+    members = list(columns.values())
+    one = members[0].sharing if isinstance(members[0], GroupColumn) else None
+    if one is None or any(not isinstance(c, GroupColumn) or c.sharing is not one for c in members):
+        arrays = [plain(c) for c in members]
         inverse, first, known = distinct_rows(arrays)
         values = arrays
         if len(first) < len(inverse):
             values = [take_lists(a, first) if k is None else k for a, k in zip(arrays, known, strict=True)]
-        sharing = Sharing(inverse, len(first), len(held), len(inverse))
+        sharing = Sharing(inverse, len(first), len(members), len(inverse))
         return {name: GroupColumn(value, sharing) for name, value in zip(columns, values, strict=True)}
     inverse, order = _in_order(one)
-    values = [c.values if order is None else take_lists(c.values, order) for c in held]
-    told = one.together == len(held) and all(c.fresh for c in held)
+    values = [c.values if order is None else take_lists(c.values, order) for c in members]
+    told = one.together == len(members) and all(c.fresh for c in members)
     again = None if told else repeated(values)
     if again is not None:
         inverse, values = again[0][inverse], [take_lists(v, again[1]) for v in values]
-    sharing = Sharing(inverse, len(values[0]), len(held), len(inverse))
+    sharing = Sharing(inverse, len(values[0]), len(members), len(inverse))
     return {name: GroupColumn(value, sharing) for name, value in zip(columns, values, strict=True)}
 
 
@@ -195,9 +195,9 @@ def _in_order(sharing: Sharing) -> tuple[Inverse, Held]:
         len(inverse) and int(np.diff(inverse).view(np.uint32).max(initial=0)) <= 1
     ):  # each as the one before, or the next
         low, high = int(inverse[0]), int(inverse[-1]) + 1
-        return (inverse, None) if high - low == sharing.held else (inverse - np.int32(low), slice(low, high))
+        return (inverse, None) if high - low == sharing.stored_rows else (inverse - np.int32(low), slice(low, high))
     inverse, order = renumber(inverse)
-    ordered = len(order) == sharing.held and bool((order[1:] > order[:-1]).all())
+    ordered = len(order) == sharing.stored_rows and bool((order[1:] > order[:-1]).all())
     return inverse, None if ordered else order.astype(np.int64)
 
 
@@ -226,68 +226,68 @@ def cut_each(columns: Mapping[str, Column], start: int, stop: int) -> dict[str, 
 def _each(columns: Mapping[str, Column], arrow: Any, alone: Any, index: Any) -> dict[str, Column]:
     """``arrow`` for all columns of Arrow at once, ``alone`` for one of others."""
     known: dict[int, tuple[Sharing, Held]] = {}
-    found = dict(columns)
+    chosen = dict(columns)
     arrays = {name: column for name, column in columns.items() if isinstance(column, pa.Array)}
     if arrays:
-        found.update(zip(arrays, arrow(list(arrays.values())), strict=True))
+        chosen.update(zip(arrays, arrow(list(arrays.values())), strict=True))
         if len(arrays) == len(columns):
-            return found
+            return chosen
     for name, column in columns.items():
         if isinstance(column, pa.Array):
             continue
         if not isinstance(column, GroupColumn):
-            found[name] = alone(column)
+            chosen[name] = alone(column)
             continue
         key = id(column.sharing)
         if key not in known:
             known[key] = column.sharing.at(index)
-        found[name] = _kept(column, *known[key])
-    return found
+        chosen[name] = _kept(column, *known[key])
+    return chosen
 
 
 def own_each(columns: Mapping[str, Column], own: Callable[[Column], Column]) -> dict[str, Column]:
     """A copy of every column, made by ``own``; of a group without what no row refers to, and sharing as before."""
     known: dict[int, Sharing] = {}
-    found: dict[str, Column] = {}
+    copies: dict[str, Column] = {}
     for name, column in columns.items():
         if not isinstance(column, GroupColumn):
-            found[name] = own(column)
+            copies[name] = own(column)
             continue
         small = column.narrow()
         shared = small.sharing
         if id(column.sharing) not in known:
-            known[id(column.sharing)] = Sharing(shared.inverse.copy(), shared.held, shared.together, len(shared))
-        found[name] = GroupColumn(own(small.values), known[id(column.sharing)], small.fresh)
-    return found
+            known[id(column.sharing)] = Sharing(shared.inverse.copy(), shared.stored_rows, shared.together, len(shared))
+        copies[name] = GroupColumn(own(small.values), known[id(column.sharing)], small.fresh)
+    return copies
 
 
 def concat_each(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
     """The columns of several blocks, one after the other; what shares in all of them goes on sharing."""
     known: dict[tuple[int, ...], Sharing] = {}
-    found: dict[str, Column] = {}
+    joined: dict[str, Column] = {}
     for name in parts[0]:
         columns = [part[name] for part in parts]
         if not any(isinstance(column, GroupColumn) for column in columns):
-            found[name] = concat(columns)
+            joined[name] = concat(columns)
             continue
         small = [c.narrow() if isinstance(c, GroupColumn) else c for c in columns]
         key = tuple(id(c.sharing) if isinstance(c, GroupColumn) else -1 for c in columns)
         if key not in known:
             known[key] = _joined(small)
         values = concat([c.values if isinstance(c, GroupColumn) else c for c in small])
-        found[name] = GroupColumn(values, known[key], fresh=False)
-    return found
+        joined[name] = GroupColumn(values, known[key], fresh=False)
+    return joined
 
 
 def _joined(columns: Sequence[Column]) -> Sharing:
     """A group column's inverse, or that of a plain one, each counted on from the ones before."""
-    inverses, held = [], 0
+    inverses, offset = [], 0
     for column in columns:
         if isinstance(column, GroupColumn):
-            inverses.append(column.sharing.inverse + np.int32(held))
-            held += column.sharing.held
+            inverses.append(column.sharing.inverse + np.int32(offset))
+            offset += column.sharing.stored_rows
         else:
-            inverses.append(np.arange(held, held + len(column), dtype=np.int32))
-            held += len(column)
+            inverses.append(np.arange(offset, offset + len(column), dtype=np.int32))
+            offset += len(column)
     inverse = np.concatenate(inverses)
-    return Sharing(inverse, held, 0, len(inverse))
+    return Sharing(inverse, offset, 0, len(inverse))

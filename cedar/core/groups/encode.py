@@ -58,7 +58,7 @@ def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], C
     if heads is not None:
         index = of_numbers(heads)
         views = [view.take(index) for view in views]
-    codes, count, held = _combined(views)
+    codes, count, dictionaries = _combined(views)
     first = firsts(codes, count)
     if heads is not None:
         begins = np.zeros(len(columns[0]), dtype=np.int64)
@@ -67,7 +67,7 @@ def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], C
     if count == len(codes):
         return codes.astype(np.int32), first, [None] * len(columns)
     # As many distinct values as distinct rows: both are in the order of first occurrence, so they are the same rows.
-    values = [_lists(c, h) if len(h) == count else None for c, h in zip(columns, held, strict=True)]
+    values = [_lists(c, h) if len(h) == count else None for c, h in zip(columns, dictionaries, strict=True)]
     return codes.astype(np.int32), first, values
 
 
@@ -110,14 +110,14 @@ def _heads(views: Sequence[pa.Array]) -> Codes | None:
 def _combined(views: Sequence[pa.Array]) -> tuple[Codes, int, list[pa.Array]]:
     """A number per row, how many there are, and the distinct values of each view."""
     codes, count = np.zeros(len(views[0]), dtype=np.int64), 1
-    held: list[pa.Array] = []
+    dictionaries: list[pa.Array] = []
     for view in views:
-        if held and count == len(codes):
-            held.append(view)  # all rows differ already
+        if dictionaries and count == len(codes):
+            dictionaries.append(view)  # all rows differ already
             continue
         codes, count, values = _further(codes, count, view)
-        held.append(values)
-    return codes, count, held
+        dictionaries.append(values)
+    return codes, count, dictionaries
 
 
 def _further(codes: Codes, count: int, view: pa.Array) -> tuple[Codes, int, pa.Array]:
@@ -156,16 +156,16 @@ def _alike(view: pa.Array) -> pa.Array:
     return view if plain and not view.null_count else pa.array(_numbered(view)[0])
 
 
-def _lists(column: pa.Array, held: pa.Array) -> pa.Array | None:
+def _lists(column: pa.Array, rows: pa.Array) -> pa.Array | None:
     """Rows of a view as the lists that they are; None for lists of other things than numbers, and for nulls."""
     kind = column.type
     number = pt.is_large_list(kind) and (pt.is_integer(kind.value_type) or pt.is_floating(kind.value_type))
-    if not number or column.null_count or column.values.null_count or not len(held):
+    if not number or column.null_count or column.values.null_count or not len(rows):
         return None
     width = kind.value_type.bit_width // 8
-    offsets = np.frombuffer(held.buffers()[1], dtype=np.int64, count=len(held) + 1, offset=held.offset * 8) // width
-    items = pa.Array.from_buffers(kind.value_type, int(offsets[-1]), [None, held.buffers()[2]])
-    return pa.Array.from_buffers(kind, len(held), [None, pa.py_buffer(offsets)], children=[items])
+    offsets = np.frombuffer(rows.buffers()[1], dtype=np.int64, count=len(rows) + 1, offset=rows.offset * 8) // width
+    items = pa.Array.from_buffers(kind.value_type, int(offsets[-1]), [None, rows.buffers()[2]])
+    return pa.Array.from_buffers(kind, len(rows), [None, pa.py_buffer(offsets)], children=[items])
 
 
 def _numbered(array: pa.Array) -> tuple[Codes, int]:
@@ -228,8 +228,8 @@ def list_offsets(array: pa.Array) -> Codes:
         return np.zeros(1, dtype=np.int64)
     width = 8 if pt.is_large_list(array.type) else 4
     kind = np.int64 if width == 8 else np.int32
-    found = np.frombuffer(array.buffers()[1], dtype=kind, count=len(array) + 1, offset=array.offset * width)
-    return found.astype(np.int64, copy=False)
+    offsets = np.frombuffer(array.buffers()[1], dtype=kind, count=len(array) + 1, offset=array.offset * width)
+    return offsets.astype(np.int64, copy=False)
 
 
 def as_ints(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:

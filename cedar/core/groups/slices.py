@@ -123,7 +123,7 @@ def _shifts(bits: npt.NDArray[Any], offsets: Ints, most: int) -> Ints:
         inner = np.arange(ends[-1]) - np.repeat(ends - common, common)
         was = bits[np.repeat(offsets[tried - 1] + shift, common) + inner]
         differ = was != bits[np.repeat(offsets[tried], common) + inner]
-        found = tried[np.add.reduceat(differ, ends - common) == 0]
-        shifts[found] = shift
-        left = np.setdiff1d(left, found, assume_unique=True)
+        slid = tried[np.add.reduceat(differ, ends - common) == 0]
+        shifts[slid] = shift
+        left = np.setdiff1d(left, slid, assume_unique=True)
     return shifts
