@@ -37,7 +37,7 @@ class Bucket:
     def check(self) -> None:
         """Nothing can be asked."""
 
-    def budget(self, held: int) -> int:
+    def budget(self, taken: int) -> int:
         """The bytes that entries may take when the user gave no number."""
         return DISK_BYTES
 
@@ -82,13 +82,13 @@ class Bucket:
                 listed = self._fs.ls(self._path, detail=True, refresh=True)
         except OSError:
             return []
-        found = []
+        entries = []
         for info in listed:
             name = str(info["name"]).rpartition("/")[2]
             if ENTRY.fullmatch(name) and info.get("type") == "file":
                 name = name.removesuffix(SUFFIX)
-                found.append(Held(name, name.partition("-")[0], int(info.get("size") or 0), _written(info)))
-        return found
+                entries.append(Held(name, name.partition("-")[0], int(info.get("size") or 0), _written(info)))
+        return entries
 
     def remove(self, name: str) -> None:
         """Remove an entry, where the folder is marked."""

@@ -111,11 +111,11 @@ class KeptReader:
         identity = self._identity()
         if identity is None:
             return "hit or miss is known once rows are read: this source does not tell when its data change"
-        found = self.store.kept([self._key(split, identity).name for split in splits], self.where)
-        if found and found == len(splits):
-            return f"hit: all {found} split(s) are kept"
-        if found:
-            return f"hit for {found} of {len(splits)} splits; the others are computed and kept"
+        hits = self.store.kept([self._key(split, identity).name for split in splits], self.where)
+        if hits and hits == len(splits):
+            return f"hit: all {hits} split(s) are kept"
+        if hits:
+            return f"hit for {hits} of {len(splits)} splits; the others are computed and kept"
         if kind_of(self.where) == "memory":
             return "miss: nothing is in memory before the first epoch"
         return f"miss: {why_missing(self.store.records(self.where), self._as_json(identity))}"
@@ -151,9 +151,9 @@ class KeptReader:
 def _timed(timing: Timing, call: Callable[..., T], *args: Any) -> T:
     """What the store returns."""
     start = time.perf_counter(), time.thread_time()
-    found = call(*args)
+    returned = call(*args)
     timing.parts.append((("cache", ()), time.perf_counter() - start[0], time.thread_time() - start[1]))
-    return found
+    return returned
 
 
 def _contents(blocks: Sequence[Block]) -> str | None:

@@ -157,9 +157,9 @@ def _tensor(array: pa.Array, base: int, view: memoryview, shape: Any, dtype: Any
 # ---- what is there is what was said ----------------------------------------------------------------------------------
 
 
-def _hold(true: bool, what: str) -> None:
+def _hold(true: bool, problem: str) -> None:
     if not true:
-        raise ValueError(what)
+        raise ValueError(problem)
 
 
 def _is(value: Any, kind: type) -> Any:
@@ -174,8 +174,8 @@ def _count(value: Any) -> int:
 
 
 def _list(value: Any) -> list[Any]:
-    found: list[Any] = _is(value, list)
-    return found
+    items: list[Any] = _is(value, list)
+    return items
 
 
 def _pair(value: Any) -> tuple[Any, Any]:
@@ -247,5 +247,5 @@ def _field(raw: memoryview, table: int, number: int) -> int | None:
 
 
 def _u32(raw: memoryview, place: int) -> int:
-    found: int = struct.unpack_from("<I", raw, place)[0]
-    return found
+    number: int = struct.unpack_from("<I", raw, place)[0]
+    return number

@@ -144,10 +144,10 @@ def describe(operator: Operator, version: str | None = None) -> Made:
         if version is not None and not hasattr(item, "meta"):
             code["version"] = version
             continue
-        found = examine(item)
+        examined = examine(item)
         prefix = f"{number} " if len(functions) > 1 else ""
-        code |= {prefix + name: value for name, value in found.parts.items()}
-        unknown += found.unknown
+        code |= {prefix + name: value for name, value in examined.parts.items()}
+        unknown += examined.unknown
     parameters = examine(
         _reading(operator.source) if isinstance(operator, Read) else _parameters(operator), "parameters"
     )

@@ -70,35 +70,35 @@ class Folder:
 
     def _check_one(self, path: str, look: Callable[[str], os.stat_result]) -> None:
         try:
-            found = look(path)
+            status = look(path)
         except FileNotFoundError:
             return
         except OSError as error:
             raise self._refused(f"cannot be looked at: {error}") from error
-        if not stat.S_ISDIR(found.st_mode):
+        if not stat.S_ISDIR(status.st_mode):
             raise self._refused("is no directory")
         if not hasattr(os, "geteuid"):  # Windows: the user's profile is private
             return
-        if found.st_uid != os.geteuid():
-            raise self._refused(f"belongs to another user (uid {found.st_uid}, you are {os.geteuid()})")
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if status.st_uid != os.geteuid():
+            raise self._refused(f"belongs to another user (uid {status.st_uid}, you are {os.geteuid()})")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise self._refused(
-                f"can be written by others (mode {stat.S_IMODE(found.st_mode):o})", f"or: chmod go-w {path}"
+                f"can be written by others (mode {stat.S_IMODE(status.st_mode):o})", f"or: chmod go-w {path}"
             )
 
-    def _refused(self, what: str, more: str = "") -> PipelineError:
+    def _refused(self, problem: str, more: str = "") -> PipelineError:
         return PipelineError(
-            f"cache({self._shown!r}): the directory {what}",
+            f"cache({self._shown!r}): the directory {problem}",
             done="nothing was read from it: what others can write could be taken for your data",
             fix=f"give a directory of your own; one that does not exist is made private {more}".strip(),
         )
 
-    def budget(self, held: int) -> int:
-        """The bytes that entries may take when the user gave no number; ``held`` are taken already."""
+    def budget(self, taken: int) -> int:
+        """The bytes that entries may take when the user gave no number; ``taken`` are in use already."""
         at = self._given
         while not os.path.exists(at):
             at = os.path.dirname(at) or "."
-        return min(DISK_BYTES, int(_FREE_SHARE * (shutil.disk_usage(at).free + held)))
+        return min(DISK_BYTES, int(_FREE_SHARE * (shutil.disk_usage(at).free + taken)))
 
     def load(self, name: str) -> tuple[Any, Any] | None:
         """The bytes of an entry, and a mark that is another after every change of them; None where there is none.
@@ -107,16 +107,16 @@ class Folder:
         """
         try:
             with open(self._file(name), "rb", opener=_plainly) as file:
-                found = os.fstat(file.fileno())
-                if not stat.S_ISREG(found.st_mode):
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
                     return None
-                large = found.st_size > _SMALL and len(_maps) < _MOST_MAPS
-                raw = _mapped(file) if large else _read(file, found.st_size)
+                large = status.st_size > _SMALL and len(_maps) < _MOST_MAPS
+                raw = _mapped(file) if large else _read(file, status.st_size)
         except FileNotFoundError:
             return None
-        mark = (self._path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        mark = (self._path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         with contextlib.suppress(OSError):  # a directory that can only be read
-            os.utime(self._file(name), ns=(time.time_ns(), found.st_mtime_ns))  # the access time is the last use
+            os.utime(self._file(name), ns=(time.time_ns(), status.st_mtime_ns))  # the access time is the last use
         return raw, mark
 
     def save(self, name: str, blocks: Sequence[Block], ordinals: Sequence[int], room: Callable[[int], bool]) -> int:
@@ -147,13 +147,13 @@ class Folder:
 
     def entries(self) -> list[Held]:
         """What is there; temporary files that were left behind are removed."""
-        found: list[Held] = []
+        entries: list[Held] = []
         if not is_owned(self._path, KIND):
-            return found
+            return entries
         try:
             files = list(os.scandir(self._path))
         except OSError:
-            return found
+            return entries
         for file in files:
             with contextlib.suppress(OSError):  # removed meanwhile
                 info = file.stat(follow_symlinks=False)
@@ -162,10 +162,10 @@ class Folder:
                 if ENTRY.fullmatch(file.name):
                     name = file.name.removesuffix(SUFFIX)
                     used = max(info.st_atime, info.st_mtime)
-                    found.append(Held(name, name.partition("-")[0], info.st_size, used))
+                    entries.append(Held(name, name.partition("-")[0], info.st_size, used))
                 elif time.time() - info.st_mtime > _ABANDONED:
                     remove_file(self._path, file.name, KIND, _TEMPORARY)
-        return found
+        return entries
 
     def remove(self, name: str) -> None:
         """Remove an entry; whoever reads it goes on."""
@@ -207,9 +207,9 @@ def _mapped(file: BinaryIO) -> mmap.mmap:
 
 
 def _read(file: BinaryIO, size: int) -> bytearray:
-    found = bytearray(size)
-    del found[file.readinto(found) :]  # type: ignore[attr-defined]
-    return found
+    content = bytearray(size)
+    del content[file.readinto(content) :]  # type: ignore[attr-defined]
+    return content
 
 
 def _seal(path: str, described: dict[str, Any]) -> int:

@@ -70,19 +70,19 @@ def place_of(source: Any, filters: str) -> Place | None:
 
 def load_counts(place: Place) -> Counts:
     """What is kept under some filters; nothing where there is no such file, or it cannot be used, which is said."""
-    found = _load(place.where).get(place.filters, {})
-    if found and _in_cache(place.where):
+    counts = _load(place.where).get(place.filters, {})
+    if counts and _in_cache(place.where):
         with contextlib.suppress(OSError):  # the time of its last use
             os.utime(place.where)
-    return found
+    return counts
 
 
 def save_counts(place: Place, counts: Counts) -> None:
     """Keep counts as the latest ones; where that cannot be, it is said."""
     where, filters = place
     try:
-        found = read_file(where)
-        if found is not None and not found.startswith(_MARK[:-1]) and not _in_cache(where):
+        content = read_file(where)
+        if content is not None and not content.startswith(_MARK[:-1]) and not _in_cache(where):
             raise Foreign("cedar did not write what is there")
         others = [(key, kept) for key, kept in _load(where, say=False).items() if key != filters]
         write_file(where, sealed(_MARK, _packed(dict([*others, (filters, counts)][-_FILTERS:]))))
@@ -100,13 +100,13 @@ def _in_cache(where: str) -> bool:
 
 def _evict(used: str) -> None:
     """Remove the counts of sources that were not asked for the longest, beyond what all may have; not those at hand."""
-    folder, held = os.path.dirname(used), []
+    folder, entries = os.path.dirname(used), []
     for each in os.scandir(folder):
         with contextlib.suppress(OSError):
             if is_owned(each.path, KIND):
-                found = os.stat(os.path.join(each.path, _NAME))
-                held.append(Held(each.path, "", found.st_size, found.st_mtime))
-    for old in surplus(held, _BUDGET):
+                status = os.stat(os.path.join(each.path, _NAME))
+                entries.append(Held(each.path, "", status.st_size, status.st_mtime))
+    for old in surplus(entries, _BUDGET):
         if old.name != used:
             remove_tree(old.name, KIND)
 

@@ -49,8 +49,8 @@ def why_missing(records: list[dict[str, Any]], record: dict[str, Any]) -> str:
         return "nothing is kept there yet"
     if any(known.get("group") == record["group"] for known in records):
         return "what was kept there was removed, or made room for others"
-    found = [_differences(known, record) for known in records]
-    nearest = min(reversed(found), key=len)
+    differences = [_differences(known, record) for known in records]
+    nearest = min(reversed(differences), key=len)
     if len(nearest) > max(3, len(record["operators"])):
         return "what is kept there comes from other pipelines"
     return "".join(c if c.isprintable() else "?" for c in "; ".join(nearest))[:_LONG]  # some of it is the manifest's
@@ -66,17 +66,17 @@ def _differences(known: dict[str, Any], record: dict[str, Any]) -> list[str]:
 def _of_operators(known: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
     if [o["label"] for o in known] != [o["label"] for o in now]:
         old, new = {o["label"] for o in known}, {o["label"] for o in now}
-        what = [f"{', '.join(sorted(n))} is {how}" if n else "" for n, how in ((new - old, "new"), (old - new, "gone"))]
+        news = [f"{', '.join(sorted(n))} is {how}" if n else "" for n, how in ((new - old, "new"), (old - new, "gone"))]
         several = len(old ^ new) or 1
-        return [" and ".join(w for w in what if w) or "the operators are in another order"] * several
-    found = []
+        return [" and ".join(w for w in news if w) or "the operators are in another order"] * several
+    changes = []
     for before, after in zip(known, now, strict=True):
         label = after["label"]
         if before["parameters"] != after["parameters"]:
-            found.append(f"the parameters of {label} changed")
+            changes.append(f"the parameters of {label} changed")
         names = sorted(n for n in {*before["code"], *after["code"]} if before["code"].get(n) != after["code"].get(n))
-        found += [f"the {_plain(name)} of {label} changed" for name in names]
-    return found
+        changes += [f"the {_plain(name)} of {label} changed" for name in names]
+    return changes
 
 
 def _plain(part: str) -> str:
@@ -87,11 +87,11 @@ def _plain(part: str) -> str:
 
 
 def _of_the_rest(known: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    found = ["the data changed (other files, sizes or times of change)"] if known["data"] != now["data"] else []
+    changes = ["the data changed (other files, sizes or times of change)"] if known["data"] != now["data"] else []
     before, after = known["versions"], now["versions"]
-    found += [f"{name} was {before.get(name)}, is {after[name]}" for name in after if before.get(name) != after[name]]
+    changes += [f"{name} was {before.get(name)}, is {after[name]}" for name in after if before.get(name) != after[name]]
     if known["policy"] != now["policy"]:
-        found.append("on_error changed")
+        changes.append("on_error changed")
     if known["physical"] != now["physical"]:
-        found.append("the plan computes it otherwise")
-    return found
+        changes.append("the plan computes it otherwise")
+    return changes

@@ -34,11 +34,11 @@ class Memory:
         with self._lock:
             now = self._clock()
             self._passes.visit(group, name, now)
-            found = self._entries.get(name)
-            if found is None:
+            kept = self._entries.get(name)
+            if kept is None:
                 return None
-            held, blocks = found
-            self._entries[name] = (Held(name, group, held.nbytes, now), blocks)
+            entry, blocks = kept
+            self._entries[name] = (Held(name, group, entry.nbytes, now), blocks)
         return _given(blocks)
 
     def holds(self, name: str) -> bool:
@@ -48,7 +48,7 @@ class Memory:
     def nbytes(self) -> int:
         """Bytes of all entries."""
         with self._lock:
-            return sum(held.nbytes for held, _ in self._entries.values())
+            return sum(entry.nbytes for entry, _ in self._entries.values())
 
     def limit(self, room: int) -> None:
         """Hold so many bytes at most from now on, and never more than the budget.
@@ -57,14 +57,14 @@ class Memory:
         """
         with self._lock:
             self._room = min(room, self._budget)
-            latest = sorted((held for held, _ in self._entries.values()), key=lambda held: held.used, reverse=True)
-            over = sum(held.nbytes for held in latest) - self._room
-            for held in latest:
+            latest = sorted((entry for entry, _ in self._entries.values()), key=lambda entry: entry.used, reverse=True)
+            over = sum(entry.nbytes for entry in latest) - self._room
+            for entry in latest:
                 if over <= 0:
                     break
-                del self._entries[held.name]
+                del self._entries[entry.name]
                 self.evicted += 1
-                over -= held.nbytes
+                over -= entry.nbytes
 
     def put(self, group: str, name: str, blocks: list[Block]) -> int:
         """Bytes kept; 0 where there is no room, or an object cannot be copied."""
@@ -80,14 +80,14 @@ class Memory:
             gone = self._leaving(group, name, size)
             if gone is None:  # others took the room meanwhile
                 return 0
-            for held in gone:
-                del self._entries[held.name]
+            for entry in gone:
+                del self._entries[entry.name]
             self._entries[name] = (Held(name, group, size, self._clock()), kept)
             self.evicted += len(gone)
         return size
 
     def _leaving(self, group: str, name: str, size: int) -> list[Held] | None:
-        others = [held for held, _ in self._entries.values() if held.name != name]
+        others = [entry for entry, _ in self._entries.values() if entry.name != name]
         return leaving(others, size, self._room, group, self._passes.since(group))
 
 

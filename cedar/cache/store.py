@@ -100,7 +100,7 @@ class Store:
         if not self.hits and not self.misses:
             return list(self.notes)
         counts = f"cache: {self.hits} hit(s), {self.misses} miss(es), {self.stored_bytes:,} bytes stored"
-        dropped = [f"{n} {what}" for n, what in ((self.evictions, "evicted"), (self.rejected, "rejected")) if n]
+        dropped = [f"{n} {outcome}" for n, outcome in ((self.evictions, "evicted"), (self.rejected, "rejected")) if n]
         return [", ".join([counts, *dropped]), *self.notes]
 
     @property
@@ -117,14 +117,14 @@ class Store:
         """
         start = time.perf_counter()
         kind = kind_of(where)
-        found = self.memory.get(key.group, key.name) if kind == "memory" else self._load(key, where)
-        found = found and _narrowed(found, key.columns)
+        blocks = self.memory.get(key.group, key.name) if kind == "memory" else self._load(key, where)
+        blocks = blocks and _narrowed(blocks, key.columns)
         with self._lock:
-            self.hits += found is not None
-            self.misses += found is None
-        if found:
-            note_load(kind, sum(b.nbytes for b in found), time.perf_counter() - start)
-        return found
+            self.hits += blocks is not None
+            self.misses += blocks is None
+        if blocks:
+            note_load(kind, sum(b.nbytes for b in blocks), time.perf_counter() - start)
+        return blocks
 
     def _load(self, key: Key, where: str) -> list[Block] | None:
         place = self.place(where)
@@ -211,10 +211,10 @@ class Store:
         with self._lock:
             for fresh in (False, True):  # others may have made room, or used an entry, since it was listed
                 listed = self._listed(place, where, fresh)
-                others = [held for held in listed.values() if held.name != key.name]
-                held = sum(e.nbytes for e in others)
-                budget = self._disk if self._disk is not None else place.budget(held)
-                if held + size <= budget:
+                others = [entry for entry in listed.values() if entry.name != key.name]
+                taken = sum(e.nbytes for e in others)
+                budget = self._disk if self._disk is not None else place.budget(taken)
+                if taken + size <= budget:
                     return True
             over = surplus(others, budget)
             left = [e for e in others if e not in over]
@@ -228,7 +228,7 @@ class Store:
     def _listed(self, place: Folder | Bucket, where: str, fresh: bool) -> dict[str, Held]:
         when, listed = self._listings.get(where, (0.0, {}))
         if fresh or time.monotonic() - when > _LISTING or where not in self._listings:
-            listed = {held.name: held for held in place.entries()}
+            listed = {entry.name: entry for entry in place.entries()}
             self._listings[where] = (time.monotonic(), listed)
         return listed
 
@@ -240,20 +240,20 @@ class Store:
         Raises:
             PipelineError: others can write the directory, or no filesystem is there for the URL.
         """
-        found = self._places.get(where)
-        if found is None:
+        place = self._places.get(where)
+        if place is None:
             fs, path = find_place(where, "cache")
-            found = Folder(path, where) if kind_of(where) == "disk" else Bucket(fs, path)
-            found.check()
-            self._places[where] = found
-        return found
+            place = Folder(path, where) if kind_of(where) == "disk" else Bucket(fs, path)
+            place.check()
+            self._places[where] = place
+        return place
 
     def kept(self, names: Sequence[str], where: str) -> int:
         """How many of the entries are there."""
         if kind_of(where) == "memory":
             return sum(self.memory.holds(name) for name in names)
-        there = {held.name for held in self.place(where).entries()}
-        return sum(name in there for name in names)
+        present = {entry.name for entry in self.place(where).entries()}
+        return sum(name in present for name in names)
 
     def records(self, where: str) -> list[dict[str, Any]]:
         """What the entries of a place were made from."""
