@@ -92,14 +92,14 @@ class Code:
 def _unloadable(error: Exception) -> WorkerError:
     """The error for code that this process cannot take: mostly it has not what the code is made of."""
     here = f"the worker ({sys.executable} on {platform.node()})"
-    what = f"a worker cannot load the pipeline's functions: {type(error).__name__}: {error}"
+    problem = f"a worker cannot load the pipeline's functions: {type(error).__name__}: {error}"
     fix = "a module that they use must be one that a fresh Python can import"
     if isinstance(error, ModuleNotFoundError) and error.name:
-        what = f"a worker cannot load the pipeline's functions: there is no module {error.name!r} at {here}"
+        problem = f"a worker cannot load the pipeline's functions: there is no module {error.name!r} at {here}"
         fix = (
             f"install {error.name.partition('.')[0]!r} there, or add its folder to PYTHONPATH; a module of your own "
             f"can travel with the functions: cloudpickle.register_pickle_by_value({error.name})"
         )
     elif isinstance(error, (AttributeError, ImportError)):
         fix = f"the module at {here} may be another version than yours: install the same one"
-    return WorkerError(what, done="nothing was run there", fix=fix)
+    return WorkerError(problem, done="nothing was run there", fix=fix)

@@ -48,10 +48,10 @@ def _plain(value: Any) -> Any:
 def _own(column: Column) -> Column:
     if not isinstance(column, np.ndarray) or column.dtype != object:
         return column
-    found = np.empty_like(column)
+    copies = np.empty_like(column)
     for place, value in np.ndenumerate(column):
-        found[place] = _copied(value)
-    return found
+        copies[place] = _copied(value)
+    return copies
 
 
 def _copied(value: Any) -> Any:

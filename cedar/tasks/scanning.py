@@ -107,13 +107,13 @@ class ScanReader:
         if not self.steps:
             yield from self._at_once(split, lap, env, timing)
             return
-        found = False
+        any_rows = False
         if not self._pruned(split):
             for block in _joined(self._left(split, lap, env, timing)):
-                found = True
+                any_rows = True
                 yield block
-            self.luck.see(not found)
-        if not found:
+            self.luck.see(not any_rows)
+        if not any_rows:
             yield from self._nothing()
 
     def _left(self, split: Any, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
@@ -306,15 +306,15 @@ def _ordered(names: Sequence[str], columns: Mapping[str, Column]) -> dict[str, C
 
 def _joined(blocks: Iterator[Block]) -> Iterator[Block]:
     """The blocks that hold rows; small ones are joined."""
-    held: list[Block] = []
+    pending: list[Block] = []
     for block in blocks:
         if block.slots:
-            held.append(block)
-        if sum(b.slots for b in held) >= _LEAST_ROWS:
-            yield concat_blocks(held)
-            held = []
-    if held:
-        yield concat_blocks(held)
+            pending.append(block)
+        if sum(b.slots for b in pending) >= _LEAST_ROWS:
+            yield concat_blocks(pending)
+            pending = []
+    if pending:
+        yield concat_blocks(pending)
 
 
 def _gather(columns: Mapping[str, Column], rows: Index) -> dict[str, Column]:

@@ -45,19 +45,19 @@ class Culprit:
 
 def unsendable_code(value: Any, error: Exception) -> WorkerError:
     """The error for functions that cannot be sent to another process: names what is in the way."""
-    found = culprit(value)
-    if found is None:
+    offender = culprit(value)
+    if offender is None:
         return WorkerError(
             f"a function of the pipeline cannot be sent to another process: {error}",
             done="nothing was run",
             fix='make what it closes over picklable, or use executor="threads"',
         )
-    where = f"{found.label}: " if found.label else ""
+    where = f"{offender.label}: " if offender.label else ""
     return WorkerError(
-        f"{where}{found.path} cannot be sent to another process: it is a {found.kind} ({error})",
-        site=found.site,
+        f"{where}{offender.path} cannot be sent to another process: it is a {offender.kind} ({error})",
+        site=offender.site,
         done="nothing was run",
-        fix=f'{_advice(found.kind)}; or use executor="threads"',
+        fix=f'{_advice(offender.kind)}; or use executor="threads"',
     )
 
 
