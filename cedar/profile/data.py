@@ -105,14 +105,14 @@ class Profile:
 
     def differences(self, machine: Machine) -> list[str]:
         """How ``machine`` differs from the one that was measured, as far as figures depend on it."""
-        mine, found = self.machine, []
+        mine, phrases = self.machine, []
         if mine.cores != machine.cores:
-            found.append(f"{mine.cores} core(s) there, {machine.cores} here")
+            phrases.append(f"{mine.cores} core(s) there, {machine.cores} here")
         if not _near(mine.memory, machine.memory):
-            found.append(f"{text.byte_size(mine.memory)} of memory there, {text.byte_size(machine.memory)} here")
+            phrases.append(f"{text.byte_size(mine.memory)} of memory there, {text.byte_size(machine.memory)} here")
         if mine.speed and machine.speed and not _near(mine.speed, machine.speed):
-            found.append(f"a core is {machine.speed / mine.speed:.1f}x as fast here")
-        return found
+            phrases.append(f"a core is {machine.speed / mine.speed:.1f}x as fast here")
+        return phrases
 
     def fits(self, machine: Machine) -> bool:
         """Whether figures measured there hold on ``machine``."""

@@ -18,9 +18,9 @@ def cores_kept(share: float, workers: int) -> float:
     """
     queue = kept = 0.0
     for n in range(1, workers + 1):
-        held = share * (1 + queue)
-        kept = n / (1 - share + held)
-        queue = kept * held
+        locked = share * (1 + queue)
+        kept = n / (1 - share + locked)
+        queue = kept * locked
     return kept
 
 

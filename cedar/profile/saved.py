@@ -18,8 +18,8 @@ _DIGITS = 5  # significant ones in a file: what differs beyond them is noise
 def write(name: str, body: dict[str, Any], operators: dict[int, OperatorProfile]) -> None:
     """Replace the file as a whole; OSError where that fails."""
     listed = [{"ordinal": i, **asdict(figures)} for i, figures in sorted(operators.items())]
-    found = {"format": _FORMAT, "version": VERSION, **body, "operators": listed}
-    text = json.dumps(_rounded(found), indent=2, ensure_ascii=False)
+    document = {"format": _FORMAT, "version": VERSION, **body, "operators": listed}
+    text = json.dumps(_rounded(document), indent=2, ensure_ascii=False)
     temporary = f"{name}.{os.getpid()}.tmp"
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text + "\n")
@@ -29,14 +29,14 @@ def write(name: str, body: dict[str, Any], operators: dict[int, OperatorProfile]
 def read(name: str) -> dict[str, Any]:
     """What ``write`` was given, "operators" included; ValueError says what is wrong with the file."""
     with open(name, encoding="utf-8") as file:
-        found = json.load(file, parse_constant=_no_number)
-    if not isinstance(found, dict) or found.pop("format", None) != _FORMAT:
+        document = json.load(file, parse_constant=_no_number)
+    if not isinstance(document, dict) or document.pop("format", None) != _FORMAT:
         raise ValueError(f'it does not begin with "format": "{_FORMAT}"')
-    version = found.pop("version", None)
+    version = document.pop("version", None)
     if version != VERSION:
         raise ValueError(f"it is of version {version!r}, and this is version {VERSION}")
-    machine = checked(Machine, found.get("machine"), "machine")
-    return {**found, "machine": machine, "operators": _operators(found.get("operators"))}
+    machine = checked(Machine, document.get("machine"), "machine")
+    return {**document, "machine": machine, "operators": _operators(document.get("operators"))}
 
 
 def _operators(listed: Any) -> dict[int, OperatorProfile]:
@@ -62,26 +62,26 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def checked(kind: Any, found: Any, what: str) -> Any:
+def checked(kind: Any, entry: Any, label: str) -> Any:
     """A dataclass from a dict that has its fields, each with a value of its type; figures are finite and not below 0.
 
     Raises:
-        ValueError: says which value of ``what`` is wrong.
+        ValueError: says which value of ``label`` is wrong.
     """
-    if not isinstance(found, dict):
-        raise ValueError(f"{what} is not there")  # noqa: TRY004 - the file is wrong, not the caller
+    if not isinstance(entry, dict):
+        raise ValueError(f"{label} is not there")  # noqa: TRY004 - the file is wrong, not the caller
     known = {f.name: str(f.type) for f in fields(kind)}
-    for name in sorted({*found, *known}):
-        if name not in known or name not in found:
-            raise ValueError(f"{what} has {'no' if name in known else 'an unknown'} {name!r}")
-        value = found[name]
+    for name in sorted({*entry, *known}):
+        if name not in known or name not in entry:
+            raise ValueError(f"{label} has {'no' if name in known else 'an unknown'} {name!r}")
+        value = entry[name]
         sized = known[name] == "dict[str, float]" and isinstance(value, dict)
         figures = [v if isinstance(v, (int, float)) else math.nan for v in value.values()] if sized else [value]
         if not isinstance(value, _TYPES[known[name]]) or not all(map(_is_sound, figures)):
-            raise ValueError(f"{what}: {name} is {value!r}")
-    if (found.get("gil") or 0) > 1:
-        raise ValueError(f"{what}: gil is {found['gil']!r}")
-    return kind(**found)
+            raise ValueError(f"{label}: {name} is {value!r}")
+    if (entry.get("gil") or 0) > 1:
+        raise ValueError(f"{label}: gil is {entry['gil']!r}")
+    return kind(**entry)
 
 
 def _is_sound(value: Any) -> bool:
