@@ -266,10 +266,10 @@ def _gain(candidate: Candidate, pace: Pace, seen: Observation) -> float:
 
 def _proposed(state: State, seen: Observation, settings: ControllerSettings) -> State:
     """With what a look found, and what was tried before."""
-    found = [_corrected(c, state, seen) for c in seen.found or ()]
-    found = sorted(found, key=lambda c: (c.key != state.stays, c.seconds))[: settings.candidates + 1]
-    known = {**state.known, **{c.key: c for c in found}}
-    known = {key: c for key, c in known.items() if key in state.tried or c in found}
+    candidates = [_corrected(c, state, seen) for c in seen.found or ()]
+    candidates = sorted(candidates, key=lambda c: (c.key != state.stays, c.seconds))[: settings.candidates + 1]
+    known = {**state.known, **{c.key: c for c in candidates}}
+    known = {key: c for key, c in known.items() if key in state.tried or c in candidates}
     cost = seen.looked - state.looked
     return replace(
         state, phase="runs", known=known, looked=seen.looked, cost=cost, looks=state.looks + 1, asked=seen.now,

@@ -120,11 +120,11 @@ class Recording:
     def task(self, task: TaskTime) -> None:
         """One that ended."""
         numbers = self._numbers
-        found: list[float] = [task.began, task.took, task.process, task.thread, len(task.ends), *task.ends]
+        figures: list[float] = [task.began, task.took, task.process, task.thread, len(task.ends), *task.ends]
         for part, wall, cpu in task.parts:
             number = numbers.get(part)
-            found += (numbers.setdefault(part, len(numbers)) if number is None else number), wall, cpu
-        self._tasks.append(pack(f"{len(found)}d", *found))
+            figures += (numbers.setdefault(part, len(numbers)) if number is None else number), wall, cpu
+        self._tasks.append(pack(f"{len(figures)}d", *figures))
 
     def wait(self, asked: float, now: float) -> None:
         """One of the trainer, for the batch at hand."""
@@ -135,20 +135,20 @@ class Recording:
     def tasks(self) -> list[Span]:
         """As far as they are kept, in the order in which they ended."""
         parts = list(self._numbers)  # all that these tasks name, and maybe more
-        found = []
+        spans = []
         for began, took, process, thread, size, *rest in _numbers(self._tasks):
             ends, told = tuple(map(int, rest[: int(size)])), iter(rest[int(size) :])
             spent = tuple((parts[int(number)], wall, cpu) for number, wall, cpu in zip(told, told, told, strict=True))
-            found.append(Span(began, took, int(process), int(thread), spent, ends))  # type: ignore[arg-type]
-        return found
+            spans.append(Span(began, took, int(process), int(thread), spent, ends))  # type: ignore[arg-type]
+        return spans
 
     def waits(self) -> list[Wait]:
         """As far as they are kept, in order."""
         return [Wait(a, b, tuple(map(int, ends))) for a, b, *ends in _numbers(self._waits)]  # type: ignore[arg-type]
 
 
-def _numbers(held: deque[bytes]) -> Iterator[tuple[float, ...]]:
-    return (unpack(f"{len(each) // 8}d", each) for each in held.copy())  # at once: tasks go on to be added
+def _numbers(packed: deque[bytes]) -> Iterator[tuple[float, ...]]:
+    return (unpack(f"{len(each) // 8}d", each) for each in packed.copy())  # at once: tasks go on to be added
 
 
 @dataclass
@@ -271,12 +271,12 @@ class Timeline:
     def operators(self, lines: Iterable[Line], labels: Mapping[int, str]) -> dict[str, float]:
         """The seconds of each operator by its label, most first; of a chain nobody looked into, of all of it."""
         mine = {name_of(part, labels) for part in self.parts if part[1]}
-        found: dict[str, float] = {}
+        seconds: dict[str, float] = {}
         for line in lines:
             if line.label in mine:
                 for label, share in (line.shares or {line.label: 1.0}).items():
-                    found[label] = found.get(label, 0.0) + share * line.seconds
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+                    seconds[label] = seconds.get(label, 0.0) + share * line.seconds
+        return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
     def bottleneck(self, labels: Mapping[int, str], cores: int, filling: bool = False) -> tuple[str, str]:
         """What limits the run, and why it does.
