@@ -306,14 +306,14 @@ def _has_size(column: Column) -> bool:
 
 def _called(block: Block, fn: Callable[..., Any], site: Site | None) -> Weights:
     blame = Blame(0, "balance(by)", site, None)
-    found, failures = Call(fn, blame).run(Env(), row_arguments(block, (), blame), len(block))
+    results, failures = Call(fn, blame).run(Env(), row_arguments(block, (), blame), len(block))
     if failures:
         first = min(failures)
         raise blame.error(failures[first], block.live_keys().ref(first))
     try:
-        costs = np.array([float(cost) for cost in found], dtype=np.float64)
+        costs = np.array([float(cost) for cost in results], dtype=np.float64)
     except (TypeError, ValueError) as error:
-        kinds = sorted({type(cost).__name__ for cost in found})
+        kinds = sorted({type(cost).__name__ for cost in results})
         raise PipelineError(
             f"balance: the function gives {', '.join(kinds)}, and a cost is a number",
             site=site,

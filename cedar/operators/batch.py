@@ -168,11 +168,11 @@ class _BatchFlow(Flow):
         left, keeps = self._size, None
         while self._waiting:
             piece, start, counted = self._waiting[0]
-            there = piece.units - start if counted is None else int(counted.sum())
-            if there <= left:
+            remaining = piece.units - start if counted is None else int(counted.sum())
+            if remaining <= left:
                 runs.append(piece.rows.slice(start, piece.units))
                 keeps, end = piece.keeps, piece.end
-                left -= there
+                left -= remaining
                 self._waiting.pop(0)
                 continue
             used = left if counted is None else int(np.searchsorted(np.cumsum(counted), left + 1))

@@ -32,15 +32,15 @@ def array_column(value: Any, kind: ColumnType | None, name: str) -> Column:
         BadResult: it is no array, or of another type than ``kind``.
     """
     column = _column(value, kind, name)
-    found = type_of(column)
-    if kind is None or found == kind:
+    actual = type_of(column)
+    if kind is None or actual == kind:
         return column
-    if isinstance(kind, pa.DataType) and isinstance(found, pa.DataType) and pa.types.is_null(found):
+    if isinstance(kind, pa.DataType) and isinstance(actual, pa.DataType) and pa.types.is_null(actual):
         return column.cast(kind)
     if kind == OBJECT:
         return objects(column.to_pylist() if isinstance(column, pa.Array) else list(column))
     raise BadResult(
-        f"returned {type_name(found)} for column {name!r}, where {type_name(kind)} was fixed",
+        f"returned {type_name(actual)} for column {name!r}, where {type_name(kind)} was fixed",
         "return one dtype and one shape per row for every batch (.astype, padding to a fixed length), or give dtype=",
     )
 
@@ -150,8 +150,8 @@ def bind_batch(
     try:
         arrays = named_arrays(result, form, into or None)
         check_row_names(call.blame, arrays, types)
-        found = {n: types[n] if n in types else type_of(array_column(a, None, n)) for n, a in arrays.items()}
-        outputs = Arrays(form, found)
+        kinds = {n: types[n] if n in types else type_of(array_column(a, None, n)) for n, a in arrays.items()}
+        outputs = Arrays(form, kinds)
         outputs.columns(result)
     except BadResult as error:
         raise call.blame.error(call.blame.failure(error), first_row(block, UNIT)) from error

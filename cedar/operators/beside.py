@@ -40,9 +40,9 @@ def kernels(module: str, last: str) -> Any:
     Raises:
         PipelineError: numba is not installed, or does not load.
     """
-    found = sys.modules.get(module)
-    if found is not None and not getattr(found.__spec__, "_initializing", False):
-        return found
+    loaded = sys.modules.get(module)
+    if loaded is not None and not getattr(loaded.__spec__, "_initializing", False):
+        return loaded
     with _lock:
         if module not in _making.known and not _waits(module, last):
             _making.want(module, last)
@@ -105,10 +105,10 @@ class _Making:
         Raises:
             Exception: what importing it raised.
         """
-        found = self._done.get(module)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        outcome = self._done.get(module)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def _run(self) -> None:
         began, told = time.perf_counter(), False

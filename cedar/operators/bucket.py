@@ -100,12 +100,12 @@ class BucketByLength(StreamOperator):
         return BucketStream(inputs[0], self, context)
 
 
-def _wholes(values: Iterable[Any], what: str) -> tuple[int, ...]:
+def _wholes(values: Iterable[Any], parameter: str) -> tuple[int, ...]:
     try:
-        return tuple(whole(value, f"bucket_by_length({what}): one of them", least=1) for value in values)
+        return tuple(whole(value, f"bucket_by_length({parameter}): one of them", least=1) for value in values)
     except TypeError as error:
         raise PipelineError(
-            f"bucket_by_length({what}={values!r})", site=user_site(), fix="give a list of whole numbers"
+            f"bucket_by_length({parameter}={values!r})", site=user_site(), fix="give a list of whole numbers"
         ) from error
 
 
@@ -270,14 +270,14 @@ class BucketFlow(Flow):
 
     def _sort(self, piece: Piece, lengths: Index) -> None:
         buckets = np.searchsorted(np.array(self._operator.boundaries), lengths, side="right")
-        held = _Sorted(self._pieces, piece, buckets, self._seen.copy())
+        sorted_piece = _Sorted(self._pieces, piece, buckets, self._seen.copy())
         self._pieces += 1
         self._seen += np.bincount(buckets, minlength=len(self._buckets))
         filled: list[tuple[int, int]] = []
         for number, bucket in enumerate(self._buckets):
             slots = np.flatnonzero(buckets == number)
-            given = max(0, int(self._skip[number] - held.before[number]))
-            filled += [(int(slot), number) for slot in bucket.add(held, slots[given:])]
+            given = max(0, int(self._skip[number] - sorted_piece.before[number]))
+            filled += [(int(slot), number) for slot in bucket.add(sorted_piece, slots[given:])]
         self._full.extend(number for _, number in sorted(filled))
 
     def _emit(self, number: int) -> Piece:
@@ -288,8 +288,8 @@ class BucketFlow(Flow):
         return Piece(rows, at, batch=True)
 
     def _at(self) -> At:
-        waiting = [found for bucket in self._buckets if (found := bucket.oldest()) is not None]
-        piece, slot = min(waiting, key=lambda found: (found[0].number, found[1]))
+        waiting = [oldest for bucket in self._buckets if (oldest := bucket.oldest()) is not None]
+        piece, slot = min(waiting, key=lambda entry: (entry[0].number, entry[1]))
         ahead = piece.before + np.bincount(piece.buckets[:slot], minlength=len(self._buckets))
         return [piece.piece.position(slot), (self._given - ahead).tolist()]
 

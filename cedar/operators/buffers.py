@@ -165,15 +165,15 @@ def over(flow: Flow, task: Callable[[Piece], Any]) -> Step[Piece]:
     return step
 
 
-def narrow(rows: Rows, names: Iterable[str], what: str, site: Site | None) -> Rows:
+def narrow(rows: Rows, names: Iterable[str], label: str, site: Site | None) -> Rows:
     """The same rows with some columns alone, so that a task gathers and ships no more than it needs.
 
     Raises:
-        PipelineError: a column that does not exist; ``what`` says who asked.
+        PipelineError: a column that does not exist; ``label`` says who asked.
     """
     names = list(names)
     for block in rows.blocks:
         for name in names:
             if name not in block.columns:
-                raise missing_column(name, list(block.columns), what, site)
+                raise missing_column(name, list(block.columns), label, site)
     return replace(rows, blocks=tuple(b.only_columns({n: b.columns[n] for n in names}) for b in rows.blocks))

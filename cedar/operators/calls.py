@@ -76,15 +76,15 @@ class Call:
             return env.apart(self, env, arguments, n, hashes)  # type: ignore[no-any-return]
         keyed = hashes.tolist() if hashes is not None and self.random else None
         seed = env.draw_seed(self.draw)
-        with self._borrow(env) as held:
+        with self._borrow(env) as borrowed:
             if is_async(self.fn):
                 if env.marks is not None and n == 1 and (bad := env.marks.known()) is not None:
                     return [None], {0: self.blame.failure(bad.error())}
                 rows = InFlight(self.blame, keyed, seed, self.timeout, self.items, self.blame.stops(env))
-                return held.run_async(rows, arguments, n)
+                return borrowed.run_async(rows, arguments, n)
             marks = env.marks
             patient = self.timeout is not None and not (marks is not None and marks.watched)
-            with _Patient(self, held, env.numeric) if patient else nullcontext(self.callable(held)) as fn:
+            with _Patient(self, borrowed, env.numeric) if patient else nullcontext(self.callable(borrowed)) as fn:
                 if keyed is not None:
                     fn, arguments = seeded(fn, seed, fresh=patient), [keyed, *arguments]
                 if marks is None:
@@ -103,8 +103,8 @@ class Call:
         keys, seed = key_hashes(block, env, self.draw).tolist(), env.draw_seed(self.draw)
         return [{"rng": f"keyed_generator({key:#x}, {seed:#x})"} for key in keys]
 
-    def callable(self, held: _Held) -> Callable[..., Any]:
-        return functools.partial(_collected, held.fn) if self.items else held.fn
+    def callable(self, borrowed: _Held) -> Callable[..., Any]:
+        return functools.partial(_collected, borrowed.fn) if self.items else borrowed.fn
 
     def _each(
         self,
@@ -215,11 +215,11 @@ class _Patient:
     For executors whose workers cannot be ended: threads, and processes of another machine.
     """
 
-    def __init__(self, call: Call, held: _Held, numeric: NumericEnvironment | None) -> None:
+    def __init__(self, call: Call, borrowed: _Held, numeric: NumericEnvironment | None) -> None:
         assert call.timeout is not None
         self._numeric = numeric
-        self._call, self._held, self._timeout = call, held, call.timeout
-        self._fn = call.callable(held)
+        self._call, self._held, self._timeout = call, borrowed, call.timeout
+        self._fn = call.callable(borrowed)
         self._start()
 
     def _start(self) -> None:

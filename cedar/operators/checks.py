@@ -11,16 +11,16 @@ from cedar.operators.base import Schema
 from cedar.operators.calls import fn_name, makes_instances
 
 
-def check_columns(what: str, columns: Any) -> None:
+def check_columns(label: str, columns: Any) -> None:
     """Refuse columns that are no tuple of names."""
     if not isinstance(columns, tuple) or not all(isinstance(name, str) for name in columns):
         strange = next((c for c in columns if not isinstance(c, str)), columns) if columns else columns
         raise PipelineError(
-            f"{what}: {strange!r} is no column name", site=user_site(), fix=f'name columns by text: {what}(fn, "x")'
+            f"{label}: {strange!r} is no column name", site=user_site(), fix=f'name columns by text: {label}(fn, "x")'
         )
 
 
-def names_written(what: str, into: Any, *, default: tuple[str, ...]) -> tuple[str, ...]:
+def names_written(label: str, into: Any, *, default: tuple[str, ...]) -> tuple[str, ...]:
     """``into`` as a tuple of names, ``default`` where it is None.
 
     Raises:
@@ -31,34 +31,34 @@ def names_written(what: str, into: Any, *, default: tuple[str, ...]) -> tuple[st
     names = (into,) if isinstance(into, str) else into
     if not isinstance(names, (tuple, list)) or not names or not all(isinstance(n, str) and n for n in names):
         raise PipelineError(
-            f"{what}: into={into!r} names nothing", site=user_site(), fix="name the column that the result becomes"
+            f"{label}: into={into!r} names nothing", site=user_site(), fix="name the column that the result becomes"
         )
     if len(set(names)) < len(names):
-        raise PipelineError(f"{what}: into={into!r} names a column twice", site=user_site(), fix="name each once")
+        raise PipelineError(f"{label}: into={into!r} names a column twice", site=user_site(), fix="name each once")
     return tuple(names)
 
 
-def check_policy(what: str, on_error: Any, timeout: Any = None) -> None:
+def check_policy(label: str, on_error: Any, timeout: Any = None) -> None:
     """Refuse an ``on_error`` that is no Skip and a ``timeout`` that is no time."""
     if on_error is not None and not isinstance(on_error, Skip):
         raise PipelineError(
-            f"{what}: on_error={on_error!r} is no policy", site=user_site(), fix="give on_error=cedar.Skip(...)"
+            f"{label}: on_error={on_error!r} is no policy", site=user_site(), fix="give on_error=cedar.Skip(...)"
         )
     number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     if timeout is not None and not (number and timeout > 0):
         raise PipelineError(
-            f"{what}: timeout={timeout!r} is no time to wait", site=user_site(), fix="give seconds per row, above 0"
+            f"{label}: timeout={timeout!r} is no time to wait", site=user_site(), fix="give seconds per row, above 0"
         )
 
 
-def check_known(what: str, columns: tuple[str, ...], schema: Schema) -> None:
+def check_known(label: str, columns: tuple[str, ...], schema: Schema) -> None:
     """Refuse columns that a known schema does not have."""
     for name in columns if schema is not None else ():
         if name not in schema:  # type: ignore[operator]
-            raise missing_column(name, list(schema or ()), what)
+            raise missing_column(name, list(schema or ()), label)
 
 
-def check_fn(what: str, fn: Any, arguments: int | None, *, random: bool = False, site: Site | None = None) -> None:
+def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False, site: Site | None = None) -> None:
     """Refuse what cannot be called with ``arguments`` values (and ``rng=``), as far as its signature tells.
 
     Raises:
@@ -67,12 +67,12 @@ def check_fn(what: str, fn: Any, arguments: int | None, *, random: bool = False,
     site = site or user_site()
     if not callable(fn):
         raise PipelineError(
-            f"{what}: {type(fn).__name__} cannot be called", site=site, fix="give a function, or a class with __call__"
+            f"{label}: {type(fn).__name__} cannot be called", site=site, fix="give a function, or a class with __call__"
         )
     instances = makes_instances(fn)
     if instances and not _binds(fn, (), {}):
         raise PipelineError(
-            f"{what}({fn_name(fn)}): the class needs arguments, and is made once per worker without any",
+            f"{label}({fn_name(fn)}): the class needs arguments, and is made once per worker without any",
             site=site,
             fix="give its __init__ defaults, or functools.partial on a function",
         )
@@ -82,14 +82,14 @@ def check_fn(what: str, fn: Any, arguments: int | None, *, random: bool = False,
     values = (*own, *(None,) * arguments)
     if random and not _binds(target, values, {"rng": None}) and _binds(target, values, {}):
         raise PipelineError(
-            f"{what}({fn_name(fn)}, random=True): the function has no parameter rng",
+            f"{label}({fn_name(fn)}, random=True): the function has no parameter rng",
             site=site,
             fix=f"def {fn_name(fn)}(..., rng): draw from rng, a numpy.random.Generator keyed by the row",
         )
     if not _binds(target, values, {"rng": None} if random else {}):
         given = "one argument" if arguments == 1 else f"{arguments} arguments"
         raise PipelineError(
-            f"{what}({fn_name(fn)}): the function cannot be called with {given}" + (" and rng=" if random else ""),
+            f"{label}({fn_name(fn)}): the function cannot be called with {given}" + (" and rng=" if random else ""),
             site=site,
             fix="it gets one value per column named, or the row as a dict where none is",
         )

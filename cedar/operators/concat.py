@@ -79,25 +79,25 @@ def agreed(label: str, schemas: Sequence[Schema], site: Site | None = None) -> S
     if not known:
         return None
     merged: dict[str, ColumnType] = dict(known[0][1])
-    found: list[str] = []
+    wrong: list[str] = []
     for index, schema in known[1:]:
-        found += [f"input {index}: {text}" for text in differences(merged, schema)]
+        wrong += [f"input {index}: {text}" for text in differences(merged, schema)]
         merged |= {n: t for n, t in schema.items() if merged.get(n, t) is UNKNOWN}
         merged |= {n: OBJECT for n, t in schema.items() if _objects(merged.get(n), t) and merged[n] != t}
-    if found:
+    if wrong:
         raise PipelineError(
-            f"the inputs of {label} have different columns (compared with input {known[0][0]}): " + "; ".join(found),
+            f"the inputs of {label} have different columns (compared with input {known[0][0]}): " + "; ".join(wrong),
             site=site,
             fix="bring the inputs to the same columns with select, rename, or with_columns and cast",
         )
     return merged if schemas[0] is not None else None  # names in the order of the first input, or not at all
 
 
-def differences(expected: Mapping[str, ColumnType], found: Mapping[str, ColumnType]) -> list[str]:
-    """How the columns ``found`` differ from those expected, a phrase each."""
-    texts = [f"no column {n!r}" for n in expected if n not in found]
-    texts += [f"column {n!r} is extra" for n in found if n not in expected]
-    for name, kind in found.items():
+def differences(expected: Mapping[str, ColumnType], actual: Mapping[str, ColumnType]) -> list[str]:
+    """How the columns ``actual`` differ from those expected, a phrase each."""
+    texts = [f"no column {n!r}" for n in expected if n not in actual]
+    texts += [f"column {n!r} is extra" for n in actual if n not in expected]
+    for name, kind in actual.items():
         wanted = expected.get(name, UNKNOWN)
         if UNKNOWN not in (kind, wanted) and kind != wanted and not _objects(kind, wanted):
             texts.append(f"{name!r} is {kind}, not {wanted}")

@@ -55,10 +55,10 @@ def type_from_annotation(annotation: Any) -> ColumnType | None:
 
 
 def _from_union(options: list[Any]) -> ColumnType | None:
-    found = {type_from_annotation(option) for option in options}
-    if found == {pa.int64(), pa.float64()}:
+    kinds = {type_from_annotation(option) for option in options}
+    if kinds == {pa.int64(), pa.float64()}:
         return pa.float64()
-    return found.pop() if len(found) == 1 else None
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def return_annotation(fn: Callable[..., Any]) -> Any:
@@ -118,14 +118,14 @@ def type_from_dtype(dtype: Any) -> ColumnType:
     if declared is not None:
         return declared
     name = str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else dtype
-    found = _from_name(name)
-    if found is None:
+    kind = _from_name(name)
+    if kind is None:
         raise PipelineError(
             f"dtype={dtype!r} is no type of column",
             site=user_site(),
             fix='give an Arrow type, a dtype such as "float32", int, float, str, bytes, bool, list[...] or object',
         )
-    return found
+    return kind
 
 
 def _from_name(name: Any) -> ColumnType | None:

@@ -189,10 +189,10 @@ class DedupRows:
 
 def in_groups(block: Block, groups: Groups) -> dict[str, Any]:
     """The columns of a block that are in groups, as such: each distinct row once, in order of first occurrence."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for group in groups:
         lists = {name: block.columns[name] for name in group if name in block.columns}
         lists = {name: column for name, column in lists.items() if is_lists(getattr(column, "type", None))}
         if lists:
-            found.update(grouped(lists))
-    return found
+            columns.update(grouped(lists))
+    return columns

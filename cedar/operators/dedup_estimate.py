@@ -182,8 +182,8 @@ class Sampled:
         if reach.window is None or reach.window <= reach.batch:
             return samples, repeats
         share = reach.batch / reach.window
-        there = -np.expm1(samples * np.log1p(-share))  # the chance that a session is in the batch at all
-        return max(1.0, samples * share / float(there)), share * repeats / (1 - (1 - share) * repeats)
+        chance = -np.expm1(samples * np.log1p(-share))  # the chance that a session is in the batch at all
+        return max(1.0, samples * share / float(chance)), share * repeats / (1 - (1 - share) * repeats)
 
 
 def find_groups(sampled: Sampled, names: Sequence[str]) -> Found:

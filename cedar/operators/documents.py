@@ -102,14 +102,14 @@ def token_columns(types: Mapping[str, ColumnType], wanted: Sequence[str], site: 
             site=site,
             fix="rename or drop it",
         )
-    found = tuple(wanted) or tuple(n for n, kind in types.items() if token_dtype(kind) is not None)
-    if not found and UNKNOWN not in types.values():
+    chosen = tuple(wanted) or tuple(n for n, kind in types.items() if token_dtype(kind) is not None)
+    if not chosen and UNKNOWN not in types.values():
         raise PipelineError(
             "pack: no column is a list of numbers: " + ", ".join(f"{n!r} is {kind}" for n, kind in types.items()),
             site=site,
             fix="tokenise with map first",
         )
-    return found
+    return chosen
 
 
 def documents(rows: Rows, columns: Sequence[str], site: Site | None) -> Documents:
@@ -127,16 +127,16 @@ def documents_of(block: Block, columns: Sequence[str], site: Site | None) -> Doc
     lengths: Index | None = None
     values = {}
     for name in columns:
-        values[name], found = _flat(block, name, plain(block.columns[name]), site)
-        if lengths is not None and not np.array_equal(lengths, found):
-            row = int(np.flatnonzero(lengths - found)[0])
+        values[name], counts = _flat(block, name, plain(block.columns[name]), site)
+        if lengths is not None and not np.array_equal(lengths, counts):
+            row = int(np.flatnonzero(lengths - counts)[0])
             raise RowError(
-                f"pack: columns {columns[0]!r} and {name!r} have {lengths[row]} and {found[row]} tokens in one row",
+                f"pack: columns {columns[0]!r} and {name!r} have {lengths[row]} and {counts[row]} tokens in one row",
                 site=site,
                 row=block.live_keys().ref(row),
                 fix="columns that are packed together have equal lengths in every row",
             )
-        lengths = found
+        lengths = counts
     slots = np.zeros(block.slots, dtype=np.int64)
     if lengths is not None:
         slots[block.live_slots()] = lengths
@@ -157,9 +157,9 @@ def _flat(block: Block, name: str, column: Column, site: Site | None) -> tuple[n
     return flat.to_numpy(zero_copy_only=False) if pa.types.is_boolean(flat.type) else numbers(flat), lengths
 
 
-def _refuse(block: Block, name: str, row: int, what: str, site: Site | None) -> None:
+def _refuse(block: Block, name: str, row: int, problem: str, site: Site | None) -> None:
     raise RowError(
-        f"pack: the list in column {name!r} {what}",
+        f"pack: the list in column {name!r} {problem}",
         site=site,
         row=block.live_keys().ref(row),
         fix="fill or filter missing values above pack()",

@@ -82,11 +82,11 @@ def fields_of(expr: pl.Expr) -> dict[str, frozenset[tuple[str, ...]] | None]:
         >>> read["a"], read["d"]
         (frozenset({('b', 'c')}), None)
     """
-    found: dict[str, frozenset[tuple[str, ...]] | None] = {}
+    fields: dict[str, frozenset[tuple[str, ...]] | None] = {}
     for name, path in _paths(tree(expr)):
-        known = found.get(name, frozenset[tuple[str, ...]]())
-        found[name] = known | {path} if path and known is not None else None
-    return found
+        known = fields.get(name, frozenset[tuple[str, ...]]())
+        fields[name] = known | {path} if path and known is not None else None
+    return fields
 
 
 def _paths(node: Json, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -199,17 +199,17 @@ def literals(expr: pl.Expr) -> list[Json]:
         >>> literals((pl.col("a") > 5) & pl.col("b").is_in(["x", "y"]))
         [5, 'x', 'y']
     """
-    found: list[Json] = []
+    values: list[Json] = []
     for literal in find(tree(expr), "Literal"):
-        held = next(iter(literal.values()), None) if isinstance(literal, dict) else None
-        kind, given = next(iter(held.items()), ("", None)) if isinstance(held, dict) else ("", None)
+        content = next(iter(literal.values()), None) if isinstance(literal, dict) else None
+        kind, given = next(iter(content.items()), ("", None)) if isinstance(content, dict) else ("", None)
         if kind == "List":
             with contextlib.suppress(Exception):  # of another version of polars
                 column = pa.ipc.open_stream(bytes(given or ())).read_all().column(0)
-                found += [value for value in column.to_pylist() if isinstance(value, int | float | str)]
+                values += [value for value in column.to_pylist() if isinstance(value, int | float | str)]
         elif isinstance(given, int | float | str) and kind != "Null":
-            found.append(given)
-    return found
+            values.append(given)
+    return values
 
 
 def text(expr: pl.Expr, limit: int = 80) -> str:

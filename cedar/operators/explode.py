@@ -63,19 +63,19 @@ class Explode(RowOperator):
         (known,) = inputs
         if known is None:
             return None
-        found: dict[str, ColumnType] = {}
+        types: dict[str, ColumnType] = {}
         for name in self.names:
             if name not in known:
                 raise missing_column(name, list(known), self.label())
         for name, kind in known.items():
             if name not in self.names:
-                _add(found, name, kind, self.label())
+                _add(types, name, kind, self.label())
             elif kind is UNKNOWN:
                 return None
             else:
                 for made, inner in self._made(name, kind):
-                    _add(found, made, inner, self.label())
-        return found
+                    _add(types, made, inner, self.label())
+        return types
 
     def _made(self, name: str, kind: ColumnType) -> list[tuple[str, ColumnType]]:
         if not isinstance(kind, pa.DataType) or not (pt.is_large_list(kind) or pt.is_fixed_size_list(kind)):
@@ -109,8 +109,8 @@ class ExplodeRows:
         for other in others:
             differs |= first != other
         if differs.any():
-            what = f"{self.blame.label}: lists of different lengths in a row"
-            failures = {int(row): Failure(what, what, "make them equal first") for row in np.flatnonzero(differs)}
+            problem = f"{self.blame.label}: lists of different lengths in a row"
+            failures = {int(row): Failure(problem, problem, "make them equal first") for row in np.flatnonzero(differs)}
             return self(self.blame.settle(block, env, failures), env)
         repeated = np.repeat(np.arange(len(first)), first)
         kept = take_each({n: c for n, c in block.columns.items() if n not in lists}, repeated)
@@ -147,7 +147,7 @@ def _items(column: Any, offsets: Any) -> Any:
     return items
 
 
-def _add(found: dict[str, ColumnType], name: str, kind: ColumnType, label: str) -> None:
-    if name in found:
+def _add(types: dict[str, ColumnType], name: str, kind: ColumnType, label: str) -> None:
+    if name in types:
         raise PipelineError(f"{label}: two columns {name!r}", site=user_site(), fix="rename one of them first")
-    found[name] = kind
+    types[name] = kind

@@ -168,8 +168,8 @@ class _Judging:
 
 
 def _joined(types: Iterable[Iterable[pl.DataType]]) -> Groups:
-    found: Groups = frozenset()
-    return found.union(*(groups_of(dtype) for some in types for dtype in some))
+    groups: Groups = frozenset()
+    return groups.union(*(groups_of(dtype) for some in types for dtype in some))
 
 
 def _with(frame: pl.LazyFrame, columns: dict[str, pl.DataType]) -> pl.LazyFrame:

@@ -94,8 +94,8 @@ class ColumnsKernel:
     fused: list[Fused] = field(default_factory=list, repr=False)
 
     def __call__(self, block: Block, env: Env) -> Block:
-        held = apply_plain(self.step, {name: Held(None, name) for name in block.columns})
-        return block.only_columns({name: block.columns[h.origin] for name, h in held.items() if h.origin is not None})
+        kept = apply_plain(self.step, {name: Held(None, name) for name in block.columns})
+        return block.only_columns({name: block.columns[h.origin] for name, h in kept.items() if h.origin is not None})
 
     def fuse(self, other: Kernel) -> ExpressionKernel | None:
         """As part of the next kernel's query, where that is one of expressions."""
@@ -220,8 +220,8 @@ def _failing_rows(
             return failed
     if not failed:
         blame = steps[-1].blame
-        what = f"{blame.label}: polars fails on the block, but on none of its rows: {first_line(error)}"
-        raise CedarError(what, site=blame.site, fix="report this with the expression") from error
+        problem = f"{blame.label}: polars fails on the block, but on none of its rows: {first_line(error)}"
+        raise CedarError(problem, site=blame.site, fix="report this with the expression") from error
     return failed
 
 

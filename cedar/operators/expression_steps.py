@@ -139,9 +139,9 @@ class _Walk:
                 hidden.append(column_named(name).alias(self.unread[-1]))
         return hidden
 
-    def hidden(self, what: str) -> str:
+    def hidden(self, purpose: str) -> str:
         """A name that no column has."""
-        name = f"__cedar_{what}"
+        name = f"__cedar_{purpose}"
         while name in self.names:
             name += "_"
         return name
@@ -155,22 +155,22 @@ def compile_steps(steps: Sequence[Step], types: Types) -> Program:
     """
     start = {name: Held(kind, name, inside=False) for name, kind in types}
     walk = _Walk()
-    held = start
+    columns = start
     names = set(start)
     for step in steps:  # which input columns do expressions read?
-        held, _ = _apply(step, held, walk)
-        names |= set(held)
+        columns, _ = _apply(step, columns, walk)
+        names |= set(columns)
     entered = walk.entered
     filters = any(isinstance(step, Where) for step in steps)
     if filters:
-        entered |= {h.origin for h in held.values() if h.origin is not None and _is_cheap(h.type)}
-    held = {name: Held(h.type, name, name in entered) for name, h in start.items()}
+        entered |= {h.origin for h in columns.values() if h.origin is not None and _is_cheap(h.type)}
+    columns = {name: Held(h.type, name, name in entered) for name, h in start.items()}
     walk = _Walk(names, walk.known)
     walk.row = [walk.hidden("row")] if filters or not entered else []
     queries: list[_Query] = []
     uneven = False  # whether there may be a single row, or a column of one value, which polars works on in other ways
     for step in steps:
-        held, query = _apply(step, held, walk)
+        columns, query = _apply(step, columns, walk)
         if query is None:
             continue
         if uneven and not isinstance(step, Rename | Without):
@@ -180,8 +180,8 @@ def compile_steps(steps: Sequence[Step], types: Types) -> Program:
             uneven = isinstance(step, Where) or _has_constants(step)
     return Program(
         tuple(name for name, _ in types if name in entered),
-        {name: h.type for name, h in held.items()},
-        {n: h.origin for n, h in held.items() if h.origin is not None and not (filters and _is_cheap(h.type))},
+        {name: h.type for name, h in columns.items()},
+        {n: h.origin for n, h in columns.items() if h.origin is not None and not (filters and _is_cheap(h.type))},
         tuple(walk.unread),
         tuple(queries),
         filters,
@@ -213,100 +213,100 @@ def _has_constants(step: Step) -> bool:
 
 def output_types(steps: Sequence[Step], types: Mapping[str, ColumnType]) -> dict[str, ColumnType] | None:
     """Names and types behind ``steps`` without running; None where even the names depend on unknown types."""
-    held = {name: Held(kind, name, inside=False) for name, kind in types.items()}
+    columns = {name: Held(kind, name, inside=False) for name, kind in types.items()}
     try:
         for step in steps:
-            held, _ = _apply(step, held, _Walk())
+            columns, _ = _apply(step, columns, _Walk())
     except _NamesUnknown:
         return None
-    return {name: h.type for name, h in held.items()}
+    return {name: h.type for name, h in columns.items()}
 
 
 class _NamesUnknown(Exception):
     """A selector needs types that only a run can tell."""
 
 
-def _apply(step: Step, held: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query | None]:
+def _apply(step: Step, columns: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query | None]:
     """The columns behind a step, and its part of the query."""
     if isinstance(step, With):
-        return _apply_with(step, held, walk)
+        return _apply_with(step, columns, walk)
     if isinstance(step, Where):
-        return _apply_where(step, held, walk)
+        return _apply_where(step, columns, walk)
     if isinstance(step, Keep) and any(not isinstance(item, str) for item in step.items):
-        return _apply_keep(step, held, walk)
-    after = apply_plain(step, held)
+        return _apply_keep(step, columns, walk)
+    after = apply_plain(step, columns)
     if isinstance(step, Rename):
-        pairs = {old: new for old, new in step.pairs if held[old].inside}
+        pairs = {old: new for old, new in step.pairs if columns[old].inside}
         walk.fresh = {pairs.get(name, name) for name in walk.fresh}
         return after, (lambda frame: frame.rename(pairs)) if pairs else None
-    gone = [name for name, h in held.items() if h.inside and name not in after]
+    gone = [name for name, h in columns.items() if h.inside and name not in after]
     hidden = walk.hide(gone)
     return after, (lambda frame: frame.with_columns(hidden).drop(columns_named(gone))) if gone else None
 
 
-def apply_plain(step: Step, held: dict[str, Held]) -> dict[str, Held]:
+def apply_plain(step: Step, columns: dict[str, Held]) -> dict[str, Held]:
     """The columns behind a step that only selects, drops or renames."""
     blame = step.blame
     if isinstance(step, Keep):
         names = [item for item in step.items if isinstance(item, str)]
-        _require(names, held, blame)
-        return {name: held[name] for name in names}
+        _require(names, columns, blame)
+        return {name: columns[name] for name in names}
     if isinstance(step, Without):
-        _require(step.names, held, blame)
-        return {name: h for name, h in held.items() if name not in step.names}
+        _require(step.names, columns, blame)
+        return {name: h for name, h in columns.items() if name not in step.names}
     assert isinstance(step, Rename)
     mapping = dict(step.pairs)
-    _require(mapping, held, blame)
-    after = {mapping.get(name, name): h for name, h in held.items()}
-    if len(after) != len(held):
-        names = [mapping.get(name, name) for name in held]
+    _require(mapping, columns, blame)
+    after = {mapping.get(name, name): h for name, h in columns.items()}
+    if len(after) != len(columns):
+        names = [mapping.get(name, name) for name in columns]
         twice = next(name for name in names if names.count(name) > 1)
         raise PipelineError(f"{blame.label}: two columns would be called {twice!r}", site=blame.site)
     return after
 
 
-def _apply_with(step: With, held: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query]:
+def _apply_with(step: With, columns: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query]:
     exprs: list[pl.Expr] = []
     results: dict[str, Held] = {}
     for name, expr in step.items:
-        resolved, types = _resolve(name, expr, step.blame, held, walk)
+        resolved, types = _resolve(name, expr, step.blame, columns, walk)
         _require_new(types, results, step.blame)
         results.update({result: Held(kind) for result, kind in types.items()})
         exprs.append(resolved)
-    exprs += walk.hide(name for name in results if name in held)
+    exprs += walk.hide(name for name in results if name in columns)
     walk.fresh |= set(results)
-    return {**held, **results}, lambda frame: frame.with_columns(exprs)
+    return {**columns, **results}, lambda frame: frame.with_columns(exprs)
 
 
-def _apply_keep(step: Keep, held: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query]:
+def _apply_keep(step: Keep, columns: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query]:
     exprs: list[pl.Expr] = []
     kept: dict[str, Held] = {}
     for item in step.items:
         name, expr = (item, column_named(item)) if isinstance(item, str) else item
         source = expr.meta.output_name() if expr.meta.is_column() else None
-        if source in held and held[source].origin is not None and name in {None, source}:
-            found = {source: held[source]}  # a column that is kept as it is need not enter the query
+        if source in columns and columns[source].origin is not None and name in {None, source}:
+            results = {source: columns[source]}  # a column that is kept as it is need not enter the query
         else:
-            resolved, types = _resolve(name, expr, step.blame, held, walk)
+            resolved, types = _resolve(name, expr, step.blame, columns, walk)
             exprs.append(resolved)
-            found = {result: Held(kind) for result, kind in types.items()}
-        _require_new(found, kept, step.blame)
-        kept.update(found)
-    exprs += walk.hide(held)
+            results = {result: Held(kind) for result, kind in types.items()}
+        _require_new(results, kept, step.blame)
+        kept.update(results)
+    exprs += walk.hide(columns)
     walk.fresh = {name for name, h in kept.items() if h.origin is None}
     inside = [*(name for name, h in kept.items() if h.inside), *walk.unread, *walk.row]
     # with_columns first: literals take the height of the frame
     return kept, lambda frame: frame.with_columns(exprs).select(columns_named(inside))
 
 
-def _require_new(found: Iterable[str], known: Mapping[str, Held], blame: Blame) -> None:
-    for name in found:
+def _require_new(names: Iterable[str], known: Mapping[str, Held], blame: Blame) -> None:
+    for name in names:
         if name in known:
             raise PipelineError(f"{blame.label}: two results would be called {name!r}", site=blame.site)
 
 
-def _apply_where(step: Where, held: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query]:
-    predicate, types = _resolve("predicate", step.predicate, step.blame, held, walk)
+def _apply_where(step: Where, columns: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query]:
+    predicate, types = _resolve("predicate", step.predicate, step.blame, columns, walk)
     kind = types["predicate"]
     if kind is not UNKNOWN and not pt.is_boolean(kind) and not pt.is_null(kind):
         raise PipelineError(
@@ -314,45 +314,45 @@ def _apply_where(step: Where, held: dict[str, Held], walk: _Walk) -> tuple[dict[
             site=step.blame.site,
             fix="compare it: for example col('label') == 1",
         )
-    return held, lambda frame: frame.filter(predicate)
+    return columns, lambda frame: frame.filter(predicate)
 
 
 def _resolve(
-    name: str | None, expr: pl.Expr, blame: Blame, held: dict[str, Held], walk: _Walk
+    name: str | None, expr: pl.Expr, blame: Blame, columns: dict[str, Held], walk: _Walk
 ) -> tuple[pl.Expr, dict[str, ColumnType]]:
     """An expression with its columns spelt out, and the names and types of its results."""
     key = id(blame), id(expr), name
     if key not in walk.known:
-        walk.known[key] = _resolved(name, expr, blame, held)
-    found, types, reads = walk.known[key]
+        walk.known[key] = _resolved(name, expr, blame, columns)
+    resolved, types, reads = walk.known[key]
     walk.fresh -= reads
-    walk.entered |= {origin for read in reads if (origin := held[read].origin) is not None}
-    return found, types
+    walk.entered |= {origin for read in reads if (origin := columns[read].origin) is not None}
+    return resolved, types
 
 
-def _resolved(name: str | None, expr: pl.Expr, blame: Blame, held: dict[str, Held]) -> _Resolved:
+def _resolved(name: str | None, expr: pl.Expr, blame: Blame, columns: dict[str, Held]) -> _Resolved:
     import polars as pl
 
     several = columns_of(expr) is None or expr.meta.has_multiple_outputs()
-    if several and selects_by_type(expr) and any(h.type is UNKNOWN for h in held.values()):
+    if several and selects_by_type(expr) and any(h.type is UNKNOWN for h in columns.values()):
         raise _NamesUnknown
     try:
         if several:
-            expr = explicit(expr, _static(held))
+            expr = explicit(expr, _static(columns))
         reads = named_columns(expr)
     except pl.exceptions.PolarsError as error:
         raise _type_error(expr, blame, error) from error
-    _require(reads, held, blame)
+    _require(reads, columns, blame)
     for read in sorted(reads):
-        _require_readable(read, held[read].type, expr, blame)
+        _require_readable(read, columns[read].type, expr, blame)
     expr = lists_without_nulls(expr)
     if name is not None:
         expr = expr.alias(name)
-    if any(held[read].type is UNKNOWN for read in reads):
+    if any(columns[read].type is UNKNOWN for read in reads):
         if several:
             raise _NamesUnknown
         return expr, {expr.meta.output_name(): UNKNOWN}, reads
-    frame = _static({read: held[read] for read in reads})  # of many columns, most expressions read few
+    frame = _static({read: columns[read] for read in reads})  # of many columns, most expressions read few
     try:
         schema = frame.select(expr).collect_schema()
     except pl.exceptions.PolarsError as error:
@@ -361,8 +361,8 @@ def _resolved(name: str | None, expr: pl.Expr, blame: Blame, held: dict[str, Hel
     try:
         return expr, {result: _arrow_type(kind) for result, kind in schema.items()}, reads
     except NoColumn as reason:
-        what = f"{blame.label}: {text(expr)} gives what no column holds: {reason.what}"
-        raise PipelineError(what, site=blame.site, fix=reason.fix) from reason
+        problem = f"{blame.label}: {text(expr)} gives what no column holds: {reason.what}"
+        raise PipelineError(problem, site=blame.site, fix=reason.fix) from reason
 
 
 def _require_row_wise(expr: pl.Expr, frame: pl.LazyFrame, blame: Blame) -> None:
@@ -403,10 +403,10 @@ def _type_error(expr: pl.Expr, blame: Blame, error: Exception) -> PipelineError:
     return PipelineError(f"{blame.label}: {text(expr)} does not fit its columns: {first_line(error)}", site=blame.site)
 
 
-def _require(names: Any, held: Mapping[str, Any], blame: Blame) -> None:
+def _require(names: Any, columns: Mapping[str, Any], blame: Blame) -> None:
     for name in names:
-        if name not in held:
-            raise missing_column(name, list(held), blame.label, blame.site)
+        if name not in columns:
+            raise missing_column(name, list(columns), blame.label, blame.site)
 
 
 def _require_readable(name: str, kind: ColumnType, expr: pl.Expr, blame: Blame) -> None:
@@ -435,11 +435,11 @@ def columns_named(names: Iterable[str]) -> Any:
     return cs.by_name(*names)
 
 
-def _static(held: Mapping[str, Held]) -> pl.LazyFrame:
+def _static(columns: Mapping[str, Held]) -> pl.LazyFrame:
     """An empty frame of the columns' types; what polars cannot hold stands in it as Object."""
     import polars as pl
 
-    return pl.LazyFrame(schema={name: polars_type(h.type) or pl.Object() for name, h in held.items()})
+    return pl.LazyFrame(schema={name: polars_type(h.type) or pl.Object() for name, h in columns.items()})
 
 
 def _arrow_type(kind: pl.DataType) -> ColumnType:

@@ -246,7 +246,7 @@ def select(*names: Any, **named: Any) -> Select:
     return Select(tuple(items))
 
 
-def as_expression(value: Any, what: str) -> pl.Expr:
+def as_expression(value: Any, label: str) -> pl.Expr:
     """A polars expression of what a user gave: text names a column, other plain values stand for themselves.
 
     Raises:
@@ -259,11 +259,11 @@ def as_expression(value: Any, what: str) -> pl.Expr:
     if isinstance(value, str):
         return pl.col(value)
     if callable(value) or isinstance(value, np.ndarray | pa.Array | pl.Series | Mapping) or hasattr(value, "detach"):
-        raise _not_an_expression(value, what)
+        raise _not_an_expression(value, label)
     try:
         return pl.lit(value)
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
-        raise _not_an_expression(value, what) from error
+        raise _not_an_expression(value, label) from error
 
 
 def _is_expression(value: Any) -> bool:
@@ -272,26 +272,26 @@ def _is_expression(value: Any) -> bool:
     return isinstance(value, pl.Expr)
 
 
-def _not_an_expression(value: Any, what: str) -> PipelineError:
+def _not_an_expression(value: Any, label: str) -> PipelineError:
     kind = "a function" if callable(value) else f"of type {type(value).__name__}"
     fix = "give an expression such as col('x') * 2"
     if callable(value):
         fix = "use .map(fn, columns) for a function, or give an expression such as col('x') * 2"
-    return PipelineError(f"{what}: {value!r:.60} is {kind}, not an expression", site=user_site(), fix=fix)
+    return PipelineError(f"{label}: {value!r:.60} is {kind}, not an expression", site=user_site(), fix=fix)
 
 
-def require_elementwise(expr: Any, what: str) -> None:
+def require_elementwise(expr: Any, label: str) -> None:
     """Refuse, at the user's line, what is no expression or looks at other rows."""
     if not _is_expression(expr):
-        raise _not_an_expression(expr, what)
+        raise _not_an_expression(expr, label)
     reason = check_elementwise(expr)
     if reason is not None:
-        raise _not_elementwise(expr, what, reason)
+        raise _not_elementwise(expr, label, reason)
 
 
-def _not_elementwise(expr: pl.Expr, what: str, reason: str) -> PipelineError:
+def _not_elementwise(expr: pl.Expr, label: str, reason: str) -> PipelineError:
     return PipelineError(
-        f"{what}: {text(expr)} is not row-wise: {reason}",
+        f"{label}: {text(expr)} is not row-wise: {reason}",
         site=user_site(),
         fix="compute what spans rows beforehand and put it in as a number, or use map_batches(fn, size=...)",
     )
@@ -306,8 +306,8 @@ def _blame(operator: RowOperator, bound: Bound | None = None) -> Blame:
 def _schema(operator: RowOperator, step: Step, known: Schema) -> Schema:
     if known is None:
         return None
-    found = _kept(operator, ("schema", *known.items()), lambda: output_types((step,), known))
-    return None if found is None else dict(found)
+    types = _kept(operator, ("schema", *known.items()), lambda: output_types((step,), known))
+    return None if types is None else dict(types)
 
 
 def _kept(operator: RowOperator, key: Hashable, make: Callable[[], T]) -> T:
@@ -345,6 +345,6 @@ def result_name(item: Item) -> str | None:
 
 
 def _listed(items: Sequence[Item]) -> str:
-    found = [(result_name(item), item) for item in items[:6]]
-    names = [text(item[1], 30) if name is None else name for name, item in found]  # type: ignore[arg-type]
+    named = [(result_name(item), item) for item in items[:6]]
+    names = [text(item[1], 30) if name is None else name for name, item in named]  # type: ignore[arg-type]
     return ", ".join(names) + (f", ... {len(items) - 6} more" if len(items) > 6 else "")

@@ -82,8 +82,8 @@ def describe(value: Any) -> str:
     if value is None:
         return "None"
     if hasattr(value, "dtype") and hasattr(value, "shape") and len(value.shape):
-        what = "an ndarray" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
-        return f"{what} {str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
+        kind = "an ndarray" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        return f"{kind} {str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
     try:
         text = reprlib.repr(value)
     except Exception:  # noqa: BLE001 - a user's __repr__ must not hide the error that we are here to report
@@ -228,8 +228,8 @@ def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         return _texts(values, kind)
     accepted = _accepted(kind)
     if accepted is not None:
-        for found in types:
-            if not issubclass(found, accepted[0]) or issubclass(found, accepted[1]):
+        for python_type in types:
+            if not issubclass(python_type, accepted[0]) or issubclass(python_type, accepted[1]):
                 raise _Unfit
     if pa.types.is_timestamp(kind):
         _check_zones(values, kind)
@@ -307,12 +307,12 @@ def _flat(arrays: Sequence[npt.NDArray[Any]], kind: pa.DataType) -> pa.Array:
     flat = np.concatenate(arrays)
     if flat.dtype.kind not in "biufMm":
         return _arrow(flat.tolist(), kind)
-    found = of_array(flat if flat.dtype.isnative else flat.astype(flat.dtype.newbyteorder("=")))
-    if found.type == kind:
-        return found
-    wider = pa.types.is_integer(found.type) and pa.types.is_floating(kind)
-    if wider or (_class_of(found.type) == _class_of(kind) and np.can_cast(flat.dtype, kind.to_pandas_dtype(), "safe")):
-        return found.cast(kind, safe=True)
+    array = of_array(flat if flat.dtype.isnative else flat.astype(flat.dtype.newbyteorder("=")))
+    if array.type == kind:
+        return array
+    wider = pa.types.is_integer(array.type) and pa.types.is_floating(kind)
+    if wider or (_class_of(array.type) == _class_of(kind) and np.can_cast(flat.dtype, kind.to_pandas_dtype(), "safe")):
+        return array.cast(kind, safe=True)
     raise _Unfit
 
 

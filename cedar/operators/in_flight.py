@@ -104,9 +104,9 @@ def as_items(value: Any) -> list[Any]:
             f"return [{'row' if isinstance(value, dict) else 'value'}] for one row, [] for none",
         )
     if value is None or not hasattr(value, "__iter__"):
-        what = "None" if value is None else f"a {type(value).__name__}"
+        kind = "None" if value is None else f"a {type(value).__name__}"
         fix = "did it forget to return? " if value is None else ""
-        raise BadResult(f"returned {what}, not an iterable of rows", f"{fix}return a list, or yield: [] for no row")
+        raise BadResult(f"returned {kind}, not an iterable of rows", f"{fix}return a list, or yield: [] for no row")
     return list(value)
 
 

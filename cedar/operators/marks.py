@@ -167,7 +167,7 @@ class Marks:
         numbers = count(self._count + 1)
         self._count += calls
         clock, limit = time.monotonic, timeout or 0.0
-        what = template.operator, template.rows, template.divisible
+        fields = template.operator, template.rows, template.divisible
 
         def marked(*args: Any, **named: Any) -> Any:
             key = next(todo)
@@ -175,7 +175,7 @@ class Marks:
                 raise bad[key].error()
             if page is not None:
                 number = next(numbers)
-                _LAYOUT.pack_into(page, offset, number, process, *what, clock(), limit, *key, number)
+                _LAYOUT.pack_into(page, offset, number, process, *fields, clock(), limit, *key, number)
             return fn(*args, **named)
 
         return marked

@@ -164,10 +164,10 @@ class Schedule:
         """After ``unit`` positions, or at the end if that comes first."""
         while self._known[-1][0] <= unit and not self._ended:
             self._known.append(self._step(self._known[-1], _STRIDE))
-        found = bisect_right(self._known, unit, key=lambda s: s[0]) - 1
+        place = bisect_right(self._known, unit, key=lambda s: s[0]) - 1
         while True:  # inputs that are gone at this very position are found at its turn, so any of these will do
-            state = self._known[found]
-            if state[0] == unit or (self._ended and found == len(self._known) - 1):
+            state = self._known[place]
+            if state[0] == unit or (self._ended and place == len(self._known) - 1):
                 return state
             return self._step(state, unit - state[0], look=True)
 

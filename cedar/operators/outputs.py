@@ -109,16 +109,16 @@ class Outputs:
         return list(zip(*results, strict=True)) if results else [() for _ in names]
 
     def _misshapen(self, results: Sequence[Any]) -> dict[int, Failure]:
-        found = {i: self._complaint(result) for i, result in enumerate(results)}
-        return {i: failure for i, failure in found.items() if failure is not None}
+        complaints = {i: self._complaint(result) for i, result in enumerate(results)}
+        return {i: failure for i, failure in complaints.items() if failure is not None}
 
     def _complaint(self, result: Any) -> Failure | None:
         label, names = self.blame.label, list(self.types)
         if self.form == "tuple":
             if isinstance(result, (tuple, list)) and len(result) == len(names):
                 return None
-            what = f"{len(result)} values" if isinstance(result, (tuple, list)) else describe(result)
-            text = f"returned {what}, not a tuple of {len(names)}"
+            given = f"{len(result)} values" if isinstance(result, (tuple, list)) else describe(result)
+            text = f"returned {given}, not a tuple of {len(names)}"
             return Failure(f"{label} {text}", text, f"return a value for each of {', '.join(map(repr, names))}")
         if not isinstance(result, dict):
             text = f"returned {describe(result)}, not a row (a dict)"
@@ -160,7 +160,7 @@ def declared_types(fn: Any, form: Form, into: tuple[str, ...], dtype: Any, annot
         PipelineError: a dtype that is no type, or too many or too few of them.
     """
     annotation = return_annotation(fn) if annotation is None else annotation
-    found: dict[str, Any] = {}
+    declared: dict[str, Any] = {}
     hints: tuple[Any, ...] = (annotation,)
     if form == "tuple":
         hints = get_args(annotation) if get_origin(annotation) is tuple else ()
@@ -168,9 +168,9 @@ def declared_types(fn: Any, form: Form, into: tuple[str, ...], dtype: Any, annot
         for name, hint in zip(into, hints, strict=True):
             kind = type_from_annotation(hint)
             if kind is not None:
-                found[name] = kind, "the annotation"
+                declared[name] = kind, "the annotation"
     given = _by_name(dtype, form, into) if dtype is not None else {}
-    return found | {name: (type_from_dtype(kind), "dtype=") for name, kind in given.items()}
+    return declared | {name: (type_from_dtype(kind), "dtype=") for name, kind in given.items()}
 
 
 def _by_name(dtype: Any, form: Form, into: tuple[str, ...]) -> Mapping[str, Any]:

@@ -111,8 +111,8 @@ class Pack(StreamOperator):
         return False
 
     def sample(self, *inputs: Block) -> Block:
-        found = documents_of(inputs[0], token_columns(inputs[0].types, self.columns), None)
-        return pack_concat([found], 0, -(-int(found.lengths.sum()) // self.length), self.length)
+        docs = documents_of(inputs[0], token_columns(inputs[0].types, self.columns), None)
+        return pack_concat([docs], 0, -(-int(docs.lengths.sum()) // self.length), self.length)
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return PackStream(inputs[0], self, context)
@@ -229,12 +229,12 @@ class RunningOn:
                 return self._flush()
             if not isinstance(pulled, tuple):
                 return pulled
-            piece, found = pulled
-            if found is None:
+            piece, docs = pulled
+            if docs is None:
                 continue
             if not self._held.runs:
                 self._position = piece.position()
-            self._held.add(found, piece)
+            self._held.add(docs, piece)
             if self._offset > self._held.tokens:
                 raise ResumeError(
                     f"the state is {self._offset:,} tokens into a document of {self._held.tokens:,}: it was edited",
@@ -292,15 +292,15 @@ class Windows:
                 return self._start()
         return None
 
-    def _closes(self, piece: Piece, found: Documents | None) -> bool:
+    def _closes(self, piece: Piece, docs: Documents | None) -> bool:
         """Holds a piece's documents; True if the window ends with them."""
-        if found is None:
+        if docs is None:
             return piece.ends_window
         room = _WINDOW - self._held.slots
-        self._held.add(found.slice(0, room), piece.slice(0, room))
-        if len(found) > room:
-            self._rest = piece.slice(room, piece.units), found.slice(room, len(found))
-        return piece.ends_window or len(found) >= room
+        self._held.add(docs.slice(0, room), piece.slice(0, room))
+        if len(docs) > room:
+            self._rest = piece.slice(room, piece.units), docs.slice(room, len(docs))
+        return piece.ends_window or len(docs) >= room
 
     def _start(self) -> Started:
         at = [self._held.position(), 0]

@@ -84,14 +84,14 @@ def best_fit(sizes: Index, room: int) -> Index:
     made = 0
     largest_first = np.argsort(-sizes, kind="stable")
     for item, size in zip(largest_first.tolist(), sizes[largest_first].tolist(), strict=True):
-        found = bisect_left(spaces, size)
-        if found == len(spaces):
+        place = bisect_left(spaces, size)
+        if place == len(spaces):
             number, space, made = made, room, made + 1
         else:
-            space = spaces[found]
+            space = spaces[place]
             number = open_bins[space].pop()
             if not open_bins[space]:
-                spaces.pop(found)
+                spaces.pop(place)
         bins[item] = number
         if rest := space - size:
             stack = open_bins.setdefault(rest, [])
@@ -103,17 +103,17 @@ def best_fit(sizes: Index, room: int) -> Index:
 
 def pack_concat(runs: Sequence[Documents], offset: int, rows: int, length: int) -> Block:
     """``rows`` rows of tokens, documents running on. Slots of skipped documents follow the row they fell into."""
-    held = concat_documents(runs)
-    starts = np.concatenate([[0], np.cumsum(held.lengths)]) - offset
-    return _fill(held, layout_concat(held.lengths, offset, rows, length), rows, length, starts[:-1] // length)
+    docs = concat_documents(runs)
+    starts = np.concatenate([[0], np.cumsum(docs.lengths)]) - offset
+    return _fill(docs, layout_concat(docs.lengths, offset, rows, length), rows, length, starts[:-1] // length)
 
 
 def pack_best(runs: Sequence[Documents], length: int) -> Block:
     """A window of documents, packed for itself. Slots of skipped documents come last."""
-    held = concat_documents(runs)
-    layout = layout_best(held.lengths, length)
+    docs = concat_documents(runs)
+    layout = layout_best(docs.lengths, length)
     rows = int(layout.row[-1]) + 1 if len(layout.row) else 0
-    return _fill(held, layout, rows, length, np.full(len(held), rows))
+    return _fill(docs, layout, rows, length, np.full(len(docs), rows))
 
 
 def _counted(begins: Index, lengths: Index, dtype: type[np.integer[Any]]) -> npt.NDArray[Any]:
@@ -131,31 +131,31 @@ def _runs(begins: Index, lengths: Index) -> Index | slice:
     return _counted(begins, lengths, np.int64)
 
 
-def _fill(held: Documents, layout: Layout, rows: int, length: int, row_of_slot: Index) -> Block:
+def _fill(docs: Documents, layout: Layout, rows: int, length: int, row_of_slot: Index) -> Block:
     heads = np.searchsorted(layout.row, np.arange(rows), side="left")
-    columns = _columns(held, layout, rows, length, heads)
-    keys = held.keys.take(layout.document[heads]).items(layout.offset[heads])
-    if not held.dead:
+    columns = _columns(docs, layout, rows, length, heads)
+    keys = docs.keys.take(layout.document[heads]).items(layout.offset[heads])
+    if not docs.dead:
         return Block(columns, keys)
-    slots = np.array(sorted(held.dead), dtype=np.int64)
+    slots = np.array(sorted(docs.dead), dtype=np.int64)
     order = np.argsort(np.concatenate([np.arange(rows), row_of_slot[slots]]), kind="stable")
-    reasons = {rows + i: held.dead[int(slot)] for i, slot in enumerate(slots)}
+    reasons = {rows + i: docs.dead[int(slot)] for i, slot in enumerate(slots)}
     dead = {i: reasons[int(was)] for i, was in enumerate(order) if int(was) in reasons}
-    return Block(columns, concat_keys([keys, held.keys.take(slots)]).take(order), dead)
+    return Block(columns, concat_keys([keys, docs.keys.take(slots)]).take(order), dead)
 
 
-def _columns(held: Documents, layout: Layout, rows: int, length: int, heads: Index) -> dict[str, npt.NDArray[Any]]:
+def _columns(docs: Documents, layout: Layout, rows: int, length: int, heads: Index) -> dict[str, npt.NDArray[Any]]:
     """The packed columns, laid a stretch at a time, so that the places of the tokens stay in the processor's cache."""
-    dtypes = {name: values.dtype for name, values in held.values.items()} | dict.fromkeys(ADDED, np.dtype(np.int32))
+    dtypes = {name: values.dtype for name, values in docs.values.items()} | dict.fromkeys(ADDED, np.dtype(np.int32))
     flat = {name: np.zeros(rows * length, dtype=dtype) for name, dtype in dtypes.items()}
-    begins = (np.cumsum(held.lengths) - held.lengths)[layout.document] + layout.offset
+    begins = (np.cumsum(docs.lengths) - docs.lengths)[layout.document] + layout.offset
     places = layout.row * length + layout.column
     segment = (np.arange(len(layout.row)) - heads[layout.row] + 1).astype(np.int32)
     cuts = np.searchsorted(np.cumsum(layout.tokens), np.arange(0, int(layout.tokens.sum()), _STRETCH), side="left")
     for low, high in pairwise([*np.unique(cuts).tolist(), len(layout.tokens)]):
         tokens = layout.tokens[low:high]
         source, target = _runs(begins[low:high], tokens), _runs(places[low:high], tokens)
-        for name, values in held.values.items():
+        for name, values in docs.values.items():
             flat[name][target] = values[source]
         flat["segment_ids"][target] = np.repeat(segment[low:high], tokens)
         flat["positions"][target] = _counted(layout.offset[low:high], tokens, np.int32)

@@ -190,9 +190,9 @@ def _misfits(name: str, column: Column, to: int | None, label: str) -> dict[int,
     """The rows whose list is null, holds nulls that its dtype cannot, or is too long."""
     failures: dict[int, Failure] = {}
 
-    def fail(rows: Iterable[int], what: str, fix: str) -> None:
+    def fail(rows: Iterable[int], template: str, fix: str) -> None:
         for row in rows:
-            short = what.format(row=row)
+            short = template.format(row=row)
             failures[int(row)] = Failure(f"{label}: {short}", short, fix)
 
     if not isinstance(column, pa.Array):

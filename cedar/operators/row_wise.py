@@ -26,23 +26,23 @@ def reason_against(
     if rows < 2:
         return None
     order = np.arange(rows)[::-1]
-    for what, parts in (
+    for symptom, parts in (
         ("cut in two, the rows give another result", (np.arange(rows // 2), np.arange(rows // 2, rows))),
         ("the first row alone gives another result", (np.arange(1),)),
         ("in another order, the rows give another result", (order,)),
     ):
         for part in parts:
-            found = run(block.take(slots[part]))
+            columns = run(block.take(slots[part]))
             for name, column in whole.items():
-                if not same_column(take(column, part), found[name]):
-                    return _reason(_same_twice(run, block, whole), f"{what} (column {name!r})")
+                if not same_column(take(column, part), columns[name]):
+                    return _reason(_same_twice(run, block, whole), f"{symptom} (column {name!r})")
     return None
 
 
-def _reason(same_twice: bool, what: str) -> tuple[str, str]:
+def _reason(same_twice: bool, symptom: str) -> tuple[str, str]:
     if same_twice:
         return (
-            f"its result depends on other rows of the block: {what}, so the size of a block would show",
+            f"its result depends on other rows of the block: {symptom}, so the size of a block would show",
             "give size=, the number of rows that the function sees at a time, or work on each row alone",
         )
     return (

@@ -273,12 +273,12 @@ def _joined(parts: list[Block]) -> Block:
     if len(parts) == 1:
         return parts[0]
     whole = concat_blocks([part.only_columns({}) for part in parts])
-    held = [dict(part.columns) for part in parts]
+    by_part = [dict(part.columns) for part in parts]
     parts.clear()
-    names = list(held[0])
-    alone = [name for name in names if not any(isinstance(columns[name], GroupColumn) for columns in held)]
-    done = {name: concat([columns.pop(name) for columns in held]) for name in alone}
-    done |= concat_each(held)  # what shares goes on sharing
+    names = list(by_part[0])
+    alone = [name for name in names if not any(isinstance(columns[name], GroupColumn) for columns in by_part)]
+    done = {name: concat([columns.pop(name) for columns in by_part]) for name in alone}
+    done |= concat_each(by_part)  # what shares goes on sharing
     return whole.only_columns({name: done[name] for name in names})
 
 

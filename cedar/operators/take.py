@@ -13,7 +13,7 @@ from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Stream, 
 from cedar.operators.base import Change, Effects, StreamContext, StreamOperator
 
 
-def whole(value: Any, what: str, least: int = 0) -> int:
+def whole(value: Any, label: str, least: int = 0) -> int:
     """``value`` as an int.
 
     Raises:
@@ -27,7 +27,7 @@ def whole(value: Any, what: str, least: int = 0) -> int:
     number = as_int(value)
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
         raise PipelineError(
-            f"{what} is {value!r}", site=user_site(), fix=f"give a whole number that is at least {least}"
+            f"{label} is {value!r}", site=user_site(), fix=f"give a whole number that is at least {least}"
         )
     return number
 

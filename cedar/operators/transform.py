@@ -102,11 +102,11 @@ class Transform(ABC):
         arrays = [as_column(one_row(value)) for value in values]
         self.result(*(type_of(array) for array in arrays))
         try:
-            found = self.columns(*arrays) if draws is None else self.columns(*arrays, draws=draws)
+            columns = self.columns(*arrays) if draws is None else self.columns(*arrays, draws=draws)
         except BadValues as bad:
             raise ValueError(str(bad)) from None
-        made = [column[0].as_py() if isinstance(column, pa.Array) else column[0] for column in as_tuple(found)]
-        return tuple(made) if isinstance(found, tuple) else made[0]
+        made = [column[0].as_py() if isinstance(column, pa.Array) else column[0] for column in as_tuple(columns)]
+        return tuple(made) if isinstance(columns, tuple) else made[0]
 
     @property
     def identity(self) -> str:
@@ -126,9 +126,9 @@ class Transform(ABC):
         return PipelineError(f"{type(self).__name__} takes {wants}, not {kind}", fix="cast the column, or map it first")
 
 
-def as_tuple(found: Any) -> tuple[Any, ...]:
+def as_tuple(made: Any) -> tuple[Any, ...]:
     """What a transform made, one entry for each column that it writes."""
-    return found if isinstance(found, tuple) else (found,)
+    return made if isinstance(made, tuple) else (made,)
 
 
 def one_row(value: Any) -> Any:

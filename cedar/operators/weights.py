@@ -33,8 +33,8 @@ def weight_columns(weights: Any) -> list[str]:
     return [weights] if isinstance(weights, str) else sorted(set(weights.meta.root_names()))
 
 
-def live_weights(block: Block, weights: Any, site: Site | None, what: tuple[str, str] = SAMPLE) -> Weights:
-    """float64[live rows]; ``what`` is who asks, and for what.
+def live_weights(block: Block, weights: Any, site: Site | None, use: tuple[str, str] = SAMPLE) -> Weights:
+    """float64[live rows]; ``use`` is who asks, and for what.
 
     Raises:
         PipelineError: the column is missing, or gives no numbers.
@@ -42,13 +42,13 @@ def live_weights(block: Block, weights: Any, site: Site | None, what: tuple[str,
     """
     if weights is None:
         return np.ones(len(block))
-    column = _evaluate(block, weights, site, what)
+    column = _evaluate(block, weights, site, use)
     if isinstance(column, pa.Array) and column.null_count:
-        _refuse(block, np.asarray(column.is_null()), "null", site, what)
-    return checked_weights(block, _floats(column, weights, site, what), site, what)
+        _refuse(block, np.asarray(column.is_null()), "null", site, use)
+    return checked_weights(block, _floats(column, weights, site, use), site, use)
 
 
-def checked_weights(block: Block, values: Weights, site: Site | None, what: tuple[str, str]) -> Weights:
+def checked_weights(block: Block, values: Weights, site: Site | None, use: tuple[str, str]) -> Weights:
     """A number for each live row, as it is.
 
     Raises:
@@ -56,13 +56,13 @@ def checked_weights(block: Block, values: Weights, site: Site | None, what: tupl
     """
     bad = ~np.isfinite(values) | (values < 0)
     if bad.any():
-        _refuse(block, bad, str(values[int(np.argmax(bad))]), site, what)
+        _refuse(block, bad, str(values[int(np.argmax(bad))]), site, use)
     return values
 
 
 @elsewhere
-def _evaluate(block: Block, weights: Any, site: Site | None, what: tuple[str, str]) -> Column:
-    who = f"{what[0]}({what[1]})"
+def _evaluate(block: Block, weights: Any, site: Site | None, use: tuple[str, str]) -> Column:
+    who = f"{use[0]}({use[1]})"
     for name in weight_columns(weights):
         if name not in block.columns:
             raise missing_column(name, list(block.columns), who, site)
@@ -75,10 +75,10 @@ def _evaluate(block: Block, weights: Any, site: Site | None, what: tuple[str, st
         program = compile_steps((step,), tuple(block.types.items()))
         return run(program, Block(block.columns, block.live_keys())).columns["weight"]
     except pl.exceptions.PolarsError as error:
-        raise PipelineError(f"{what[0]}: the {what[1]}s {weights} cannot be worked out: {error}", site=site) from error
+        raise PipelineError(f"{use[0]}: the {use[1]}s {weights} cannot be worked out: {error}", site=site) from error
 
 
-def _floats(column: Column, weights: Any, site: Site | None, what: tuple[str, str]) -> Weights:
+def _floats(column: Column, weights: Any, site: Site | None, use: tuple[str, str]) -> Weights:
     try:
         if isinstance(column, pa.Array) and not is_number(column.type):
             raise TypeError(f"a column of {column.type}")
@@ -90,7 +90,7 @@ def _floats(column: Column, weights: Any, site: Site | None, what: tuple[str, st
     except (TypeError, ValueError) as error:
         kind = column.type if isinstance(column, pa.Array) else column.dtype
         raise PipelineError(
-            f"{what[0]}: the {what[1]}s {weights!s} are not numbers but {kind}",
+            f"{use[0]}: the {use[1]}s {weights!s} are not numbers but {kind}",
             site=site,
             fix="give a column or an expression with a number per row",
         ) from error
@@ -102,11 +102,11 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind))
 
 
-def _refuse(block: Block, bad: npt.NDArray[np.bool_], shown: str, site: Site | None, what: tuple[str, str]) -> None:
+def _refuse(block: Block, bad: npt.NDArray[np.bool_], shown: str, site: Site | None, use: tuple[str, str]) -> None:
     row = int(np.argmax(bad))
     raise RowError(
-        f"{what[0]}: the {what[1]} of a row is {shown}",
+        f"{use[0]}: the {use[1]} of a row is {shown}",
         site=site,
         row=block.live_keys().ref(row),
-        fix=f"a {what[1]} is finite and not negative: fill or filter such rows above {what[0]}()",
+        fix=f"a {use[1]} is finite and not negative: fill or filter such rows above {use[0]}()",
     )

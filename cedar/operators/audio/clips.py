@@ -293,7 +293,7 @@ def finite(clip: Clip) -> Clip:
 
 
 def check_number(
-    name: str, what: str, value: Any, low: float, high: float = float("inf"), *, open: bool = False
+    name: str, parameter: str, value: Any, low: float, high: float = float("inf"), *, open: bool = False
 ) -> None:
     """Refuse a parameter that is no number from ``low`` to ``high``; ``open``: above ``low``.
 
@@ -304,10 +304,10 @@ def check_number(
     if not number or not low <= value <= high or (open and value == low) or value == float("inf"):
         upper = "" if high == float("inf") else f" and at most {high:g}"
         wants = f"a number {'above' if open else 'of at least'} {low:g}{upper}"
-        raise PipelineError(f"audio.{name}({what}={value!r}): {wants} is expected", site=user_site())
+        raise PipelineError(f"audio.{name}({parameter}={value!r}): {wants} is expected", site=user_site())
 
 
-def check_count(name: str, what: str, value: Any, low: int = 1) -> None:
+def check_count(name: str, parameter: str, value: Any, low: int = 1) -> None:
     """Refuse a parameter that is no whole number of at least ``low``.
 
     Raises:
@@ -315,11 +315,11 @@ def check_count(name: str, what: str, value: Any, low: int = 1) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise PipelineError(
-            f"audio.{name}({what}={value!r}): a whole number of at least {low} is expected", site=user_site()
+            f"audio.{name}({parameter}={value!r}): a whole number of at least {low} is expected", site=user_site()
         )
 
 
-def check_choice(name: str, what: str, value: Any, choices: Sequence[Any]) -> None:
+def check_choice(name: str, parameter: str, value: Any, choices: Sequence[Any]) -> None:
     """Refuse a parameter that is none of the choices.
 
     Raises:
@@ -327,5 +327,5 @@ def check_choice(name: str, what: str, value: Any, choices: Sequence[Any]) -> No
     """
     if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
         raise PipelineError(
-            f"audio.{name}({what}={value!r}): one of {', '.join(map(repr, choices))} is expected", site=user_site()
+            f"audio.{name}({parameter}={value!r}): one of {', '.join(map(repr, choices))} is expected", site=user_site()
         )

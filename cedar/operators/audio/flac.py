@@ -62,8 +62,8 @@ def open_flac(data: memoryview) -> Flac | None:
 @contextmanager
 def _stream(data: memoryview) -> Iterator[Any]:
     ffi, lib = _native()
-    held = ffi.from_buffer(data)
-    stream = lib.ma_dr_flac_open_memory(held, len(data), ffi.NULL)
+    buffer = ffi.from_buffer(data)
+    stream = lib.ma_dr_flac_open_memory(buffer, len(data), ffi.NULL)
     if not stream:
         raise BadClip("FLAC: the header cannot be read: truncated or damaged")
     try:

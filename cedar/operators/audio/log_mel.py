@@ -77,11 +77,11 @@ class LogMel(ClipTransform):
 
     def __post_init__(self) -> None:
         require("log_mel", "numba")
-        for what in ("rate", "n_fft", "n_mels"):
-            check_count("log_mel", what, getattr(self, what), 2 if what == "n_fft" else 1)
-        for what in ("hop_length", "win_length"):
-            if getattr(self, what) is not None:
-                check_count("log_mel", what, getattr(self, what))
+        for parameter in ("rate", "n_fft", "n_mels"):
+            check_count("log_mel", parameter, getattr(self, parameter), 2 if parameter == "n_fft" else 1)
+        for parameter in ("hop_length", "win_length"):
+            if getattr(self, parameter) is not None:
+                check_count("log_mel", parameter, getattr(self, parameter))
         if self.window_length > self.n_fft:
             raise PipelineError(
                 f"audio.log_mel: win_length={self.win_length} is above n_fft={self.n_fft}", site=user_site()
@@ -150,11 +150,11 @@ class LogMel(ClipTransform):
         n = self.n_fft
         window, turns = _window(n, self.window_length)
         stages = plan(n if n % 2 else n // 2)
-        held = bands(n, self.rate, self.n_mels, self.f_min, self.top, self.mel_scale, self.norm)
+        filters = bands(n, self.rate, self.n_mels, self.f_min, self.top, self.mel_scale, self.norm)
         begin = -(n // 2) if self.center else 0
         mel_spectrogram(
             np.ascontiguousarray(clip), begin, self.hop, window, LANES, stages.radices, stages.twiddles, stages.starts,
-            turns, held.rows, held.weights, self.power == 1, out,
+            turns, filters.rows, filters.weights, self.power == 1, out,
         )  # fmt: skip
         settle()
 
@@ -279,10 +279,10 @@ def bands(
     rows = np.zeros(filters.shape[1], dtype=np.int64)
     weights = np.zeros((filters.shape[1], 2), dtype=np.float32)
     for k in range(filters.shape[1]):
-        held = np.flatnonzero(filters[:, k])
-        if len(held):
-            rows[k] = min(int(held[0]) + 1, n_mels)
-            for band in held.tolist():
+        nonzero = np.flatnonzero(filters[:, k])
+        if len(nonzero):
+            rows[k] = min(int(nonzero[0]) + 1, n_mels)
+            for band in nonzero.tolist():
                 weights[k, band + 1 - rows[k]] = filters[band, k]
     used = np.flatnonzero(weights.any(axis=1))
     low, high = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)

@@ -162,9 +162,9 @@ class Pad(ClipTransform):
             fix = 'raise length, crop first, or give longer="crop"'
             raise BadClip(f"a clip of {len(clip):,} samples, more than {self.length:,}", fix)
         made = np.empty((self.length, *self.rest), np.float32) if out is None else out
-        held = min(len(clip), self.length)
-        made[:held] = clip[:held]
-        made[held:] = 0
+        kept = min(len(clip), self.length)
+        made[:kept] = clip[:kept]
+        made[kept:] = 0
         return made
 
 

@@ -170,8 +170,8 @@ def synthesis(spectrum: Spectrum, n_fft: int, hop: int, length: int) -> Clip:
     for place, frame in enumerate(frames):
         total[place * hop : place * hop + n_fft] += frame
         weight[place * hop : place * hop + n_fft] += window * window
-    held = weight > np.finfo(np.float32).tiny
-    total[held] /= weight[held]
+    covered = weight > np.finfo(np.float32).tiny
+    total[covered] /= weight[covered]
     clip = np.zeros(length, np.float32)
     part = total[n_fft // 2 : n_fft // 2 + length]
     clip[: len(part)] = part

@@ -86,11 +86,11 @@ def _samples(data: memoryview, at: int, size: int, form: tuple[int, ...]) -> Wav
         raise BadClip(f"WAV: {channels} channels at {rate} Hz: damaged")
     if align != channels * bits // 8:
         raise BadClip(f"WAV: {align} bytes for {channels} samples of {bits} bits: damaged")
-    held = len(data) - at
+    available = len(data) - at
     if size == _STREAMED:
-        size = held - held % align
-    if size > held:
-        raise BadClip(f"WAV: the header claims {size:,} bytes of samples, the file holds {held:,}: truncated")
+        size = available - available % align
+    if size > available:
+        raise BadClip(f"WAV: the header claims {size:,} bytes of samples, the file holds {available:,}: truncated")
     if size % align:
         raise BadClip(f"WAV: {size:,} bytes are no whole number of frames of {align} bytes: damaged")
     return Wav(size // align, rate, channels, data[at : at + size], _KINDS[number, bits])

@@ -109,9 +109,9 @@ def weights(size: int, sigmas: Sequence[float] | npt.NDArray[np.float64]) -> lis
     """
     x = np.arange(size) - (size - 1) / 2
     with np.errstate(over="ignore", under="ignore"):
-        found = np.exp(-((x / np.asarray(sigmas, dtype=np.float64)[:, None]) ** 2) / 2)
-    found /= found.sum(axis=1, keepdims=True)
+        gaussians = np.exp(-((x / np.asarray(sigmas, dtype=np.float64)[:, None]) ** 2) / 2)
+    gaussians /= gaussians.sum(axis=1, keepdims=True)
     middle = size // 2
-    reaches = (found[:, middle:] >= _LEAST).sum(axis=1) - 1
-    kept = zip(found.astype(np.float32), reaches.tolist(), strict=True)
+    reaches = (gaussians[:, middle:] >= _LEAST).sum(axis=1) - 1
+    kept = zip(gaussians.astype(np.float32), reaches.tolist(), strict=True)
     return [row[middle - reach : middle + reach + 1] for row, reach in kept]

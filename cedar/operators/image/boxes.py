@@ -62,8 +62,8 @@ def box_rows(column: Column) -> tuple[list[Boxes], dict[int, str]]:
     values = column.to_pylist() if isinstance(column, pa.Array) else column
     rows, bad = [], {}
     for i, value in enumerate(values):
-        found, why = _boxes(value)
-        rows.append(found)
+        boxes, why = _boxes(value)
+        rows.append(boxes)
         if why:
             bad[i] = why
     return rows, bad
@@ -111,9 +111,9 @@ def kept_entries(column: Column, kept: Sequence[Mask | None]) -> tuple[Column, d
     Args:
         kept: for each row the boxes that stay; None: all of them.
     """
-    held = _lists_kept(column, kept)
-    if held is not None:
-        return held, {}
+    lists = _lists_kept(column, kept)
+    if lists is not None:
+        return lists, {}
     values = column.to_pylist() if isinstance(column, pa.Array) else column
     rows, bad = [], {}
     for i, (value, mask) in enumerate(zip(values, kept, strict=True)):

@@ -85,7 +85,7 @@ def set_pointwise(transform: Any) -> None:
     mark(transform, "pointwise")
 
 
-def pair(name: str, what: str, value: Any) -> tuple[float, float]:
+def pair(name: str, parameter: str, value: Any) -> tuple[float, float]:
     """Two numbers, from two or from one for both.
 
     Raises:
@@ -97,7 +97,7 @@ def pair(name: str, what: str, value: Any) -> tuple[float, float]:
         or len(both) != 2
         or not all(isinstance(v, int | float | np.number) for v in both)
     ):
-        raise PipelineError(f"{name}({what}={value!r}): one number or two", site=user_site())
+        raise PipelineError(f"{name}({parameter}={value!r}): one number or two", site=user_site())
     return float(both[0]), float(both[1])
 
 

@@ -56,9 +56,9 @@ class Decode(ImageTransform):
     strict: bool = False
 
     def __post_init__(self) -> None:
-        for what in ("exif", "strict"):
-            if getattr(self, what) not in (True, False):
-                raise PipelineError(f"decode({what}={getattr(self, what)!r}): True or False", site=user_site())
+        for option in ("exif", "strict"):
+            if getattr(self, option) not in (True, False):
+                raise PipelineError(f"decode({option}={getattr(self, option)!r}): True or False", site=user_site())
         if self.mode not in get_args(Mode):
             raise PipelineError(
                 f"decode(mode={self.mode!r}): it is one of {', '.join(get_args(Mode))}", site=user_site()

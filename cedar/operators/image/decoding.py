@@ -142,10 +142,10 @@ def _plain(data: bytes, header: Header) -> Image:
         raise
     except Exception as error:  # noqa: BLE001 - the library's own errors, ValueError and RuntimeError
         raise BadImage(f"the {header.format} data is damaged or cut off: {error}") from None
-    found: Image = image[..., None] if image.ndim == 2 else image
-    if found.dtype == np.uint16:
-        found = (found >> 8).astype(np.uint8)  # the high byte
-    return found
+    pixels: Image = image[..., None] if image.ndim == 2 else image
+    if pixels.dtype == np.uint16:
+        pixels = (pixels >> 8).astype(np.uint8)  # the high byte
+    return pixels
 
 
 def _pillow(data: bytes, mode: Mode) -> Image:
@@ -162,12 +162,12 @@ def _pillow(data: bytes, mode: Mode) -> Image:
             if image.mode not in ("L", "RGB", "LA", "RGBA"):
                 alpha = mode == "UNCHANGED" and image.has_transparency_data
                 image = image.convert("L" if image.mode == "1" else "RGBA" if alpha else "RGB")
-            found: Image = np.array(image)
+            pixels: Image = np.array(image)
         except (BadImage, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - Pillow's plugins raise anything on damaged files
             raise BadImage(f"the {image.format} data is damaged or cut off: {error}") from None
-    return found[..., None] if found.ndim == 2 else found
+    return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
 def _as_mode(image: Image, mode: Mode) -> Image:

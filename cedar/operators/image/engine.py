@@ -330,8 +330,8 @@ def resample_all(images: Image, plan: Sequence[Moves], rows: Sequence[int], out:
     Returns:
         False, and nothing was done, where more or something else is asked, or the kernel is still compiled.
     """
-    found = _one_resampling(plan, np.broadcast_to(np.array(images.shape[1:3], dtype=np.int64), (len(images), 2)))
-    if found is None or found[2].interpolation != "bilinear" or images.dtype != np.uint8:
+    resampling = _one_resampling(plan, np.broadcast_to(np.array(images.shape[1:3], dtype=np.int64), (len(images), 2)))
+    if resampling is None or resampling[2].interpolation != "bilinear" or images.dtype != np.uint8:
         return False
     width, channels = images.shape[2:]
     apart, stride, across, along = images.strides
@@ -340,7 +340,7 @@ def resample_all(images: Image, plan: Sequence[Moves], rows: Sequence[int], out:
     kernels = compiled("resample")
     if kernels is None:
         return False
-    parts, mirrored, how = found
+    parts, mirrored, how = resampling
     wanted = np.array(rows, dtype=np.int64)
     first = images.__array_interface__["data"][0] + wanted * apart
     kernels.resize_all(

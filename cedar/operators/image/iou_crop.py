@@ -111,17 +111,17 @@ class IouCrop(Spatial):
                 return
             counts = np.array([len(boxes[row]) for row in rows], dtype=np.int64)
             starts = np.concatenate([[0], np.cumsum(counts)])
-            parts, found = np.empty((len(rows), 4), dtype=np.int64), np.empty(len(rows), dtype=bool)
+            parts, succeeded = np.empty((len(rows), 4), dtype=np.int64), np.empty(len(rows), dtype=bool)
             inside = np.empty(starts[-1], dtype=bool)
             together = np.concatenate([boxes[row] for row in rows])
             try_parts(
                 sizes[rows], np.ascontiguousarray(numbers[:, 1:]), least.astype(np.float32), together, starts, limits,
-                parts, found, inside,
+                parts, succeeded, inside,
             )  # fmt: skip
-            cut[rows[found]] = parts[found]
-            for i in np.flatnonzero(found).tolist():
+            cut[rows[succeeded]] = parts[succeeded]
+            for i in np.flatnonzero(succeeded).tolist():
                 kept[rows[i]] = inside[starts[i] : starts[i + 1]]
-            rows = rows[~found]
+            rows = rows[~succeeded]
             if not len(rows):
                 return
 
@@ -152,10 +152,10 @@ class SanitizeBoxes(Transform):
     outputs: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
-        for what in ("min_size", "min_area"):
-            value = getattr(self, what)
+        for parameter in ("min_size", "min_area"):
+            value = getattr(self, parameter)
             if not isinstance(value, int | float | np.number) or not value >= 0:
-                raise PipelineError(f"sanitize_boxes({what}={value!r}): a number from 0 on", site=user_site())
+                raise PipelineError(f"sanitize_boxes({parameter}={value!r}): a number from 0 on", site=user_site())
 
     def result(self, *types: Any) -> ColumnType | tuple[ColumnType, ...]:
         check_boxes(self, types)

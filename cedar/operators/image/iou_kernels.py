@@ -13,7 +13,7 @@ from cedar.operators.jit import kernel
 def fits(top: Any, left: Any, tall: Any, wide: Any, boxes: Any, least: Any, inside: Any) -> Any:
     """Some box has its centre in a part, and an intersection over union of ``least``; which have it ``inside``."""
     bottom, right = top + tall, left + wide
-    found = False
+    enough = False
     for i in range(len(boxes)):
         from_x, from_y, to_x, to_y = boxes[i, 0], boxes[i, 1], boxes[i, 2], boxes[i, 3]
         x, y = (from_x + to_x) / np.float32(2), (from_y + to_y) / np.float32(2)
@@ -25,8 +25,8 @@ def fits(top: Any, left: Any, tall: Any, wide: Any, boxes: Any, least: Any, insi
         shared = across * max(min(y1, to_y) - max(y0, from_y), np.float32(0))
         union = (x1 - x0) * (y1 - y0) + (to_x - from_x) * (to_y - from_y) - shared
         overlap = shared / union if union > np.float32(0) else np.float32(0)
-        found = found or overlap >= least
-    return found
+        enough = enough or overlap >= least
+    return enough
 
 
 @kernel(
@@ -34,7 +34,7 @@ def fits(top: Any, left: Any, tall: Any, wide: Any, boxes: Any, least: Any, insi
     " int64[:, ::1], boolean[::1], boolean[::1])"
 )
 def try_parts(
-    sizes: Any, numbers: Any, least: Any, boxes: Any, starts: Any, limits: Any, parts: Any, found: Any, inside: Any
+    sizes: Any, numbers: Any, least: Any, boxes: Any, starts: Any, limits: Any, parts: Any, succeeded: Any, inside: Any
 ) -> None:
     """The first part of each row that will do, from its numbers, four for each trial.
 
@@ -46,14 +46,14 @@ def try_parts(
         starts: (rows + 1,): where each row's boxes begin.
         limits: the smallest scale, the span of scales, the smallest and the largest width : height.
         parts: (rows, 4), to be set: top, left, height, width.
-        found: (rows,), to be set: there is one.
+        succeeded: (rows,), to be set: there is one.
         inside: (boxes,), to be set: those whose centres lie in the part.
     """
     smallest, span, narrow, broad = limits
     for row in range(len(sizes)):
         height, width = sizes[row, 0], sizes[row, 1]
         begin, end = starts[row], starts[row + 1]
-        found[row] = False
+        succeeded[row] = False
         for k in range(0, numbers.shape[1], 4):
             wide: Any = np.int64(width * (smallest + span * numbers[row, k]))
             tall: Any = np.int64(height * (smallest + span * numbers[row, k + 1]))
@@ -64,5 +64,5 @@ def try_parts(
                 continue
             if fits(top, left, tall, wide, boxes[begin:end], least[row], inside[begin:end]):
                 parts[row, 0], parts[row, 1], parts[row, 2], parts[row, 3] = top, left, tall, wide
-                found[row] = True
+                succeeded[row] = True
                 break

@@ -11,13 +11,13 @@ _ZERO = np.float32(0)
 
 
 def try_parts(
-    sizes: Any, numbers: Any, least: Any, boxes: Any, starts: Any, limits: Any, parts: Any, found: Any, inside: Any
+    sizes: Any, numbers: Any, least: Any, boxes: Any, starts: Any, limits: Any, parts: Any, succeeded: Any, inside: Any
 ) -> None:
     """The first part of each row that will do; see ``iou_kernels.try_parts``."""
     smallest, span, narrow, broad = limits
     for row, (height, width) in enumerate(sizes.tolist()):
         own = slice(starts[row], starts[row + 1])
-        found[row] = False
+        succeeded[row] = False
         for across, along, x, y in numbers[row].reshape(-1, 4).tolist():
             wide, tall = int(width * (smallest + span * across)), int(height * (smallest + span * along))
             left, top = int((width - wide) * x), int((height - tall) * y)
@@ -25,7 +25,7 @@ def try_parts(
                 continue
             overlaps, inside[own] = _overlaps((top, left, tall, wide), boxes[own])
             if (overlaps >= least[row]).any():
-                parts[row], found[row] = (top, left, tall, wide), True
+                parts[row], succeeded[row] = (top, left, tall, wide), True
                 break
 
 
@@ -38,9 +38,9 @@ def _overlaps(
     low, high = np.array([left, top]), np.array([left + wide, top + tall])
     inside = np.all((low < centres) & (centres < high), axis=1)
     corner, end = low.astype(np.float32), high.astype(np.float32)
-    there = boxes[inside]
-    shared = np.maximum(np.minimum(end, there[:, 2:]) - np.maximum(corner, there[:, :2]), _ZERO).prod(axis=1)
-    sides = there[:, 2:] - there[:, :2]
+    centred = boxes[inside]
+    shared = np.maximum(np.minimum(end, centred[:, 2:]) - np.maximum(corner, centred[:, :2]), _ZERO).prod(axis=1)
+    sides = centred[:, 2:] - centred[:, :2]
     union = (end - corner).prod() + sides.prod(axis=1) - shared
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(union > _ZERO, shared / union, _ZERO), inside

@@ -88,8 +88,8 @@ def layout(image: Image) -> Layout:
 
 def likely(images: Sequence[Any]) -> ImageType | None:
     """What most of the images in a column of objects are; None where there is none."""
-    found = Counter(layout(image) for image in images if flaw(image) is None).most_common(1)
-    return ImageType(*found[0][0]) if found else None
+    commonest = Counter(layout(image) for image in images if flaw(image) is None).most_common(1)
+    return ImageType(*commonest[0][0]) if commonest else None
 
 
 # ---- where pixels on their way are written ---------------------------------------------------------------------------

@@ -241,18 +241,18 @@ def moved_boxes(boxes: Sequence[Boxes], moves: Moves, sizes: Sizes, failed: Cont
     Args:
         sizes: heights and widths of the images before.
     """
-    kept, found = moves.kept, list(boxes)
-    rows = [i for i in range(len(found)) if i not in failed and (kept is None or kept[i] is not None)]
+    kept, moved = moves.kept, list(boxes)
+    rows = [i for i in range(len(moved)) if i not in failed and (kept is None or kept[i] is not None)]
     if kept is not None:
         for i in rows:
-            found[i] = found[i][kept[i]]
-    counts = [len(found[i]) for i in rows]
-    flat = np.concatenate([np.zeros((0, 4), dtype=np.float32), *(found[i] for i in rows)])
+            moved[i] = moved[i][kept[i]]
+    counts = [len(moved[i]) for i in rows]
+    flat = np.concatenate([np.zeros((0, 4), dtype=np.float32), *(moved[i] for i in rows)])
     flat = _moved(flat, moves, np.repeat(np.array(rows, dtype=np.int64), counts), sizes)
     end = 0
     for i, count in zip(rows, counts, strict=True):
-        found[i], end = flat[end : end + count], end + count
-    return found
+        moved[i], end = flat[end : end + count], end + count
+    return moved
 
 
 def _moved(boxes: Boxes, moves: Moves, row: Index, sizes: Sizes) -> Boxes:

@@ -102,14 +102,14 @@ class Prepared:
     @cached_property
     def _changed(self) -> list[bool]:
         """Which rows any step is for."""
-        found: list[bool] = (self._codes != NONE).any(axis=1).tolist()
-        return found
+        changed: list[bool] = (self._codes != NONE).any(axis=1).tolist()
+        return changed
 
     @cached_property
     def _looks(self) -> list[bool]:
         """Which rows have a step that needs the whole image."""
-        found: list[bool] = np.any(self._codes >= WHOLE, axis=1).tolist()
-        return found
+        looks: list[bool] = np.any(self._codes >= WHOLE, axis=1).tolist()
+        return looks
 
     def leaves(self, row: int, channels: int) -> bool:
         """A row's image is left as it is."""
@@ -199,16 +199,16 @@ def _places(images: Any) -> tuple[Any, Places, Places]:
             addresses = first + np.arange(len(images), dtype=np.int64) * images.strides[0]
             layout = np.array([height, width, channels, images.strides[1] // item, 0], dtype=np.int64)
             return images, addresses, np.tile(layout, (len(images), 1))
-    found, addresses, layouts = [], [], []
+    dense, addresses, layouts = [], [], []
     for image in images:
         stride, across, along = image.strides
         if along != image.itemsize or across != image.itemsize * image.shape[2] or stride < 0:
             image = np.ascontiguousarray(image)
             stride = image.strides[0]
-        found.append(image)
+        dense.append(image)
         addresses.append(image.__array_interface__["data"][0])
         layouts.append((*image.shape, stride // image.itemsize, 0))
-    return found, np.array(addresses, dtype=np.int64), np.array(layouts, dtype=np.int64).reshape(len(found), 5)
+    return dense, np.array(addresses, dtype=np.int64), np.array(layouts, dtype=np.int64).reshape(len(dense), 5)
 
 
 def compile_pixels(transforms: Sequence[Any], *, channels_first: bool = False) -> PixelProgram:

@@ -56,9 +56,9 @@ def _add(builder: Any, total: Any, values: Any, weight: Any) -> None:
 def _rounded(builder: Any, total: Any) -> Any:
     """The totals, of which none is below 0, as whole numbers up to 255."""
     kind = total.type.pointee
-    found = builder.lshr(builder.load(total), _ir.Constant(kind, [BITS] * kind.count))
+    whole = builder.lshr(builder.load(total), _ir.Constant(kind, [BITS] * kind.count))
     top = _ir.Constant(kind, [255] * kind.count)
-    return builder.select(builder.icmp_unsigned(">", found, top), top, found)
+    return builder.select(builder.icmp_unsigned(">", whole, top), top, whole)
 
 
 def _joined(builder: Any, first: Any, second: Any) -> Any:

@@ -60,12 +60,12 @@ def resized(
         source = image if image.strides[1] > 0 else np.ascontiguousarray(image)
         resize_into(source, box, out, antialias=how.antialias, flip=flip)
         return out
-    found = _by_pillow(image, size, how, box or (0, 0, *image.shape[:2]))
+    resampled = _by_pillow(image, size, how, box or (0, 0, *image.shape[:2]))
     if flip:
-        found = found[:, ::-1]
+        resampled = resampled[:, ::-1]
     if out is None:
-        return found
-    np.copyto(out, found)
+        return resampled
+    np.copyto(out, resampled)
     return out
 
 

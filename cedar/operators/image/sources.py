@@ -181,10 +181,10 @@ def shrinks(steps: Steps, height: int, width: int) -> int:
 
     Without antialias an output is of the four nearest pixels alone, and a smaller image has others.
     """
-    found = steps.resampling(height, width)
-    if found is None:
+    resampling = steps.resampling(height, width)
+    if resampling is None:
         return 1
-    at, (_, _, tall, wide), _ = found
+    at, (_, _, tall, wide), _ = resampling
     move = steps.moves[at]
     size = move.row(steps.row).size
     assert size is not None
@@ -209,9 +209,9 @@ class Scaled:
 
     def apply(self, image: Image, out: Image | None = None, canvas: Room = new_image) -> Image:
         """See ``Steps.apply``."""
-        found = self.steps.resampling(*self.size)
-        assert found is not None
-        at, (top, left, tall, wide), mirrored = found
+        resampling = self.steps.resampling(*self.size)
+        assert resampling is not None
+        at, (top, left, tall, wide), mirrored = resampling
         move = self.steps.moves[at]
         size = move.row(self.steps.row).size
         assert size is not None
@@ -225,9 +225,9 @@ class Scaled:
             return resized(part, size, move.filter, box=box, out=out, flip=flips != mirrored)
         return self.steps.behind(at).apply(resized(part, size, move.filter, box=box, flip=mirrored), out, canvas)
 
-    def _cut(self, begin: int, length: int, axis: int, there: int) -> tuple[tuple[float, float], slice]:
+    def _cut(self, begin: int, length: int, axis: int, extent: int) -> tuple[tuple[float, float], slice]:
         """Along one axis: the part within the pixels that it touches, and which those are."""
         first = begin / self.by + self.start[axis]
-        last = min(first + length / self.by, float(there))
+        last = min(first + length / self.by, float(extent))
         low = math.floor(first)
         return (first - low, last - first), slice(low, math.ceil(last))

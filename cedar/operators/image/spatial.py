@@ -84,11 +84,11 @@ class Spatial(ImageTransform):
         return alone(self, columns, draws.get("draws"))
 
 
-def pair(value: int | Sequence[int], what: str) -> tuple[int, int]:
+def pair(value: int | Sequence[int], parameter: str) -> tuple[int, int]:
     """Height and width, from both or from one number for both; ValueError for anything else."""
     both = (value, value) if isinstance(value, int | np.integer) else tuple_of(value)
     if len(both) != 2 or not all(isinstance(v, int | np.integer) and not isinstance(v, bool) and v > 0 for v in both):
-        raise ValueError(f"{what} is {value!r}, not one or two whole numbers above 0")
+        raise ValueError(f"{parameter} is {value!r}, not one or two whole numbers above 0")
     return int(both[0]), int(both[1])
 
 
@@ -114,17 +114,17 @@ def check_fill(transform: Any, channels: int | None, dtype: str | None) -> None:
         raise PipelineError(f"{name}: images of uint8 hold 0 to 255", fix="fill behind to_float, or with such a value")
 
 
-def check_share(name: str, what: str, value: float) -> None:
+def check_share(name: str, parameter: str, value: float) -> None:
     """Refuse a probability outside 0 .. 1.
 
     Raises:
         PipelineError: at the user's line.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise PipelineError(f"{name}({what}={value!r}): a probability lies between 0 and 1", site=user_site())
+        raise PipelineError(f"{name}({parameter}={value!r}): a probability lies between 0 and 1", site=user_site())
 
 
-def check_range(name: str, what: str, value: Sequence[float], low: float) -> tuple[float, float]:
+def check_range(name: str, parameter: str, value: Sequence[float], low: float) -> tuple[float, float]:
     """The two ends of a range of numbers from ``low`` on.
 
     Raises:
@@ -133,7 +133,7 @@ def check_range(name: str, what: str, value: Sequence[float], low: float) -> tup
     ends = tuple(value) if isinstance(value, Sequence) else ()
     if len(ends) != 2 or not all(isinstance(v, int | float) for v in ends) or not low <= ends[0] <= ends[1]:
         raise PipelineError(
-            f"{name}({what}={value!r}): two numbers, the smaller first, from {low:g} on", site=user_site()
+            f"{name}({parameter}={value!r}): two numbers, the smaller first, from {low:g} on", site=user_site()
         )
     return float(ends[0]), float(ends[1])
 

@@ -114,8 +114,8 @@ class BoxCox(Items):
         with np.errstate(all="ignore"):  # of the places of nulls
             power = self.lam * np.log(x)
             small = np.abs(power) < 0.5  # where the power less 1 would lose digits
-            found = np.log(x) if self.lam == 0 else np.where(small, np.expm1(power), x**self.lam - 1) / self.lam
-        return found if pt.is_integer(pa.from_numpy_dtype(values.dtype)) else found.astype(values.dtype)
+            transformed = np.log(x) if self.lam == 0 else np.where(small, np.expm1(power), x**self.lam - 1) / self.lam
+        return transformed if pt.is_integer(pa.from_numpy_dtype(values.dtype)) else transformed.astype(values.dtype)
 
     def bad(self, values: Array) -> Mask | None:
         return values <= 0
@@ -148,8 +148,8 @@ class Logit(Items):
         p = values.astype(np.float64, copy=False)
         p = np.clip(p, self.eps, 1 - self.eps) if self.eps else p
         with np.errstate(all="ignore"):
-            found = np.log(p) - np.log1p(-p)
-        return found if pt.is_integer(pa.from_numpy_dtype(values.dtype)) else found.astype(values.dtype)
+            transformed = np.log(p) - np.log1p(-p)
+        return transformed if pt.is_integer(pa.from_numpy_dtype(values.dtype)) else transformed.astype(values.dtype)
 
     def bad(self, values: Array) -> Mask | None:
         return None if self.eps else (values < 0) | (values > 1)
@@ -189,9 +189,9 @@ class Onehot(Transform):
         if array.null_count:
             rows = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
             raise BadValues({int(row): "Onehot of a null" for row in rows}, "fill nulls first")
-        found = np.zeros((len(array), len(self.borders) + 1), dtype=self.dtype)
-        found[np.arange(len(array)), buckets(self.borders, values_of(array))] = 1
-        return found
+        encoded = np.zeros((len(array), len(self.borders) + 1), dtype=self.dtype)
+        encoded[np.arange(len(array)), buckets(self.borders, values_of(array))] = 1
+        return encoded
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------
@@ -208,16 +208,16 @@ def buckets(borders: Sequence[float], values: Array) -> Array:
 
 def checked_borders(name: str, borders: Sequence[float]) -> tuple[float, ...]:
     """Borders as a tuple, if they are some."""
-    found = tuple(borders)
-    if not found or any(isinstance(b, bool) or not isinstance(b, int | float) or np.isnan(b) for b in found):
-        raise PipelineError(f"{name}: the borders {found!r:.60} are no numbers", site=user_site(), fix="give some")
-    for before, after in pairwise(found):
+    values = tuple(borders)
+    if not values or any(isinstance(b, bool) or not isinstance(b, int | float) or np.isnan(b) for b in values):
+        raise PipelineError(f"{name}: the borders {values!r:.60} are no numbers", site=user_site(), fix="give some")
+    for before, after in pairwise(values):
         if after < before:
             raise PipelineError(f"{name}: the borders descend from {before!r} to {after!r}", site=user_site())
-    for border in found:
-        if found.count(border) > 2:
+    for border in values:
+        if values.count(border) > 2:
             raise PipelineError(f"{name}: the border {border!r} stands more than twice", site=user_site())
-    return found
+    return values
 
 
 def float_type(transform: Transform, kind: Any) -> pa.DataType:
@@ -226,6 +226,6 @@ def float_type(transform: Transform, kind: Any) -> pa.DataType:
     return kind if pt.is_floating(kind) else pa.float64()
 
 
-def check_finite(name: str, what: str, value: Any) -> None:
+def check_finite(name: str, parameter: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-        raise PipelineError(f"{name}({what}={value!r}): a finite number", site=user_site())
+        raise PipelineError(f"{name}({parameter}={value!r}): a finite number", site=user_site())

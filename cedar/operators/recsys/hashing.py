@@ -62,7 +62,7 @@ def remainders(values: npt.NDArray[Any], divisor: int) -> npt.NDArray[Any]:
         [6, 0, 1]
     """
     by = values.dtype.type(divisor)
-    found: npt.NDArray[Any] = np.floor_divide(values, by)
-    found *= by
-    np.subtract(values, found, out=found)
-    return found
+    rest: npt.NDArray[Any] = np.floor_divide(values, by)
+    rest *= by
+    np.subtract(values, rest, out=rest)
+    return rest

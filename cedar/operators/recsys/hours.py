@@ -72,11 +72,11 @@ class GetLocalHour(Transform):
                 i: f"GetLocalHour: no time zone {z!r}" for i, z in enumerate(columns[1].to_pylist()) if z in strange
             }
             raise BadValues(rows, "map such names to known ones first, e.g. Europe/Berlin")
-        found = pa.nulls(len(utc), pa.int64())
+        hours = pa.nulls(len(utc), pa.int64())
         for number, name in enumerate(names):
             here = pc.fill_null(pc.equal(zones.indices, number), False)
-            found = pc.replace_with_mask(found, here, _hours(utc.filter(here), name))
-        return found
+            hours = pc.replace_with_mask(hours, here, _hours(utc.filter(here), name))
+        return hours
 
 
 def _hours(utc: pa.Array, zone: str) -> pa.Array:

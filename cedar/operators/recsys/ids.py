@@ -149,17 +149,17 @@ class MapId(Transform):
             wide = pa.uint64() if array.type == pa.uint64() else pa.int64()
             keys, values = _fitting(keys, values, wide)
             array = array.cast(wide)
-        found = values.take(pc.index_in(array, value_set=keys))
-        if found.null_count > array.null_count:
-            unknown = pc.and_(found.is_null(), array.is_valid()).to_numpy(zero_copy_only=False)
+        mapped = values.take(pc.index_in(array, value_set=keys))
+        if mapped.null_count > array.null_count:
+            unknown = pc.and_(mapped.is_null(), array.is_valid()).to_numpy(zero_copy_only=False)
             if self.default is None:
                 rows = np.flatnonzero(unknown) if lists is None else lists.rows()[unknown]
                 names = array.filter(pa.array(unknown)).to_pylist()
                 firsts = dict(zip(rows[::-1].tolist(), names[::-1], strict=True))
                 whys = {row: f"MapId: {name!r} is not in the table" for row, name in sorted(firsts.items())}
                 raise BadValues(whys, "give default=, or a table with all of them")
-            found = pc.if_else(pa.array(unknown), pa.scalar(self.default, pa.int64()), found)
-        return found
+            mapped = pc.if_else(pa.array(unknown), pa.scalar(self.default, pa.int64()), mapped)
+        return mapped
 
 
 def _fitting(keys: pa.Array, values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array]:

@@ -122,10 +122,10 @@ def as_int64(values: Array) -> npt.NDArray[np.int64]:
     return values.view(np.int64) if values.dtype == np.uint64 else values.astype(np.int64, copy=False)
 
 
-def check_whole(name: str, what: str, value: Any, low: int, high: int) -> None:
+def check_whole(name: str, parameter: str, value: Any, low: int, high: int) -> None:
     """Refuse a parameter that is no whole number, or out of range."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise PipelineError(f"{name}({what}={value!r}): a whole number from {low} to {high}", site=user_site())
+        raise PipelineError(f"{name}({parameter}={value!r}): a whole number from {low} to {high}", site=user_site())
 
 
 class Items(Transform):

@@ -86,8 +86,8 @@ class ComputeScore(Transform):
                 self._check_lengths(lists[place], lists[place + 1], null)
         rows = [lists[place].rows() for place in at]
         mine, theirs = keys_of(rows, [as_int64(values[place]) for place in at])
-        found = self._scored(len(lists[0]), rows, mine, theirs, values, lists)
-        return pa.array(found.astype(np.float32), mask=null)
+        scores = self._scored(len(lists[0]), rows, mine, theirs, values, lists)
+        return pa.array(scores.astype(np.float32), mask=null)
 
     def _check_lengths(self, ids: Lists, scores: Lists, null: Array | None) -> None:
         odd = ids.lengths != scores.lengths
@@ -122,10 +122,10 @@ class ComputeScore(Transform):
             return _ratio(per_row(a[left] * b[right]), norms[0] * norms[1])
         least = self.score == "score_min"
         best = other.extreme(values[2], least)[right]
-        found = np.full(n, np.inf if least else -np.inf)
-        (np.minimum if least else np.maximum).at(found, row, best)
-        found[np.bincount(row, minlength=n) == 0] = 0.0
-        return found
+        extremes = np.full(n, np.inf if least else -np.inf)
+        (np.minimum if least else np.maximum).at(extremes, row, best)
+        extremes[np.bincount(row, minlength=n) == 0] = 0.0
+        return extremes
 
 
 class _Counted:
@@ -142,9 +142,9 @@ class _Counted:
         return np.bincount(self._inverse, weights=scores.astype(np.float64), minlength=len(self.keys))
 
     def extreme(self, scores: Array, least: bool) -> Array:
-        found = np.full(len(self.keys), np.inf if least else -np.inf)
-        (np.minimum if least else np.maximum).at(found, self._inverse, scores.astype(np.float64))
-        return found
+        extremes = np.full(len(self.keys), np.inf if least else -np.inf)
+        (np.minimum if least else np.maximum).at(extremes, self._inverse, scores.astype(np.float64))
+        return extremes
 
 
 def _ratio(a: Array, b: Array) -> Array:

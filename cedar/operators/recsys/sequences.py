@@ -127,8 +127,8 @@ class IdListTransform(_Ids):
             order = np.argsort(np.concatenate(rows), kind="stable")  # by row; of one, the first list's come first
             items, row, key = np.concatenate(ids)[order], np.concatenate(rows)[order], np.concatenate(keys)[order]
         else:
-            there = np.isin(keys[0], keys[1])
-            chosen = there if self.operation == "intersection" else ~there
+            shared = np.isin(keys[0], keys[1])
+            chosen = shared if self.operation == "intersection" else ~shared
             items, row, key = ids[0][chosen], rows[0][chosen], keys[0][chosen]
         once = np.sort(np.unique(key, return_index=True)[1])
         return items[once], offsets_of(np.bincount(row[once], minlength=len(lists[0])))
@@ -195,10 +195,10 @@ class NGram(_Ids):
         lengths = np.sum([each.lengths for each in lists], axis=0)
         counts = np.maximum(lengths - self.n + 1, 0)
         begins = np.flatnonzero(_places(lengths) < np.repeat(counts, lengths))
-        found = words[begins + self.n - 1]
+        hashes = words[begins + self.n - 1]
         for back in range(self.n - 2, -1, -1):
-            found = hash_combine(words[begins + back], found)
-        return found.view(np.int64), offsets_of(counts)
+            hashes = hash_combine(words[begins + back], hashes)
+        return hashes.view(np.int64), offsets_of(counts)
 
 
 def _places(lengths: Array) -> Array:

@@ -98,13 +98,13 @@ def flat_ids(lists: Iterable[Any]) -> tuple[Ids, Index]:
     Raises:
         UnfitIds: an entry that is no list of whole numbers of 32 bits.
     """
-    found = list(lists)
+    id_lists = list(lists)
     try:
-        counts = np.fromiter(map(len, found), dtype=np.int64, count=len(found))
-        flat = array("i", chain.from_iterable(found))  # takes whole numbers alone, and is as fast as NumPy
+        counts = np.fromiter(map(len, id_lists), dtype=np.int64, count=len(id_lists))
+        flat = array("i", chain.from_iterable(id_lists))  # takes whole numbers alone, and is as fast as NumPy
         return np.frombuffer(flat, dtype=np.int32), counts
     except (TypeError, ValueError, OverflowError):
-        unfit = {number: why for number, ids in enumerate(found) if (why := _unfit(ids))}
+        unfit = {number: why for number, ids in enumerate(id_lists) if (why := _unfit(ids))}
         if not unfit:
             raise
         raise UnfitIds(unfit) from None
@@ -157,8 +157,8 @@ class HuggingFace(Spec):
         return _HuggingFaceEncoder(self.text)
 
     def token_to_id(self, token: str) -> int | None:
-        found: int | None = tokenizers().Tokenizer.from_str(self.text).token_to_id(token)
-        return found
+        number: int | None = tokenizers().Tokenizer.from_str(self.text).token_to_id(token)
+        return number
 
 
 class _HuggingFaceEncoder(Encoder):
@@ -177,10 +177,10 @@ class _HuggingFaceEncoder(Encoder):
 
 def _encoded(tokenizer: Any, texts: Sequence[str], special: bool) -> tuple[Ids, Index]:
     try:
-        found = tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
+        encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
     except Exception:  # noqa: BLE001 - such as a word that is unknown where there is no token for that
         return flat_ids(_each(lambda text: tokenizer.encode(text, add_special_tokens=special).ids, texts))
-    return flat_ids(encoding.ids for encoding in found)
+    return flat_ids(encoding.ids for encoding in encodings)
 
 
 def _around(tokenizer: Any) -> tuple[list[int], list[int]] | None:
@@ -289,25 +289,25 @@ class _FunctionEncoder(Encoder):
             if not self._spec.batched:
                 return flat_ids(_each(fn, texts))
             try:
-                found = list(fn(list(texts)))
+                id_lists = list(fn(list(texts)))
             except raised():  # which of the texts it is shows one by one
                 return flat_ids(_each(lambda text: _only(fn([text])), texts))
-        if len(found) != len(texts):
-            why = f"the tokenizer gave {len(found)} lists for {len(texts)} texts"
+        if len(id_lists) != len(texts):
+            why = f"the tokenizer gave {len(id_lists)} lists for {len(texts)} texts"
             raise UnfitIds(dict.fromkeys(range(len(texts)), why))
-        return flat_ids(found)
+        return flat_ids(id_lists)
 
 
 def _each(fn: Callable[[str], Any], texts: Sequence[str]) -> list[Any]:
-    found, failed = [], {}
+    id_lists, failed = [], {}
     for number, text in enumerate(texts):
         try:
-            found.append(fn(text))
+            id_lists.append(fn(text))
         except raised() as error:  # a user's function may raise anything
             failed[number] = f"the tokenizer raised {type(error).__name__}: {error}"
     if failed:
         raise UnfitIds(failed)
-    return found
+    return id_lists
 
 
 def _only(lists: Iterable[Any]) -> Any:

@@ -81,8 +81,8 @@ def _blocked(texts: Texts, names: tuple[str, ...]) -> Mask | None:
     data = texts.bytes
     if not (data == firsts.pop() if len(firsts) == 1 else seen.take(data)).any():
         return None
-    found = pc.match_substring_regex(texts.array(), "|".join(re.escape(name) for name in names if name))
-    mask: Mask = found.to_numpy(zero_copy_only=False)
+    matches = pc.match_substring_regex(texts.array(), "|".join(re.escape(name) for name in names if name))
+    mask: Mask = matches.to_numpy(zero_copy_only=False)
     return mask if mask.any() else None
 
 
@@ -94,10 +94,10 @@ def _whole(encoder: Encoder, texts: Texts, special: bool, longest: int) -> tuple
     long = np.flatnonzero(texts.lengths > longest)
     if len(long):
         raise _too_long({int(row): int(texts.lengths[row]) for row in long}, longest, "as a whole")
-    found = texts.array().dictionary_encode()
-    rows = numbers(found.indices)
+    encoded = texts.array().dictionary_encode()
+    rows = numbers(encoded.indices)
     try:
-        ids, counts = encoder.encode(found.dictionary.to_pylist(), special)
+        ids, counts = encoder.encode(encoded.dictionary.to_pylist(), special)
     except UnfitIds as unfit:
         bad = np.flatnonzero(np.isin(rows, list(unfit.texts)))
         whys = {int(row): unfit.texts[int(rows[row])] for row in bad}
@@ -115,17 +115,17 @@ def _cut(encoder: Encoder, texts: Texts, longest: int) -> tuple[Ids, Index]:
     if encoder.known.prefix:
         texts = _with_prefix(texts)
     offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-    found: list[Ids] = []
+    parts: list[Ids] = []
     row, tokens = 0, 0  # the first row that ends later than what is done
     for bounds in _stretches(cutter, texts):
         _check(bounds, texts, longest)
         ids, counts = encoder.words.ids(texts.data, bounds, encoder.pieces)
-        found.append(ids)
+        parts.append(ids)
         upto = int(np.searchsorted(texts.offsets, bounds[-1], side="right"))
         before = np.concatenate([[0], np.cumsum(counts)])
         offsets[row:upto] = tokens + before[np.searchsorted(bounds, texts.offsets[row:upto])]
         row, tokens = upto, tokens + len(ids)
-    return (found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int32), *found])), offsets
+    return (parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int32), *parts])), offsets
 
 
 def _stretches(cutter: Cutter, texts: Texts) -> Iterator[Index]:

@@ -109,11 +109,11 @@ class SpecialTokens(Transform):
 def _ids(tokens: Tokens, spec: Any) -> tuple[int, ...]:
     if tokens is None:
         return ()
-    found = []
+    numbers = []
     for token in tokens if isinstance(tokens, Iterable) and not isinstance(tokens, str) else [tokens]:
         number = spec.token_to_id(token) if isinstance(token, str) and spec is not None else token
         if isinstance(number, bool) or not isinstance(number, int | np.integer):
             why = "give tokenizer=" if spec is None else "the tokenizer has none of that name"
             raise PipelineError(f"special_tokens: {token!r} is no id", site=user_site(), fix=why)
-        found.append(int(number))
-    return tuple(found)
+        numbers.append(int(number))
+    return tuple(numbers)

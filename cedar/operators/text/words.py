@@ -45,17 +45,17 @@ class Words:
         if not len(rest):
             return known.gather(codes)
         pieces = _pieces(data, bounds, rest)
-        found = pieces.dictionary_encode()
-        words: list[bytes] = found.dictionary.to_pylist()
+        encoded = pieces.dictionary_encode()
+        words: list[bytes] = encoded.dictionary.to_pylist()
         places = np.array([known.code(word) for word in words], dtype=np.int64)
         unknown = np.flatnonzero(places < 0)
         if not len(unknown):
-            codes[rest] = places[numbers(found.indices)]
+            codes[rest] = places[numbers(encoded.indices)]
             return known.gather(codes)
         new = [words[i] for i in unknown.tolist()]
         ids, counts = encode([word.decode() for word in new])
         places[unknown] = -1 - np.arange(len(new))  # for now, they are known here alone
-        codes[rest] = places[numbers(found.indices)]
+        codes[rest] = places[numbers(encoded.indices)]
         self._keep(known, new, ids, counts)
         return known.gather(codes, ids, counts)
 
@@ -94,9 +94,9 @@ class Generation:
             codes[keys.zeros] = -1
         rest = np.flatnonzero(codes < 0)
         if len(rest):
-            found = self._wide.find(keys.low.take(rest), keys.high(rest))
-            found[keys.lengths.take(rest) > 2 * _WIDTH] = -1
-            codes[rest] = found
+            wide = self._wide.find(keys.low.take(rest), keys.high(rest))
+            wide[keys.lengths.take(rest) > 2 * _WIDTH] = -1
+            codes[rest] = wide
             if keys.zeros is not None:
                 codes[keys.zeros] = -1
         return codes
@@ -180,8 +180,8 @@ class Keys:
     def high(self, which: Index) -> Words64:
         """Of the second 8, of some of the pieces."""
         more = np.clip(self.lengths.take(which) - _WIDTH, 0, _WIDTH)
-        found: Words64 = self._eights.take(self._starts.take(which) + _WIDTH) & _MASKS.take(more)
-        return found
+        eights: Words64 = self._eights.take(self._starts.take(which) + _WIDTH) & _MASKS.take(more)
+        return eights
 
 
 class Slots:
