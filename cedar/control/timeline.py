@@ -96,12 +96,12 @@ class Wait:
     """The trainer waited.
 
     Args:
-        asked, there: when it began and ended.
+        asked, arrived: when it began and ended.
         ends: of the rows of the batch that came.
     """
 
     asked: float
-    there: float
+    arrived: float
     ends: Ends
 
 

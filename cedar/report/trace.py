@@ -46,7 +46,7 @@ class Recorded:
         if recording is None:
             return Recorded([], [], metrics.told)
         tasks = [span for span in recording.tasks() if span.began + span.took >= since]
-        return Recorded(tasks, [wait for wait in recording.waits() if wait.there >= since], metrics.told)
+        return Recorded(tasks, [wait for wait in recording.waits() if wait.arrived >= since], metrics.told)
 
     def lines(self, report: Report | None = None) -> Iterator[str]:
         """A JSON file, line by line; ``report`` goes with it, for ``cedar view``.
@@ -80,9 +80,9 @@ class Recorded:
         for name, began, seconds in self._loader():
             yield _span(_HEADS[name], began, seconds, at)
         for number, (span, wait) in enumerate(self.arrows(), 1):
-            where, read = places[span.process, span.thread], min(span.began + span.took, wait.there)
+            where, read = places[span.process, span.thread], min(span.began + span.took, wait.arrived)
             yield _arrow("s", number, read - _INSIDE, where)
-            yield _arrow("f", number, wait.there - _INSIDE, at)
+            yield _arrow("f", number, wait.arrived - _INSIDE, at)
 
     def _loader(self) -> Iterator[tuple[str, float, float]]:
         """The trainer's waits, and its work between them: name, begin, seconds."""
@@ -90,8 +90,8 @@ class Recorded:
         for wait in self.waits:
             if given is not None and wait.asked > given:
                 yield TRAINER, given, wait.asked - given
-            yield DATA, wait.asked, wait.there - wait.asked
-            given = wait.there
+            yield DATA, wait.asked, wait.arrived - wait.asked
+            given = wait.arrived
 
     def spans(self) -> Iterator[Shown]:
         """What the threads, the workers and the trainer did, to be drawn."""
@@ -116,7 +116,7 @@ class Recorded:
             spans.sort()
         for wait in self.waits:
             rows = wait.ends[:3], wait.ends[3:]
-            places = [self._read(found.get(row[:2], []), row[2], wait.there) for row in rows if row]
+            places = [self._read(found.get(row[:2], []), row[2], wait.arrived) for row in rows if row]
             for place in dict.fromkeys(each for each in places if each is not None):
                 yield self.tasks[place], wait
 
