@@ -157,11 +157,11 @@ def offsets_of(chunk: Chunk, start: int) -> Index:
     return np.arange(start, start + chunk.rows, dtype=np.int64)
 
 
-def selected(types: Mapping[str, T], columns: Sequence[str] | None, what: str) -> dict[str, T]:
+def selected(types: Mapping[str, T], columns: Sequence[str] | None, source: str) -> dict[str, T]:
     """The types of these columns, in this order; of all columns where none are named.
 
     Raises:
-        PipelineError: ``what`` has no such column.
+        PipelineError: ``source`` has no such column.
 
     Example:
         >>> selected({"a": int, "b": str}, ["b"], "read_rows()")
@@ -169,5 +169,5 @@ def selected(types: Mapping[str, T], columns: Sequence[str] | None, what: str) -
     """
     for name in columns or ():
         if name not in types:
-            raise missing_column(name, list(types), what)
+            raise missing_column(name, list(types), source)
     return {name: types[name] for name in (types if columns is None else columns)}

@@ -84,19 +84,19 @@ class Log:
         Raises:
             PipelineError: there are files that no job of this kind wrote.
         """
-        found = self._read(f"{FOLDER}/job.json")
-        if found is None:
+        job = self._read(f"{FOLDER}/job.json")
+        if job is None:
             try:
                 self.storage.refuse_data(suffix)
             except PipelineError:
-                found = self._read(f"{FOLDER}/job.json")  # another rank may just have begun
-                if found is None:
+                job = self._read(f"{FOLDER}/job.json")  # another rank may just have begun
+                if job is None:
                     raise
-        if found is not None and found.get("cedar") != VERSION:
+        if job is not None and job.get("cedar") != VERSION:
             raise PipelineError(
                 f"{self._shown(f'{FOLDER}/job.json')} is of another version of cedar, or damaged", fix=_NEW
             )
-        return found
+        return job
 
     def begin(self, job: dict[str, Any]) -> dict[str, Any]:
         """Write down what the job is, unless somebody did before; what holds."""
@@ -178,13 +178,13 @@ class Log:
 
     def _commit(self, number: int) -> Commit:
         name = f"{self._folder}/{number:08d}.json"[len(self.storage.root) + 1 :]
-        found = self._read(name)
+        fields = self._read(name)
         try:
-            assert found is not None
-            parts = tuple(Part(**part) for part in found["parts"])
+            assert fields is not None
+            parts = tuple(Part(**part) for part in fields["parts"])
             commit = Commit(
-                parts, found["state"], str(found["schema"]), int(found["number"]), bool(found["end"]),
-                checked(found.get("layout", {})),
+                parts, fields["state"], str(fields["schema"]), int(fields["number"]), bool(fields["end"]),
+                checked(fields.get("layout", {})),
             )  # fmt: skip
             if not all(map(self._ours, parts)):
                 raise ValueError("a name that is none")
@@ -234,17 +234,17 @@ class Log:
 
     def _check(self) -> None:
         """Every file that is done is there; temporary ones that a run which was killed left are not needed."""
-        found = self._sizes()
+        sizes = self._sizes()
         for part in self.parts():
-            if found.get(f"{self.storage.root}/{part.name}") != part.bytes:
+            if sizes.get(f"{self.storage.root}/{part.name}") != part.bytes:
                 raise self._missing(part)
         if self._locked is not None:
-            self._sweep(list(found))
+            self._sweep(list(sizes))
 
     def _sizes(self) -> dict[str, Any]:
         fs, root = self.storage.remote.fs, self.storage.root
-        found = self.storage.remote.call(root, lambda: fs.find(root, detail=True))
-        return {str(path): info.get("size") for path, info in found.items()}
+        entries = self.storage.remote.call(root, lambda: fs.find(root, detail=True))
+        return {str(path): info.get("size") for path, info in entries.items()}
 
     def _sweep(self, paths: Sequence[str]) -> None:
         """Remove temporary files of this rank, which nobody writes to any more."""
@@ -289,12 +289,12 @@ class Log:
         if data is None:
             return None
         try:
-            found = json.loads(data)
+            parsed = json.loads(data)
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            parsed = None
+        if not isinstance(parsed, dict):
             raise PipelineError(f"{self._shown(name)} is damaged: it is no JSON object", fix=_NEW)
-        return found
+        return parsed
 
     def _create(self, name: str, content: dict[str, Any]) -> bool:
         """Write a new JSON file in one step; False where there is one already."""
@@ -314,8 +314,8 @@ class Log:
 def begun_job(url: str | os.PathLike[str]) -> dict[str, Any] | None:
     """What the job is that a folder says was begun in it; None where there is none, or one that wrote nothing."""
     log = Log(Storage.at(url), 0, 1)
-    found = log._read(f"{FOLDER}/job.json")
-    return found if found is not None and {"format", "layout"} <= found.keys() else None
+    job = log._read(f"{FOLDER}/job.json")
+    return job if job is not None and {"format", "layout"} <= job.keys() else None
 
 
 def _linked(path: str, data: bytes) -> bool:

@@ -117,9 +117,9 @@ class CsvSource(FileSource):
                 raise PipelineError(f"{self.describe()}: a CSV column cannot be {kind}: dtypes[{name!r}]")
         types = {name: pa.null() for name in names}
         for ordinal, file in enumerate(self.listing):
-            found = self._infer(ordinal, file, declared)
-            if found is not None:
-                types = found
+            inferred = self._infer(ordinal, file, declared)
+            if inferred is not None:
+                types = inferred
                 break
         return {name: declared.get(name, _settled(kind)) for name, kind in types.items()}
 
@@ -435,9 +435,9 @@ def read_csv(
     """
     if len(delimiter) != 1:
         raise PipelineError(f"read_csv: delimiter must be one character, not {delimiter!r}", site=user_site())
-    for what, names in (("column_names", column_names), ("columns", columns)):
+    for option, names in (("column_names", column_names), ("columns", columns)):
         if names is not None and (isinstance(names, str) or len(set(names)) < len(names)):
-            raise PipelineError(f"read_csv: {what}={names!r} is not a list of different names", site=user_site())
+            raise PipelineError(f"read_csv: {option}={names!r} is not a list of different names", site=user_site())
     nulls = ("",) if null_values is None else tuple(null_values)
     dialect = Dialect(delimiter, header, None if column_names is None else tuple(column_names), nulls, quoting)
     chosen = None if columns is None else tuple(columns)

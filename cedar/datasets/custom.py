@@ -37,8 +37,8 @@ class AdaptedSource(BaseSource):
     @once
     def _originals(self) -> Sequence[Any]:
         try:
-            found = self.inner.splits()
-            return found if isinstance(found, (SplitTable, range)) else list(found)
+            splits = self.inner.splits()
+            return splits if isinstance(splits, (SplitTable, range)) else list(splits)
         except CedarError:
             raise
         except raised() as error:  # a user's code
@@ -154,9 +154,9 @@ class AdaptedSource(BaseSource):
     def _check(self, types: Mapping[str, ColumnType], known: Mapping[str, ColumnType], origin: Origin) -> None:
         if known and types != {n: types.get(n) if isinstance(k, UnknownType) else k for n, k in known.items()}:
             name = next(n for n in [*known, *types] if types.get(n) != known.get(n))
-            found, wanted = types.get(name), known.get(name)
+            kind, wanted = types.get(name), known.get(name)
             raise SourceError(
-                f"{origin.url}: column {name!r} is {found or 'missing'} here and {wanted or 'missing'} before",
+                f"{origin.url}: column {name!r} is {kind or 'missing'} here and {wanted or 'missing'} before",
                 fix="yield the same columns with the same types from every split",
             )
 
@@ -294,12 +294,12 @@ def adapt(source: Any) -> BaseSource:
         return source
     missing = [m for m in ("splits", "read") if not callable(getattr(source, m, None))]
     if missing or isinstance(source, type):
-        what = (
+        problem = (
             "is a class: give an instance" if isinstance(source, type) else f"has no {' and no '.join(missing)} method"
         )
         name = source.__name__ if isinstance(source, type) else type(source).__name__
         raise PipelineError(
-            f"from_source: {name} {what}",
+            f"from_source: {name} {problem}",
             site=user_site(),
             fix=f"a source has splits(), a list of pieces, and read(split), which yields {_ACCEPTED}",
         )

@@ -33,8 +33,8 @@ def rounded_rows(columns: Mapping[str, pa.Array]) -> Index:
         >>> rounded_rows({"x": pa.array([1.5, 2.0**60, None])}).tolist()
         [1]
     """
-    found = [mask for column in columns.values() for mask in [_large(column)] if mask is not None]
-    return np.flatnonzero(np.logical_or.reduce(found)) if found else np.empty(0, dtype=np.int64)
+    masks = [mask for column in columns.values() for mask in [_large(column)] if mask is not None]
+    return np.flatnonzero(np.logical_or.reduce(masks)) if masks else np.empty(0, dtype=np.int64)
 
 
 def _large(array: pa.Array) -> npt.NDArray[np.bool_] | None:
@@ -51,8 +51,8 @@ def _large(array: pa.Array) -> npt.NDArray[np.bool_] | None:
         return np.diff(counts) > 0
     if pt.is_struct(kind):
         fields = [_large(array.field(i)) for i in range(kind.num_fields)]
-        found = [mask for mask in fields if mask is not None]
-        return np.logical_or.reduce(found) if found else None
+        masks = [mask for mask in fields if mask is not None]
+        return np.logical_or.reduce(masks) if masks else None
     return None
 
 
@@ -66,8 +66,8 @@ def check_value(name: str, value: Any, kind: pa.DataType) -> None:
     """Raises Inexact where ``value``, of parsed JSON, has a whole number that its place in ``kind`` does not hold."""
     for number, place in _numbers(value, kind):
         with np.errstate(over="ignore"):
-            held = float(np.dtype(place.to_pandas_dtype()).type(_float(number)))
-        if not np.isfinite(held) or int(held) != number:
+            stored = float(np.dtype(place.to_pandas_dtype()).type(_float(number)))
+        if not np.isfinite(stored) or int(stored) != number:
             raise Inexact(name, number, place)
 
 
@@ -91,7 +91,7 @@ def _numbers(value: Any, kind: pa.DataType) -> Iterator[tuple[int, pa.DataType]]
 
 def whole_type(texts: Any) -> pa.DataType | None:
     """uint64 where all texts of an array are whole numbers that it holds; None otherwise."""
-    found = [text for text in texts.to_pylist() if text is not None]
-    if not found or not all(map(_WHOLE.fullmatch, found)):
+    known = [text for text in texts.to_pylist() if text is not None]
+    if not known or not all(map(_WHOLE.fullmatch, known)):
         return None
-    return pa.uint64() if all(0 <= int(text) < 1 << 64 for text in found) else None
+    return pa.uint64() if all(0 <= int(text) < 1 << 64 for text in known) else None

@@ -39,11 +39,11 @@ class Fault:
     """A failure that may not happen again.
 
     Args:
-        what: one or two words, such as ``status 503``.
+        kind: one or two words, such as ``status 503``.
         wait: seconds that the storage asks to wait, None where it says nothing.
     """
 
-    what: str
+    kind: str
     wait: float | None = None
 
 
@@ -55,7 +55,7 @@ def fault_of(error: BaseException) -> Fault | None:
 
     Example:
         >>> fault_of(ConnectionResetError())
-        Fault(what='connection reset', wait=None)
+        Fault(kind='connection reset', wait=None)
         >>> fault_of(FileNotFoundError("a.parquet"))
     """
     chain = list(_chain(error))
@@ -83,10 +83,10 @@ def _status(error: BaseException) -> int | None:
     """Every client has another name for it."""
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):  # botocore
-        found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        if found is None:
-            found = _CODES.get(response.get("Error", {}).get("Code", ""))
-        return found if isinstance(found, int) else None
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if status is None:
+            status = _CODES.get(response.get("Error", {}).get("Code", ""))
+        return status if isinstance(status, int) else None
     for holder in (error, response):
         for name in ("status", "status_code", "code"):
             value = getattr(holder, name, None)

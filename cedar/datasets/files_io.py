@@ -92,7 +92,7 @@ def open_native(file: File) -> Any:
     return pa.PythonFile(open_file(file))
 
 
-def check_unchanged(file: File, found: os.stat_result | None = None) -> None:
+def check_unchanged(file: File, stat: os.stat_result | None = None) -> None:
     """Raises SourceError where a file is another than the one that was listed.
 
     Local files are told apart by size, time of change and inode each time; others by what their storage tells, which is
@@ -100,21 +100,21 @@ def check_unchanged(file: File, found: os.stat_result | None = None) -> None:
 
     Args:
         file: of a listing.
-        found: of a local file that was opened.
+        stat: of a local file that was opened.
     """
     if file.remote is not None:
         size, stamp = file.size, _remote_stamp(file)
     else:
-        found = os.stat(file.path) if found is None else found
-        size, stamp = found.st_size, stamp_of_stat(found)
-    what = ""
+        stat = os.stat(file.path) if stat is None else stat
+        size, stamp = stat.st_size, stamp_of_stat(stat)
+    change = ""
     if file.size is not None and size is not None and size != file.size:
-        what = f"{file.size} bytes when listed, {size} now"
+        change = f"{file.size} bytes when listed, {size} now"
     elif differ(file.stamp, stamp):
-        what = "it was written again, or another was put in its place, since it was listed"
-    if what:
+        change = "it was written again, or another was put in its place, since it was listed"
+    if change:
         raise SourceError(
-            f"{file.url}: changed while in use: {what}",
+            f"{file.url}: changed while in use: {change}",
             fix="write new data under new names, or build the pipeline again; bring its manifest, if it has one, up to "
             "date: cedar data manifest",
         )
@@ -138,9 +138,9 @@ def read_range(file: File, start: int, stop: int) -> Bytes:
             check_unchanged(file)
             return np.frombuffer(file.remote.fetch(file.path, start, stop, file.size), dtype=np.uint8)
         with open(file.path, "rb", buffering=0) as stream:
-            found = os.fstat(stream.fileno())
-            check_unchanged(file, found)
-            size = found.st_size
+            stat = os.fstat(stream.fileno())
+            check_unchanged(file, stat)
+            size = stat.st_size
             stream.seek(start)
             data = np.empty(max(0, min(stop, size) - start), dtype=np.uint8)
             _fill(stream, data)

@@ -69,12 +69,12 @@ class ReadFooters(Footers):
         return self._held[file]
 
     def sizes(self, leaves: Sequence[Sequence[int]]) -> Index:
-        found = []
+        sizes = []
         for file, (footer, kind) in enumerate(zip(self._held, self.kinds.tolist(), strict=True)):
             with reading(self.files[file].url, "footer"):
                 groups = (footer.row_group(part) for part in range(footer.num_row_groups))
-                found += [sum(decoded_bytes(group.column(leaf)) for leaf in leaves[kind]) for group in groups]
-        return np.array(found, dtype=np.int64)
+                sizes += [sum(decoded_bytes(group.column(leaf)) for leaf in leaves[kind]) for group in groups]
+        return np.array(sizes, dtype=np.int64)
 
 
 class KeptFooters(Footers):
@@ -137,13 +137,13 @@ class KeptFooters(Footers):
         file = np.repeat(np.arange(len(self)), np.diff(self.groups))
         kinds = self.kinds[file]
         part = np.arange(len(file)) - self.groups[file]
-        found = np.zeros(len(file), dtype=np.int64)
+        sizes = np.zeros(len(file), dtype=np.int64)
         for kind, chosen in enumerate(leaves):
             mine = np.flatnonzero(kinds == kind)
             first = self._sizes_at[file[mine]] + part[mine] * len(self._schemas[kind])
             for leaf in chosen:
-                found[mine] += self._sizes[first + leaf]
-        return found
+                sizes[mine] += self._sizes[first + leaf]
+        return sizes
 
 
 def kind_of(schema: Any, known: list[Any]) -> int:

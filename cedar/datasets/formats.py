@@ -35,7 +35,7 @@ class Assembly(ABC):
     """
 
     full = False  # no further piece may be added
-    held = 0  # bytes that wait to be written
+    pending_bytes = 0  # bytes that wait to be written
     sums = b""  # what is to lie beside the file when it has ended: see ``cedar.datasets.sums``
 
     def __init__(self, write: Callable[[Any], int]) -> None:
@@ -240,9 +240,9 @@ class _VortexFile(Assembly):
         self._starts: list[int] = []
 
     def add(self, piece: Any) -> None:
-        self._starts.append(self.held)
-        self.held += self._pieces.write(piece)
-        self.full = self.held >= _HELD_BYTES
+        self._starts.append(self.pending_bytes)
+        self.pending_bytes += self._pieces.write(piece)
+        self.full = self.pending_bytes >= _HELD_BYTES
 
     def end(self) -> None:
         vortex = library("vortex", "vortex", "write(format='vortex')")
@@ -269,7 +269,7 @@ class _VortexFile(Assembly):
                 yield from stream
 
     def drop(self) -> None:
-        self.held = 0
+        self.pending_bytes = 0
         self._pieces.close()
 
 
@@ -341,10 +341,10 @@ class Jsonl(Format):
 
     def _refuses(self, kind: pa.DataType) -> str:
         types = pa.types
-        held = [types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string]
-        held += [types.is_large_string, types.is_null, types.is_struct]
-        held += [types.is_list, types.is_large_list, types.is_fixed_size_list]
-        if not any(is_kind(kind) for is_kind in held):
+        checks = [types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string]
+        checks += [types.is_large_string, types.is_null, types.is_struct]
+        checks += [types.is_list, types.is_large_list, types.is_fixed_size_list]
+        if not any(is_kind(kind) for is_kind in checks):
             return "JSON has no such values"
         return super()._refuses(kind)
 
@@ -405,8 +405,8 @@ class Tar(Format):
         return _Bytes(write, b"\0" * (2 * tarfile.BLOCKSIZE))
 
     def _refuses(self, kind: pa.DataType) -> str:
-        held = _is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_integer(kind)
-        return "" if held else "members are bytes, texts or whole numbers"
+        fits = _is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_integer(kind)
+        return "" if fits else "members are bytes, texts or whole numbers"
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -44,10 +44,10 @@ def hive_columns(listing: Listing) -> list[HiveColumn]:
         return []
     parts = [_parts(file) for file in listing]
     names = list(parts[0])
-    for file, found in zip(listing, parts, strict=True):
-        if list(found) != names:
+    for file, values in zip(listing, parts, strict=True):
+        if list(values) != names:
             raise SourceError(
-                f"{listing[0].url} is partitioned by {names}, {file.url} by {list(found)}",
+                f"{listing[0].url} is partitioned by {names}, {file.url} by {list(values)}",
                 fix="read folders that are partitioned by other columns apart",
             )
     return [_column(name, [p[name] for p in parts]) for name in names]
@@ -88,11 +88,11 @@ def satisfied(columns: Sequence[HiveColumn], predicate: pl.Expr) -> npt.NDArray[
         return None
     values = pa.table({name: pa.array(known[name].values, known[name].kind) for name in sorted(asked)})
     try:
-        found = pl.DataFrame(values).select(predicate.alias(_KEPT))[_KEPT]
+        kept = pl.DataFrame(values).select(predicate.alias(_KEPT))[_KEPT]
     except pl.exceptions.PolarsError:
         return None  # the run says of which row
-    of_rows = found.dtype == pl.Boolean and len(found) == len(values)
-    return found.fill_null(value=False).to_numpy() if of_rows else None
+    of_rows = kept.dtype == pl.Boolean and len(kept) == len(values)
+    return kept.fill_null(value=False).to_numpy() if of_rows else None
 
 
 def folder_of(names: list[str], values: list[object]) -> str:

@@ -131,8 +131,8 @@ class ItemsSource(BaseSource):
         assert self.names is not None
         parts = item if isinstance(item, (tuple, list)) else (item,)
         if isinstance(item, Mapping) or len(parts) != len(self.names):
-            what = "a dict" if isinstance(item, Mapping) else f"{len(parts)} value(s)"
-            raise self._origin.error(f"item {index} is {what}, not {len(self.names)} values for {self.names}", index)
+            shape = "a dict" if isinstance(item, Mapping) else f"{len(parts)} value(s)"
+            raise self._origin.error(f"item {index} is {shape}, not {len(self.names)} values for {self.names}", index)
         return dict(zip(self.names, parts, strict=True))
 
     def _made(self, start: int, stop: int) -> list[Any]:

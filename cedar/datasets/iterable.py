@@ -45,8 +45,8 @@ class IterableSource(BaseSource):
         try:
             iterator = iter(self.make_iterator())
         except raised() as error:  # a user's code
-            what = f"make_iterator raised {type(error).__name__}: {error}"
-            raise origin.error(what, 0, "mend the function given to from_iterable") from error
+            fault = f"make_iterator raised {type(error).__name__}: {error}"
+            raise origin.error(fault, 0, "mend the function given to from_iterable") from error
         self._refuse_again(iterator)
         return iterator
 
@@ -70,8 +70,8 @@ class IterableSource(BaseSource):
         except CedarError:
             raise
         except raised() as error:  # a user's code
-            what = f"the iterator raised {type(error).__name__}: {error}"
-            raise origin.error(what, row + len(items), "mend the iterator, or let it pass over such items") from error
+            fault = f"the iterator raised {type(error).__name__}: {error}"
+            raise origin.error(fault, row + len(items), "mend the iterator, or let it pass over such items") from error
         return items
 
     def _types(self, items: list[Any], origin: Origin) -> RowTypes:
@@ -127,11 +127,11 @@ def from_iterable(
     if not callable(make_iterator):
         kind = type(make_iterator).__name__
         if isinstance(make_iterator, Iterator):
-            what = f"from_iterable got {kind}, an iterator, which can be read once only"
+            problem = f"from_iterable got {kind}, an iterator, which can be read once only"
             fix = "give the function that makes it: from_iterable(make), not from_iterable(make())"
         else:
-            what = f"from_iterable takes a function that returns an iterator, not {kind}"
+            problem = f"from_iterable takes a function that returns an iterator, not {kind}"
             again = isinstance(make_iterator, Iterable)
             fix = "use from_iterable(lambda: iter(data)), or from_items for a list" if again else "give a function"
-        raise PipelineError(what, site=user_site(), fix=fix)
+        raise PipelineError(problem, site=user_site(), fix=fix)
     return IterableSource(make_iterator, None if dtypes is None else dict(dtypes))

@@ -83,9 +83,9 @@ class LanceSource(BaseSource):
         shown = self.describe()
         types = canonical_types(dataset.schema, shown, SourceError)
         with reading(shown), plain_errors():
-            found = dataset.get_fragments()
-            fragments = tuple(_fragment(each.metadata) for each in found)
-        self._opened.fragments = found
+            dataset_fragments = dataset.get_fragments()
+            fragments = tuple(_fragment(each.metadata) for each in dataset_fragments)
+        self._opened.fragments = dataset_fragments
         return Known(int(dataset.version), types, fragments, Limits.of_environment())
 
     @once
@@ -120,15 +120,15 @@ class LanceSource(BaseSource):
             yield Chunk({}, length=rows)
             return
         url = self.url(split.file)
-        what = f"rows {split.start:,} to {split.start + rows:,}"
+        span = f"rows {split.start:,} to {split.start + rows:,}"
         account, count = Account.of_task(url, self._known.limits), 0
-        with reading(url, what), plain_errors():
+        with reading(url, span), plain_errors():
             fragment = self._fragments()[split.file]
             scan = fragment.scanner(columns=list(types), offset=split.start, limit=rows)
             batches = iter(scan.to_batches())
         done = False
         while not done:
-            with reading(url, what), plain_errors():
+            with reading(url, span), plain_errors():
                 batch = next(batches, None)
                 done = batch is None
                 columns: dict[str, Column] = {}
@@ -176,13 +176,13 @@ class LanceSource(BaseSource):
         return self.describe()
 
 
-def _fragment(found: Any) -> Fragment:
-    deletions = found.deletion_file
-    files = [each.path for each in found.files]
+def _fragment(metadata: Any) -> Fragment:
+    deletions = metadata.deletion_file
+    files = [each.path for each in metadata.files]
     if deletions is not None:
-        files.append(f"_deletions/{found.id}-{deletions.read_version}-{deletions.id}")
-    size = sum(each.file_size_bytes or 0 for each in found.files)
-    return Fragment(int(found.id), int(found.num_rows), int(size), tuple(files))
+        files.append(f"_deletions/{metadata.id}-{deletions.read_version}-{deletions.id}")
+    size = sum(each.file_size_bytes or 0 for each in metadata.files)
+    return Fragment(int(metadata.id), int(metadata.num_rows), int(size), tuple(files))
 
 
 def read_lance(

@@ -121,13 +121,13 @@ def layout_of(url: str) -> Layout:
 
     with fsspec.open(url) as file:
         metadata = pq.read_metadata(file)
-    found: Layout = {}
+    layout: Layout = {}
     for leaf in (metadata.row_group(0).column(i) for i in range(metadata.num_columns)) if metadata.num_rows else ():
         used = next((_TOLD[name] for name in leaf.encodings if name in _TOLD), PLAIN)
         used = DICTIONARY if leaf.has_dictionary_page else used
         codec = leaf.compression.lower()
-        found[leaf.path_in_schema.partition(".")[0]] = [used, "none" if codec == "uncompressed" else codec]
-    return found
+        layout[leaf.path_in_schema.partition(".")[0]] = [used, "none" if codec == "uncompressed" else codec]
+    return layout
 
 
 # ---- which is best ---------------------------------------------------------------------------------------------------

@@ -107,10 +107,10 @@ def _range(file: File, start: int, stop: int) -> Lines:
     data = read_range(file, start - before, stop)
     begin = 0
     if before:
-        found = _find_newline(data)
-        if found is None:
+        newline = _find_newline(data)
+        if newline is None:
             return Lines(data[:0], stop)  # the whole range lies inside one line
-        begin = found + 1
+        begin = newline + 1
     start = start - before + begin
     data = data[begin:]
     if start >= stop:
@@ -128,9 +128,9 @@ def _rest_of_line(file: File, position: int, start: int) -> Iterator[Bytes]:
         if position - start > file.limits.line_bytes:
             raise _too_long(file, start)
         piece = read_range(file, position, position + size)
-        found = _find_newline(piece)
-        if found is not None:
-            yield piece[: found + 1]
+        newline = _find_newline(piece)
+        if newline is not None:
+            yield piece[: newline + 1]
             return
         yield piece
         if len(piece) < size:
@@ -140,17 +140,17 @@ def _rest_of_line(file: File, position: int, start: int) -> Iterator[Bytes]:
 
 
 def _find_newline(data: Bytes) -> int | None:
-    found = data.tobytes().find(b"\n") if len(data) <= _MORE else _find_far(data)
-    return found if found >= 0 else None
+    position = data.tobytes().find(b"\n") if len(data) <= _MORE else _find_far(data)
+    return position if position >= 0 else None
 
 
 def _find_last(data: Bytes) -> int:
     """The last newline, -1 where there is none; lines are mostly short."""
     stop, size = len(data), _MORE
     while stop > 0:
-        found = data[max(0, stop - size) : stop].tobytes().rfind(b"\n")
-        if found >= 0:
-            return max(0, stop - size) + found
+        position = data[max(0, stop - size) : stop].tobytes().rfind(b"\n")
+        if position >= 0:
+            return max(0, stop - size) + position
         stop, size = stop - size, size * 2
     return -1
 
@@ -159,16 +159,16 @@ def _find_far(data: Bytes) -> int:
     """Looks in growing pieces, since the first newline is mostly near."""
     start, size = 0, _MORE
     while start < len(data):
-        found = data[start : start + size].tobytes().find(b"\n")
-        if found >= 0:
-            return start + found
+        position = data[start : start + size].tobytes().find(b"\n")
+        if position >= 0:
+            return start + position
         start, size = start + size, size * 2
     return -1
 
 
 def _stream(file: File) -> Iterator[Lines]:
     position = 0
-    held: list[Bytes] = []
+    pieces: list[Bytes] = []
     with reading(file.url):
         stream = open_file(file)
     with stream:
@@ -179,16 +179,16 @@ def _stream(file: File) -> Iterator[Lines]:
                 break
             newlines = np.flatnonzero(block == _NEWLINE)
             if not len(newlines):
-                held.append(block)
-                if sum(map(len, held)) > file.limits.line_bytes:
+                pieces.append(block)
+                if sum(map(len, pieces)) > file.limits.line_bytes:
                     raise _too_long(file, position)
                 continue
             cut = int(newlines[-1]) + 1
-            data = np.concatenate([*held, block[:cut]])
+            data = np.concatenate([*pieces, block[:cut]])
             yield Lines(data, position)
             position += len(data)
-            held = [block[cut:]]
-    rest = np.concatenate(held) if held else np.empty(0, dtype=np.uint8)
+            pieces = [block[cut:]]
+    rest = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.uint8)
     if len(rest):
         yield Lines(rest, position)
 

@@ -125,18 +125,18 @@ def list_files(paths: Sequence[str], suffixes: tuple[str, ...] | None = None) ->
         SourceError: nothing matches, a directory where a file is expected, or a file that is listed twice (its rows
             would share their keys).
     """
-    found: dict[tuple[str, str], tuple[File, str]] = {}
+    listed: dict[tuple[str, str], tuple[File, str]] = {}
     limits, account = Limits.of_environment(), Account(Patience.of_environment())
     for path, files in zip(paths, concurrently(lambda p: _list(p, suffixes, account), paths), strict=True):
         for file in files:
             key = (file.url, file.path)
-            if key in found:
+            if key in listed:
                 raise SourceError(
-                    f"{file.url} is listed twice: by {redact_url(found[key][1])!r} and by {redact_url(path)!r}",
+                    f"{file.url} is listed twice: by {redact_url(listed[key][1])!r} and by {redact_url(path)!r}",
                     fix="list each file once; to read a file several times, use p.repeat(n) or cedar.concat",
                 )
-            found[key] = (file if limits == DEFAULT else replace(file, limits=limits), path)
-    return Listing(tuple(found[key][0] for key in sorted(found)))
+            listed[key] = (file if limits == DEFAULT else replace(file, limits=limits), path)
+    return Listing(tuple(listed[key][0] for key in sorted(listed)))
 
 
 def concurrently(work: Callable[[_T], _R], items: Sequence[_T], threads: int = 16) -> list[_R]:
@@ -153,9 +153,9 @@ def concurrently(work: Callable[[_T], _R], items: Sequence[_T], threads: int = 1
 
 
 @contextmanager
-def reading(url: str, what: str = "") -> Iterator[None]:
-    """Turns any failure to read ``url`` into a SourceError that names it; ``what`` says which part was read."""
-    where = f"{url}, {what}" if what else url
+def reading(url: str, part: str = "") -> Iterator[None]:
+    """Turns any failure to read ``url`` into a SourceError that names it; ``part`` says which part was read."""
+    where = f"{url}, {part}" if part else url
     try:
         yield
     except CedarError:
@@ -243,8 +243,8 @@ def _local(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]
 def _local_file(path: str, root: str) -> File:
     if not os.path.isfile(path):
         raise SourceError(f"{path} is not a regular file (a dangling link, a pipe or a device)")
-    found = os.stat(path)
-    return File(path, os.path.relpath(path, root), found.st_size, stamp=stamp_of_stat(found))
+    stat = os.stat(path)
+    return File(path, os.path.relpath(path, root), stat.st_size, stamp=stamp_of_stat(stat))
 
 
 def _local_directory(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]:
@@ -314,17 +314,17 @@ def _remote_glob(path: str, remote: Remote, pattern: str, suffixes: tuple[str, .
         if matches:
             raise _directories(path, len(matches))
         raise _nothing(path, *_nearest_remote(remote, root))
-    return [_remote_file(p, root, info, remote) for p, info in sorted(files, key=lambda found: found[0])]
+    return [_remote_file(p, root, info, remote) for p, info in sorted(files, key=lambda entry: entry[0])]
 
 
 def _remote_file(path: str, root: str, info: dict[str, Any], remote: Remote) -> File:
     return File(path, _below(path, root), info.get("size"), remote, stamp=stamp_of_info(info))
 
 
-def _keep(found: dict[str, Any], root: str, suffixes: tuple[str, ...]) -> list[tuple[str, dict[str, Any]]]:
+def _keep(entries: dict[str, Any], root: str, suffixes: tuple[str, ...]) -> list[tuple[str, dict[str, Any]]]:
     hidden = (".", "_") if suffixes != ("",) else (".",)
     kept = []
-    for path, info in found.items():
+    for path, info in entries.items():
         parts = _below(path, root).split("/")
         if info.get("type") == "file" and path.endswith(suffixes) and not any(p.startswith(hidden) for p in parts):
             kept.append((path, info))
@@ -352,8 +352,8 @@ def _nearest_remote(remote: Remote, path: str) -> tuple[str, list[str]]:
 def _nothing(path: str, nearest: str, names: Iterable[str]) -> SourceError:
     names = list(names)
     shown = ", ".join(names[:8]) + (f", ... ({len(names)} entries)" if len(names) > 8 else "")
-    there = f"; {nearest!r} exists and holds {shown or 'nothing'}" if nearest else ""
-    return SourceError(f"no file matches {redact_url(path)!r}{there}", fix="check the path or the pattern")
+    hint = f"; {nearest!r} exists and holds {shown or 'nothing'}" if nearest else ""
+    return SourceError(f"no file matches {redact_url(path)!r}{hint}", fix="check the path or the pattern")
 
 
 def _directory(path: str) -> SourceError:

@@ -123,13 +123,13 @@ def manifest_of(paths: Sequence[str], where: str) -> Manifest:
     Raises:
         PipelineError, SourceError: as ``write_manifest``.
     """
-    found = _load(paths, where, quiet=True)
-    if found is None:
+    manifest = _load(paths, where, quiet=True)
+    if manifest is None:
         with alone(where):
-            found = _load(paths, where)  # another process was first
-            if found is None:
-                found = _make(paths, where, None)[0]
-    return found
+            manifest = _load(paths, where)  # another process was first
+            if manifest is None:
+                manifest = _make(paths, where, None)[0]
+    return manifest
 
 
 # ---- making --------------------------------------------------------------------------------------------------------
@@ -202,24 +202,24 @@ def _owners(listing: Listing, normal: list[str]) -> list[int]:
     """Which of the paths each file was found by."""
     roots = [root_of(path) for path in normal]
     places = [(remote is None, root) for remote, root in roots]
-    found = []
+    owners = []
     for file in listing:
         local = file.remote is None
         owner = next((i for i, (here, root) in enumerate(places) if here == local and below(root, file.path)), None)
         if owner is None:
             raise SourceError(f"{file.url} cannot stand in a manifest: it is not below a path that was given")
-        found.append(owner)
-    return found
+        owners.append(owner)
+    return owners
 
 
 def _unchanged(listing: Listing, before: Manifest | None) -> dict[int, int]:
     """The files of which all is known: their places in the listing, and in the manifest before."""
     if before is None:
         return {}
-    there = {file.url: i for i, file in enumerate(before.listing)}
+    places = {file.url: i for i, file in enumerate(before.listing)}
     known = {}
     for place, file in enumerate(listing):
-        i = there.get(file.url)
+        i = places.get(file.url)
         if i is None or file.stamp is None or before.listing[i].stamp is None:
             continue
         if file.size == before.listing[i].size and not differ(before.listing[i].stamp, file.stamp):

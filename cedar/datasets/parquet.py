@@ -183,16 +183,16 @@ class ParquetSource(FileSource):
 
         None unless the values in the names of folders say so for all rows of every split.
         """
-        found = satisfied([hive for hive in self._hive if hive.name in self._names], predicate)
-        return None if found is None else found[splits.column("file")]
+        satisfying = satisfied([hive for hive in self._hive if hive.name in self._names], predicate)
+        return None if satisfying is None else satisfying[splits.column("file")]
 
     def _bounds(self, split: Split, path: Path) -> Bounds | None:
         group = self._footers[split.file].row_group(split.part)
         for hive in self._hive:
             if path == (hive.name,):
                 return hive_bounds(hive, split.file, group.num_rows)
-        found = self._leaves[self._footers.kinds[split.file]].get(path)
-        return None if found is None else leaf_bounds(group.column(found[0]), found[1], group.num_rows)
+        leaf = self._leaves[self._footers.kinds[split.file]].get(path)
+        return None if leaf is None else leaf_bounds(group.column(leaf[0]), leaf[1], group.num_rows)
 
     @once
     def _leaves(self) -> list[Leaves]:

@@ -134,7 +134,7 @@ def _schema(data: bytes, at: int) -> tuple[list[Leaf], int]:
     leaves: list[Leaf] = []
     open_: list[list[int]] = []  # of the elements above: children to come, definition and repetition levels
     for i in range(count):
-        found, at = _element(data, at)
+        node, at = _element(data, at)
         while open_ and open_[-1][0] == 0:
             open_.pop()
         if not open_ and i:
@@ -144,16 +144,16 @@ def _schema(data: bytes, at: int) -> tuple[list[Leaf], int]:
         definition, repetition = open_[-1][1:] if open_ else (0, 0)
         if open_:
             open_[-1][0] -= 1
-            definition += found[3] != 0
-            repetition += found[3] == 2
-        if found[3] not in (0, 1, 2) or (i and (found[1] < 0) != (found[5] > 0)):
+            definition += node[3] != 0
+            repetition += node[3] == 2
+        if node[3] not in (0, 1, 2) or (i and (node[1] < 0) != (node[5] > 0)):
             raise BadFooter("the footer is damaged: an element of its schema is neither a column nor a group of them")
-        if i and not found[5]:
-            leaves.append((found[1], definition, repetition, _WIDTHS.get(found[1], found[2] if found[1] == 7 else 0)))
-        elif found[5] < 0 or found[5] > count:
-            raise BadFooter(f"the footer is damaged: an element of its schema has {found[5]} children")
+        if i and not node[5]:
+            leaves.append((node[1], definition, repetition, _WIDTHS.get(node[1], node[2] if node[1] == 7 else 0)))
+        elif node[5] < 0 or node[5] > count:
+            raise BadFooter(f"the footer is damaged: an element of its schema has {node[5]} children")
         else:
-            open_.append([found[5], definition, repetition])
+            open_.append([node[5], definition, repetition])
     if any(left for left, *_ in open_):
         raise BadFooter("the footer is damaged: its schema has fewer elements than it says")
     return leaves, at
@@ -161,15 +161,15 @@ def _schema(data: bytes, at: int) -> tuple[list[Leaf], int]:
 
 def _element(data: bytes, at: int) -> tuple[dict[int, int], int]:
     """An element of the schema, and where it ends: 1 its type, 2 that one's length, 3 repetition, 5 children."""
-    found = {1: -1, 2: 0, 3: 0, 5: 0}
+    fields = {1: -1, 2: 0, 3: 0, 5: 0}
     number = 0
     while data[at]:
         number, kind, at = _field(data, at, number)
-        if number in found and kind == 5:
-            found[number], at = _zigzag(data, at)
+        if number in fields and kind == 5:
+            fields[number], at = _zigzag(data, at)
         else:
             at = _skip(data, at, kind, 1)
-    return found, at + 1
+    return fields, at + 1
 
 
 def _row_groups(data: bytes, at: int, schema: list[Leaf]) -> int:
@@ -199,8 +199,8 @@ def _column(data: bytes, at: int, leaf: Leaf, known: dict[Leaf, list[re.Pattern[
     """Where a column chunk ends; one that has the shape of one that was checked is not walked again."""
     shapes = known.setdefault(leaf, [])
     for shape in shapes:
-        if found := shape.match(data, at):
-            return found.end()
+        if match := shape.match(data, at):
+            return match.end()
     end = _checked_column(data, at, leaf)
     if len(shapes) < _SHAPES:
         shapes.append(_regex(b"".join(_shape(data, at, 0, leaf[3] > 0)[0])))

@@ -30,12 +30,12 @@ def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Typ
         paths = [footer.schema.column(i).path for i in range(len(footer.schema))]
         chosen = range(len(paths)) if wanted is None else _choose(fields, paths, wanted, file)
         leaves = count()
-        found = []
+        pruned = []
         for field in fields:
             kind = _prune(field.type, leaves, set(chosen))
             if kind is not None:
-                found.append(pa.field(field.name, kind))
-        types = canonical_types(found, file.url, SourceError)
+                pruned.append(pa.field(field.name, kind))
+        types = canonical_types(pruned, file.url, SourceError)
     return types, sorted(chosen)
 
 
@@ -61,10 +61,10 @@ def _choose(fields: list[Any], paths: list[str], wanted: Sequence[str], file: Fi
         start = stop
     chosen: list[int] = []
     for name in wanted:
-        found = spans.get(name) or [i for i, p in enumerate(paths) if p == name or p.startswith(name + ".")]
-        if not found:
+        matches = spans.get(name) or [i for i, p in enumerate(paths) if p == name or p.startswith(name + ".")]
+        if not matches:
             raise missing_column(name, list(spans), f"read_parquet({file.url})")
-        chosen.extend(found)
+        chosen.extend(matches)
     return chosen
 
 

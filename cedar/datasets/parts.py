@@ -66,7 +66,7 @@ class Parts:
     @property
     def bytes(self) -> int:
         """Of all files since ``taken``."""
-        open_ = sum(part.file.size + part.assembly.held for part in self._open.values())
+        open_ = sum(part.file.size + part.assembly.pending_bytes for part in self._open.values())
         return sum(part.bytes for part in self.done) + open_
 
     @property

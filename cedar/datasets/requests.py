@@ -93,11 +93,11 @@ class Account:
     def __reduce__(self) -> tuple[Any, ...]:  # each process has a budget of its own, and counts its own requests
         return Account, (self.patience,)
 
-    def ask(self, what: str, request: Callable[[float], _T], on: Asker | None = None) -> _T:
+    def ask(self, url: str, request: Callable[[float], _T], on: Asker | None = None) -> _T:
         """What a request returns, made again while it fails in a way that passes.
 
         Args:
-            what: the URL, without credentials, for errors.
+            url: the one that is asked, without credentials, for errors.
             request: is given the seconds that are left for it.
             on: on whose behalf; this thread's by default.
 
@@ -125,7 +125,7 @@ class Account:
                     why = "the loader was closed"
                 if why is not None:
                     cause = redacted(error)
-                    raise _gave_up(what, attempt, took, fault, why) from cause
+                    raise _gave_up(url, attempt, took, fault, why) from cause
 
     def _given_up(self, attempt: int, took: float, wait: float) -> str | None:
         if attempt >= self.patience.attempts:
@@ -163,9 +163,9 @@ class Account:
                 use.add(Use(waited=time.monotonic() - began))
 
 
-def _gave_up(what: str, attempts: int, took: float, fault: Fault, why: str) -> SourceError:
+def _gave_up(url: str, attempts: int, took: float, fault: Fault, why: str) -> SourceError:
     return SourceError(
-        f"{what}: the storage failed {attempts} time(s) in {took:.1f} s, last with {fault.what}",
+        f"{url}: the storage failed {attempts} time(s) in {took:.1f} s, last with {fault.kind}",
         done=f"given up: {why}",
         fix="look whether the storage is up and how much it lets you ask of it; a run can go on from its last state",
     )

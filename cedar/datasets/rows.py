@@ -31,8 +31,8 @@ class Origin:
     file: int = 0
     unit: str = "item"
 
-    def error(self, what: str, row: int, fix: str | None = None) -> RowError:
-        return RowError(what, row=RowRef(0, self.file, row, url=self.url, unit=self.unit), fix=fix)
+    def error(self, problem: str, row: int, fix: str | None = None) -> RowError:
+        return RowError(problem, row=RowRef(0, self.file, row, url=self.url, unit=self.unit), fix=fix)
 
 
 def form_of(item: Any) -> Form:

@@ -51,9 +51,9 @@ def write_parquet(
         >>> [url.rpartition("/")[2] for url in write_parquet([block], "out")]
         ['part-00000.parquet']
     """
-    for what, value in (("row_group_rows", row_group_rows), ("rows_per_file", rows_per_file)):
+    for option, value in (("row_group_rows", row_group_rows), ("rows_per_file", rows_per_file)):
         if value is not None and value < 1:
-            raise PipelineError(f"write_parquet({what}={value}): at least 1", site=user_site())
+            raise PipelineError(f"write_parquet({option}={value}): at least 1", site=user_site())
     with Storage.at(url, Parquet.suffix) as storage, contextlib.ExitStack() as stack:
         parquet = Parquet(Layouts("fast", "disk" if storage.local else "url"))
         parts = Parts(storage, parquet, "part-{:05d}.parquet".format, None if storage.single else rows_per_file)
@@ -89,23 +89,23 @@ def _batches(blocks: Iterable[Block], parquet: Parquet) -> Iterator[Any]:
 
 def _row_groups(batches: Iterator[Any], rows: int | None) -> Iterator[Any]:
     """Tables of exactly ``rows`` rows, the last one of fewer; one empty table where there are no rows."""
-    held: list[Any] = []
+    pending: list[Any] = []
     count = 0
     written = False
     for batch in batches:
-        held.append(batch)
+        pending.append(batch)
         count += batch.num_rows
         if rows is None and count >= 64:
-            sample = pa.Table.from_batches(held).slice(0, 64)
+            sample = pa.Table.from_batches(pending).slice(0, 64)
             rows = group_rows(sample.nbytes / sample.num_rows)
         while rows is not None and count >= rows:
-            table = pa.Table.from_batches(held)
+            table = pa.Table.from_batches(pending)
             yield table.slice(0, rows)
             written = True
             count -= rows
-            held = table.slice(rows).to_batches()
-    if count or (held and not written):
-        yield pa.Table.from_batches(held)
+            pending = table.slice(rows).to_batches()
+    if count or (pending and not written):
+        yield pa.Table.from_batches(pending)
 
 
 def group_rows(row_bytes: float, many: int = 1) -> int:

@@ -190,10 +190,10 @@ def _split(file: int, start: int, stop: int, rows: int, size: int, part: int, st
 def _column(name: str, given: Any) -> Numbers:
     """An array, or one value, which takes no room per split."""
     column = np.asarray(-1 if given is None else given)
-    kinds, what = ("b", "booleans") if name == "streaming" else ("iu", "integers")
+    kinds, expected = ("b", "booleans") if name == "streaming" else ("iu", "integers")
     if column.ndim > 1 or (column.size and column.dtype.kind not in kinds):
         shape = f", shape {column.shape}" if column.ndim > 1 else ""
-        raise ValueError(f"SplitTable: {name}= takes {what}, one or an array of them, not {column.dtype}{shape}")
+        raise ValueError(f"SplitTable: {name}= takes {expected}, one or an array of them, not {column.dtype}{shape}")
     if name == "streaming":
         return column.astype(bool)
     if column.size and int(column.max()) > np.iinfo(np.int64).max:

@@ -17,9 +17,9 @@ BUCKETS = 16  # runs of files that a state tells apart
 _LOOKS = 4  # files of a run whose contents are looked at
 
 
-def stamp_of_stat(found: os.stat_result) -> Stamp:
+def stamp_of_stat(stat: os.stat_result) -> Stamp:
     """Of a local file: ns of its last change, its inode and its device."""
-    return found.st_mtime_ns, found.st_ino, found.st_dev
+    return stat.st_mtime_ns, stat.st_ino, stat.st_dev
 
 
 def stamp_of_info(info: dict[str, Any], name: str = "") -> Stamp:
@@ -71,13 +71,13 @@ def told_of_runs(files: Sequence[Any], each: Callable[[Any], Any], some: bool = 
 
     A run of which nothing can be said (None of some file) is "".
     """
-    found = []
+    digests = []
     for number in range(min(BUCKETS, len(files))):
         run = run_of(files, number)
         told = [each(file) for file in (looked_at(run) if some else run)]
         text = json.dumps([len(run), *told])
-        found.append("" if any(one is None for one in told) else hashlib.sha256(text.encode()).hexdigest()[:8])
-    return found
+        digests.append("" if any(one is None for one in told) else hashlib.sha256(text.encode()).hexdigest()[:8])
+    return digests
 
 
 def run_of(files: Sequence[Any], number: int) -> Sequence[Any]:

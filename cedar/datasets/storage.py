@@ -159,7 +159,7 @@ class Growing:
 
 
 @contextlib.contextmanager
-def writing(what: str, done: str | None = None, fix: str = "check space and permissions") -> Iterator[None]:
+def writing(url: str, done: str | None = None, fix: str = "check space and permissions") -> Iterator[None]:
     """Whatever a filesystem throws becomes a SourceError that names what could not be written."""
     try:
         yield
@@ -167,8 +167,8 @@ def writing(what: str, done: str | None = None, fix: str = "check space and perm
         raise
     except Exception as error:  # noqa: BLE001 - whatever a filesystem throws
         cause = redacted(error)
-        raise SourceError(f"cannot write to {redact_url(what)!r}: {redact(str(error))}", done=done, fix=fix) from cause
+        raise SourceError(f"cannot write to {redact_url(url)!r}: {redact(str(error))}", done=done, fix=fix) from cause
 
 
-def _taken(what: str) -> PipelineError:
-    return PipelineError(what, site=user_site(), fix="write to a new place, or remove what is there first")
+def _taken(problem: str) -> PipelineError:
+    return PipelineError(problem, site=user_site(), fix="write to a new place, or remove what is there first")

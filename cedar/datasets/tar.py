@@ -62,8 +62,8 @@ class _StrictHeader(tarfile.TarInfo):
     def _proc_member(self, tarfile_: Any) -> Self:
         """Called once the header's block is read; what follows of a long name or of pax fields is read at once."""
         if self.type in _TEXTS:
-            what = f"the header after member {tarfile_.last!r}" if tarfile_.last else "the first header"
-            tarfile_.account.take(max(0, self.size), what)
+            header = f"the header after member {tarfile_.last!r}" if tarfile_.last else "the first header"
+            tarfile_.account.take(max(0, self.size), header)
             if self.type != tarfile.XGLTYPE:  # global fields are kept to the end
                 tarfile_.account.give(max(0, self.size))
         made: Self = super()._proc_member(tarfile_)  # type: ignore[misc]
@@ -93,28 +93,28 @@ class TarSource(FileSource):
     def read(self, split: Split) -> Iterator[Chunk]:
         file = self.listing[split.file]
         names = list(self.schema())
-        held: list[_Sample] = []
+        pending: list[_Sample] = []
         size = 0
         account = Account.of_task(file.url, file.limits)
         for sample in _samples(file, set(names), account):
             self._check(file, sample)
-            held.append(sample)
+            pending.append(sample)
             size += sample.size
-            if len(held) == _ROWS or size >= _BYTES:
-                yield _chunk(held, names)
+            if len(pending) == _ROWS or size >= _BYTES:
+                yield _chunk(pending, names)
                 account.give(size)
-                held, size = [], 0
-        if held:
-            yield _chunk(held, names)
+                pending, size = [], 0
+        if pending:
+            yield _chunk(pending, names)
 
     def _check(self, file: File, sample: _Sample) -> None:
         if sample.parts.keys() == set(self._extensions):
             return
         missing = [f".{e}" for e in self._extensions if e not in sample.parts]
         extra = [f".{e}" for e in sample.parts if e not in self._extensions]
-        what = f"has no {', '.join(missing)}" if missing else f"also has {', '.join(extra)}"
+        mismatch = f"has no {', '.join(missing)}" if missing else f"also has {', '.join(extra)}"
         raise SourceError(
-            f"{file.url}: sample {sample.key!r} {what}; the first sample has {', '.join(self._extensions)}",
+            f"{file.url}: sample {sample.key!r} {mismatch}; the first sample has {', '.join(self._extensions)}",
             fix="every sample needs the same extensions, and its members one after the other",
         )
 

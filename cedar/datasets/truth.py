@@ -167,8 +167,8 @@ class Compare:
 def _compared(least: pl.Expr, most: pl.Expr, ends: pa.Array) -> tuple[list[Any], list[Any]]:
     import polars as pl
 
-    found = pl.DataFrame([_points(ends)]).select(least.alias("least"), most.alias("most"))
-    return found["least"].to_list(), found["most"].to_list()
+    frame = pl.DataFrame([_points(ends)]).select(least.alias("least"), most.alias("most"))
+    return frame["least"].to_list(), frame["most"].to_list()
 
 
 def _compares_alike(kind: pa.DataType, value: Any) -> bool:

@@ -128,17 +128,17 @@ class VortexSource(FileSource):
                     array = next(arrays, None)
                     done = array is None
                     # What it is decoded to is asked for by type, and so comes as columns are here.
-                    found = None if array is None else array.to_arrow_array(arrow_type=kind, combine_chunks=True)
+                    structs = None if array is None else array.to_arrow_array(arrow_type=kind, combine_chunks=True)
                     columns: dict[str, Column] = {}
-                    if found is not None:
-                        account.take(found.nbytes, f"a chunk of {len(found):,} rows")
-                        columns = dict(zip(types, map(column, found.flatten()), strict=True))
-                        count += len(found)
+                    if structs is not None:
+                        account.take(structs.nbytes, f"a chunk of {len(structs):,} rows")
+                        columns = dict(zip(types, map(column, structs.flatten()), strict=True))
+                        count += len(structs)
                     if done and count != stop - split.start:
                         raise ValueError(f"there are {count:,} rows, its footer says {stop - split.start:,}")
-                if found is not None:
-                    yield Chunk(columns, length=len(found))
-                    account.give(found.nbytes)
+                if structs is not None:
+                    yield Chunk(columns, length=len(structs))
+                    account.give(structs.nbytes)
 
     def _scan(self, file: File, opened: Any, names: list[str], start: int, stop: int) -> Iterator[Any]:
         with reading(file.url), plain_errors():
@@ -173,11 +173,11 @@ class VortexSource(FileSource):
 
 
 def _footer(file: File, opened: _Opened, number: int, verify: bool | None) -> Footer:
-    with _opening(file, opened, number, verify) as found, reading(file.url, "footer"), plain_errors():
-        if not isinstance(found.dtype, library("vortex", "vortex", "read_vortex").StructDType):
-            raise TypeError(f"it holds values of {found.dtype}, and no columns")
-        schema = found.dtype.to_arrow_schema()
-        chunks = tuple((int(start), int(stop)) for start, stop in found.splits())
+    with _opening(file, opened, number, verify) as vortex_file, reading(file.url, "footer"), plain_errors():
+        if not isinstance(vortex_file.dtype, library("vortex", "vortex", "read_vortex").StructDType):
+            raise TypeError(f"it holds values of {vortex_file.dtype}, and no columns")
+        schema = vortex_file.dtype.to_arrow_schema()
+        chunks = tuple((int(start), int(stop)) for start, stop in vortex_file.splits())
     return Footer(canonical_types(schema, file.url, SourceError), chunks, number in opened.sums)
 
 
@@ -197,10 +197,10 @@ def _opening(file: File, opened: _Opened, number: int, verify: bool | None) -> I
             )
     with _Reader(file, opened.sums.get(number)) as reader:
         with reading(file.url), reader.telling(), plain_errors():
-            found = vortex.open_readable(reader, footer=opened.footers.get(number), without_segment_cache=True)
-            opened.footers[number] = found.footer
+            vortex_file = vortex.open_readable(reader, footer=opened.footers.get(number), without_segment_cache=True)
+            opened.footers[number] = vortex_file.footer
         with reader.telling():
-            yield found
+            yield vortex_file
 
 
 def _runs(chunks: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -236,12 +236,12 @@ class _Reader:
             if file.remote is None:
                 self._local = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
-                    found = os.fstat(self._local)
-                    check_unchanged(file, found)
+                    stat = os.fstat(self._local)
+                    check_unchanged(file, stat)
                 except BaseException:
                     self.__exit__()
                     raise
-                self._size = found.st_size
+                self._size = stat.st_size
             elif file.size is None:
                 remote = file.remote
                 self._size = int(remote.call(file.path, lambda: remote.fs.info(file.path))["size"])

@@ -27,18 +27,18 @@ def find(remote: Remote, root: str, depth: int | None = None) -> Found:
     """
     if depth is None and _flat(remote.fs):
         return dict(remote.call(root, lambda: remote.fs.find(root, detail=True)))
-    found: Found = {}
+    entries: Found = {}
     folders = [(root, 1)]
     while folders:
         folder, level = folders.pop()
         for info in remote.call(folder, lambda folder=folder: _entries(remote.fs, folder)):  # type: ignore[misc]
             path = info["name"].rstrip("/")
-            if path == folder.rstrip("/") or path in found:
+            if path == folder.rstrip("/") or path in entries:
                 continue
-            found[path] = info
+            entries[path] = info
             if info["type"] == "directory" and (depth is None or level < depth):
                 folders.append((path, level + 1))
-    return dict(sorted(found.items()))
+    return dict(sorted(entries.items()))
 
 
 def glob(remote: Remote, pattern: str, root: str) -> Found:
@@ -122,10 +122,10 @@ def local_glob(pattern: str) -> set[str]:
     if "**" not in parts:
         return set(patterns.glob(pattern))
     above = "/".join(parts[: parts.index("**")]) or "/"
-    found = _matches(parts)
-    folders = {os.path.dirname(path) for path in found}
+    matches = _matches(parts)
+    folders = {os.path.dirname(path) for path in matches}
     circles = {folder for folder in folders if _circles(folder, above.count("/"))}
-    return {path for path in found if os.path.dirname(path) not in circles}
+    return {path for path in matches if os.path.dirname(path) not in circles}
 
 
 def _matches(parts: list[str]) -> set[str]:
@@ -133,14 +133,14 @@ def _matches(parts: list[str]) -> set[str]:
         return set(patterns.glob("/".join(parts)))
     place = parts.index("**")
     above, below = "/".join(parts[:place]) or "/", parts[place + 1 :]
-    found: set[str] = set()
+    matches: set[str] = set()
     for base in patterns.glob(above):
         for folder, names in folders_below(base, (".",)) if os.path.isdir(base) else ():
             if below:
-                found |= _matches([*patterns.escape(folder).split("/"), *below])
+                matches |= _matches([*patterns.escape(folder).split("/"), *below])
             else:
-                found |= {folder, *(os.path.join(folder, name) for name in names if not name.startswith("."))}
-    return found
+                matches |= {folder, *(os.path.join(folder, name) for name in names if not name.startswith("."))}
+    return matches
 
 
 def _circles(folder: str, depth: int) -> bool:
@@ -151,8 +151,8 @@ def _circles(folder: str, depth: int) -> bool:
 
 
 def _inode(path: str) -> tuple[int, int]:
-    found = os.stat(path)
-    return found.st_dev, found.st_ino
+    stat = os.stat(path)
+    return stat.st_dev, stat.st_ino
 
 
 def _raise(error: OSError) -> None:

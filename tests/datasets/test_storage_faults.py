@@ -73,7 +73,7 @@ class Answer(Exception):
 def test_a_busy_or_broken_server_is_asked_again(status: int):
     fault = fault_of(Answer(status, {"retry-after": "7"}))
     assert fault is not None
-    assert f"status {status}" in fault.what
+    assert f"status {status}" in fault.kind
     assert fault.wait == 7
 
 

@@ -134,9 +134,9 @@ def _lists(
     began = versions[drawn.first]  # the first version of each session
     changes = np.diff(np.append(began, count)) - 1
     length = rng.poisson(feature.length, drawn.count)
-    held = length + changes * feature.shift
-    base = np.cumsum(held) - held
-    values = world.ids(feature, rng, int(held.sum()))
+    pool_sizes = length + changes * feature.shift
+    base = np.cumsum(pool_sizes) - pool_sizes
+    values = world.ids(feature, rng, int(pool_sizes.sum()))
     moved = (versions - began[drawn.session]) * feature.shift
     return values, base[drawn.session] + moved, length[drawn.session]
 

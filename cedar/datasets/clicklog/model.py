@@ -48,8 +48,8 @@ class World:
         return rng.integers(0, feature.ids, n) if not self.skew else _drawn(_popularity(feature.ids, self.skew), rng, n)
 
     def logit(self, dense: npt.NDArray[np.float32], item: Ints, liking: Floats) -> Floats:
-        found: Floats = self.weights @ dense.astype(np.float64) + self.effect[item] + liking - 1.0
-        return found
+        logits: Floats = self.weights @ dense.astype(np.float64) + self.effect[item] + liking - 1.0
+        return logits
 
 
 def world_of(log: ClickLog, seed: int) -> World:
@@ -75,20 +75,20 @@ def _popularity(ids: int, skew: float) -> Floats:
 
 
 def _drawn(popularity: Floats, rng: np.random.Generator, n: int) -> Ints:
-    found = np.searchsorted(popularity, rng.random(n), side="right")
-    return np.minimum(found, len(popularity) - 1).astype(np.int64)
+    ranks = np.searchsorted(popularity, rng.random(n), side="right")
+    return np.minimum(ranks, len(popularity) - 1).astype(np.int64)
 
 
 def affinity(world: World, values: Ints, starts: Ints, lengths: Ints, item: Ints) -> Floats:
     """How much each row's item is like its history: 0 where that is empty."""
     if not len(values):
         return np.zeros(len(item))
-    found = np.zeros(len(item))
+    affinities = np.zeros(len(item))
     shares = np.maximum(lengths, 1)
     for k in range(_TASTES):
         sums = np.concatenate([[0.0], np.cumsum(world.taste[values, k])])
-        found += (sums[starts + lengths] - sums[starts]) / shares * world.taste[item, k]
-    return found
+        affinities += (sums[starts + lengths] - sums[starts]) / shares * world.taste[item, k]
+    return affinities
 
 
 @dataclass

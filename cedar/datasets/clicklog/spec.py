@@ -128,5 +128,5 @@ def _check(feature: ListFeature) -> None:
         raise _bad(f"{feature}", "length and shift not negative, ids at least 1, repeats from 0 to 1")
 
 
-def _bad(what: str, wanted: str) -> PipelineError:
-    return PipelineError(f"ClickLog: {what}", site=user_site(), fix=wanted)
+def _bad(problem: str, wanted: str) -> PipelineError:
+    return PipelineError(f"ClickLog: {problem}", site=user_site(), fix=wanted)
