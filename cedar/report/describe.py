@@ -82,13 +82,13 @@ def first_rows(blocks: Iterable[Block], n: int) -> pl.DataFrame:
     """The first ``n`` rows of all blocks."""
     import polars as pl
 
-    found: list[pl.DataFrame] = []
+    heads: list[pl.DataFrame] = []
     for block in blocks:
-        found.append(_frame(block).head(n))
-        n -= found[-1].height
+        heads.append(_frame(block).head(n))
+        n -= heads[-1].height
         if n <= 0:
             break
-    return pl.concat(found, how="vertical_relaxed") if found else pl.DataFrame()
+    return pl.concat(heads, how="vertical_relaxed") if heads else pl.DataFrame()
 
 
 def describe(blocks: Iterable[Block]) -> Description:
@@ -127,18 +127,18 @@ def _parts(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
     """The same rows, so many at a time."""
     import polars as pl
 
-    held: list[pl.DataFrame] = []
+    pending: list[pl.DataFrame] = []
     height = 0
     for frame in frames:
-        held.append(frame)
+        pending.append(frame)
         height += frame.height
         while height >= _PART:
-            whole = pl.concat(held, how="vertical_relaxed").rechunk()  # a sum in floating point goes chunk by chunk
+            whole = pl.concat(pending, how="vertical_relaxed").rechunk()  # a sum in floating point goes chunk by chunk
             yield whole[:_PART].rechunk()
-            held = [whole[_PART:]]
+            pending = [whole[_PART:]]
             height -= _PART
     if height:
-        yield pl.concat(held, how="vertical_relaxed").rechunk()
+        yield pl.concat(pending, how="vertical_relaxed").rechunk()
 
 
 class _Column:

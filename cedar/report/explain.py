@@ -124,12 +124,12 @@ def _groups(binding: Binding, achieved: Mapping[tuple[str, ...], float]) -> list
     """What a sample says of each group of columns, and what came of it."""
     lines: list[str] = []
     try:
-        for _, found in found_groups(binding):
-            for group in found.groups:
+        for _, sampled in found_groups(binding):
+            for group in sampled.groups:
                 came = f"; achieved {achieved[group.names]:.3g}" if group.names in achieved else ""
                 lines.append(f"{group}{came}")
-            lines += [f"{'+'.join(one.names)} left out: {why}" for one, why in found.refused]
-            lines += [found.note] if found.note else []
+            lines += [f"{'+'.join(one.names)} left out: {why}" for one, why in sampled.refused]
+            lines += [sampled.note] if sampled.note else []
     except CedarError as error:
         lines.append(f"no sample: {error.what}")
     return lines
@@ -141,7 +141,7 @@ def _predicted(prediction: Prediction, measured: float | None) -> str:
     if measured is not None:
         text += f"; measured: {measured / rate - 1:+.0%}" if rate else ""
     more = sorted(prediction.more.items(), key=lambda item: -item[1])
-    gains = [f"{what}: {gain:+.0%}" for what, gain in more if gain >= 0.005]
+    gains = [f"{resource}: {gain:+.0%}" for resource, gain in more if gain >= 0.005]
     return text + ("; " + ", ".join(gains) if gains else "; more hardware would not help" if more else "")
 
 

@@ -63,10 +63,10 @@ class _Work:
         block = self.binding.rows_behind(source, rows)
         if block.slots < rows:
             notes.append(f"no more than {block.slots:,} row{'' if block.slots == 1 else 's'} came from the source")
-        found = tuple(self._row(block.slice(i, i + 1), path) for i in range(block.slots))
+        rows_shown = tuple(self._row(block.slice(i, i + 1), path) for i in range(block.slots))
         steps = [source, *(node for node in path if isinstance(node.operator, RowOperator))]
         labels = tuple(self._words[id(node)] for node in steps)
-        return Sheet(labels, found, tuple(notes), self.env.seed, self.env.epoch)
+        return Sheet(labels, rows_shown, tuple(notes), self.env.seed, self.env.epoch)
 
     def _path(self) -> tuple[Node, list[Node], list[str]]:
         """The source, what rows go through from there, first inputs only, and what is to be said of the rest."""
@@ -131,10 +131,10 @@ class _Work:
                 self._programs[id(node)] = Program((Step(kernel, (number,), self._words[id(node)], node.site),))
             except CedarError as error:
                 self._programs[id(node)] = error
-        found = self._programs[id(node)]
-        if isinstance(found, CedarError):
-            raise found
-        return found
+        program = self._programs[id(node)]
+        if isinstance(program, CedarError):
+            raise program
+        return program
 
     def _draws(self, node: Node, block: Block) -> dict[str, Any]:
         """What a kernel draws for the row of a block, as it tells itself."""

@@ -109,7 +109,7 @@ def _site(node: Node) -> str:
 def _costs(root: Node, profile: Profile) -> dict[int, tuple[str, ...]]:
     """What was measured of each operator, by its node."""
     shares = profile.shares
-    found: dict[int, tuple[str, ...]] = {}
+    costs: dict[int, tuple[str, ...]] = {}
     for ordinal, node in enumerate(walk(root)):
         figures = profile.operators.get(ordinal)
         if figures is not None and figures.rows:
@@ -119,5 +119,5 @@ def _costs(root: Node, profile: Profile) -> dict[int, tuple[str, ...]]:
                 byte_size(figures.bytes_out),
                 f"{shares[ordinal]:.0%}",
             )
-            found[id(node)] = cells
-    return found
+            costs[id(node)] = cells
+    return costs

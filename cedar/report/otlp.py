@@ -50,7 +50,7 @@ class Loaders:
             if each.name not in self._made:
                 self._made.add(each.name)
                 make = self._meter.create_observable_counter if each.counts else self._meter.create_observable_gauge
-                make(f"cedar.{each.name}", [self._values(each.name)], unit=each.unit, description=each.what)
+                make(f"cedar.{each.name}", [self._values(each.name)], unit=each.unit, description=each.description)
 
     def _values(self, name: str) -> Callable[[Any], Iterator[Any]]:
         from opentelemetry.metrics import Observation

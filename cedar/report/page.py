@@ -104,9 +104,9 @@ def _curves(report: Report) -> str:
     end = spans[-1][1][0]
     rates = [(b[0], (b[1] - a[1]) / (b[0] - a[0])) for a, b in spans]
     waits = [(b[0], min((b[2] - a[2]) / (b[0] - a[0]), 1.0)) for a, b in spans]
-    held = [(b[0], float(b[3])) for _, b in spans]
+    memory_used = [(b[0], float(b[3])) for _, b in spans]
     most = max(rate for _, rate in rates) or 1.0
-    top = max(size for _, size in held)
+    top = max(size for _, size in memory_used)
 
     def line(points: list[tuple[float, float]], whole: float, color: str) -> str:
         points = [(spans[0][0][0], points[0][1]), *points]
@@ -119,7 +119,7 @@ def _curves(report: Report) -> str:
         f'<span style="color:{_WAIT}">share of time that the trainer waited, up to 100%</span>{memory}; {end:.1f} s</p>'
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="rows per second, waiting and memory over '
         f'time" width="{_WIDE}" height="{_HIGH}">{line(rates, most, _RATE)}{line(waits, 1.0, _WAIT)}'
-        f"{line(held, top, _MEMORY) if top else ''}</svg>"
+        f"{line(memory_used, top, _MEMORY) if top else ''}</svg>"
     )
 
 

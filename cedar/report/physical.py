@@ -84,10 +84,10 @@ def _detail(compiler: Compiler, number: int) -> str:
         splits = stream.source if isinstance(stream, SharedStream) else stream
         assert isinstance(splits, SplitStream)
         permuted = ", permuted" if splits.permuted else ""
-        there = sum(
+        total = sum(
             len(segment.source.splits()) for segment in splits.segments
         )  # without filters that choose among them
-        chosen = f"{splits.splits} of {there}" if splits.splits < there else str(there)
+        chosen = f"{splits.splits} of {total}" if splits.splits < total else str(total)
         return f"{chosen} split(s), {len(splits.layout(0).starts)} window(s){permuted}"
     below = physical.stages[stage.inputs[0]].out
     return "a batch a task" if physical.works[below].batched else "small tasks, by measured time" if stage.small else ""

@@ -98,10 +98,10 @@ def _worded(node: Node, label: str) -> str:
     if node.site is None or "col(" not in label:
         return label
     source, calls = _calls(node.site.file)
-    found = calls.get((node.site.line, node.operator.name), [])
-    if len(found) != 1:  # another file by now, or two on one line
+    matches = calls.get((node.site.line, node.operator.name), [])
+    if len(matches) != 1:  # another file by now, or two on one line
         return label
-    given = [*found[0].args, *found[0].keywords]
+    given = [*matches[0].args, *matches[0].keywords]
     words = [" ".join((ast.get_source_segment(source, each) or "").split()) for each in given]
     return redact(f"{node.operator.name}({', '.join(words)})")
 
@@ -110,9 +110,9 @@ def _worded(node: Node, label: str) -> str:
 def _calls(file: str) -> tuple[str, dict[tuple[int, str], list[ast.Call]]]:
     """A file, and its calls of methods by line and name."""
     source = "".join(linecache.getlines(file))
-    found: dict[tuple[int, str], list[ast.Call]] = {}
+    calls: dict[tuple[int, str], list[ast.Call]] = {}
     with suppress(SyntaxError, ValueError):
         for call in ast.walk(ast.parse(source)):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-                found.setdefault((call.func.end_lineno or 0, call.func.attr), []).append(call)
-    return source, found
+                calls.setdefault((call.func.end_lineno or 0, call.func.attr), []).append(call)
+    return source, calls

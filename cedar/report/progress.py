@@ -63,7 +63,7 @@ class Progress(Observer):
     """Rows, percent and time left where counts are known, rows/s of late, how long the trainer waited, and what limits.
 
     Args:
-        what: the line begins with it.
+        title: the line begins with it.
         position: what of the epoch is done, and all of it or None, in one unit.
         epoch: the one at hand.
         plain: write lines where nobody looks, too.
@@ -71,12 +71,12 @@ class Progress(Observer):
 
     def __init__(
         self,
-        what: str,
+        title: str,
         position: Callable[[], tuple[int, int | None]] | None = None,
         epoch: Callable[[], int] | None = None,
         plain: bool = False,
     ) -> None:
-        self._what = what
+        self._title = title
         self.position, self.epoch = position, epoch
         self._line: Any = None
         self._looks = sys.stderr.isatty() or _in_notebook()
@@ -110,7 +110,7 @@ class Progress(Observer):
             parts += [f"{left[0]:.0%}", *([] if left[1] is None else [f"{clock(left[1])} left"])]
         name, why = metrics.bottleneck
         parts += [f"{rate:,.0f} rows/s", f"waited for data {stall:.0%}", f"bottleneck: {name}{why and f' ({why})'}"]
-        return f"{self._what}: {', '.join(parts)}"
+        return f"{self._title}: {', '.join(parts)}"
 
     def ended(self) -> None:
         """Take the line away."""

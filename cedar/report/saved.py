@@ -24,45 +24,45 @@ def to_json(report: Report) -> dict[str, Any]:
         >>> of_json(to_json(report)) == report
         True
     """
-    found = {each.name: getattr(report, each.name) for each in fields(report) if each.name != "view"}
-    return found | {"workers_time": [[line.label, line.seconds, line.shares] for line in report.workers_time]}
+    values = {each.name: getattr(report, each.name) for each in fields(report) if each.name != "view"}
+    return values | {"workers_time": [[line.label, line.seconds, line.shares] for line in report.workers_time]}
 
 
-def of_json(found: Any) -> Report:
+def of_json(saved: Any) -> Report:
     """What ``to_json`` made, from a file that anybody may have written.
 
     Raises:
         ValueError: it is none.
     """
     try:
-        lines = tuple(Line(str(a), float(b), _shares(c)) for a, b, c in found["workers_time"])
-        recovery = found["recovery"]
+        lines = tuple(Line(str(a), float(b), _shares(c)) for a, b, c in saved["workers_time"])
+        recovery = saved["recovery"]
         return Report(
             workers_time=lines,
             recovery=None if recovery is None else float(recovery),
-            notes=tuple(map(str, found["notes"])),
-            deaths=tuple(map(str, found["deaths"])),
-            graph=_graph(found["graph"]),
-            history=tuple((float(a), int(b), float(c), int(d)) for a, b, c, d in found["history"]),
-            **_plain(found),
+            notes=tuple(map(str, saved["notes"])),
+            deaths=tuple(map(str, saved["deaths"])),
+            graph=_graph(saved["graph"]),
+            history=tuple((float(a), int(b), float(c), int(d)) for a, b, c, d in saved["history"]),
+            **_plain(saved),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"no report: {type(error).__name__}: {error}") from error
 
 
-def _plain(found: Any) -> dict[str, Any]:
-    made: dict[str, Any] = {name: int(found[name]) for name in _COUNTS}
-    made |= {name: float(found[name]) for name in _FIGURES}
-    made |= {name: str(found[name]) for name in _TEXTS}
-    return made | {name: _shares(found[name]) for name in _SHARES}
+def _plain(saved: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {name: int(saved[name]) for name in _COUNTS}
+    made |= {name: float(saved[name]) for name in _FIGURES}
+    made |= {name: str(saved[name]) for name in _TEXTS}
+    return made | {name: _shares(saved[name]) for name in _SHARES}
 
 
-def _shares(found: Any) -> dict[str, Any]:
-    return {str(name): value + 0 for name, value in found.items()}
+def _shares(saved: Any) -> dict[str, Any]:
+    return {str(name): value + 0 for name, value in saved.items()}
 
 
-def _graph(found: Any) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    graph = tuple((str(label), tuple(map(int, inputs))) for label, inputs in found)
+def _graph(saved: Any) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    graph = tuple((str(label), tuple(map(int, inputs))) for label, inputs in saved)
     if any(not 0 <= i < at for at, (_, inputs) in enumerate(graph) for i in inputs):
         raise ValueError("an operator that draws from one after it")
     return graph

@@ -116,11 +116,11 @@ class _Handler(listen.Guarded):
             if mine:
                 kept.recording = Recording(MOST)
             time.sleep(int(text))
-            found = Recorded.of(self.metrics, since)
+            recorded = Recorded.of(self.metrics, since)
             if mine:
                 kept.recording = None
         loader = self.loader()
-        self.answer(200, "".join(found.lines(None if loader is None else loader.report())), "application/json")
+        self.answer(200, "".join(recorded.lines(None if loader is None else loader.report())), "application/json")
 
     def _metrics(self, loader: Loader) -> None:
         try:

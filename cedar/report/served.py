@@ -45,31 +45,31 @@ def served_by(pid: int) -> list[str]:
         ...     cedar.served_by(os.getpid()) == [loader.url]
         True
     """
-    folder, found = private_folder(_FOLDER), []
+    folder, addresses = private_folder(_FOLDER), []
     for host, process, port in _entries(folder) if folder else []:
         if host == _host() and process == pid:
             with (
                 suppress(OSError),
                 open(os.path.join(str(folder), f"{host}.{process}.{port}"), encoding="utf-8") as file,
             ):
-                found.append((port, file.read()))
-    if not found:
+                addresses.append((port, file.read()))
+    if not addresses:
         raise PipelineError(
             f"process {pid} serves no run of yours",
             fix='make its loader with serve="127.0.0.1:0"; on another machine, give loader.url',
         )
-    return [url for _, url in sorted(found)]
+    return [url for _, url in sorted(addresses)]
 
 
 def _entries(folder: str) -> list[tuple[str, int, int]]:
     """Host, process and port, by the names of files; other names are not ours."""
-    found = []
+    entries = []
     for name in os.listdir(folder):
         host, _, rest = name.partition(".")
         process, _, port = rest.partition(".")
         if process.isdecimal() and port.isdecimal():
-            found.append((host, int(process), int(port)))
-    return found
+            entries.append((host, int(process), int(port)))
+    return entries
 
 
 def _forget_the_dead(folder: str) -> None:

@@ -42,10 +42,10 @@ def status(loader: Loader) -> dict[str, Any]:
 
 
 def _added(pairs: Iterator[tuple[str, float]]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for label, seconds in pairs:
-        found[label] = found.get(label, 0.0) + seconds
-    return found
+        totals[label] = totals.get(label, 0.0) + seconds
+    return totals
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Figure:
 
     name: str
     unit: str
-    what: str
+    description: str
     values: dict[str, float]
     label: str = ""
     counts: bool = True
@@ -113,7 +113,7 @@ class Collector:
         rank = str(self.report.rank)
         for each in figures(self.report):
             kind = CounterMetricFamily if each.counts else GaugeMetricFamily
-            family = kind(f"cedar_{each.name}", each.what, labels=["rank", *filter(None, [each.label])])
+            family = kind(f"cedar_{each.name}", each.description, labels=["rank", *filter(None, [each.label])])
             for part, value in each.values.items():
                 family.add_metric([rank, part] if each.label else [rank], value)
             yield family

@@ -107,25 +107,25 @@ class Recorded:
 
     def arrows(self) -> Iterator[tuple[Span, Wait]]:
         """Of each batch, the tasks that read its first row and its last one."""
-        found: dict[tuple[int, int], list[tuple[int, int, int]]] = {}  # (first row, last row, place) by source and file
+        tasks: dict[tuple[int, int], list[tuple[int, int, int]]] = {}  # (first row, last row, place) by source and file
         for place, span in enumerate(self.tasks):
             if span.ends:
                 source, file, first, _, _, last = span.ends
-                found.setdefault((source, file), []).append((first, last, place))
-        for spans in found.values():
+                tasks.setdefault((source, file), []).append((first, last, place))
+        for spans in tasks.values():
             spans.sort()
         for wait in self.waits:
             rows = wait.ends[:3], wait.ends[3:]
-            places = [self._read(found.get(row[:2], []), row[2], wait.arrived) for row in rows if row]
+            places = [self._read(tasks.get(row[:2], []), row[2], wait.arrived) for row in rows if row]
             for place in dict.fromkeys(each for each in places if each is not None):
                 yield self.tasks[place], wait
 
-    def _read(self, spans: list[tuple[int, int, int]], row: int, there: float) -> int | None:
+    def _read(self, spans: list[tuple[int, int, int]], row: int, delivered: float) -> int | None:
         """The last task before the delivery that read the row: epochs read it anew."""
         upto = bisect_right(spans, row, key=lambda span: span[0])
         latest = None
         for first, last, place in reversed(spans[max(upto - _EPOCHS, 0) : upto]):
-            if first <= row <= last and self.tasks[place].began <= there:
+            if first <= row <= last and self.tasks[place].began <= delivered:
                 latest = place if latest is None else max(latest, place)
         return latest
 
@@ -180,7 +180,7 @@ def spans_of(events: list[dict[str, Any]]) -> list[Shown]:
         ValueError: events that are none.
     """
     try:
-        found = [
+        spans = [
             (
                 "loader" if event["cat"] == "loader" else f"process {int(event['pid'])}, {int(event['tid'])}",
                 str(event["name"]),
@@ -192,14 +192,14 @@ def spans_of(events: list[dict[str, Any]]) -> list[Shown]:
         ]
     except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"an event without {error}") from error
-    if not all(isfinite(start) and isfinite(seconds) for _, _, start, seconds in found):
+    if not all(isfinite(start) and isfinite(seconds) for _, _, start, seconds in spans):
         raise ValueError("an event at no time")
-    return found
+    return spans
 
 
 def _report_of(asked: Any) -> Report | None:
-    found = asked()
-    return None if found is None else found()
+    make_report = asked()
+    return None if make_report is None else make_report()
 
 
 def _head(name: str, kind: str) -> str:
@@ -219,5 +219,5 @@ def _arrow(phase: str, number: int, when: float, at: str) -> str:
     return f'{{"ph":"{phase}","bp":"e","name":"rows","cat":"rows","id":{number},"ts":{when * 1e6:.3f},{at}}},\n'
 
 
-def _named(what: str, process: int, name: str) -> str:
-    return f'{{"ph":"M","name":"{what}","pid":{process},"tid":0,"args":{{"name":"{name}"}}}},\n'
+def _named(kind: str, process: int, name: str) -> str:
+    return f'{{"ph":"M","name":"{kind}","pid":{process},"tid":0,"args":{{"name":"{name}"}}}},\n'

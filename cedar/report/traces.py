@@ -36,9 +36,9 @@ def view_trace(path: str | os.PathLike[str], out: str | os.PathLike[str] | None 
         'run.html'
     """
     path = os.fspath(path)
-    found = _read(path)
+    trace = _read(path)
     try:
-        shown = page(of_json(found.get("cedar")), spans_of(found["traceEvents"]))
+        shown = page(of_json(trace.get("cedar")), spans_of(trace["traceEvents"]))
     except ValueError as error:
         raise PipelineError(f"{path} is no trace of cedar: {error}", fix=_WRITES) from error
     out = f"{os.path.splitext(path)[0]}.html" if out is None else os.fspath(out)
@@ -66,13 +66,13 @@ def merge_traces(out: str | os.PathLike[str], paths: Sequence[str | os.PathLike[
     """
     base, events = None, []
     for path in [os.fspath(each) for each in paths]:
-        found = _read(path)
-        began = found.get(BASE)
+        trace = _read(path)
+        began = trace.get(BASE)
         if not isinstance(began, int):
             raise PipelineError(f"{path} does not say when its clock began", fix=f"a trace with {BASE!r}")
         base = began if base is None else base
         later = (began - base) / 1000
-        events += [event | {"ts": event["ts"] + later} if "ts" in event else event for event in found["traceEvents"]]
+        events += [event | {"ts": event["ts"] + later} if "ts" in event else event for event in trace["traceEvents"]]
     with open(out, "w", encoding="utf-8") as file:
         json.dump({"displayTimeUnit": "ms", BASE: base, "traceEvents": events}, file)
 
@@ -80,10 +80,10 @@ def merge_traces(out: str | os.PathLike[str], paths: Sequence[str | os.PathLike[
 def _read(path: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+            trace = json.load(file)
     except (OSError, ValueError, RecursionError) as error:
         raise PipelineError(f"{path} cannot be read: {error}", fix="a trace is a file of JSON") from error
-    events = found.get("traceEvents") if isinstance(found, dict) else None
+    events = trace.get("traceEvents") if isinstance(trace, dict) else None
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise PipelineError(f"{path} is no trace", fix=_WRITES)
-    return dict(found)
+    return dict(trace)
