@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def command(
-    adder: Adder, name: str, what: str, call: Call, examples: Sequence[str] = (), about: str = ""
+    adder: Adder, name: str, summary: str, call: Call, examples: Sequence[str] = (), about: str = ""
 ) -> argparse.ArgumentParser:
-    """A command, with examples below its help. ``about``: what it does, in place of ``what`` as a sentence."""
+    """A command, with examples below its help. ``about``: what it does, in place of ``summary`` as a sentence."""
     made = adder.add_parser(
-        name, help=what, description=about or f"{what[0].upper()}{what[1:]}.",
+        name, help=summary, description=about or f"{summary[0].upper()}{summary[1:]}.",
         epilog="examples:\n" + "\n".join(f"  cedar {name} {example}" for example in examples) if examples else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
@@ -27,9 +27,9 @@ def command(
     return made
 
 
-def on_pipeline(adder: Adder, name: str, what: str, call: Call, examples: Sequence[str]) -> argparse.ArgumentParser:
+def on_pipeline(adder: Adder, name: str, summary: str, call: Call, examples: Sequence[str]) -> argparse.ArgumentParser:
     """A command on a pipeline."""
-    made = command(adder, name, what, call, examples)
+    made = command(adder, name, summary, call, examples)
     made.add_argument("pipeline", metavar="PIPELINE", help=TARGET)
     return made
 

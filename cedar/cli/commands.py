@@ -46,8 +46,8 @@ def add(adder: Adder) -> None:
     examples = [
         "my_project.data:train   # while an image of the machine is built", "pipelines.py:train --save-plan plan.json"
     ]  # fmt: skip
-    what = "do what a first run on a machine does: compile kernels, measure the machine, find a plan"
-    made = on_pipeline(adder, "warm", what, warm, examples)
+    summary = "do what a first run on a machine does: compile kernels, measure the machine, find a plan"
+    made = on_pipeline(adder, "warm", summary, warm, examples)
     made.add_argument("--batches", type=count, default=1, metavar="N", help="how many to take (default: 1)")
     _add_executor(made)
     made.add_argument("--save-plan", metavar="FILE", help="write the plan, for loader(plan=cedar.Plan.load(...))")
@@ -106,10 +106,10 @@ def profile(chosen: argparse.Namespace) -> None:
     """``cedar profile``."""
     pipeline = load_pipeline(chosen.pipeline)
     with tables.status(f"measuring {chosen.pipeline} for {chosen.seconds:g} s"):
-        found = pipeline.profile(seconds=chosen.seconds)
-    tables.show(found, tables.profile_table)
+        measured = pipeline.profile(seconds=chosen.seconds)
+    tables.show(measured, tables.profile_table)
     if chosen.save is not None:
-        found.save(chosen.save)
+        measured.save(chosen.save)
         print(f"wrote {chosen.save}")
 
 
@@ -137,9 +137,9 @@ def locate(chosen: argparse.Namespace) -> None:
 def where(chosen: argparse.Namespace) -> int:
     """``cedar where``; the exit status is 1 where the row is in no batch."""
     with _of_state(chosen) as loader:
-        found = loader.where(chosen.file, chosen.row)
-        print("\n".join(map(str, found)) or f"row {chosen.row} of {chosen.file} is in no batch of epoch {loader.epoch}")
-    return 0 if found else 1
+        steps = loader.where(chosen.file, chosen.row)
+        print("\n".join(map(str, steps)) or f"row {chosen.row} of {chosen.file} is in no batch of epoch {loader.epoch}")
+    return 0 if steps else 1
 
 
 @contextlib.contextmanager

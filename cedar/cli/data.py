@@ -44,9 +44,9 @@ def _add_clicks(kinds: Adder) -> None:
 
 
 def _add_cluster(kinds: Adder) -> None:
-    what = "write the rows of each session next to each other, in order of time"
+    summary = "write the rows of each session next to each other, in order of time"
     about = "Reads Parquet, writes Parquet; an interrupted run goes on where it was."
-    cluster = command(kinds, "cluster", what, _cluster, about=about)
+    cluster = command(kinds, "cluster", summary, _cluster, about=about)
     cluster.add_argument("paths", metavar="IN", help="a directory, glob or URL")
     cluster.add_argument("out", metavar="OUT", help="a folder that is not there yet")
     _add_keys(cluster, sort=True)
@@ -68,9 +68,9 @@ def _add_cluster(kinds: Adder) -> None:
 
 
 def _add_convert(kinds: Adder) -> None:
-    what = "write data in another format, after telling what each is worth for a pipeline"
+    summary = "write data in another format, after telling what each is worth for a pipeline"
     about = "Measures on the first rows, prints a table, then writes; an interrupted run goes on where it was."
-    convert = command(kinds, "convert", what, _convert, about=about)
+    convert = command(kinds, "convert", summary, _convert, about=about)
     convert.add_argument("paths", metavar="SRC", help="a directory, glob or URL of files, or a Lance data set")
     convert.add_argument("out", metavar="DST", nargs="?", help="a folder or URL")
     convert.add_argument("--format", choices=("parquet", "arrow", "vortex"), help="(default: by what is measured)")
@@ -80,8 +80,8 @@ def _add_convert(kinds: Adder) -> None:
 
 
 def _add_vocab(kinds: Adder) -> None:
-    what = "count values and number the frequent ones, a Parquet file for each column"
-    vocab = command(kinds, "vocab", what, _vocab)
+    summary = "count values and number the frequent ones, a Parquet file for each column"
+    vocab = command(kinds, "vocab", summary, _vocab)
     vocab.add_argument("paths", metavar="IN", help="a directory, glob or URL")
     vocab.add_argument("out", metavar="OUT", help="a folder")
     vocab.add_argument("--columns", required=True, metavar="A,B", help="ids, strings, or lists of them")
@@ -93,8 +93,8 @@ def _add_vocab(kinds: Adder) -> None:
 
 
 def _add_inspect(kinds: Adder) -> None:
-    what = "tell rows a session, what repeats, clustered or not, predicted factors"
-    inspect = command(kinds, "inspect", what, _inspect)
+    summary = "tell rows a session, what repeats, clustered or not, predicted factors"
+    inspect = command(kinds, "inspect", summary, _inspect)
     inspect.add_argument("paths", metavar="IN", help="a directory, glob or URL of Parquet files")
     _add_keys(inspect, sort=False)
     inspect.add_argument("--batch", type=int, default=2048, help="rows of a batch (default: 2048)")
@@ -108,9 +108,9 @@ def _add_keys(made: argparse.ArgumentParser, sort: bool) -> None:
 
 
 def _add_manifest(kinds: Adder) -> None:
-    what = "list Parquet files and read their footers into one file, for read_parquet(manifest=)"
+    summary = "list Parquet files and read their footers into one file, for read_parquet(manifest=)"
     about = "A manifest that is there is brought up to date: only files that are new or changed are read."
-    manifest = command(kinds, "manifest", what, _manifest, about=about)
+    manifest = command(kinds, "manifest", summary, _manifest, about=about)
     manifest.add_argument("paths", metavar="IN", nargs="+", help="as read_parquet takes them: directories, globs, URLs")
     manifest.add_argument("--out", required=True, metavar="FILE", help="a path or URL")
 
@@ -168,12 +168,12 @@ def _vocab(chosen: argparse.Namespace) -> None:
     from cedar import recommendation
 
     read = cedar.read_parquet if chosen.format == "parquet" else getattr(recommendation, chosen.format)
-    found = recommendation.build_vocabularies(
+    vocabularies = recommendation.build_vocabularies(
         read(chosen.paths), names(chosen.columns),
         min_count=chosen.min_count, most=chosen.most, oov=chosen.oov, memory=chosen.memory,
     )  # fmt: skip
-    recommendation.save_vocabularies(found, chosen.out)
-    for vocabulary in found.values():
+    recommendation.save_vocabularies(vocabularies, chosen.out)
+    for vocabulary in vocabularies.values():
         print(vocabulary)
 
 

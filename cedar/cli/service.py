@@ -50,10 +50,10 @@ def run_service(chosen: argparse.Namespace) -> None:
 
 def show_status(chosen: argparse.Namespace) -> None:
     """``cedar service status``."""
-    found = cedar.Service.at(chosen.address)
+    status = cedar.Service.at(chosen.address)
     if chosen.page is not None:
         watch(chosen.page, lambda: page_of_service(cedar.Service.at(chosen.address)))
-    tables.show(found, _tables)
+    tables.show(status, _tables)
     while chosen.follow:
         time.sleep(_LOOK)
         tables.show(cedar.Service.at(chosen.address), _tables)

@@ -21,9 +21,9 @@ Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
 def add(adder: Adder) -> None:
     """Register the command."""
-    what = "what to expect of a model on a cluster: steps, throughput under failures"
+    summary = "what to expect of a model on a cluster: steps, throughput under failures"
     about = "Simulate a pipeline-parallel model on a cluster. All figures are simulated."
-    made = command(adder, "simulate", what, main, about=about)
+    made = command(adder, "simulate", summary, main, about=about)
     made.add_argument("config", metavar="FILE", help="a TOML file; see docs/schedules.md")
     made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings in place of the file's: run.hours=2")
     made.add_argument("--against", metavar="REPORT", help="report.json of a run: by how much the simulation is wrong")
@@ -33,56 +33,57 @@ def add(adder: Adder) -> None:
 
 def main(chosen: argparse.Namespace) -> int:
     """Simulate, and print what was found."""
-    found = simulation.forecast(chosen.config, chosen.changes, chosen.against)
+    forecast = simulation.forecast(chosen.config, chosen.changes, chosen.against)
     if chosen.json:
-        print(json.dumps(asdict(found), indent=1, default=sorted))
+        print(json.dumps(asdict(forecast), indent=1, default=sorted))
         return 0
     from rich.console import Console
 
     console = Console()
-    for title, header, rows in tables(found):
+    for title, header, rows in tables(forecast):
         console.print(table(header, rows, title=title))
     return 0
 
 
-def tables(found: simulation.Forecast) -> Iterator[Table]:
+def tables(forecast: simulation.Forecast) -> Iterator[Table]:
     """What is printed: title, headings, rows."""
-    low, middle, high = found.step
+    low, middle, high = forecast.step
     cells: list[tuple[str, ...]]
     rows = [("seconds, median (5% to 95%)", f"{middle:.4g} ({low:.4g} to {high:.4g})")]
-    rows += [("with mean times all the way", f"{found.period:.4g}")]
-    if found.rows:
-        speeds = [f"{found.rows / seconds:,.0f}" for seconds in found.step]
+    rows += [("with mean times all the way", f"{forecast.period:.4g}")]
+    if forecast.rows:
+        speeds = [f"{forecast.rows / seconds:,.0f}" for seconds in forecast.step]
         rows += [("rows per second", f"{speeds[1]} ({speeds[2]} to {speeds[0]})")]
     yield "a step without failures (simulated)", ("", ""), rows
-    if found.survivals:
+    if forecast.survivals:
         cells = [
-            (one.system, _time(one.mtbf), _range(one.rate, ".4g"), _range(one.ratio, ".3f")) for one in found.survivals
-        ]  # fmt: skip
+            (one.system, _time(one.mtbf), _range(one.rate, ".4g"), _range(one.ratio, ".3f"))
+            for one in forecast.survivals
+        ]
         yield "under failures (simulated)", ("system", "MTBF", "steps per hour", "effective training time"), cells
-    if found.rates:
-        cells = [(system, f"{rate:.0%}", f"{share:.3f}") for rate, system, share in found.rates]
+    if forecast.rates:
+        cells = [(system, f"{rate:.0%}", f"{share:.3f}") for rate, system, share in forecast.rates]
         yield "workers that are dead at once (simulated)", ("system", "dead", "throughput left"), cells
-    if found.effective:
+    if forecast.effective:
         ratios: dict[float, dict[str, str]] = {}
-        for mtbf, name, every, ratio in found.effective:
+        for mtbf, name, every, ratio in forecast.effective:
             ratios.setdefault(mtbf, {})[name] = f"{ratio:.3f} ({every})"
         names = list(next(iter(ratios.values())))
         title = "effective training time (iterations between checkpoints; simulated)"
         yield title, ("MTBF", *names), [(_time(mtbf), *cells.values()) for mtbf, cells in ratios.items()]
-    if found.comparisons:
+    if forecast.comparisons:
         cells = [
             (
                 ", ".join(map(str, sorted(one.dead))) or "nobody", str(one.steps), _range(one.measured, ".4g"),
                 _range(one.simulated, ".4g"), f"{one.off:.1%}",
             )
-            for one in found.comparisons
+            for one in forecast.comparisons
         ]  # fmt: skip
         yield "against the run, seconds of a step", ("dead", "steps", "measured", "simulated", "median off by"), cells
 
 
-def _range(found: Sequence[float], how: str) -> str:
-    low, middle, high = (format(value, how) for value in found)
+def _range(quantiles: Sequence[float], how: str) -> str:
+    low, middle, high = (format(value, how) for value in quantiles)
     return middle if low == high else f"{middle} ({low} to {high})"
 
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from cedar.profile import Profile
 
 
-def show(found: Any, as_table: Callable[[Any], Any]) -> None:
+def show(shown: Any, as_table: Callable[[Any], Any]) -> None:
     """Print a profile or a report: as a table where somebody looks, as its own text elsewhere."""
     if not sys.stdout.isatty():
-        print(found)
+        print(shown)
         return
     from rich.console import Console
 
-    Console().print(as_table(found))
+    Console().print(as_table(shown))
 
 
 @contextmanager

@@ -29,12 +29,12 @@ def load_pipeline(target: str) -> cedar.Pipeline:
         Traceback (most recent call last):
         cedar.core.errors.PipelineError: json:dumps cannot be called without arguments...
     """
-    found = load_name(target)
-    if callable(found) and not isinstance(found, cedar.Pipeline):
-        found = _called(found, target)
-    if not isinstance(found, cedar.Pipeline):
-        raise PipelineError(f"{target} is a {type(found).__name__}, not a Pipeline")
-    return found
+    named = load_name(target)
+    if callable(named) and not isinstance(named, cedar.Pipeline):
+        named = _called(named, target)
+    if not isinstance(named, cedar.Pipeline):
+        raise PipelineError(f"{target} is a {type(named).__name__}, not a Pipeline")
+    return named
 
 
 def load_name(target: str) -> Any:

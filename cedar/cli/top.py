@@ -37,20 +37,20 @@ def add(adder: Adder) -> None:
 def top(chosen: argparse.Namespace) -> None:
     """``cedar top``."""
     chosen.urls = [url for text in chosen.urls for url in addresses(text)]
-    found = [_asked(url) for url in chosen.urls]
+    statuses = [_asked(url) for url in chosen.urls]
     if chosen.page is not None:
         watch(chosen.page, lambda: page_of(chosen.urls, headline(_answers(chosen.urls)), ask))
     if not sys.stdout.isatty():
-        print(told_all(found, found))
+        print(told_all(statuses, statuses))
         return
     from rich.live import Live
     from rich.text import Text
 
-    with Live(Text(told_all(found, found)), refresh_per_second=4) as live:
+    with Live(Text(told_all(statuses, statuses)), refresh_per_second=4) as live:
         while True:
             time.sleep(1)
-            before, found = found, [_asked(url) for url in chosen.urls]
-            live.update(Text(told_all(found, before)))
+            before, statuses = statuses, [_asked(url) for url in chosen.urls]
+            live.update(Text(told_all(statuses, before)))
 
 
 def addresses(text: str) -> list[str]:
@@ -60,11 +60,11 @@ def addresses(text: str) -> list[str]:
 
 def _answers(urls: Sequence[str]) -> list[dict[str, Any]]:
     """Of those that answer."""
-    found = []
+    statuses = []
     for url in urls:
         with suppress(PipelineError):
-            found.append(_asked(url))
-    return found
+            statuses.append(_asked(url))
+    return statuses
 
 
 def _asked(url: str) -> dict[str, Any]:
@@ -91,44 +91,44 @@ def ask(url: str, seconds: float = 10) -> bytes:
         ) from error
 
 
-def told_all(found: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> str:
+def told_all(statuses: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> str:
     """The status of all ranks; of several, a line for all comes first, which names the one that waits most."""
-    each = [told(now, then) for now, then in zip(found, before, strict=True)]
-    return each[0] if len(found) == 1 else "\n\n".join([headline(found), *each])
+    each = [told(now, then) for now, then in zip(statuses, before, strict=True)]
+    return each[0] if len(statuses) == 1 else "\n\n".join([headline(statuses), *each])
 
 
-def headline(found: Sequence[dict[str, Any]]) -> str:
+def headline(statuses: Sequence[dict[str, Any]]) -> str:
     """All ranks in a line, which names the one that waits most."""
-    if not found:
+    if not statuses:
         return "no rank answers"
-    most = max(found, key=lambda rank: rank["stall"])
-    rate = sum(rank["rows_per_second"] for rank in found)
-    return f"{len(found)} ranks, {rate:,.0f} rows/s; rank {most['rank']} waits most: {most['stall']:.0%} of its time"
+    most = max(statuses, key=lambda rank: rank["stall"])
+    rate = sum(rank["rows_per_second"] for rank in statuses)
+    return f"{len(statuses)} ranks, {rate:,.0f} rows/s; rank {most['rank']} waits most: {most['stall']:.0%} of its time"
 
 
-def told(found: dict[str, Any], before: dict[str, Any]) -> str:
+def told(now: dict[str, Any], before: dict[str, Any]) -> str:
     """The status as text; rates are of the time between two of them."""
-    passed = found["seconds"] - before["seconds"]
-    rate, stall = found["rows_per_second"], found["stall"]
+    passed = now["seconds"] - before["seconds"]
+    rate, stall = now["rows_per_second"], now["stall"]
     if passed > 0:
-        rate = (found["rows"] - before["rows"]) / passed
-        waited = _waited(found) - _waited(before)
+        rate = (now["rows"] - before["rows"]) / passed
+        waited = _waited(now) - _waited(before)
         stall = min(max(waited / passed, 0.0), 1.0)
-    step = f"{found['step']:,}" + (f" of {found['steps']:,}" if found["steps"] else "")
-    total = sum(found["worker_seconds"].values()) or 1.0
-    parts = sorted(found["worker_seconds"].items(), key=lambda each: -each[1])[:_LINES]
-    plan = f"{found['executor']}, {found['workers']} worker(s), plan {found['plan']}, {found['restarts']} restart(s)"
-    skipped = sum(found["skipped_rows"].values())
+    step = f"{now['step']:,}" + (f" of {now['steps']:,}" if now["steps"] else "")
+    total = sum(now["worker_seconds"].values()) or 1.0
+    parts = sorted(now["worker_seconds"].items(), key=lambda each: -each[1])[:_LINES]
+    plan = f"{now['executor']}, {now['workers']} worker(s), plan {now['plan']}, {now['restarts']} restart(s)"
+    skipped = sum(now["skipped_rows"].values())
     return "\n".join(
         [
-            f"rank {found['rank']} of {found['world']}, epoch {found['epoch']}, step {step}, {found['rows']:,} rows",
+            f"rank {now['rank']} of {now['world']}, epoch {now['epoch']}, step {step}, {now['rows']:,} rows",
             f"{rate:,.0f} rows/s, waited for data {stall:.0%}",
-            found["summary"],
+            now["summary"],
             f"{plan}, {skipped:,} row(s) skipped",
             *(f"  {seconds:8.2f} s {seconds / total:5.0%}  {label}" for label, seconds in parts),
         ]
     )
 
 
-def _waited(found: dict[str, Any]) -> float:
-    return float(found["stall"] * found["seconds"])
+def _waited(status: dict[str, Any]) -> float:
+    return float(status["stall"] * status["seconds"])

@@ -46,9 +46,9 @@ def _trace(chosen: argparse.Namespace) -> None:
         raise cedar.PipelineError(f"process {chosen.url} serves {1 + len(others)} loaders", fix=f"name one: {url}, ...")
     parts = urlsplit(url)
     query = {"token": parse_qs(parts.query).get("token", [""])[0], "seconds": str(chosen.seconds)}
-    found = ask(urlunsplit(parts._replace(path="/trace", query=urlencode(query))), chosen.seconds + 60)
+    trace = ask(urlunsplit(parts._replace(path="/trace", query=urlencode(query))), chosen.seconds + 60)
     with open(chosen.out, "wb") as file:
-        file.write(found)
+        file.write(trace)
     print(f"wrote {chosen.out}")
 
 

@@ -30,9 +30,9 @@ class Settings(argparse.Action):
     """``--settings``: list the settings of the configuration in the module ``const``, and end."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        found = config.settings(import_module(str(self.const)).Options)
+        settings = config.settings(import_module(str(self.const)).Options)
         sys.stdout.write(
-            "".join(f"{name}{' = ' * bool(default)}{default}\n    {what}\n" for name, default, what in found)
+            "".join(f"{name}{' = ' * bool(default)}{default}\n    {meaning}\n" for name, default, meaning in settings)
         )
         parser.exit()
 
@@ -44,8 +44,8 @@ def add(adder: Adder) -> None:
     """Register the commands."""
     train = adder.add_parser("train", help="train a model: " + ", ".join(TRAINERS), description="Train a model.")
     kinds = train.add_subparsers(title="trainers", metavar="TRAINER", required=True)
-    for name, what in TRAINERS.items():
-        made = command(kinds, name, what, partial(main, name))
+    for name, summary in TRAINERS.items():
+        made = command(kinds, name, summary, partial(main, name))
         made.add_argument("config", metavar="CONFIG", help=f"a TOML file; see docs/{name}.md")
         made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="in place of the file's: run.steps=50")
         made.add_argument("--settings", const=_OPTIONS.format(name), **SETTINGS)
