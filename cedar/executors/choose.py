@@ -124,11 +124,11 @@ def check_executor(executor: Any) -> None:
     known = isinstance(executor, str) and executor in ("auto", *EXECUTORS)
     if known or isinstance(executor, Executor) or names_cluster(executor):
         return
-    there = ", ".join(repr(name) for name in ("auto", *EXECUTORS))
+    known_names = ", ".join(repr(name) for name in ("auto", *EXECUTORS))
     raise PlanError(
         f"executor={executor!r} is unknown",
         site=user_site(),
-        fix=f"there are {there}, a Dask client or scheduler address, or any concurrent.futures.Executor",
+        fix=f"there are {known_names}, a Dask client or scheduler address, or any concurrent.futures.Executor",
     )
 
 

@@ -205,14 +205,14 @@ def check_versions(client: Any, where: str) -> None:
         WorkerError: names each part of the cluster and each library that differs.
     """
     try:
-        found = client.get_versions(check=False, packages=_ASKED)
+        versions = client.get_versions(check=False, packages=_ASKED)
     except Exception as error:
         raise WorkerError(
             f"the Dask cluster at {where} does not tell its versions: {type(error).__name__}: {error}",
             done="nothing was run",
             fix="look at the scheduler's log",
         ) from error
-    differences = list(differing(found))
+    differences = list(differing(versions))
     if differences:
         raise WorkerError(
             f"the Dask cluster at {where} has other versions than this process: {'; '.join(differences[:8])}",
@@ -221,7 +221,7 @@ def check_versions(client: Any, where: str) -> None:
         )
 
 
-def differing(found: Mapping[str, Any]) -> Iterator[str]:
+def differing(versions: Mapping[str, Any]) -> Iterator[str]:
     """What differs, a part of the cluster and a library each, from what ``Client.get_versions`` returned.
 
     Example:
@@ -231,8 +231,8 @@ def differing(found: Mapping[str, Any]) -> Iterator[str]:
         >>> list(differing(found))
         ['worker tcp://a:1: cedar is missing, here 0.1.0']
     """
-    ours = _of_interest(found["client"])
-    parts = {"scheduler": found["scheduler"]} | {f"worker {at}": each for at, each in found["workers"].items()}
+    ours = _of_interest(versions["client"])
+    parts = {"scheduler": versions["scheduler"]} | {f"worker {at}": each for at, each in versions["workers"].items()}
     for name, part in parts.items():
         theirs = _of_interest(part)
         for package, version in ours.items():

@@ -51,11 +51,11 @@ class Meter:
         """A result that took a worker so many seconds; whoever takes it, takes it apart and drops it."""
         number = id(result)
         try:
-            held = weakref.ref(result, lambda _: self._here.pop(number, None))
+            reference = weakref.ref(result, lambda _: self._here.pop(number, None))
         except TypeError:  # a number, or text
             return
         with self._lock:
-            self._here[number] = (held, nbytes)
+            self._here[number] = (reference, nbytes)
             self.busy += seconds
             self.rows += sum(block.slots for block in getattr(result, "blocks", ()))
 

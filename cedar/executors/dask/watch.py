@@ -132,12 +132,12 @@ class Watch:
 
     def _needs_help(self, task: Task, view: View) -> bool:
         """All of its tries are with silent workers, or its block has been finished for long and does not arrive."""
-        found = [view.places[one.future.key] for one in task.tries if one.future.key in view.places]
-        if not found or len(task.tries) >= _MOST_TRIES or task.over:
+        places = [view.places[one.future.key] for one in task.tries if one.future.key in view.places]
+        if not places or len(task.tries) >= _MOST_TRIES or task.over:
             return False
-        if all(at and self._silent.issuperset(at) for _, at in found):
+        if all(at and self._silent.issuperset(at) for _, at in places):
             return True
-        finished = any(state == "memory" for state, _ in found)
+        finished = any(state == "memory" for state, _ in places)
         waited = finished and not self._executor.waits_for_room(task)
         now = time.monotonic()
         task.stuck_since = (task.stuck_since or now) if waited else None

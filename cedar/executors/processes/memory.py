@@ -41,13 +41,13 @@ def was_killed(before: int | None) -> bool:
 
 def _places() -> list[str]:
     """Files of version 2 and 1 of control groups, own group first."""
-    found = []
+    places = []
     with suppress(OSError), open("/proc/self/cgroup", encoding="ascii", errors="replace") as file:
         for line in file:
             _, names, path = line.rstrip("\n").split(":", 2)
             if not names:
-                found += [f"{_GROUPS}{path.rstrip('/')}/memory.events", f"{_GROUPS}/memory.events"]
+                places += [f"{_GROUPS}{path.rstrip('/')}/memory.events", f"{_GROUPS}/memory.events"]
             elif "memory" in names.split(","):
                 control = f"{_GROUPS}/memory"
-                found += [f"{control}{path.rstrip('/')}/memory.oom_control", f"{control}/memory.oom_control"]
-    return found
+                places += [f"{control}{path.rstrip('/')}/memory.oom_control", f"{control}/memory.oom_control"]
+    return places

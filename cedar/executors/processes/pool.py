@@ -70,8 +70,8 @@ class Pool(Executor):
 
     def members(self) -> list[WorkerProcess]:
         """All its processes, those that start and the one that stands by as well."""
-        found = [*(keeper.worker for keeper in self._keepers), *self._spare.members()]
-        return [worker for worker in found if worker is not None]
+        workers = [*(keeper.worker for keeper in self._keepers), *self._spare.members()]
+        return [worker for worker in workers if worker is not None]
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the workers, at once; tasks under way end in WorkerDied."""

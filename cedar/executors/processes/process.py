@@ -63,18 +63,18 @@ class WorkerProcess:
         self.pid = self._process.pid
 
     def _start(self) -> None:
-        here, there = socket.socketpair()
-        with there:
+        here, worker_end = socket.socketpair()
+        with worker_end:
             self.wire = Wire(here)
             self.known: set[str] = set()  # keys of the code that it has
             level = logging.getLogger("cedar").getEffectiveLevel()
             self._kills = memory.kills()
-            code = _CODE.format(path=sys.path, home=_HOME, end=there.fileno(), parent=os.getpid(), level=level)
+            code = _CODE.format(path=sys.path, home=_HOME, end=worker_end.fileno(), parent=os.getpid(), level=level)
             try:
                 self._process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - Python itself
                     [os.fsdecode(spawn.get_executable()), "-P", "-c", code],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=[there.fileno()],
+                    pass_fds=[worker_end.fileno()],
                     env=thread_limits() | os.environ,
                     process_group=0,  # a Ctrl-C that comes before the worker ignores it does not reach it
                 )

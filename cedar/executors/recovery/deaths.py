@@ -21,7 +21,7 @@ class Death:
 
     Args:
         how: exit code or signal, and out of memory where the kernel says so.
-        what: the task's operators, or what of them was at work.
+        operators: of the task, or what of them was at work.
         row: the row at hand, the first of several (``rows``), or None where nobody knows.
         rows: how many rows it may have been.
         then: the task was run again; the row at hand was tried in a process of its own, which is what died; the row was
@@ -29,7 +29,7 @@ class Death:
     """
 
     how: str
-    what: str
+    operators: str
     row: RowRef | None = None
     rows: int = 0
     then: Then = "run again"
@@ -41,7 +41,7 @@ class Death:
             "run again": "its task was run again", "tried": "it was on trial",
             "bad row": "the row is a bad row", "given up": "the run was stopped",
         }[self.then]  # fmt: skip
-        return f"{self.how}, at {self.what}{where}; {then}"
+        return f"{self.how}, at {self.operators}{where}; {then}"
 
     def __str__(self) -> str:
         return self.told(self.row)

@@ -90,7 +90,7 @@ class Recovery:
 
     def at_work(self) -> list[AtWork]:
         """The tasks under way that have begun, as far as that can be seen; else all that were sent."""
-        board, found, sent = the_board(), [], []
+        board, running, sent = the_board(), [], []
         with self._lock:
             tasks = [(task, task.place) for task in self._tasks]
         for task, place in tasks:
@@ -99,8 +99,8 @@ class Recovery:
                 sent.append(AtWork(task.work.named(None), "no mark of it is to be seen", task.sent))
                 continue
             row = self._row(task, seen.mark) if seen.mark.rows or task.work.reads else None
-            found.append(AtWork(task.work.named(seen.mark), f"process {seen.pid}", seen.began, row))
-        return found or sent
+            running.append(AtWork(task.work.named(seen.mark), f"process {seen.pid}", seen.began, row))
+        return running or sent
 
     def close(self) -> None:
         """Nothing is submitted again from now on."""
@@ -147,10 +147,10 @@ class Recovery:
     def _answered(self, task: Task, attempt: Future[Result]) -> None:
         """In a thread of the executor, which must not be made to wait, or to take tasks, here."""
         error = CancelledError() if attempt.cancelled() else attempt.exception()
-        found: Any = attempt.result() if error is None else error
-        if (isinstance(found, Verdict) or (error is not None and is_lost(error))) and not task.cancelled():
-            task.lost = task.lost if isinstance(found, Verdict) else time.monotonic()
-            self._lost.put((task, found))
+        outcome: Any = attempt.result() if error is None else error
+        if (isinstance(outcome, Verdict) or (error is not None and is_lost(error))) and not task.cancelled():
+            task.lost = task.lost if isinstance(outcome, Verdict) else time.monotonic()
+            self._lost.put((task, outcome))
             self._start()
             if self._closed:  # the thread may have ended
                 self._drop()
@@ -162,7 +162,7 @@ class Recovery:
             self._unstarted = 0
             self._done += 1
         task.attempt = None  # it knows the task: the two would keep the result until they are collected
-        _answer(task, error, found)
+        _answer(task, error, outcome)
 
     def _release(self, task: Task) -> None:
         with self._lock:
@@ -188,11 +188,11 @@ class Recovery:
     def _run(self) -> None:
         while True:
             try:
-                found = self._lost.get(timeout=self._pace)
+                lost = self._lost.get(timeout=self._pace)
             except queue.Empty:
-                found = None
-            if found is not None:
-                self._recover(*found)
+                lost = None
+            if lost is not None:
+                self._recover(*lost)
             elif self._closed:
                 self._drop()
                 return
@@ -203,12 +203,12 @@ class Recovery:
         """Nobody waits for what was lost."""
         with suppress(queue.Empty):
             while True:
-                found = self._lost.get_nowait()
-                if found is not None:
-                    self._release(found[0])
-                    found[0].cancel()
+                lost = self._lost.get_nowait()
+                if lost is not None:
+                    self._release(lost[0])
+                    lost[0].cancel()
 
-    def _recover(self, task: Task, found: BaseException | Verdict) -> None:
+    def _recover(self, task: Task, cause: BaseException | Verdict) -> None:
         try:
             if self._closed:
                 self._release(task)
@@ -216,12 +216,12 @@ class Recovery:
                 return
             if getattr(self._executor(), "ended", False):  # on purpose, as at the end of the program: nothing was lost
                 self._release(task)
-                _answer(task, found if isinstance(found, BaseException) else CancelledError(), None)
+                _answer(task, cause if isinstance(cause, BaseException) else CancelledError(), None)
                 return
-            if isinstance(found, Verdict):
-                self._judged(task, found)
+            if isinstance(cause, Verdict):
+                self._judged(task, cause)
             else:
-                self._again(task, found)
+                self._again(task, cause)
         except Exception as failed:  # noqa: BLE001 - whoever waits for the task gets it
             _answer(task, failed, None)
 

@@ -114,8 +114,8 @@ class Read(Rows):
         if self._cuts:
             rows = range(max(self.first, self.split.start), self.split.stop)
             return [[(self.reader.ordinal, self.split.file, row, -1, self.lap, 0) for row in rows]]
-        found: list[list[Key]] = child(lambda env: [each_key(block.keys) for block in self.blocks(None, env)])
-        return found
+        keys: list[list[Key]] = child(lambda env: [each_key(block.keys) for block in self.blocks(None, env)])
+        return keys
 
     def blocks(self, wanted: set[Key] | None, env: Env) -> Iterator[Block]:
         for split in self._splits(wanted):
@@ -215,8 +215,8 @@ class _Trial:
             if suspect.operator != self._suspect.operator or suspect.rows != 1:
                 return Verdict()
         order, after = self._order(suspect)
-        found = self._search(order, after) if order else None
-        return found or Verdict(divide=self._suspect if self._suspect.divisible else None)
+        verdict = self._search(order, after) if order else None
+        return verdict or Verdict(divide=self._suspect if self._suspect.divisible else None)
 
     def _search(self, order: list[Key], after: list[Key], innocent: Sequence[Key] = ()) -> Verdict | None:
         """The latest row of ``order``, from the suspect backwards, that ends a child alone or with those after it.

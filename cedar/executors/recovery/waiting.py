@@ -30,14 +30,14 @@ T = TypeVar("T")
 class AtWork:
     """A task under way: what it is called, where it runs, and since when; ``row`` is the one at hand, where known."""
 
-    what: str
+    label: str
     where: str
     since: float
     row: object = None
 
     def told(self, now: float) -> str:
         row = "" if self.row is None else f", {self.row}"
-        return f"{self.what}{row} ({self.where}, for {now - self.since:.0f} s)"
+        return f"{self.label}{row} ({self.where}, for {now - self.since:.0f} s)"
 
 
 class Waiting:
@@ -61,7 +61,7 @@ class Waiting:
         self._progress, self._at_work, self._ends = progress, at_work, ends
         self._warned = False
 
-    def wait(self, futures: Sequence[Future[Any]], what: str) -> None:
+    def wait(self, futures: Sequence[Future[Any]], awaited: str) -> None:
         """Until one of the futures is done.
 
         Raises:
@@ -72,30 +72,30 @@ class Waiting:
         still: Stillness | None = None
         while not _any_done(futures, self.patience.look):
             still = still or Stillness(self.patience.clock, self.patience.look)
-            self.look(still, what)
+            self.look(still, awaited)
 
-    def look(self, still: Stillness, what: str) -> None:
+    def look(self, still: Stillness, awaited: str) -> None:
         """Once; see ``wait``."""
         seconds = still.look({"progress": self._progress()})["progress"]
         timeout = self.patience.timeout
         if seconds >= self.patience.warn and not self._warned:
             self._warned = True
-            _log.warning("%s; loader(timeout=) limits such waits", self._said(seconds, what))
+            _log.warning("%s; loader(timeout=) limits such waits", self._said(seconds, awaited))
         limit = None if timeout is None else 2 * timeout + _GRACE if self._ends() else timeout
         if limit is not None and seconds >= limit:
             raise WorkerError(
-                self._said(seconds, what),
+                self._said(seconds, awaited),
                 done="the epoch was stopped; the state is that of the last batch received",
                 fix='give the function a limit (map(timeout=)), or use executor="processes", which ends what hangs; '
                 "or raise timeout= of the loader",
             )
 
-    def _said(self, seconds: float, what: str) -> str:
+    def _said(self, seconds: float, awaited: str) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
         now = time.monotonic()
         tasks = sorted(self._at_work(), key=lambda task: task.since)
         work = "; ".join(task.told(now) for task in tasks[:4]) or "no task has begun"
-        return f"no progress for {seconds:.0f} s, since {since}: the loop waits for {what}; at work: {work}"
+        return f"no progress for {seconds:.0f} s, since {since}: the loop waits for {awaited}; at work: {work}"
 
 
 def _any_done(futures: Sequence[Future[Any]], seconds: float) -> bool:
@@ -165,13 +165,13 @@ class Here:
         return None if call.place is None else the_board().read(call.place)
 
     def at_work(self) -> list[AtWork]:
-        found = []
+        running = []
         for call in list(self._calls.values()):
             seen = None if call.place is None else the_board().read(call.place)
             row = seen.mark.ref if seen is not None and seen.mark.rows else None
             since = seen.began if seen is not None else call.since
-            found.append(AtWork(self._named(call.args), f"thread {call.thread}", since, row))
-        return found
+            running.append(AtWork(self._named(call.args), f"thread {call.thread}", since, row))
+        return running
 
 
 def _beside(stop: Stop, work: Callable[[], T]) -> T:

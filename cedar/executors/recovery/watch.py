@@ -53,10 +53,10 @@ class Watch:
 
     def _end_stopped(self, members: dict[int, Member], at: dict[Task, Written]) -> None:
         pids = {*members, *(seen.pid for task, seen in at.items() if task.suspect is None)}
-        pulses = {pid: found for pid in pids if (found := pulse(pid)) is not None}
+        pulses = {pid: beat for pid in pids if (beat := pulse(pid)) is not None}
         still = self._processes.look(dict[Hashable, object](pulses.items()))
-        for pid, found in pulses.items():
-            why = why_stopped(found, still[pid], self.patience, pid in members)
+        for pid, beat in pulses.items():
+            why = why_stopped(beat, still[pid], self.patience, pid in members)
             if not why:
                 continue
             its = {task: seen for task, seen in at.items() if seen.pid == pid}

@@ -105,15 +105,15 @@ class Service:
 
         client = connected(address)
         try:
-            found: ServiceStatus | None = client.run_on_scheduler(status)
+            answer: ServiceStatus | None = client.run_on_scheduler(status)
         finally:
             client.close()
-        if found is None:
+        if answer is None:
             raise PipelineError(
                 f"the Dask scheduler at {address} is no service",
                 fix="start one with `cedar service start`, or make it one with cedar.Service.on(client)",
             )
-        return found
+        return answer
 
     def status(self) -> ServiceStatus:
         """Jobs, buffers, workers and stalls, as they are now."""

@@ -118,13 +118,13 @@ def _place(where: Any) -> tuple[str, int]:
     client = reached(where)
     address = client.scheduler.address
     if address not in _found:
-        found = client.run_on_scheduler(listening)
-        if found is None:
+        listener = client.run_on_scheduler(listening)
+        if listener is None:
             raise PipelineError(
                 f"the Dask scheduler at {address} is no service, and ranks cannot meet there",
                 fix="start one with `cedar service start`, or make it one with cedar.Service.on(client)",
             )
-        _found[address] = tuple(found)
+        _found[address] = tuple(listener)
     return _found[address]
 
 

@@ -220,9 +220,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """See ``asyncio.Protocol``."""
         self._transport = transport
-        found = transport.get_extra_info("socket")
-        if found is not None:
-            keep_alive(found)
+        connected = transport.get_extra_info("socket")
+        if connected is not None:
+            keep_alive(connected)
         self._hub.connections += 1
         if self._hub.connections > MEMBERS:
             self._end(f"{MEMBERS} ranks are connected, and more are not taken")

@@ -224,15 +224,15 @@ def _unsendable(reply: Any, error: Exception) -> WorkerError:
     return unsendable(reply.value, "what a task made", error)
 
 
-def unsendable(value: Any, what: str, error: Exception) -> WorkerError:
+def unsendable(value: Any, label: str, error: Exception) -> WorkerError:
     """The error for rows that cannot be pickled; names the column."""
     for block in getattr(value, "blocks", ()):
         for name, column in block.columns.items():
             try:
                 encode(column)
             except Exception:  # noqa: BLE001 - see above
-                what = f"column {name!r}"
+                label = f"column {name!r}"
     return WorkerError(
-        f"{what} cannot be sent to another process: {type(error).__name__}: {error}",
+        f"{label} cannot be sent to another process: {type(error).__name__}: {error}",
         fix='make values that can be pickled, or use executor="threads"',
     )
