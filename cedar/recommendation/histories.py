@@ -41,13 +41,13 @@ class History:
         Raises:
             PipelineError: a column that is not there, that holds no numbers, or that holds nulls.
         """
-        what = f"history({self.column!r})"
-        values = column_of(table, self.column, what)
+        caller = f"history({self.column!r})"
+        values = column_of(table, self.column, caller)
         if not (pt.is_integer(values.type) or pt.is_floating(values.type)):
-            raise PipelineError(f"{what}: a column of {values.type}", fix="a history is of numbers: map it first")
+            raise PipelineError(f"{caller}: a column of {values.type}", fix="a history is of numbers: map it first")
         if values.null_count:
-            raise PipelineError(f"{what}: {values.null_count} null(s)", fix="fill or drop them first")
-        counts = np.ones(len(values), dtype=bool) if self.where is None else _flags(table, self.where, what)
+            raise PipelineError(f"{caller}: {values.null_count} null(s)", fix="fill or drop them first")
+        counts = np.ones(len(values), dtype=bool) if self.where is None else _flags(table, self.where, caller)
         kept = numbers(values)[counts]
         before = np.cumsum(counts) - counts  # events that count, before each row
         ends = before[start_of(sessions)] if self.at == "session" else before
@@ -161,9 +161,9 @@ def with_column(table: Any, name: str, column: pa.Array) -> Any:
     return table.append_column(name, column)
 
 
-def _flags(table: Any, name: str, what: str) -> Flags:
-    column = column_of(table, name, what)
+def _flags(table: Any, name: str, caller: str) -> Flags:
+    column = column_of(table, name, caller)
     if not (pt.is_boolean(column.type) or pt.is_integer(column.type)):
-        raise PipelineError(f"{what}: where={name!r} is a column of {column.type}", fix="booleans or whole numbers")
+        raise PipelineError(f"{caller}: where={name!r} is a column of {column.type}", fix="booleans or whole numbers")
     flags = column if pt.is_boolean(column.type) else pc.not_equal(column, 0)
     return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False))

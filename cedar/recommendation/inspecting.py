@@ -158,7 +158,7 @@ def _features(table: Any, codes: Any, sort: str | None, names: list[str], batch:
     keys = (codes,) if sort is None else (ordinals(column_of(table, sort, "inspect")), codes)
     order = np.lexsort(keys).astype(np.int64)
     session = pa.array(codes)
-    found = []
+    features = []
     for name in names:
         column = column_of(table, name, "inspect")
         if pt.is_struct(column.type):
@@ -169,8 +169,8 @@ def _features(table: Any, codes: Any, sort: str | None, names: list[str], batch:
         later = Sampled(
             {name: column_of(moved, name, "inspect")}, column_of(moved, "session", "inspect"), Reach(batch)
         ).estimate([name])
-        found.append(Feature(name, later.repeats, later.length, now.factor, later.factor))
-    return tuple(found)
+        features.append(Feature(name, later.repeats, later.length, now.factor, later.factor))
+    return tuple(features)
 
 
 def _as_lists(column: pa.Array) -> pa.Array:

@@ -20,14 +20,14 @@ Flags = npt.NDArray[np.bool_]
 _SECONDS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def column_of(table: Any, name: str, what: str) -> pa.Array:
+def column_of(table: Any, name: str, caller: str) -> pa.Array:
     """One column in one piece.
 
     Raises:
         PipelineError: it is not there.
     """
     if name not in table.column_names:
-        raise missing_column(name, table.column_names, what)
+        raise missing_column(name, table.column_names, caller)
     column = table.column(name)
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
@@ -39,8 +39,8 @@ def taken(table: Any, index: Ints) -> Any:
 
 
 def _whole(column: Any) -> pa.Array:
-    found = column.combine_chunks()
-    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
+    combined = column.combine_chunks()
+    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def codes_of(column: pa.Array) -> Ints:

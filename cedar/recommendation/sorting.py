@@ -53,27 +53,27 @@ def write_part(job: Job, part: int, files: int) -> int:
 
 def _portions(job: Job, part: int, files: int) -> Iterator[Any]:
     """The rows of a part; where they are too many to be held, by another hash, in as many passes as are needed."""
-    held: list[Any] = []
+    tables: list[Any] = []
     size = 0
     for table in read_part(job, part, files):
         size += table.nbytes
         if size <= 2 * job.piece_bytes:
-            held.append(table)
+            tables.append(table)
         else:
-            held.clear()
+            tables.clear()
     if size <= 2 * job.piece_bytes:
-        if held:
-            yield pa.concat_tables(held)
+        if tables:
+            yield pa.concat_tables(tables)
         return
     passes = math.ceil(size / job.piece_bytes)
     for number in range(passes):
         for table in read_part(job, part, files):
             mine = parts_of(column_of(table, job.session, "cluster"), passes, salt=1) == number
             if mine.any():
-                held.append(taken(table, np.flatnonzero(mine).astype(np.int64)))
-        if held:
-            yield pa.concat_tables(held)
-        held.clear()
+                tables.append(taken(table, np.flatnonzero(mine).astype(np.int64)))
+        if tables:
+            yield pa.concat_tables(tables)
+        tables.clear()
 
 
 def arranged(job: Job, table: Any, part: int, sessions: int) -> tuple[Any, Flags]:

@@ -79,15 +79,15 @@ def check_columns(job: Job) -> None:
 
 def pieces(splits: Sequence[Split], piece_bytes: int) -> list[list[Split]]:
     """Runs of splits that one task reads: as many as may be held, at least one."""
-    found: list[list[Split]] = []
+    runs: list[list[Split]] = []
     size = 0
     for split in splits:
-        if not found or size + (split.bytes or 0) > piece_bytes:
-            found.append([])
+        if not runs or size + (split.bytes or 0) > piece_bytes:
+            runs.append([])
             size = 0
-        found[-1].append(split)
+        runs[-1].append(split)
         size += split.bytes or 0
-    return found
+    return runs
 
 
 def spill(job: Job, number: int, splits: Sequence[Split]) -> int:
@@ -120,11 +120,11 @@ def _has_nulls(column: Any) -> bool:
 
 def nullable(job: Job, files: int) -> frozenset[str]:
     """The columns in which the first pass met nulls."""
-    found: set[str] = set()
+    names: set[str] = set()
     for number in range(files):
         with open(f"{job.spilled(number)}.nulls", encoding="utf-8") as told:
-            found.update(json.load(told))
-    return frozenset(found)
+            names.update(json.load(told))
+    return frozenset(names)
 
 
 def _one_batch(table: Any, start: int, stop: int) -> Any:
@@ -157,9 +157,9 @@ def _tables(job: Job, split: Split) -> Iterator[Any]:
 def _refuse_nulls(job: Job, column: pa.Array, name: str, split: Split, row: int) -> None:
     if column.null_count:
         at = row + int(column.is_null().to_numpy(zero_copy_only=False).argmax())
-        what = "the session" if name == job.session else "the time"
+        role = "the session" if name == job.session else "the time"
         raise RowError(
-            f"cluster: {what}, column {name!r}, is null",
+            f"cluster: {role}, column {name!r}, is null",
             row=RowRef(0, split.file, at, url=job.source.url(split.file)),
             done="nothing was written",
             fix="fill or filter those rows first",
@@ -173,5 +173,5 @@ def parts_of(column: pa.Array, parts: int, salt: int = 0) -> npt.NDArray[np.int6
     import polars as pl
 
     hashes = pl.Series("session", column).hash(seed=salt).to_numpy()
-    found: Ints = (hashes % np.uint64(parts)).astype(np.int64)
-    return found
+    numbers: Ints = (hashes % np.uint64(parts)).astype(np.int64)
+    return numbers

@@ -64,11 +64,11 @@ def _straddling(pipeline: Pipeline, time: str, at: Any, session: str, executor: 
         for batch in loader:
             _refuse_nulls(batch, session, time)
             frame = pl.DataFrame({"session": pl.Series(batch[session]), "before": pl.Series(batch[_DRAW])})
-            for side, found in sides.items():
-                found.append(frame.filter(pl.col("before") == side)["session"].drop_nulls().unique())
-    early, late = (pl.concat(found).unique() if found else pl.Series([], dtype=pl.Int64) for found in sides.values())
-    found = early.filter(early.is_in(late.implode())).sort().to_arrow()
-    return found.cast(pa.large_string()) if pt.is_string_view(found.type) else found
+            for side, values in sides.items():
+                values.append(frame.filter(pl.col("before") == side)["session"].drop_nulls().unique())
+    early, late = (pl.concat(values).unique() if values else pl.Series([], dtype=pl.Int64) for values in sides.values())
+    straddling = early.filter(early.is_in(late.implode())).sort().to_arrow()
+    return straddling.cast(pa.large_string()) if pt.is_string_view(straddling.type) else straddling
 
 
 def _refuse_nulls(batch: Any, session: str, time: str) -> None:

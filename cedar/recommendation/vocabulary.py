@@ -148,13 +148,13 @@ def build_vocabularies(
             for batch in loader:
                 for name, counter in counters.items():
                     counter.add(_array(batch[name]))
-        found = {}
+        vocabularies = {}
         for name, counter in counters.items():
             values, counts, seen = counter.frequent(min_count, most)
             oov_here = min(oov, len(values))
             kept = int(np.sum(counts.to_numpy())) if len(counts) else 0
-            found[name] = Vocabulary(name, values, counts, oov_here, seen, seen - kept)
-        return found
+            vocabularies[name] = Vocabulary(name, values, counts, oov_here, seen, seen - kept)
+        return vocabularies
     finally:
         for counter in counters.values():
             counter.close()
@@ -243,12 +243,12 @@ class Counter:
         self._seen += len(values)
         self._keep(values.value_counts(name="count").with_columns(pl.col("count").cast(pl.Int64)))
         if self._bytes > self._limit:
-            held = _added(self._held)
+            merged = _added(self._held)
             self._held, self._bytes = [], 0
-            if held.estimated_size() * 2 > self._limit:
-                self._spill(held)
+            if merged.estimated_size() * 2 > self._limit:
+                self._spill(merged)
             else:
-                self._keep(held)
+                self._keep(merged)
 
     def _keep(self, counts: pl.DataFrame) -> None:
         self._held.append(counts)
@@ -268,8 +268,8 @@ class Counter:
             self._spill(_added(self._held))
             self._held = []
         parts = []
-        for held in self._parts():
-            counts = _added(held).filter(pl.col("count") >= least)
+        for frames in self._parts():
+            counts = _added(frames).filter(pl.col("count") >= least)
             parts.append(counts if most is None else _ordered(counts).head(most))
         counts = _ordered(pl.concat(parts)) if parts else pl.DataFrame({"value": [], "count": []}, _EMPTY)
         counts = counts if most is None else counts.head(most)
@@ -294,8 +294,8 @@ class Counter:
 _EMPTY: Any = {"value": pl.Int64, "count": pl.Int64}
 
 
-def _added(held: list[pl.DataFrame]) -> pl.DataFrame:
-    return pl.concat(held).group_by("value").agg(pl.col("count").sum())
+def _added(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat(frames).group_by("value").agg(pl.col("count").sum())
 
 
 def _ordered(counts: pl.DataFrame) -> pl.DataFrame:

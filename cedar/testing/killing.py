@@ -95,14 +95,14 @@ def _of_dask() -> list[int]:
     from cedar.executors.dask import clients
     from cedar.plan.places import given_clients
 
-    found: list[int] = []
+    pids: list[int] = []
     for client in [*clients._clients.values(), *given_clients()]:
         with suppress(Exception):  # a worker may be starting, or ending
             workers = client.scheduler_info(n_workers=-1)["workers"]
             here = [address for address, worker in workers.items() if worker["host"] in ("127.0.0.1", "localhost")]
             told = client.run(os.getpid, workers=here, on_error="ignore")
-            found += [pid for pid in told.values() if isinstance(pid, int)]
-    return found
+            pids += [pid for pid in told.values() if isinstance(pid, int)]
+    return pids
 
 
 How = Literal["segfault", "exit", "kill", "memory"]
@@ -163,9 +163,9 @@ def _take_all_memory() -> None:
     with open("/proc/self/statm", encoding="ascii") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), most))
-    held = []
+    blocks = []
     try:
         while True:
-            held.append(bytearray(8 << 20))
+            blocks.append(bytearray(8 << 20))
     except MemoryError:
         return
