@@ -151,10 +151,10 @@ def read_index(path: str, name: str = INDEX) -> Index:
             fix="if nobody else could write there, cedar.trainers.common.dcp.import_dcp(OLD, NEW, trust=True) converts"
             " those of dlrm and moe; else set run.folder to another folder and begin anew",
         )
-    found = read_sealed(file)
-    if found.get("format") != FORMAT or not isinstance(found.get("state"), dict):
+    index = read_sealed(file)
+    if index.get("format") != FORMAT or not isinstance(index.get("state"), dict):
         raise Damaged(f"{file} is no index of a checkpoint", done="nothing was loaded", fix="remove that folder")
-    return Index(found["state"], entries_of(found.get("tensors"), file))
+    return Index(index["state"], entries_of(index.get("tensors"), file))
 
 
 def newest(folder: str, *, thorough: bool = False) -> str:
@@ -268,12 +268,12 @@ class Checkpoints:
 
         Damaged ones are named on stderr.
         """
-        there = steps(self.folder)
+        saved_steps = steps(self.folder)
         self.group.agree(
-            {"the newest checkpoint": there}, "give all ranks a run.folder that they share", self.trainer.device
+            {"the newest checkpoint": saved_steps}, "give all ranks a run.folder that they share", self.trainer.device
         )
         damaged: Damaged | None = None
-        for step in reversed(there):
+        for step in reversed(saved_steps):
             try:
                 self.load(path_of(self.folder, step))
             except Damaged as error:
@@ -318,16 +318,16 @@ class Checkpoints:
         self.trainer.loaded()
 
 
-def refuse_others(there: Mapping[str, Any], here: Mapping[str, Any], path: str) -> None:
+def refuse_others(saved_with: Mapping[str, Any], here: Mapping[str, Any], path: str) -> None:
     """Compare what a checkpoint was made with, and what is at hand: values of JSON by name, mappings name by name."""
     odd = []
-    for what, own in json.loads(json.dumps(here)).items():
-        saved = there.get(what)
+    for key, own in json.loads(json.dumps(here)).items():
+        saved = saved_with.get(key)
         if isinstance(own, dict) and isinstance(saved, dict):
             names = [name for name in {**own, **saved} if own.get(name) != saved.get(name)]
-            odd += [f"{what} {name} was {saved.get(name)!r} and is {own.get(name)!r}" for name in names]
+            odd += [f"{key} {name} was {saved.get(name)!r} and is {own.get(name)!r}" for name in names]
         elif saved != own:
-            odd.append(f"{what} was {saved!r} and is {own!r}")
+            odd.append(f"{key} was {saved!r} and is {own!r}")
     if odd:
         raise CedarError(
             f"{path} was saved with other settings: {'; '.join(odd[:8])}", done="nothing was loaded",

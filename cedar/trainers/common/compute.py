@@ -121,8 +121,8 @@ class Attention(nn.Module):
             self._seen(part.view(rows, length, part.shape[1])).flatten(0, 1) if length else part[:, : x.shape[-1]]
             for part, (rows, length) in zip(mixed.split([n * m for n, m in runs]), runs, strict=True)
         ]
-        found: torch.Tensor = self.out(parts[0] if len(parts) == 1 else torch.cat(parts))
-        return found.view(x.shape)
+        attended: torch.Tensor = self.out(parts[0] if len(parts) == 1 else torch.cat(parts))
+        return attended.view(x.shape)
 
     def _seen(self, mixed: torch.Tensor) -> torch.Tensor:
         rows, length, width = mixed.shape

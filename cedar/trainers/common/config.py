@@ -229,8 +229,8 @@ def settings(cls: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
 
 
 def _put(values: dict[str, Any], change: str) -> None:
-    key, found, text = change.partition("=")
-    if not found:
+    key, equals, text = change.partition("=")
+    if not equals:
         raise CedarError(f"{change!r} changes nothing", fix="write KEY=VALUE, as in model.layers=4")
     try:
         value = tomllib.loads(f"value = {text}")["value"]

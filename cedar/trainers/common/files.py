@@ -49,12 +49,12 @@ def unseal(line: bytes, where: str) -> dict[str, Any]:
     if hashlib.sha256(match[2]).hexdigest().encode() != match[1]:
         raise _damaged(where, "its digest is another than was written")
     try:
-        found = json.loads(match[2], parse_constant=_refuse)
+        content = json.loads(match[2], parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise _damaged(where, f"it is no JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise _damaged(where, "it holds no object")
-    return found
+    return content
 
 
 def write_sealed(path: str, content: dict[str, Any]) -> None:
@@ -129,8 +129,8 @@ def check_folder(folder: str, trainer: str, *, resume: bool) -> None:
     """
     try:
         os.makedirs(folder, exist_ok=True)
-        there = [name for name in _OURS if os.path.exists(os.path.join(folder, name))]
-        there = [name for name in there if not os.path.isdir(path := os.path.join(folder, name)) or os.listdir(path)]
+        names = [name for name in _OURS if os.path.exists(os.path.join(folder, name))]
+        names = [name for name in names if not os.path.isdir(path := os.path.join(folder, name)) or os.listdir(path)]
     except OSError as error:
         raise CedarError(
             f"run.folder is {folder!r}, which cannot be made: {error.strerror}",
@@ -140,14 +140,14 @@ def check_folder(folder: str, trainer: str, *, resume: bool) -> None:
     with suppress(OSError, ValueError, RecursionError), open(os.path.join(folder, RUN), encoding="utf-8") as file:
         told = json.load(file)
         whose = str(told.get("trainer", "")) if isinstance(told, dict) else ""
-    if there and whose not in ("", trainer):
+    if names and whose not in ("", trainer):
         raise CedarError(
             f"{folder} holds a run of the trainer {whose!r}, and this one is {trainer!r}",
             done="nothing was changed there", fix="set run.folder to another folder",
         )  # fmt: skip
-    if there and not resume:
+    if names and not resume:
         raise CedarError(
-            f"{folder} holds the files of another run: {', '.join(there)}",
+            f"{folder} holds the files of another run: {', '.join(names)}",
             done="nothing was changed there", fix="go on with --resume, or set run.folder to another folder",
         )  # fmt: skip
 
@@ -208,13 +208,13 @@ def read_lines(path: str) -> list[dict[str, Any]]:
             lines = file.read().splitlines()
     except FileNotFoundError:
         return []
-    found: list[dict[str, Any]] = []
+    parsed: list[dict[str, Any]] = []
     for line in lines:
         try:
-            found.append(json.loads(line))
+            parsed.append(json.loads(line))
         except json.JSONDecodeError:
             break
-    return found
+    return parsed
 
 
 def figure(width: float, height: float) -> Any:

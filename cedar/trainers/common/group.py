@@ -48,10 +48,10 @@ class Meter:
 
     def take(self) -> tuple[dict[str, int], dict[str, float]]:
         """Bytes and seconds by phase; counting begins anew."""
-        found = dict(self.sent), dict(self.seconds)
+        counted = dict(self.sent), dict(self.seconds)
         self.sent.clear()
         self.seconds.clear()
-        return found
+        return counted
 
 
 class Group:
@@ -138,12 +138,12 @@ class Group:
         """
         if self.size == 1:
             return rows
-        found = torch.empty((sum(receive), *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
+        received = torch.empty((sum(receive), *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
         with self._talking(phase):
-            dist.all_to_all_single(found, rows.contiguous(), list(receive), list(send), group=self.ranks)
+            dist.all_to_all_single(received, rows.contiguous(), list(receive), list(send), group=self.ranks)
         away = sum(send) - send[self.rank]
         self.meter.sent[phase] += away * rows[:1].numel() * rows.element_size()
-        return found
+        return received
 
     @contextmanager
     def _talking(self, phase: str) -> Iterator[None]:
@@ -169,8 +169,8 @@ def exchange_rows(
         anchor: a tensor that wants a gradient, so that a rank takes part in the way back whose rows want none.
         scale: what gradients are multiplied with.
     """
-    found: torch.Tensor = _Exchange.apply(anchor, rows, group, send, receive, phases, scale)  # type: ignore[no-untyped-call]
-    return found
+    received: torch.Tensor = _Exchange.apply(anchor, rows, group, send, receive, phases, scale)  # type: ignore[no-untyped-call]
+    return received
 
 
 class _Exchange(torch.autograd.Function):
@@ -181,8 +181,8 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        found = ctx.group.exchange(grads[0], ctx.receive, ctx.send, ctx.phases[1])
-        return None, found if ctx.scale == 1.0 else found * ctx.scale, None, None, None, None, None
+        gradients = ctx.group.exchange(grads[0], ctx.receive, ctx.send, ctx.phases[1])
+        return None, gradients if ctx.scale == 1.0 else gradients * ctx.scale, None, None, None, None, None
 
 
 def odd_ranks(values: Sequence[object]) -> list[int]:

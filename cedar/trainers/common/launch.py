@@ -191,11 +191,11 @@ def _take_gpu(local: int) -> None:
     """A GPU of its own for the rank with this number on this machine."""
     import torch
 
-    found = torch.cuda.device_count()
-    one_each = found == 1 and "CUDA_VISIBLE_DEVICES" in os.environ  # whoever started the ranks has dealt them
-    if local >= found and not one_each:
+    gpus = torch.cuda.device_count()
+    one_each = gpus == 1 and "CUDA_VISIBLE_DEVICES" in os.environ  # whoever started the ranks has dealt them
+    if local >= gpus and not one_each:
         raise CedarError(
-            f"rank {local} of this machine has no GPU: there are {found}, and each rank takes one",
+            f"rank {local} of this machine has no GPU: there are {gpus}, and each rank takes one",
             fix="start as many ranks on a machine as it has GPUs, or set run.device=cpu",
         )
     torch.cuda.set_device(0 if one_each else local)

@@ -96,9 +96,9 @@ def receive_frame(connection: socket.socket) -> bytes:
 
 def receive_exactly(connection: socket.socket, count: int) -> bytes:
     """So many bytes."""
-    found = bytearray(count)
-    receive_into(connection, memoryview(found))
-    return bytes(found)
+    received = bytearray(count)
+    receive_into(connection, memoryview(received))
+    return bytes(received)
 
 
 def receive_into(connection: socket.socket, buffer: memoryview) -> None:

@@ -20,7 +20,7 @@ _LINES = 20  # of a whole run, where nobody watches a bar
 
 
 @contextmanager
-def progress(what: str, steps: int, done: int = 0, *, quiet: bool = False) -> Iterator[Callable[[int, str], None]]:
+def progress(title: str, steps: int, done: int = 0, *, quiet: bool = False) -> Iterator[Callable[[int, str], None]]:
     """Gives a function to call after each step with the number of steps done and a few words."""
     if quiet:
         yield lambda _done, _text: None
@@ -33,14 +33,14 @@ def progress(what: str, steps: int, done: int = 0, *, quiet: bool = False) -> It
             TextColumn("{task.fields[said]}"),
         )  # fmt: skip
         with Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task(what, total=steps, completed=done, said="")
+            task = bar.add_task(title, total=steps, completed=done, said="")
             yield lambda now, text: bar.update(task, completed=now, said=text)
     else:
         every = max(1, steps // _LINES)
 
         def say(now: int, text: str) -> None:
             if now % every == 0 or now == steps:
-                sys.stderr.write(f"{what}: {now}/{steps} {text}\n")
+                sys.stderr.write(f"{title}: {now}/{steps} {text}\n")
                 sys.stderr.flush()
 
         yield say

@@ -114,12 +114,12 @@ def entries_of(told: Any, where: str) -> dict[str, Entry]:
     Raises:
         Damaged: it does not say so.
     """
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     try:
         for line in told:
             dtype, whole = _DTYPES[line["dtype"]], _sizes(line["whole"])
             box = Box(_sizes(line["start"]), _sizes(line["shape"]))
-            entry = found.setdefault(str(line["name"]), Entry(dtype, whole, ()))
+            entry = entries.setdefault(str(line["name"]), Entry(dtype, whole, ()))
             if (entry.dtype, entry.shape) != (dtype, whole) or not _inside(box, whole):
                 raise ValueError(f"parts of {line['name']!r} do not fit each other")
             if not box.size:
@@ -127,13 +127,13 @@ def entries_of(told: Any, where: str) -> dict[str, Entry]:
             if not _FILE.fullmatch(line["file"]):
                 raise ValueError(f"{line['file']!r} is no name of a file of tensors")
             piece = Piece(line["file"], box, str(line["sha256"]))
-            found[str(line["name"])] = Entry(dtype, whole, (*entry.pieces, piece))
+            entries[str(line["name"])] = Entry(dtype, whole, (*entry.pieces, piece))
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise Damaged(
             f"{where} does not tell of its tensors: {type(error).__name__} {error}",
             done="it was not used", fix="remove it, or take an older one",
         ) from error  # fmt: skip
-    return found
+    return entries
 
 
 class Reader(ExitStack):

@@ -33,9 +33,9 @@ def plan_window(sizes: Sequence[int], steps: int, *, state: int = 12, weights: i
             low = middle + 1
         else:
             high = middle
-    found = _cut(sizes, steps, low, state, weights)
-    assert found is not None
-    return found
+    runs = _cut(sizes, steps, low, state, weights)
+    assert runs is not None
+    return runs
 
 
 def step_bytes(sizes: Sequence[int], window: Sequence[range], at: int, *, state: int = 12, weights: int = 2) -> int:
