@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias, cast
 
 from cedar.core.errors import CedarError
 
-What: TypeAlias = Literal["kill", "hang", "loop", "slow", "rejoin"]
+Kind: TypeAlias = Literal["kill", "hang", "loop", "slow", "rejoin"]
 _WORD = re.compile(r"(kill|hang|loop|slow)=(\d+)@step(\d+)(?::(\d+))?|(rejoin)@step(\d+)")
 _LETHAL = frozenset({"kill", "hang", "loop"})
 
@@ -23,7 +23,7 @@ class Mishap:
 
     # ``kill``: SIGKILL; ``hang``: SIGSTOP; ``loop``: endless work; ``slow``: each instruction takes three times as long
     # from there on; ``rejoin``: new workers take the places of the dead
-    what: What
+    kind: Kind
     worker: int  # the number of its place, stage * replicas + replica; -1 for ``rejoin``
     step: int
     at: int = 0  # the instruction of the worker's list
@@ -34,23 +34,23 @@ def parse(text: str, workers: int) -> tuple[Mishap, ...]:
 
     Example:
         >>> parse("kill=2@step40:7, rejoin@step80", workers=4)[0]
-        Mishap(what='kill', worker=2, step=40, at=7)
+        Mishap(kind='kill', worker=2, step=40, at=7)
     """
-    found = []
+    mishaps = []
     for word in filter(None, (part.strip() for part in text.split(","))):
         match = _WORD.fullmatch(word)
         if match is None:
             raise CedarError(
                 f"--chaos: {word!r} is unknown", fix="write kill=W@stepN, hang=, loop=, slow=, or rejoin@stepN"
             )
-        what, worker, step, at, again, when = match.groups()
+        kind, worker, step, at, again, when = match.groups()
         if again:
-            found.append(Mishap("rejoin", -1, int(when)))
+            mishaps.append(Mishap("rejoin", -1, int(when)))
             continue
         if int(worker) >= workers:
             raise CedarError(f"--chaos: {word!r}: workers are 0 to {workers - 1}", fix="see --stages and --replicas")
-        found.append(Mishap(cast("What", what), int(worker), int(step), int(at or 0)))
-    return tuple(found)
+        mishaps.append(Mishap(cast("Kind", kind), int(worker), int(step), int(at or 0)))
+    return tuple(mishaps)
 
 
 class Fate:
@@ -60,9 +60,9 @@ class Fate:
 
     def __init__(self, mishaps: Sequence[Mishap], worker: int, life: int) -> None:
         mine = [mishap for mishap in mishaps if mishap.worker == worker]
-        lethal = [mishap for mishap in mine if mishap.what in _LETHAL]
+        lethal = [mishap for mishap in mine if mishap.kind in _LETHAL]
         self.end = lethal[life] if life < len(lethal) else None
-        self.slow = next((mishap for mishap in mine if mishap.what == "slow"), None)
+        self.slow = next((mishap for mishap in mine if mishap.kind == "slow"), None)
         self._since = 0.0
 
     def due(self, step: int, at: int) -> Mishap | None:
@@ -81,7 +81,7 @@ class Fate:
 
 def happen(mishap: Mishap) -> None:
     """To this process."""
-    if mishap.what == "loop":
+    if mishap.kind == "loop":
         while True:
             pass
-    os.kill(os.getpid(), signal.SIGKILL if mishap.what == "kill" else signal.SIGSTOP)
+    os.kill(os.getpid(), signal.SIGKILL if mishap.kind == "kill" else signal.SIGSTOP)

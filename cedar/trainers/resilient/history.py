@@ -57,9 +57,9 @@ class History:
         """A step that was taken, or served: then what it sends now comes to what it sent before."""
         past = self.steps.setdefault(step, Past())
         if not self.last:
-            past.outputs |= {key: found.cpu() for key, found in kept.outputs.items()}
+            past.outputs |= {key: tensor.cpu() for key, tensor in kept.outputs.items()}
         if not self.first:
-            past.gradients |= {key: found.cpu() for key, found in kept.gradients.items() if found is not None}
+            past.gradients |= {key: tensor.cpu() for key, tensor in kept.gradients.items() if tensor is not None}
         if tied is not None:
             past.tied = tied.cpu().clone()
 
@@ -100,10 +100,10 @@ class Sources:
 
     def messages(self, step: int, mine: Sequence[Key]) -> Iterator[tuple[Worker, str, Key]]:
         """What one worker gets for a step, in the order in which each sender sends it."""
-        for key, what in product(mine, ("outputs", "gradients")):
-            held: Mapping[tuple[int, Key], Worker] = getattr(self, what)
-            if (step, key) in held:
-                yield held[step, key], what, key
+        for key, log in product(mine, ("outputs", "gradients")):
+            senders: Mapping[tuple[int, Key], Worker] = getattr(self, log)
+            if (step, key) in senders:
+                yield senders[step, key], log, key
         if step in self.tied:
             yield self.tied[step], "tied", (0, 0)
 
@@ -122,13 +122,13 @@ def find_sources(
         staggered: the scale of the last step may still be open.
     """
 
-    def holders(neighbour: int, what: str) -> dict[tuple[int, Key], Worker] | None:
-        found: dict[tuple[int, Key], Worker] = {}
+    def holders(neighbour: int, log: str) -> dict[tuple[int, Key], Worker] | None:
+        senders: dict[tuple[int, Key], Worker] = {}
         if not 0 <= neighbour < stages:
-            return found
+            return senders
         for worker in sorted((w for w in told if w.stage == neighbour), reverse=True):
-            found |= {(step, (r, m)): worker for step, there in told[worker][what] for r, m in there}
-        return found if all((step, key) in found for step in steps for key in keys) else None
+            senders |= {(step, (r, m)): worker for step, logged in told[worker][log] for r, m in logged}
+        return senders if all((step, key) in senders for step in steps for key in keys) else None
 
     outputs, gradients = holders(stage - 1, "outputs"), holders(stage + 1, "gradients")
     other = stages - 1 - stage
@@ -138,7 +138,7 @@ def find_sources(
         for worker in sorted((w for w in told if shares and w.stage == other), reverse=True)
         for step in told[worker]["tied"]
     }
-    scales = {step: scale for there in told.values() for step, scale in there["scales"]}
+    scales = {step: scale for logged in told.values() for step, scale in logged["scales"]}
     known = steps[:-1] if staggered else steps
     if outputs is None or gradients is None or (shares and not all(step in sums for step in steps)):
         return None
@@ -161,10 +161,10 @@ def send_logs(
         for to in schedule.peers(lost.stage):
             mine = keys_of(schedule, to)
             for step in lost.steps:
-                for sender, what, key in lost.messages(step, mine):
+                for sender, log, key in lost.messages(step, mine):
                     if sender == me:
                         past = history.steps[step]
-                        tensor = past.tied if what == "tied" else getattr(past, what)[key]
+                        tensor = past.tied if log == "tied" else getattr(past, log)[key]
                         assert tensor is not None, "it was told of"
                         transport.send(to, tensor)
 
@@ -178,8 +178,8 @@ def expect_logs(
         "outputs": engine.inputs, "gradients": engine.outputs, "tied": Signature((layout.tied,), layout.dtype)
     }  # fmt: skip
     for step in sources.steps:
-        for sender, what, _ in sources.messages(step, mine):
-            signature = signatures[what]
+        for sender, log, _ in sources.messages(step, mine):
+            signature = signatures[log]
             assert signature is not None, "the engine has looked at an input"
             transport.expect(sender, *signature)
 
@@ -196,12 +196,12 @@ def replay_step(
     engine.reset()
     got: dict[tuple[str, Key], torch.Tensor] = {}
     waiting: Mapping[Key, Sequence[tuple[Worker, str]]] = {
-        key: [(w, what) for w, what, at in sources.messages(step, mine) if at == key and what != "tied"] for key in mine
+        key: [(w, log) for w, log, at in sources.messages(step, mine) if at == key and log != "tied"] for key in mine
     }
     for at, key in enumerate(mine):
         told(3 * at, Instruction("RECV_F", *key, 0), True)
-        for sender, what in waiting[key]:
-            got[what, key] = transport.receive(sender)
+        for sender, log in waiting[key]:
+            got[log, key] = transport.receive(sender)
         for number, kind in enumerate(_KINDS):
             done = Instruction(kind, *key)
             told(3 * at + number, done, False)
@@ -225,25 +225,25 @@ def recover(trainer: Trainer, versions: dict[Worker, int], transport: Transport)
         Superseded: a newer generation has begun.
     """
     job, epoch, waiting, me = trainer.job, trainer.epoch, trainer.waiting, trainer.me
-    there = {worker: version for worker, version in versions.items() if worker.stage not in epoch.lost}
-    until = min(there.values(), default=0)
-    if me in there:
+    intact = {worker: version for worker, version in versions.items() if worker.stage not in epoch.lost}
+    until = min(intact.values(), default=0)
+    if me in intact:
         trainer.board.put(keys.LOGS(epoch.number, me), trainer.history.told())
-    names = sorted(there)
+    names = sorted(intact)
     wanted = [keys.LOGS(epoch.number, worker) for worker in names]
     logs = waiting.poll(partial(trainer.board.take_all, wanted), "the others' logs")
     told = dict(zip(names, logs, strict=True))
     every = [(replica, number) for replica in range(job.replicas) for number in range(job.micro_batches)]
     begin = {stage: min(v for w, v in versions.items() if w.stage == stage) for stage in epoch.lost}
-    found = [
+    of_lost = [
         find_sources(
             told, stage, range(begin[stage], until), stages=job.stages, keys=every, tied=job.tied,
             staggered=job.mode == "staggered",
         )
         for stage in epoch.lost
     ]  # fmt: skip
-    sources = [one for one in found if one is not None]
-    if len(sources) < len(found):
+    sources = [one for one in of_lost if one is not None]
+    if len(sources) < len(of_lost):
         trainer.board.report("unlogged", generation=epoch.number, worker=me)
         trainer.idle(waiting)
     send_logs(transport, me, trainer.schedule, sources, trainer.history)

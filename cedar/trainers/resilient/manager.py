@@ -91,13 +91,13 @@ def _travel(told: Mapping[Worker, Iterable[Done]]) -> float:
         (step, done.kind[5:], done.other(worker), done.replica, done.micro_batch): ended
         for worker, one in told.items() for step, done, _, ended in one if done.kind in SENDING
     }  # fmt: skip
-    found: dict[str, list[float]] = defaultdict(list)
+    delays: dict[str, list[float]] = defaultdict(list)
     for worker, one in told.items():
         for step, done, began, ended in one:
             gone = sent.get((step, done.kind[5:], worker, done.replica, done.micro_batch))
             if done.kind in RECEIVING and gone is not None and began < gone:
-                found[done.kind].append(ended - gone)
-    return max(0.0, statistics.mean(map(statistics.median, found.values()))) if found else 0.0
+                delays[done.kind].append(ended - gone)
+    return max(0.0, statistics.mean(map(statistics.median, delays.values()))) if delays else 0.0
 
 
 _PAUSE = 0.5  # seconds that a boundary with a change costs, before one was measured
@@ -121,11 +121,11 @@ class Manager:
             return
         self._seen = len(steps)
         if self.planning.durations is None and len(steps) > WARM + LOOK:
-            found = measured(self.board, self.chief.members, self.planning.plans[0].schedule)
-            if found is not None:
+            durations = measured(self.board, self.chief.members, self.planning.plans[0].schedule)
+            if durations is not None:
                 recent = [when for _, when, _ in steps][max(self._begun, len(steps) - LOOK - 1) :]
                 self._whole = [b - a for a, b in pairwise(recent)]
-                self.planning.learn(found, self.connect)
+                self.planning.learn(durations, self.connect)
         if not self.chief.plans and self.planning.durations is not None and (self.board.take(keys.PLANS()) or 0) > 0:
             self.chief.plans = 1  # from the next generation on
         if len(steps) > self._begun:  # the generation has got over its beginning
@@ -136,8 +136,8 @@ class Manager:
     def _move(self, steps: Sequence[tuple[int, float, float]]) -> None:
         since, intervals = len(steps) - self._begun - 1, [b - a for (_, a, _), (_, b, _) in pairwise(steps)]
         epoch = self.board.epoch(self._generation)
-        found = self.planning.change(self.board, epoch, since, intervals, self._pause())
-        for move in found.moves if found is not None else ():
+        change = self.planning.change(self.board, epoch, since, intervals, self._pause())
+        for move in change.moves if change is not None else ():
             if move.worker in self.chief.members:
                 self.chief.move(move.worker, move.role)
 
@@ -145,21 +145,21 @@ class Manager:
         """Seconds from the decision for a new generation until it computes, as they were so far; twice that for state
         that has to travel.
         """
-        found = []
+        pauses = []
         for event in self.chief.events:
             for worker in self.chief.members:
                 times = self.board.take(keys.RECOVERY(event.generation, worker))
                 if times is not None and event.what != "start":
-                    found.append(times["redo"] - event.decided)
-        return 2 * statistics.median(found) if found else _PAUSE
+                    pauses.append(times["redo"] - event.decided)
+        return 2 * statistics.median(pauses) if pauses else _PAUSE
 
     def told(self) -> dict[str, Any]:
         """For the run's record: ``plans``, ``step`` and ``durations``."""
         planning = self.planning
-        found: dict[str, Any] = {"plans": {"failures": planning.failures, "seconds": planning.seconds}}
+        figures: dict[str, Any] = {"plans": {"failures": planning.failures, "seconds": planning.seconds}}
         if planning.durations is not None and self._whole:
             simulated = predict(planning.plans[0].schedule, planning.durations, iterations=6).period
-            found["step"] = {"simulated": simulated, "measured": statistics.median(self._whole)}
+            figures["step"] = {"simulated": simulated, "measured": statistics.median(self._whole)}
             each = {f"{kind} {stage}": s for (kind, stage), s in planning.durations.seconds.items()}
-            found["durations"] = each | {"transfer": planning.durations.transfer}
-        return found
+            figures["durations"] = each | {"transfer": planning.durations.transfer}
+        return figures

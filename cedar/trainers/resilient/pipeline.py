@@ -148,19 +148,19 @@ class ResilientPipeline:
 
     def module(self, stage: int) -> nn.Module:
         """The stage, made if it is not."""
-        found: Any = self.stages[stage]
-        return found if hasattr(found, "named_parameters") else found()  # type: ignore[no-any-return]
+        module: Any = self.stages[stage]
+        return module if hasattr(module, "named_parameters") else module()  # type: ignore[no-any-return]
 
     def open(self) -> sources.MicroBatches:
         """The data, from the first step on."""
-        found: Any = self.data
-        if self.columns is not None and not isinstance(found, cedar.Pipeline):
-            found = found()
-        source: sources.Source = sources.Source(found)
-        if isinstance(found, cedar.Pipeline):
+        data: Any = self.data
+        if self.columns is not None and not isinstance(data, cedar.Pipeline):
+            data = data()
+        source: sources.Source = sources.Source(data)
+        if isinstance(data, cedar.Pipeline):
             columns = self.columns
             if columns is None:
                 raise CedarError("the data are a pipeline", fix='name its columns: columns=("image", "label")')
             split = columns if callable(columns) else lambda batch: (batch[columns[0]], batch[columns[1]])
-            source = sources.Loaded(found, self.batch, split, self.run.seed)
+            source = sources.Loaded(data, self.batch, split, self.run.seed)
         return sources.MicroBatches(source, self.pipeline.micro_batches, self.rows)

@@ -206,7 +206,7 @@ class Planning:
         then = board.take(keys.PLAN(epoch.plans, len(problem.dead)))
         if now is None or then is None or not now:
             return None
-        found = Change(moves(problem), now, then["period"])
+        change = Change(moves(problem), now, then["period"])
         slot = statistics.median(intervals[-since:]) / now
         left = self.steps - (len(intervals) + 1)
-        return found if found.pays(seconds, slot, left) else None
+        return change if change.pays(seconds, slot, left) else None

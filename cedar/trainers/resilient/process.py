@@ -175,7 +175,7 @@ def _progress(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board
         mishap = fate.due(step, at)
         if mishap is not None:
             beats.move(row, step, at, Instruction("F"), None)
-            board.put(keys.MISHAP(number, life), [mishap.what, time.time()])
+            board.put(keys.MISHAP(number, life), [mishap.kind, time.time()])
             happen(mishap)
         fate.pause(step, waits=waiting_for is not None or done.kind == "ALL_REDUCE")
         beats.move(row, step, at, done, waiting_for)

@@ -27,7 +27,7 @@ class Recovery:
 
 def recoveries(record: Record) -> list[Recovery]:
     """Of each generation that began with a failure and got as far as to compute."""
-    found = []
+    recovered = []
     lives: dict[str, int] = {}
     replicas = 1 + max((int(w.strip("()").split(", ")[1]) for g in record.recoveries.values() for w in g), default=0)
     for event in record.events:
@@ -41,7 +41,7 @@ def recoveries(record: Record) -> list[Recovery]:
             continue
         first = min(times, key=lambda told: told["redo"])
         since = event.detected if happened is None else happened[1]
-        found.append(
+        recovered.append(
             Recovery(
                 event.generation, str(event.worker), None if happened is None else event.detected - happened[1],
                 event.decided - event.detected, first["agreed"] - event.decided, first["planned"] - first["agreed"],
@@ -49,7 +49,7 @@ def recoveries(record: Record) -> list[Recovery]:
                 int(sum(told["kept"] for told in times)),
             )
         )  # fmt: skip
-    return found
+    return recovered
 
 
 def show(record: Record) -> None:
@@ -62,16 +62,16 @@ def show(record: Record) -> None:
     table = Table(title="recoveries, in milliseconds", title_justify="left")
     for heading in ("generation", "failed", "detect", "decide", "rebuild", "plan", "first redone", "all", "kept"):
         table.add_column(heading, justify="right")
-    found = recoveries(record)
-    for one in found:
+    recovered = recoveries(record)
+    for one in recovered:
         seconds = (one.detection, one.decision, one.rebuild, one.plan, one.redo, one.redo_all)
         cells = ["" if value is None else f"{1000 * value:.0f}" for value in seconds]
         table.add_row(str(one.generation), one.who, *cells, str(one.kept))
-    if found:
+    if recovered:
         console.print(table)
     console.print(
         f"{record.plans['failures'] + 1:.0f} plans ahead took {1000 * record.plans['seconds']:.0f} ms"
-        + (f", a plan at a failure {1000 * max(one.plan for one in found):.0f} ms" if found else "")
+        + (f", a plan at a failure {1000 * max(one.plan for one in recovered):.0f} ms" if recovered else "")
     )
     if record.ended:
         state, logs = (max(one[name] for one in record.ended.values()) for name in ("peak", "logs"))

@@ -87,12 +87,12 @@ class _Follower:
             self.line = lead.line
             self.step = step_of(lead.events[-1].why) if lead.events else 0
         while (when := self.board.take(keys.DONE(self.line, self.step))) is not None:
-            found: list[float] = []
+            losses: list[float] = []
             for replica in range(self.replicas):
                 told = self.board.take(keys.LOSS(self.line, self.step, replica)) or []
-                found += [loss for _, _, loss in told]
+                losses += [loss for _, _, loss in told]
                 self.board.forget(keys.LOSS(self.line, self.step, replica))
-            self.steps.append((self.step, when, sum(found) / len(found) if found else float("nan")))
+            self.steps.append((self.step, when, sum(losses) / len(losses) if losses else float("nan")))
             metrics.write(StepRecord(*self.steps[-1]))
             self.step += 1
 
@@ -170,7 +170,7 @@ def _watch(
     manager = Manager(
         setup.pipeline.pipeline.moves, board, chief, planning, partial(store.connect, setup.host, setup.port, setup.key)
     )
-    rejoins = sorted(mishap.step for mishap in setup.mishaps if mishap.what == "rejoin")
+    rejoins = sorted(mishap.step for mishap in setup.mishaps if mishap.kind == "rejoin")
     told = shown = 0
     metrics = MetricsFile(os.path.join(run.folder, METRICS), step_of(chief.begin_at), on_metrics)
     with progress("resilient", run.steps, quiet=quiet) as say:
@@ -209,8 +209,8 @@ def see_off(board: Board, chief: Lead, supervisor: Supervisor) -> None:
 def _record(board: Board, chief: Lead, follower: _Follower, setup: Setup, manager: Manager) -> Record:
     record = Record(follower.steps, chief.events, **manager.told())
     for generation in range(1, chief.generation + 1):
-        found = {str(w): board.take(keys.RECOVERY(generation, w)) for w in board.epoch(generation).members}
-        record.recoveries[str(generation)] = {worker: times for worker, times in found.items() if times}
+        timings = {str(w): board.take(keys.RECOVERY(generation, w)) for w in board.epoch(generation).members}
+        record.recoveries[str(generation)] = {worker: times for worker, times in timings.items() if times}
     for number in range(chief.stages * chief.replicas):
         for life in range(len(setup.mishaps) + 1):
             happened = board.take(keys.MISHAP(number, life))

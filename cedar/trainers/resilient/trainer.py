@@ -102,8 +102,8 @@ class Trainer(Member):
                 self._stagger(result)
             self.ahead = frozenset()
             self.durations.tell(self.board, self.me)
-            held = self.state.nbytes + (0 if self.pending is None else self.pending.nbytes)
-            self.peak = max(self.peak, held)
+            state_bytes = self.state.nbytes + (0 if self.pending is None else self.pending.nbytes)
+            self.peak = max(self.peak, state_bytes)
             if saver is not None and saver.due(self.step) and self.step < job.steps:
                 self._validate()
                 self._tell("STEP", waits=True)  # for the disk, if the last one is not written yet

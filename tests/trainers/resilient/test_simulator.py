@@ -143,7 +143,7 @@ def test_random_traces_are_fixed_by_their_seed_and_as_bad_as_asked():
     up, before, there = 0.0, 0.0, 0
     for event in trace.events:
         up += there * (event.seconds - before)
-        before, there = event.seconds, there + (1 if event.what == "add" else -1)
+        before, there = event.seconds, there + (1 if event.kind == "add" else -1)
     assert up / (50 * before) == pytest.approx(0.9, abs=0.02)
 
 
@@ -187,10 +187,10 @@ def test_phases_cover_the_trace_and_count_machines(seed, stages, replicas, spare
     assert found[0].start == 0
     assert found[-1].end == 200
     for phase in found:
-        there = {e.node for e in trace.events if e.what == "add" and e.seconds <= phase.start} - set()
+        there = {e.node for e in trace.events if e.kind == "add" and e.seconds <= phase.start} - set()
         for event in trace.events:
             if event.seconds <= phase.start:
-                (there.add if event.what == "add" else there.discard)(event.node)
+                (there.add if event.kind == "add" else there.discard)(event.node)
         used = min(len(there), stages * replicas)
         if phase.dead is not None:
             assert len(phase.dead) == stages * replicas - used

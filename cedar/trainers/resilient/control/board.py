@@ -17,8 +17,8 @@ T = TypeVar("T")
 class Store(Protocol):
     """Where values are: those of ``control.store``, here or behind a connection."""
 
-    def ask(self, what: str, *arguments: Any) -> Any:
-        """Do what the method ``what`` of ``Values`` does."""
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Do what this method of ``Values`` does."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,18 @@ class Board:
 
     def take(self, key: Key[T]) -> T | None:
         """None while it is not there."""
-        found = self.take_all([key])
-        return None if found is None else found[0]
+        values = self.take_all([key])
+        return None if values is None else values[0]
 
     def take_all(self, wanted: Sequence[Key[T]]) -> list[T] | None:
         """All of these, in one question; None while one is not there."""
-        found = self.store.ask("take", list(wanted))
-        return None if found is None else [json.loads(text) for text in found]
+        texts = self.store.ask("take", list(wanted))
+        return None if texts is None else [json.loads(text) for text in texts]
 
     def first(self, key: Key[T], value: T) -> T:
         """Write unless there is something: the first writer wins; what is there then."""
-        found: T = json.loads(self.store.ask("first", key, json.dumps(value)))
-        return found
+        winner: T = json.loads(self.store.ask("first", key, json.dumps(value)))
+        return winner
 
     def count(self, key: Key[int], more: int = 1) -> int:
         return int(self.store.ask("count", key, more))
@@ -90,10 +90,10 @@ class Board:
 
     # ---- a mailbox of the lead ---------------------------------------------------------------------------------------
 
-    def report(self, what: str, **more: Any) -> None:
+    def report(self, kind: str, **more: Any) -> None:
         """Tell the lead."""
         number = self.count(keys.REPORTS())
-        self.put(keys.REPORT(number), {"what": what, **more})
+        self.put(keys.REPORT(number), {"what": kind, **more})
 
 
 class Mailbox:
@@ -113,12 +113,12 @@ class Mailbox:
         newest = self.board.count(keys.REPORTS(), 0)
         self._holes |= dict.fromkeys(range(self._seen + 1, newest + 1), now)
         self._seen = newest
-        found: list[Mapping[str, Any]] = []
+        reports: list[Mapping[str, Any]] = []
         for number, since in sorted(self._holes.items()):
             plain = self.board.take(keys.REPORT(number))
             if plain is not None:
-                found.append(plain)
+                reports.append(plain)
                 self.board.forget(keys.REPORT(number))
             if plain is not None or now - since > self.patience:
                 del self._holes[number]
-        return found
+        return reports

@@ -102,27 +102,27 @@ class Lead:
     # ---- what was heard ----------------------------------------------------------------------------------------------
 
     def _heard(self, report: Mapping[str, Any], now: float) -> None:
-        what = report["what"]
+        kind = report["what"]
         worker = Worker(*report["worker"]) if "worker" in report else None
-        if what == "machine":
+        if kind == "machine":
             self.machines[report["machine"]] = Machine(-1, now)
             if self.generation or self._dealt:
                 self.fill(report["machine"])
-        elif what == "ready" and worker is not None:
+        elif kind == "ready" and worker is not None:
             self.ready.add(worker)
-        elif what == "gone" and worker is not None:
+        elif kind == "gone" and worker is not None:
             error = self._errors.pop(worker, "")
             self._gone(worker, report["machine"], report["time"], report["why"] + (f": {error}" if error else ""))
-        elif what == "error" and worker is not None:
+        elif kind == "error" and worker is not None:
             self._errors[worker] = report["error"]
-        elif what == "ended" and worker is not None:
+        elif kind == "ended" and worker is not None:
             self.ended[worker] = report
-        elif what == "replayed" and report["generation"] == self.generation and worker is not None:
+        elif kind == "replayed" and report["generation"] == self.generation and worker is not None:
             self._replayed.add(worker)
             self.lost = {s for s in self.lost if not {w for w in self.members if w.stage == s} <= self._replayed}
-        elif what == "unlogged" and report["generation"] == self.generation:
+        elif kind == "unlogged" and report["generation"] == self.generation:
             self._restoring = self._all_restore = True
-        elif what == "lost" and report["generation"] == self.generation and self._doubt is None:
+        elif kind == "lost" and report["generation"] == self.generation and self._doubt is None:
             if self._restoring:
                 return  # everybody meets anew anyway
             self._doubt = now, time.time(), report["error"]
@@ -198,8 +198,8 @@ class Lead:
         self.members -= dead
         first = min(when for _, when, _ in news)
         for worker, when, why in news:
-            what = "lost connection" if worker is None else "failure"
-            self.events.append(Event(what, worker, self.generation + 1, when, time.time(), why))
+            kind = "lost connection" if worker is None else "failure"
+            self.events.append(Event(kind, worker, self.generation + 1, when, time.time(), why))
         if not dead:
             self._repeated("connections broke", step, news[0][2])
         self._restoring = self._restoring or any(not self._alive(stage) for stage in range(self.stages))
@@ -210,13 +210,13 @@ class Lead:
         else:
             self._begin("", detected=first)
 
-    def _repeated(self, what: str, step: int, why: str = "") -> None:
-        times, at = self._again.get(what, (0, -1))
+    def _repeated(self, problem: str, step: int, why: str = "") -> None:
+        times, at = self._again.get(problem, (0, -1))
         times = times + 1 if step <= at else 1
-        self._again[what] = times, step
+        self._again[problem] = times, step
         if times > _IN_A_ROW:
             raise CedarError(
-                f"{what} {_IN_A_ROW} times without getting further" + (f": {why}" if why else ""),
+                f"{problem} {_IN_A_ROW} times without getting further" + (f": {why}" if why else ""),
                 done="checkpoints are as they were", fix="see what workers say, then start again with --resume",
             )  # fmt: skip
 
@@ -254,8 +254,8 @@ class Lead:
             self.members |= joins
             for worker in sorted(joins):
                 before = self.leaving.get(worker)
-                what, why = ("join", "") if before is None else ("move", f"from {before}")
-                self.events.append(Event(what, worker, self.generation + 1, time.time(), time.time(), why))
+                kind, why = ("join", "") if before is None else ("move", f"from {before}")
+                self.events.append(Event(kind, worker, self.generation + 1, time.time(), time.time(), why))
             leaves = self._leaves(joins)
             restore = self.latest() if self.lost else None
             self._begin("", joins=tuple(sorted(joins)), leaves=leaves, restore=restore, lost=self.lost)
@@ -270,26 +270,26 @@ class Lead:
 
     def _leaves(self, joins: set[Worker]) -> tuple[Worker, ...]:
         """Those whose new process has joined, as long as their stage keeps a worker."""
-        found = []
+        leavers = []
         for worker in filter(None, (self.leaving.pop(role, None) for role in sorted(joins))):
             stays = [other for other in self.members if other.stage == worker.stage and other != worker]
             if worker in self.members and stays:
                 self.members.discard(worker)
-                found.append(worker)
+                leavers.append(worker)
                 for machine in self.machines.values():
                     machine.roles.discard(worker)
-        return tuple(found)
+        return tuple(leavers)
 
     def _begin(
-        self, what: str, *, joins: tuple[Worker, ...] = (), leaves: tuple[Worker, ...] = (),
+        self, kind: str, *, joins: tuple[Worker, ...] = (), leaves: tuple[Worker, ...] = (),
         restore: str | None = None, lost: Collection[int] = (), detected: float = 0.0,
     ) -> None:  # fmt: skip
         self.generation += 1
         self._replayed = set()
         if restore is not None and not lost:
             self.line = self.generation
-        if what:
-            self.events.append(Event(what, None, self.generation, time.time(), time.time(), restore or ""))
+        if kind:
+            self.events.append(Event(kind, None, self.generation, time.time(), time.time(), restore or ""))
         self._paused, self._doubt = False, None
         self.board.begin(
             Epoch(

@@ -40,24 +40,24 @@ def start(host: str, port: int, key: bytes) -> tuple[Any, int]:
 
 def _serve(listener: socket.socket, key: bytes, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    held = Values()
-    threading.Thread(target=_accept, args=(listener, key, held), name="store", daemon=True).start()
+    values = Values()
+    threading.Thread(target=_accept, args=(listener, key, values), name="store", daemon=True).start()
     while os.getppid() == parent:
         time.sleep(_LOOK)
     os._exit(0)
 
 
-def _accept(listener: socket.socket, key: bytes, held: Values) -> None:
+def _accept(listener: socket.socket, key: bytes, values: Values) -> None:
     while True:
         connection, _ = listener.accept()
-        threading.Thread(target=_answer, args=(connection, key, held), daemon=True).start()
+        threading.Thread(target=_answer, args=(connection, key, values), daemon=True).start()
 
 
-def _answer(connection: socket.socket, key: bytes, held: Values) -> None:
+def _answer(connection: socket.socket, key: bytes, values: Values) -> None:
     with suppress(OSError, ValueError, TypeError, KeyError), links.admit(connection, key):  # a bad question ends it
         while True:
-            what, *arguments = json.loads(links.receive_frame(connection))
-            links.send_frame(connection, json.dumps(held.ask(what, *arguments)).encode())
+            method, *arguments = json.loads(links.receive_frame(connection))
+            links.send_frame(connection, json.dumps(values.ask(method, *arguments)).encode())
 
 
 class Values:
@@ -70,10 +70,10 @@ class Values:
             method.__name__: method for method in (self.put, self.take, self.first, self.count, self.forget)
         }  # fmt: skip
 
-    def ask(self, what: str, *arguments: Any) -> Any:
+    def ask(self, method: str, *arguments: Any) -> Any:
         """One question at a time; all of it is done, or nothing."""
         with self._lock:
-            return self._asked[what](*arguments)
+            return self._asked[method](*arguments)
 
     def put(self, key: str, value: str) -> None:
         self._values[key] = value
@@ -103,11 +103,11 @@ class Client:
         weakref.finalize(self, connection.close)
         self.host: str = connection.getsockname()[0]  # this machine's address on the way to the store
 
-    def ask(self, what: str, *arguments: Any) -> Any:
+    def ask(self, method: str, *arguments: Any) -> Any:
         """What ``Values`` answers there."""
         try:
             with self._lock:
-                links.send_frame(self._connection, json.dumps([what, *arguments]).encode())
+                links.send_frame(self._connection, json.dumps([method, *arguments]).encode())
                 return json.loads(links.receive_frame(self._connection))
         except OSError as error:
             raise RuntimeError(f"the connection to the store is lost: {error}") from error

@@ -58,22 +58,22 @@ class LaneTransport:
 
     def receive(self, source: Worker) -> torch.Tensor:
         lane = self._in[source]
-        found: list[Any] = []
+        arrived: list[Any] = []
 
         def ready(seconds: float) -> bool:
             try:
-                found.append(lane.results.get(timeout=seconds))
+                arrived.append(lane.results.get(timeout=seconds))
             except queue.Empty:
                 return self._closed
             return True
 
         self.waiting.until(ready, f"a message from {source}")
-        if not found:
+        if not arrived:
             raise Lost(f"{self.me} has closed its connections")
-        if isinstance(found[0], BaseException):
+        if isinstance(arrived[0], BaseException):
             self.waiting.check()
-            raise Lost(f"{self.me} lost the connection to {source}: {found[0]}") from found[0]
-        message: torch.Tensor = found[0]
+            raise Lost(f"{self.me} lost the connection to {source}: {arrived[0]}") from arrived[0]
+        message: torch.Tensor = arrived[0]
         return message
 
     def warm_up(self, others: Sequence[Worker]) -> None:
@@ -173,11 +173,11 @@ class SocketTransport(LaneTransport):
         return connection
 
     def _dial(self, to: Worker) -> socket.socket:
-        while (found := self.board.take(keys.LISTENS(self.generation, to))) is None:
+        while (address := self.board.take(keys.LISTENS(self.generation, to))) is None:
             if self._closed:
                 raise ConnectionError("the generation has ended")
             time.sleep(_LOOK)
-        host, port = found
+        host, port = address
         connection = self._keep(links.dial(host, port, self.key))
         links.send_frame(connection, json.dumps(self.me).encode())
         return connection
@@ -232,11 +232,11 @@ class GroupTransport(LaneTransport):
             group, stream = ProcessGroupGloo(store, rank, 2, limit), nullcontext()
         self._groups.append(group)
 
-        def do(what: str, message: torch.Tensor) -> None:
+        def do(method: str, message: torch.Tensor) -> None:
             if self._closed:
                 raise ConnectionError("the generation has ended")
             with stream:
-                getattr(group, what)([message], 1 - rank, 0).wait()
+                getattr(group, method)([message], 1 - rank, 0).wait()
                 if self.device.type == "cuda":
                     torch.cuda.current_stream(self.device).synchronize()
 

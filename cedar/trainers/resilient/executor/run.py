@@ -50,9 +50,9 @@ class Kept:
             self.rows.clear()
         self.rows = {key: row for key, row in self.rows.items() if key in mine}
         done = self.done
-        self.outputs = {key: found for key, found in self.outputs.items() if key in done}
-        self.gradients = {key: found for key, found in self.gradients.items() if key in done}
-        self.losses = {key: found for key, found in self.losses.items() if key in done}
+        self.outputs = {key: tensor for key, tensor in self.outputs.items() if key in done}
+        self.gradients = {key: tensor for key, tensor in self.gradients.items() if key in done}
+        self.losses = {key: loss for key, loss in self.losses.items() if key in done}
 
 
 Reduction: TypeAlias = Literal["exact", "fast"]
@@ -75,19 +75,19 @@ def reduce(
     """
     keys, size = sorted(owners), len(like)
     parts = cut(size, len(group))
-    held = {worker: [key for key in keys if owners[key] == worker] for worker in group}
+    owned = {worker: [key for key in keys if owners[key] == worker] for worker in group}
     here = parts[group.index(me)]
     for other in group:
-        if other != me and held[other]:
-            transport.expect(other, (len(held[other]), here.stop - here.start), like.dtype)
-    mine = torch.stack([rows[key] for key in held[me]]) if held[me] else like.new_empty(0, size)
+        if other != me and owned[other]:
+            transport.expect(other, (len(owned[other]), here.stop - here.start), like.dtype)
+    mine = torch.stack([rows[key] for key in owned[me]]) if owned[me] else like.new_empty(0, size)
     for other, part in zip(group, parts, strict=True):
-        if other != me and held[me]:
+        if other != me and owned[me]:
             transport.send(other, mine[:, part.start : part.stop].contiguous())
-    slices: dict[Row, torch.Tensor] = dict(zip(held[me], mine[:, here.start : here.stop], strict=True))
+    slices: dict[Row, torch.Tensor] = dict(zip(owned[me], mine[:, here.start : here.stop], strict=True))
     for other in group:
-        if other != me and held[other]:
-            slices.update(zip(held[other], transport.receive(other), strict=True))
+        if other != me and owned[other]:
+            slices.update(zip(owned[other], transport.receive(other), strict=True))
     total = like.new_zeros(here.stop - here.start)
     for key in keys:
         total += slices[key]
@@ -235,16 +235,16 @@ class Executor:
 
     def _signature(self, kind: str) -> Signature:
         """Of what is sent or received: activations and their gradients are alike on both sides of a boundary."""
-        found = self.engine.outputs if kind in {"SEND_F", "RECV_B"} else self.engine.inputs
-        assert found is not None, "the engine has looked at an input"
-        return found
+        signature = self.engine.outputs if kind in {"SEND_F", "RECV_B"} else self.engine.inputs
+        assert signature is not None, "the engine has looked at an input"
+        return signature
 
     def _send(self, done: Instruction, message: torch.Tensor | None) -> None:
         expected = self._signature(done.kind)
         if message is None or Signature.of(message) != expected:
-            found = "nothing" if message is None else str(Signature.of(message))
+            actual = "nothing" if message is None else str(Signature.of(message))
             raise Lost(
-                f"{self.me} should {done}, {expected}, and has {found}",
+                f"{self.me} should {done}, {expected}, and has {actual}",
                 fix="a stage must give activations of one shape for all micro-batches",
             )
         self.transport.send(done.other(self.me), message.contiguous())
@@ -258,20 +258,20 @@ class Executor:
         rows, owners = self._rows(schedule, kept, [stage])
         shared = self.engine.layout.tied
         like = self.engine.begin.master
-        found = reduce(
+        gradient = reduce(
             self.transport, self.me, peers, {k: row[shared:] for k, row in rows.items()}, owners, like[shared:]
         )
         if shared and logged is not None:
-            found = torch.cat([logged.to(found), found])
+            gradient = torch.cat([logged.to(gradient), gradient])
         elif shared:
             both = schedule.peers(0) + schedule.peers(last)
             _, owners = self._rows(schedule, kept, [0, last])
             tied = reduce(
                 self.transport, self.me, both, {k: row[:shared] for k, row in rows.items()}, owners, like[:shared]
             )
-            found = torch.cat([tied, found])
-        counted = found if stage == 0 else found[shared:]
-        return found, float((counted * counted).sum())
+            gradient = torch.cat([tied, gradient])
+        counted = gradient if stage == 0 else gradient[shared:]
+        return gradient, float((counted * counted).sum())
 
     def _rows(
         self, schedule: Schedule, kept: Kept, stages: list[int]

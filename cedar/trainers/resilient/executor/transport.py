@@ -77,7 +77,7 @@ class Waiting:
         if self.newest() > self.generation:
             raise Superseded
 
-    def until(self, ready: Callable[[float], bool], what: str) -> None:
+    def until(self, ready: Callable[[float], bool], awaited: str) -> None:
         """Wait until ``ready(seconds)``, which may block for so long, says yes.
 
         Raises:
@@ -88,24 +88,24 @@ class Waiting:
         while not ready(POLL):
             self.check()
             if time.monotonic() > end:
-                raise Lost(f"waited {self.patience:g} s for {what}", fix="see who is slow in the run's report")
+                raise Lost(f"waited {self.patience:g} s for {awaited}", fix="see who is slow in the run's report")
 
-    def poll(self, ready: Callable[[], T | None], what: str) -> T:
+    def poll(self, ready: Callable[[], T | None], awaited: str) -> T:
         """Ask again and again, at growing distances, until the answer is not None."""
-        found: list[T] = []
+        answers: list[T] = []
         pause = [0.0005]
 
         def ask(longest: float) -> bool:
             answer = ready()
             if answer is not None:
-                found.append(answer)
+                answers.append(answer)
                 return True
             time.sleep(min(pause[0], longest))
             pause[0] = min(1.5 * pause[0], _LONGEST)
             return False
 
-        self.until(ask, what)
-        return found[0]
+        self.until(ask, awaited)
+        return answers[0]
 
 
 AHEAD = 2  # buffers of a queue

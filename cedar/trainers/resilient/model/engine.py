@@ -50,15 +50,15 @@ def backward_input(
     cuts = _cuts(output.grad_fn, get_gradient_edge(x).node, [get_gradient_edge(weight).node for weight in weights])
     hooks = [node.register_prehook(cut.keep(node)) for cut in cuts for node in cut.nodes]
     try:
-        (found,) = torch.autograd.grad(output, x, gradient, retain_graph=True)
+        (of_input,) = torch.autograd.grad(output, x, gradient, retain_graph=True)
     finally:
         for hook in hooks:
             hook.remove()
-    return found, lambda: [one for cut in cuts for one in _of_weights(cut)]
+    return of_input, lambda: [one for cut in cuts for one in _of_weights(cut)]
 
 
 def _of_weights(cut: _Cut) -> Found:
-    there = [
+    arrivals = [
         (GradientEdge(node, at), gradient)
         for node, gradients in cut.arrived.items()
         for at, gradient in enumerate(gradients)
@@ -68,15 +68,15 @@ def _of_weights(cut: _Cut) -> Found:
     if len(cut.nodes) > 1:  # one may lie behind another: what arrived there before is all that arrives
         hooks = [node.register_prehook(lambda _, known=known: known) for node, known in cut.arrived.items()]
     try:
-        found = torch.autograd.grad(
-            [edge for edge, _ in there], [GradientEdge(node, 0) for node in cut.weights.values()],
-            [gradient for _, gradient in there],
+        of_weights = torch.autograd.grad(
+            [edge for edge, _ in arrivals], [GradientEdge(node, 0) for node in cut.weights.values()],
+            [gradient for _, gradient in arrivals],
         )  # fmt: skip
     finally:
         for hook in hooks:
             hook.remove()
         cut.arrived.clear()
-    return list(zip(cut.weights, found, strict=True))
+    return list(zip(cut.weights, of_weights, strict=True))
 
 
 def _cuts(output: Any, x: Any, weights: Sequence[Any]) -> list[_Cut]:
@@ -91,16 +91,16 @@ def _cuts(output: Any, x: Any, weights: Sequence[Any]) -> list[_Cut]:
                     seen.add(below)
                     waiting.append(below)
     of_input = _reached(x, above, set())[0]
-    found: list[_Cut] = []
+    cuts: list[_Cut] = []
     for number, weight in enumerate(weights):
         if weight not in seen:
             continue  # the output does not depend on it
         cut = _Cut({number: weight}, _reached(weight, above, of_input)[1])
-        for other in [other for other in found if other.nodes & cut.nodes]:
-            found.remove(other)
+        for other in [other for other in cuts if other.nodes & cut.nodes]:
+            cuts.remove(other)
             cut = _Cut(other.weights | cut.weights, other.nodes | cut.nodes)
-        found.append(cut)
-    return found
+        cuts.append(cut)
+    return cuts
 
 
 def _reached(start: Any, above: dict[Any, list[Any]], until: set[Any]) -> tuple[set[Any], set[Any]]:
@@ -188,9 +188,9 @@ class Engine:
     def look(self, x: Any) -> None:
         """Find out what crosses the boundaries, from an input of the stage: it computes, and keeps nothing."""
         with torch.no_grad():
-            found, _ = self._compute(-1, (0, 0), self._here(x, self.dtype))
+            output, _ = self._compute(-1, (0, 0), self._here(x, self.dtype))
         self.inputs = None if self.first else Signature.of(x)
-        self.outputs = None if self.last else Signature.of(found)
+        self.outputs = None if self.last else Signature.of(output)
 
     def load(self, state: State) -> None:
         """Compute with the weights of a state."""
@@ -208,37 +208,37 @@ class Engine:
         """
         x = self._here(x, self.dtype) if self.first else x.to(self.device).detach().requires_grad_()
         before = [buffer._version for buffer in self.module.buffers()]
-        found, beside = self._compute(step, key, x, self._here(targets) if self.last else None)
+        output, beside = self._compute(step, key, x, self._here(targets) if self.last else None)
         if before != [buffer._version for buffer in self.module.buffers()]:
             raise CedarError(
                 f"stage {self.number} changes a buffer while it computes: workers of one stage would differ",
                 done="nothing was trained", fix="take out what counts batches, as BatchNorm does; LayerNorm does not",
             )  # fmt: skip
         if self.last:
-            self.losses[key] = float(found.detach())
-            found = found * self.share
+            self.losses[key] = float(output.detach())
+            output = output * self.share
         if beside is not None:
-            found = _Beside.apply(found, beside * self.share)  # type: ignore[no-untyped-call]
-        self._kept[key] = x, found
-        return found.detach()
+            output = _Beside.apply(output, beside * self.share)  # type: ignore[no-untyped-call]
+        self._kept[key] = x, output
+        return output.detach()
 
     def _compute(
         self, step: int, key: Key, x: Any, targets: Any = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
         """What the stage gives, or its loss; beside it the sum of the losses of its routers."""
         with keyed(self.device, self.seed, self.number, step, *key):
-            found = self.module(x)
+            output = self.module(x)
             beside = [loss for layer in self.mixtures for loss in layer.losses]
             for layer in self.mixtures:
                 layer.clear()
             if targets is not None:
-                found = self.loss(found, targets)
-        if not isinstance(found, torch.Tensor) or not found.is_floating_point():
-            kind = str(found.dtype) if isinstance(found, torch.Tensor) else type(found).__name__
+                output = self.loss(output, targets)
+        if not isinstance(output, torch.Tensor) or not output.is_floating_point():
+            kind = str(output.dtype) if isinstance(output, torch.Tensor) else type(output).__name__
             raise CedarError(
                 f"stage {self.number} gave {kind}", fix="let it give one tensor of floats: join several into one"
             )
-        return found, torch.stack(beside).sum() if beside else None
+        return output, torch.stack(beside).sum() if beside else None
 
     def _here(self, values: Any, dtype: torch.dtype | None = None) -> Any:
         def moved(value: torch.Tensor) -> torch.Tensor:
@@ -253,12 +253,12 @@ class Engine:
         if self.first:
             self._waiting[key] = lambda: _whole(output, gradient, self.parameters)
             return None
-        found, self._waiting[key] = backward_input(output, gradient, x, self.parameters)
-        return found
+        of_input, self._waiting[key] = backward_input(output, gradient, x, self.parameters)
+        return of_input
 
     def backward_weight(self, key: Key) -> torch.Tensor:
         """B_WEIGHT: the gradients of all weights, ``[size]``."""
-        return self.layout.gather({self.names[number]: found for number, found in self._waiting.pop(key)()})
+        return self.layout.gather({self.names[number]: gradient for number, gradient in self._waiting.pop(key)()})
 
     def give_up(self, key: Key) -> None:
         """Forget a micro-batch that needs no B_WEIGHT."""
@@ -279,5 +279,5 @@ class _Beside(torch.autograd.Function):
 
 
 def _whole(output: torch.Tensor, gradient: torch.Tensor | None, weights: list[nn.Parameter]) -> Found:
-    found = torch.autograd.grad(output, weights, gradient, allow_unused=True)
-    return [(number, one) for number, one in enumerate(found) if one is not None]
+    gradients = torch.autograd.grad(output, weights, gradient, allow_unused=True)
+    return [(number, one) for number, one in enumerate(gradients) if one is not None]

@@ -44,12 +44,12 @@ class Layout:
 
     def pieces(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
         """The parameters in a vector: views."""
-        found, at = {}, 0
+        views, at = {}, 0
         for name, shape in self.shapes.items():
             count = torch.Size(shape).numel()
-            found[name] = vector[at : at + count].view(shape)
+            views[name] = vector[at : at + count].view(shape)
             at += count
-        return found
+        return views
 
     def gather(self, named: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """A vector from parameters; those that are missing are 0."""

@@ -83,16 +83,16 @@ def validate(schedule: Schedule) -> Facts:
     """
     _check_shape(schedule)
     owners = [bytearray(schedule.replicas * schedule.micro_batches) for _ in range(schedule.stages)]
-    live, held = {}, {}
+    live, queued = {}, {}
     for worker in schedule.live:
-        live[worker], held[worker] = _check_worker(schedule, worker, owners[worker.stage])
+        live[worker], queued[worker] = _check_worker(schedule, worker, owners[worker.stage])
     for stage, owned in enumerate(owners):
         if (missing := owned.find(0)) >= 0:
             replica, micro_batch = divmod(missing, schedule.micro_batches)
             raise _wrong(f"micro-batch {replica}.{micro_batch} is not worked at stage {stage}")
     channels = channels_of(schedule)
     timeline(schedule)
-    return Facts(live, held, channels)
+    return Facts(live, queued, channels)
 
 
 def _check_shape(schedule: Schedule) -> None:
@@ -110,8 +110,8 @@ def _check_shape(schedule: Schedule) -> None:
                 f"stage {stage} has no live worker: its weights are lost", fix="go back to the last checkpoint"
             )
     if odd := set(schedule.work) ^ set(schedule.live):
-        there = "has a list, but is no live worker" if min(odd) in schedule.work else "is alive, but has no list"
-        raise _wrong(f"{min(odd)} {there}")
+        problem = "has a list, but is no live worker" if min(odd) in schedule.work else "is alive, but has no list"
+        raise _wrong(f"{min(odd)} {problem}")
     if len(schedule.caps) != schedule.stages:
         raise _wrong(f"it has {len(schedule.caps)} memory caps for {schedule.stages} stages")
     if not schedule.serving <= set(range(schedule.stages)):
@@ -127,7 +127,7 @@ def _check_worker(schedule: Schedule, worker: Worker, owned: bytearray) -> tuple
     full, needs = _rules(stage == 0, last, serving)
     ends = _BIT["B_INPUT"] if serving else _BIT["B_WEIGHT"]
     done: dict[int, int] = {}
-    live = peak = held = most = closed = 0
+    live = peak = queued = most = closed = 0
     for at, step in enumerate(schedule.work[worker]):
         kind, replica, micro_batch, peer = step
         if kind == "ALL_REDUCE" or kind == "STEP":  # noqa: PLR1714 - the hot loop
@@ -157,20 +157,20 @@ def _check_worker(schedule: Schedule, worker: Worker, owned: bytearray) -> tuple
             )
         done[index] = bits | bit
         if bit & 9:  # RECV_F, RECV_B
-            held += 1
-            most = max(most, held)
+            queued += 1
+            most = max(most, queued)
         elif bit & 2:  # F
             if owned[index]:
                 raise _at(worker, at, step, "is done by another worker, too")
             owned[index] = 1
-            held -= 0 if stage == 0 else 1
+            queued -= 0 if stage == 0 else 1
             live += 1
             peak = max(peak, live)
             if cap is not None and live > cap:
                 raise _at(worker, at, step, f"keeps {live} activations, the cap is {cap}")
         else:
             if bit & 16 and not last:
-                held -= 1
+                queued -= 1
             if bit & ends:
                 live -= 1
     if any(bits != full for bits in done.values()):
@@ -205,9 +205,9 @@ def _unfinished(done: dict[int, int], full: int, per: int) -> str:
     return f"{_NAMES[missing & -missing]} {index // per}.{index % per}"
 
 
-def _at(worker: Worker, at: int, step: Instruction, what: str) -> ScheduleError:
-    return _wrong(f"{worker}, instruction {at}: {step} {what}")
+def _at(worker: Worker, at: int, step: Instruction, problem: str) -> ScheduleError:
+    return _wrong(f"{worker}, instruction {at}: {step} {problem}")
 
 
-def _wrong(what: str) -> ScheduleError:
-    return ScheduleError(f"the schedule is wrong: {what}", fix="make it with the planner")
+def _wrong(problem: str) -> ScheduleError:
+    return ScheduleError(f"the schedule is wrong: {problem}", fix="make it with the planner")

@@ -76,14 +76,14 @@ def schemes(options: CheckpointOptions, iteration: float, mtbf: float, alone: fl
     write, copy = state / options.storage, state / options.host
     stop = copy + write
     dense = max(1, round(math.sqrt(2 * stop * mtbf) / iteration))
-    held = max(0.0, copy - iteration)
-    often = max(1, math.ceil((copy + write) / iteration), math.ceil(held / (_OVERHEAD * iteration)))
+    stalled = max(0.0, copy - iteration)
+    often = max(1, math.ceil((copy + write) / iteration), math.ceil(stalled / (_OVERHEAD * iteration)))
     sent = options.copies * state / memory
     peers = max(1, math.ceil(sent / iteration))
     window = smallest_window(options, iteration)
     return [
         Scheme("dense", dense, stall=stop, load=write),
-        Scheme("checkfreq", often, stall=held, lag=copy + write, load=write),
+        Scheme("checkfreq", often, stall=stalled, lag=copy + write, load=write),
         Scheme("gemini", peers, lag=sent, load=state / options.network),
         Scheme("moevement", window, lag=iteration, load=state / options.network, replay=alone * iteration),
     ]

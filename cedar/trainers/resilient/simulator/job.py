@@ -171,9 +171,9 @@ class Quantiles(NamedTuple):
             >>> Quantiles.of([3.0, 1.0, 2.0])
             Quantiles(low=1.0, middle=2.0, high=3.0)
         """
-        held = sorted(values)
-        last = len(held) - 1
-        return cls(held[round(0.05 * last)], statistics.median(held), held[round(0.95 * last)])
+        ordered = sorted(values)
+        last = len(ordered) - 1
+        return cls(ordered[round(0.05 * last)], statistics.median(ordered), ordered[round(0.95 * last)])
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class Job:
         if self.report:
             named = [(*name.split(" "), seconds) for name, seconds in self.report["durations"].items() if " " in name]
             return {(kind, int(stage)): Spread(seconds) for kind, stage, seconds in named}
-        found: dict[tuple[Any, int], Spread] = {}
+        costs: dict[tuple[Any, int], Spread] = {}
         given = {
             "F": times.forward, "B_INPUT": times.backward_input, "B_WEIGHT": times.backward_weight,
             "ALL_REDUCE": times.reduce, "STEP": times.step,
@@ -235,8 +235,8 @@ class Job:
             each = value if isinstance(value, tuple) else (value,) * stages
             if len(each) != stages:
                 raise CedarError(f"times have {len(each)} values for {stages} stages", fix="give one for each stage")
-            found |= {(kind, stage): one if isinstance(one, Spread) else Spread(one) for stage, one in enumerate(each)}
-        return found
+            costs |= {(kind, stage): one if isinstance(one, Spread) else Spread(one) for stage, one in enumerate(each)}
+        return costs
 
     def _costs(self) -> Costs:
         """The means."""
@@ -351,14 +351,14 @@ class Job:
         """Steps of a run between failures, against what is simulated for those who were dead then. ``path``:
         report.json of the run, on the same grid.
         """
-        found = []
+        comparisons = []
         for dead, seconds in _intervals(_read(path)):
             try:
                 simulated = Quantiles.of(self.steps(dead))
             except ScheduleError as problem:
                 raise CedarError(f"{path} is of another grid: {problem.what}", fix="see pipeline.stages") from problem
-            found.append(Comparison(dead, len(seconds), Quantiles.of(seconds), simulated))
-        return found
+            comparisons.append(Comparison(dead, len(seconds), Quantiles.of(seconds), simulated))
+        return comparisons
 
 
 _SETTLED = 2  # steps after a change of workers that are left out: they contain it
@@ -382,9 +382,9 @@ def _intervals(report: Mapping[str, Any]) -> Iterator[tuple[frozenset[Worker], l
 def _read(path: str) -> Mapping[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-        if not found["durations"] or "transfer" not in found["durations"]:
+            report = json.load(file)
+        if not report["durations"] or "transfer" not in report["durations"]:
             raise CedarError(f"{path} holds no measured seconds", fix="give the report of a run of 10 steps or more")
-        return {name: found[name] for name in ("durations", "events", "steps")}
+        return {name: report[name] for name in ("durations", "events", "steps")}
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise CedarError(f"{path} is no report.json of a run: {problem}", fix="see the run's folder") from problem

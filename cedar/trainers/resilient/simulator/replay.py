@@ -25,7 +25,7 @@ class Event(NamedTuple):
     """A machine comes or goes, so many seconds after the trace's beginning."""
 
     seconds: float
-    what: Literal["add", "remove"]
+    kind: Literal["add", "remove"]
     node: str
 
 
@@ -37,19 +37,19 @@ class Trace:
     name: str = "the trace"
 
     def __post_init__(self) -> None:
-        there: set[str] = set()
+        present: set[str] = set()
         before = 0.0
         for number, event in enumerate(self.events, 1):
             if event.seconds < before:
                 raise _bad(self.name, number, f"{event.seconds:g} s is before {before:g} s")
-            if (event.what == "add") is (event.node in there):
+            if (event.kind == "add") is (event.node in present):
                 raise _bad(
                     self.name,
                     number,
-                    f"{event.what} {event.node}, which is {'' if event.node in there else 'not '}there",
+                    f"{event.kind} {event.node}, which is {'' if event.node in present else 'not '}there",
                 )
             before = event.seconds
-            there ^= {event.node}
+            present ^= {event.node}
 
     @property
     def seconds(self) -> float:
@@ -69,17 +69,17 @@ def read_trace(path: str) -> Trace:
 
 def _event(path: str, number: int, row: Sequence[str]) -> Event:
     try:
-        when, what, node = (cell.strip() for cell in row)
+        when, kind, node = (cell.strip() for cell in row)
         milliseconds = int(when)
     except ValueError as error:
         raise _bad(path, number, f"{','.join(row)!r} is not milliseconds,add|remove,node") from error
-    if what not in {"add", "remove"} or milliseconds < 0 or not node:
+    if kind not in {"add", "remove"} or milliseconds < 0 or not node:
         raise _bad(path, number, f"{','.join(row)!r} is not milliseconds,add|remove,node")
-    return Event(milliseconds / 1000, "add" if what == "add" else "remove", node)
+    return Event(milliseconds / 1000, "add" if kind == "add" else "remove", node)
 
 
-def _bad(name: str, number: int, what: str) -> ScheduleError:
-    return ScheduleError(f"{name}, event {number}: {what}", fix="correct or remove that line")
+def _bad(name: str, number: int, problem: str) -> ScheduleError:
+    return ScheduleError(f"{name}, event {number}: {problem}", fix="correct or remove that line")
 
 
 def random_trace(machines: int, failure: float, repair: float, seconds: float, seed: int = 0) -> Trace:
@@ -94,7 +94,7 @@ def random_trace(machines: int, failure: float, repair: float, seconds: float, s
 
     Example:
         >>> random_trace(2, failure=100, repair=10, seconds=0).events
-        (Event(seconds=0.0, what='add', node='node0'), Event(seconds=0.0, what='add', node='node1'))
+        (Event(seconds=0.0, kind='add', node='node0'), Event(seconds=0.0, kind='add', node='node1'))
     """
     draw = random.Random(seed)
     events = []
@@ -129,12 +129,12 @@ def random_dead(problem: Problem, rate: float, seed: int = 0) -> frozenset[Worke
 def _spared(places: Iterable[Worker], problem: Problem) -> list[Worker]:
     """The places without the last of each stage."""
     left = dict.fromkeys(range(problem.stages), problem.replicas)
-    found = []
+    spared = []
     for place in places:
         left[place.stage] -= 1
         if left[place.stage]:
-            found.append(place)
-    return found
+            spared.append(place)
+    return spared
 
 
 REDUNDANCY = 0.15  # what Bamboo's redundant forwards cost a healthy pipeline: an assumption, not a figure of the paper
@@ -270,7 +270,7 @@ def phases(problem: Problem, trace: Trace, seconds: float | None = None) -> Iter
         if event.seconds > now:
             yield Phase(now, event.seconds, _dead(problem, at))
             now = event.seconds
-        if event.what == "add":
+        if event.kind == "add":
             spares.append(event.node)
         elif event.node in spares:
             spares.remove(event.node)
