@@ -73,12 +73,13 @@ class SymiOptimizer:
             raise CedarError("two SymiMoE have one name", fix="give each layer its own name=")
         self.group, first = self.layers[0].group, self.layers[0]
         dtype = dtype or first.weights.dtype
-        gradients = None if dtype == torch.float64 else getattr(torch, self.options.gradients)
         apart = {id(layer.weights) for layer in self.layers}
         dense = [p for p in model.parameters() if p.requires_grad and id(p) not in apart]
+        if self.options.exchange == "groups":
+            self.group.register_runs()
         self.parts: list[Part] = [
-            DensePart(dense, self.group, row=row or first.experts.size, dtype=dtype, gradients=gradients),
-            *(ExpertPart(layer, dtype=dtype, gradients=gradients) for layer in self.layers),
+            DensePart(dense, self.group, row=row or first.experts.size, dtype=dtype, options=self.options),
+            *(ExpertPart(layer, dtype=dtype, options=self.options) for layer in self.layers),
         ]
         self.steps = 0
         self.skips = 0
@@ -179,7 +180,7 @@ class SymiOptimizer:
         vote[0] = torch.nan_to_num(squares, nan=0.0, posinf=0.0)
         vote[1] = not torch.isfinite(squares)
         vote[2 + self.group.rank] = not own
-        total = self.group.add(vote.to(found[0].device), "vote").tolist()
+        total = self.group.add(vote.to(self.parts[0].sums.device), "vote").tolist()
         ranks = tuple(rank for rank, bad in enumerate(total[2:]) if bad)
         if total[1] or ranks:
             return Outcome(math.nan, 0.0, True, ranks)

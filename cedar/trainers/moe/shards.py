@@ -7,6 +7,7 @@ weights leave from them, one exchange each; where a row's weights lived before i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -16,9 +17,9 @@ from torch.nn import functional
 from cedar.trainers.common.compute import adamw
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.tensors import Part as Saved
+from cedar.trainers.moe.gradients import Hosts, slices
 from cedar.trainers.moe.layer import SymiMoE
-
-Hosts = Sequence[Sequence[int]]
+from cedar.trainers.moe.options import OptimizerOptions
 
 
 class Shards:
@@ -28,7 +29,8 @@ class Shards:
         name: what bytes and seconds are counted under.
         size: values of a row; cut into slices of ``width = ceil(size / ranks)``, the last one filled up with zeros.
         weights: dtype of the weights that are computed with.
-        gradients: dtype in which gradients travel; None: that of the master weights.
+        options: how gradients travel (see ``OptimizerOptions``), and whether state stays in the memory of the host.
+        device: where gradients come from and weights go to.
 
     ``rate`` and ``decay`` are factors of the learning rate and the weight decay, ``[rows, 1]`` or ``[rows, width]``.
     ``frozen`` maps rows to weights, ``[width]``, that stand for the master's: such rows are not updated.
@@ -36,16 +38,17 @@ class Shards:
 
     def __init__(
         self, name: str, rows: int, size: int, group: Group, *, weights: torch.dtype,
-        gradients: torch.dtype | None = None, device: torch.device | None = None,
+        options: OptimizerOptions, device: torch.device,
     ) -> None:  # fmt: skip
         self.name, self.rows, self.size, self.group = name, rows, size, group
+        self.exchange, self.device = options.exchange, device
         self.width = -(-size // group.size)
         self.dtype = weights
         kind = torch.promote_types(weights, torch.float32)
-        self.wire = gradients or kind
-        self.master, self.first, self.second = (torch.zeros(rows, self.width, dtype=kind, device=device) for _ in "mfs")
-        self.rate = torch.ones(rows, 1, dtype=kind, device=device)
-        self.decay = torch.ones(rows, 1, dtype=kind, device=device)
+        self.wire = kind if weights == torch.float64 else getattr(torch, options.gradients)
+        home = torch.device("cpu") if options.offload else device
+        self.master, self.first, self.second = (torch.zeros(rows, self.width, dtype=kind, device=home) for _ in "mfs")
+        self.rate, self.decay = (torch.ones(rows, 1, dtype=kind, device=home) for _ in "rd")
         self.frozen: dict[int, torch.Tensor] = {}
 
     def own(self, row: torch.Tensor) -> torch.Tensor:
@@ -74,14 +77,11 @@ class Shards:
         Returns:
             ``[rows, width]``; zeros for rows that nobody holds.
         """
-        group, width = self.group, self.width
-        padded = functional.pad(sums.to(self.wire), (0, width * group.size - self.size))
-        out = padded.view(len(sums), group.size, width).transpose(0, 1).reshape(-1, width)
-        found = group.exchange(out, [len(sums)] * group.size, [len(held) for held in hosts], f"gradients {self.name}")
-        total = torch.zeros_like(self.master)
-        for held, part in zip(hosts, torch.split(found, [len(held) for held in hosts]), strict=True):
-            total[list(held)] += part.to(total)
-        return total
+        padded = functional.pad(sums.to(self.wire), (0, self.width * self.group.size - self.size))
+        total = torch.zeros(self.master.shape, dtype=self.master.dtype, device=sums.device)
+        for rows, part in slices(padded, hosts, self.group, self.name, self.exchange):
+            total[list(rows)] += part.to(total)
+        return total.to(self.master.device)
 
     def update(
         self, gradients: torch.Tensor, *, rate: float, decay: float, betas: Sequence[float], eps: float, step: int,
@@ -100,7 +100,7 @@ class Shards:
     def publish(self, hosts: Hosts) -> torch.Tensor:
         """The new weights of the rows that this rank holds from now on, ``[held, size]``."""
         group = self.group
-        weights = self.master.to(self.dtype)
+        weights = self.master.to(self.dtype).to(self.device)
         for row, frozen in self.frozen.items():
             weights[row] = frozen
         mine = len(hosts[group.rank])
@@ -132,10 +132,10 @@ class Part(Protocol):
 class ExpertPart:
     """The experts of one layer: their ranks change with its placement."""
 
-    def __init__(self, layer: SymiMoE, *, dtype: torch.dtype, gradients: torch.dtype | None = None) -> None:
+    def __init__(self, layer: SymiMoE, *, dtype: torch.dtype, options: OptimizerOptions) -> None:
         self.layer = layer
         self.shards = Shards(
-            layer.name, layer.count, layer.experts.size, layer.group, weights=dtype, gradients=gradients,
+            layer.name, layer.count, layer.experts.size, layer.group, weights=dtype, options=options,
             device=layer.weights.device,
         )  # fmt: skip
         if layer.rates:
@@ -174,14 +174,15 @@ class DensePart:
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], group: Group, *, row: int, dtype: torch.dtype,
-        gradients: torch.dtype | None = None,
+        options: OptimizerOptions,
     ) -> None:  # fmt: skip
         self.parameters = list(parameters)
         total = sum(p.numel() for p in self.parameters)
         rows = max(1, -(-total // row))
         size = -(-total // rows)
         device = self.parameters[0].device
-        self.shards = Shards("dense", rows, size, group, weights=dtype, gradients=gradients, device=device)
+        direct = replace(options, exchange="direct")  # every rank holds all of it: nobody could send less
+        self.shards = Shards("dense", rows, size, group, weights=dtype, options=direct, device=device)
         kind = self.shards.master.dtype
         first, decay = (torch.zeros(rows * size, dtype=kind, device=device) for _ in range(2))
         self.weights = torch.zeros(rows * size, dtype=dtype, device=device)
@@ -196,7 +197,7 @@ class DensePart:
             decay[span] = float(p.dim() > 1)
             p.data = self.weights[span].view(p.shape)
         self.shards.master.copy_(self.shards.own(first.view(rows, size)))
-        self.shards.decay = self.shards.own(decay.view(rows, size)).clone()
+        self.shards.decay = self.shards.own(decay.view(rows, size)).to(self.shards.master, copy=True)
         self._hosts = (tuple(range(rows)),) * group.size
 
     @property
