@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from cedar.core.errors import PipelineError
+from cedar.core.sizes import parse_bytes
 from cedar.trainers.common import config
 from cedar.trainers.common.config import AdamWOptions, TransformerOptions, not_negative, positive
 from cedar.trainers.resilient.planner import Memory
@@ -32,9 +34,11 @@ class PipelineOptions:
 
     Args:
         micro_batches: of each pipeline in one step.
-        mode: ``sync``: no stage steps before all can; ``staggered``: each when it is ready.
+        mode: ``sync``: no stage steps before all can; ``staggered``: each when it is ready; ``auto``: staggered where
+            nothing is clipped and a plan gets shorter by it.
         reduction: ``exact``: gradients are added in a fixed order, bitwise the same whoever worked them; ``fast``.
-        memory: activations that a worker may keep: ``"1f1b"``, ``"stage 1f1b"``, a number, or ``"all"``.
+        memory: activations that a worker may keep: ``"1f1b"``, ``"stage 1f1b"``, a number, a size such as ``"2GiB"``
+            (what a stage keeps of a micro-batch is measured at the start), or ``"all"``.
         logs: keep finished work of a step until it commits, so that a failure costs only what the dead worker had.
         replay: keep what crossed boundaries of stages until a checkpoint holds it, in the memory of the host, so that
             a stage that has lost all its workers goes back to the checkpoint alone.
@@ -45,7 +49,7 @@ class PipelineOptions:
     """
 
     micro_batches: int = 4
-    mode: Literal["sync", "staggered"] = "sync"
+    mode: Literal["auto", "sync", "staggered"] = "auto"
     reduction: Literal["exact", "fast"] = "exact"
     memory: str | int = "1f1b"
     logs: bool = True
@@ -57,14 +61,24 @@ class PipelineOptions:
 
     @property
     def cap(self) -> Memory:
-        """As the planner takes it."""
+        """As the planner takes it; of a size, see ``footprint.caps``."""
         return None if self.memory == "all" else self.memory  # type: ignore[return-value]
+
+    @property
+    def bytes(self) -> int:
+        """The size that ``memory`` is; 0 where it is none."""
+        if not isinstance(self.memory, str) or self.memory in {"1f1b", "stage 1f1b", "all"}:
+            return 0
+        try:
+            return parse_bytes(self.memory, "memory")
+        except PipelineError as error:
+            words = "a number, a size like '2GiB', '1f1b', 'stage 1f1b' or 'all'"
+            raise ValueError(f"memory is {self.memory!r}: give {words}") from error
 
     def __post_init__(self) -> None:
         positive(self, "micro_batches")
         not_negative(self, "exact")
-        if isinstance(self.memory, str) and self.memory not in {"1f1b", "stage 1f1b", "all"}:
-            raise ValueError(f"memory is {self.memory!r}: give a number, '1f1b', 'stage 1f1b' or 'all'")
+        self.bytes  # noqa: B018 - a bad size is refused here
 
 
 @dataclass(frozen=True)

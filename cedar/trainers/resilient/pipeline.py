@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 import cedar
 from cedar.core.errors import CedarError
+from cedar.trainers.common.compute import device_of
 from cedar.trainers.common.config import AdamWOptions
 from cedar.trainers.resilient import data as sources
+from cedar.trainers.resilient.footprint import caps
 from cedar.trainers.resilient.member import Job
-from cedar.trainers.resilient.model import AdamW, Loss, Optimizer
+from cedar.trainers.resilient.model import AdamW, Engine, Loss, Optimizer
 from cedar.trainers.resilient.options import PipelineOptions, RunOptions
-from cedar.trainers.resilient.planner import Problem
+from cedar.trainers.resilient.planner import Memory, Problem, normal, plan
+from cedar.trainers.resilient.schedule import Mode
 
 if TYPE_CHECKING:
     from torch import nn
@@ -118,7 +124,11 @@ class ResilientPipeline:
         """What machines that join must have alike: JSON."""
         settings = {"run": asdict(self.run), "pipeline": asdict(self.pipeline), "batch": self.batch, "tied": self.tied}
         grid = {"stages": len(self.stages), "replicas": self.group.replicas}
-        plain: dict[str, Any] = json.loads(json.dumps(settings | grid | {"about": dict(self.about)}))
+        chosen = {
+            "mode": self.mode[0],
+            "memory": self.memory,
+        }  # each machine finds them out, and all must find the same
+        plain: dict[str, Any] = json.loads(json.dumps(settings | grid | chosen | {"about": dict(self.about)}))
         return plain
 
     @property
@@ -126,13 +136,37 @@ class ResilientPipeline:
         """Whether logs are kept until a checkpoint: without checkpoints they would grow for ever."""
         return self.pipeline.replay and self.run.save_every > 0
 
+    @cached_property
+    def memory(self) -> Memory:
+        """How many activations a worker may keep; of a size, what fits into it at each stage."""
+        return caps(self, self.pipeline.bytes) if self.pipeline.bytes else self.pipeline.cap
+
+    @cached_property
+    def mode(self) -> tuple[Mode, str]:
+        """How stages step, and why."""
+        asked, chosen = self.pipeline.mode, self.optimizer
+        if asked != "auto":
+            return asked, "as asked"
+        if not isinstance(chosen, AdamWOptions) or chosen.clip:
+            return "sync", "what is clipped would be taken twice"
+        whole = Problem(
+            len(self.stages), self.group.replicas, self.pipeline.micro_batches, memory=self.memory,
+            tied=self.tied is not None and len(self.stages) > 1,
+        )  # fmt: skip
+        spreads = [replace(whole, dead=normal(whole, n)) for n in range(1 + (self.group.replicas > 1))]
+        for failures, own in enumerate(spreads):
+            together, alone = plan(replace(own, mode="sync")).period, plan(own).period
+            if alone < together:
+                return "staggered", f"with {failures} failures a step takes {alone:g} slots, not {together:g}"
+        return "sync", "no step gets shorter without it"
+
     @property
     def job(self) -> Job:
         """What all workers agree on."""
         run, how = self.run, self.pipeline
         return Job(
-            len(self.stages), self.group.replicas, how.micro_batches, run.steps, how.mode, how.reduction, how.cap,
-            self.tied is not None, how.logs, self.replays, run.patience, run.pace,
+            len(self.stages), self.group.replicas, how.micro_batches, run.steps, self.mode[0], how.reduction,
+            self.memory, self.tied is not None, how.logs, self.replays, run.patience, run.pace,
         )  # fmt: skip
 
     @property
@@ -150,6 +184,15 @@ class ResilientPipeline:
         """The stage, made if it is not."""
         module: Any = self.stages[stage]
         return module if hasattr(module, "named_parameters") else module()  # type: ignore[no-any-return]
+
+    def engine(self, stage: int) -> Engine:
+        """What a worker of the stage computes with."""
+        return Engine(
+            self.module(stage), stage, len(self.stages), self.loss, tied=self.tied,
+            prefix="" if self.named else f"{stage}.", seed=self.run.seed,
+            share=1 / (self.group.replicas * self.pipeline.micro_batches), dtype=getattr(torch, self.run.dtype),
+            device=device_of(self.run.device),
+        )  # fmt: skip
 
     def open(self) -> sources.MicroBatches:
         """The data, from the first step on."""

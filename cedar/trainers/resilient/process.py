@@ -97,21 +97,15 @@ def _beat(beats: Beats, row: int, parent: int) -> None:
 def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: Board) -> None:
     import torch
 
-    from cedar.trainers.common.compute import device_of
     from cedar.trainers.resilient.checkpoint import Checkpoints
     from cedar.trainers.resilient.executor import Waiting
     from cedar.trainers.resilient.executor.network import SocketTransport
     from cedar.trainers.resilient.member import Left, digest
-    from cedar.trainers.resilient.model import Engine
     from cedar.trainers.resilient.trainer import Trainer
 
     made, job, run = setup.pipeline, setup.pipeline.job, setup.pipeline.run
     torch.set_num_threads(run.threads)
-    engine = Engine(
-        made.module(me.stage), me.stage, job.stages, made.loss, tied=made.tied,
-        prefix="" if made.named else f"{me.stage}.", seed=run.seed, share=1 / (job.replicas * job.micro_batches),
-        dtype=getattr(torch, run.dtype), device=device_of(run.device),
-    )  # fmt: skip
+    engine = made.engine(me.stage)
 
     def connect(epoch: Epoch, waiting: Waiting) -> SocketTransport:
         client = store.connect(setup.host, setup.port, setup.key)  # its own: threads ask it

@@ -138,7 +138,13 @@ def lead(
             cut = f"{group.replicas} x {how.micro_batches} micro-batches of {pipeline.rows} rows"
             begun = f"steps: {step_of(begin_at)} to {run.steps}"
             say_choices([f"{begun}; {stages} stages of {group.replicas} workers, each with {threads}"])
-            say_choices([f"a step: {cut}, {how.mode}, {how.reduction}, activations: {how.memory}"])
+            fit = (
+                f", that is {', '.join(map(str, pipeline.memory))} by stage"
+                if isinstance(pipeline.memory, tuple)
+                else ""
+            )
+            say_choices([f"a step: {cut}, {how.reduction}, activations: {how.memory}{fit}"])
+            say_choices([f"stages step: {pipeline.mode[0]} ({pipeline.mode[1]})"])
             shortest = sum(made.optimal for made in planning.plans.values())
             by = f"CP-SAT, {how.exact:g} s each" if how.exact else "list scheduling"
             say_choices([f"plans ahead: {len(planning.plans)}, by {by}; {shortest} proven to be the shortest"])

@@ -13,6 +13,7 @@ from cedar.core.errors import CedarError
 from cedar.trainers import simulation
 from cedar.trainers.resilient.planner import plan
 from cedar.trainers.resilient.schedule import Worker
+from cedar.trainers.resilient.simulator import job as module
 from cedar.trainers.resilient.simulator.checkpoints import (
     CheckpointOptions,
     Scheme,
@@ -219,3 +220,14 @@ def test_what_cannot_be_simulated_is_told_in_a_line(capsys, change, told):
 def test_times_that_are_all_zero_are_refused():
     with pytest.raises(CedarError, match="no instruction takes any time"):
         job(times=TimeOptions())
+
+
+def test_steps_are_drawn_from_the_plan_of_cp_sat_where_it_is_asked(monkeypatch):
+    better, asked = plan(replace(job().problem, memory=None)), []  # as if CP-SAT had found it
+    monkeypatch.setattr(module, "exact", lambda problem, seconds: asked.append((problem.dead, seconds)) or better)
+    found = job(pipeline=replace(GRID, exact=5.0))
+    assert found.mean == better.period < job().mean
+    assert found.step == pytest.approx((better.period,) * 3)
+    assert asked == [(frozenset(), 5.0)]
+    with pytest.raises(ValueError, match="exact is -1"):
+        replace(GRID, exact=-1.0)

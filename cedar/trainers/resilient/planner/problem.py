@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from cedar.trainers.resilient.schedule import MODES, Costs, Mode, ScheduleError, Worker, grid
 
-Memory: TypeAlias = Literal["1f1b", "stage 1f1b"] | int | None
+Memory: TypeAlias = Literal["1f1b", "stage 1f1b"] | int | tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,9 @@ class Problem:
         replicas: how many pipelines there are.
         micro_batches: of each pipeline in one step.
         dead: the workers that are gone.
-        memory: how many activations a worker may keep at once: a number; ``"1f1b"``, what 1F1B needs at its first
-            stage, for workers that are all alike; ``"stage 1f1b"``, what 1F1B needs at each stage; None, no limit.
+        memory: how many activations a worker may keep at once: a number, or one for each stage; ``"1f1b"``, what 1F1B
+            needs at its first stage, for workers that are all alike; ``"stage 1f1b"``, what 1F1B needs at each stage;
+            None, no limit.
         mode: ``sync``, all stages step together; ``staggered``, each when it is ready.
         costs: of the instructions; by default 1 each for F, B_INPUT and B_WEIGHT.
         tied: the first and the last stage share weights.
@@ -56,8 +57,12 @@ class Problem:
             raise ScheduleError(f"the mode is {self.mode!r}", fix=f"give one of {', '.join(MODES)}")
         if isinstance(self.memory, str) and self.memory not in {"1f1b", "stage 1f1b"}:
             raise ScheduleError(f"the memory is {self.memory!r}", fix="give a number, '1f1b', 'stage 1f1b' or None")
-        if isinstance(self.memory, int) and self.memory < 1:
-            raise ScheduleError(f"the memory is {self.memory}", fix="a worker must be able to keep one activation")
+        each = self.memory if isinstance(self.memory, tuple) else (self.memory,) * self.stages
+        if len(each) != self.stages or any(isinstance(one, int) and one < 1 for one in each):
+            raise ScheduleError(
+                f"the memory is {self.memory} for {self.stages} stages",
+                fix="a worker of each must be able to keep one activation",
+            )
         self.costs.check(self.stages)
         object.__setattr__(self, "dead", frozenset(Worker(*worker) for worker in self.dead))
         if strange := self.dead - set(grid(self.stages, self.replicas)):
@@ -82,7 +87,7 @@ class Problem:
             return (min(self.stages, self.micro_batches),) * self.stages
         if self.memory == "stage 1f1b":
             return tuple(min(self.stages - stage, self.micro_batches) for stage in range(self.stages))
-        return (self.memory,) * self.stages
+        return self.memory if isinstance(self.memory, tuple) else (self.memory,) * self.stages
 
     @cached_property
     def routes(self) -> list[list[int]]:

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.config import not_negative, positive
-from cedar.trainers.resilient.planner import Problem, plan
+from cedar.trainers.resilient.planner import Plan, Problem, exact, plan
 from cedar.trainers.resilient.planner.graph import Graph
 from cedar.trainers.resilient.planner.search import search
 from cedar.trainers.resilient.schedule import Costs, Instruction, ScheduleError, Worker, timeline
@@ -70,7 +70,11 @@ class PipelineOptions:
     memory: str | int = "1f1b"
     mode: Literal["sync", "staggered"] = "staggered"  # ``sync`` or ``staggered``
     tied: bool = False  # the first and the last stage share weights
+    exact: float = 0.0  # seconds of CP-SAT for the plan whose steps are drawn; 0: list scheduling
     rows: int = 0  # of a micro-batch, for rows per second; 0: unknown
+
+    def __post_init__(self) -> None:
+        not_negative(self, "exact")
 
 
 @dataclass(frozen=True)
@@ -219,6 +223,7 @@ class Job:
         if not self.problem.costs.slot(chosen.stages):
             raise CedarError("no instruction takes any time", fix="give times.forward and the others, or times.report")
         self._known: dict[tuple[tuple[float, int], ...], float] = {}
+        self._plans: dict[frozenset[Worker], Plan] = {}
         self._drawn: dict[frozenset[Worker], list[float]] = {}
 
     def _spreads(self) -> dict[tuple[Any, int], Spread]:
@@ -249,6 +254,13 @@ class Job:
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
+    def plan(self, dead: frozenset[Worker] = frozenset()) -> Plan:
+        """The plan whose steps are drawn."""
+        if dead not in self._plans:
+            problem, seconds = replace(self.problem, dead=dead), self.options.pipeline.exact
+            self._plans[dead] = exact(problem, seconds) if seconds else plan(problem)
+        return self._plans[dead]
+
     def period(self, dead: frozenset[Worker] = frozenset()) -> float:
         """Seconds of a step by a plan of ours that is looked for briefly, where all instructions take their means.
 
@@ -265,7 +277,7 @@ class Job:
         """Seconds of steps that were drawn."""
         if dead in self._drawn:
             return self._drawn[dead]
-        schedule = plan(replace(self.problem, dead=dead)).schedule
+        schedule = self.plan(dead).schedule
         draws = random.Random(self.options.run.seed)
         none = Spread()
 
@@ -291,7 +303,7 @@ class Job:
     @cached_property
     def mean(self) -> float:
         """Seconds of a step without failures, where all instructions take their means."""
-        return plan(self.problem).period
+        return self.plan().period
 
     # ---- failures ----------------------------------------------------------------------------------------------------
 

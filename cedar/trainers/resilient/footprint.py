@@ -1,0 +1,114 @@
+"""How many bytes a stage keeps of a micro-batch, measured; and so how many of them fit into memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cedar.core.errors import CedarError
+from cedar.core.sizes import size_text
+from cedar.trainers.common import launch
+from cedar.trainers.resilient.model import Engine
+from cedar.trainers.resilient.process import preload
+
+if TYPE_CHECKING:
+    from cedar.trainers.resilient.pipeline import ResilientPipeline
+
+
+class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of tensors that were made inside, and are still there; views of older ones are none."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._made: dict[int, tuple[Any, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {value.untyped_storage()._cdata for value in _tensors((args, kwargs))}
+        found = func(*args, **(kwargs or {}))
+        for value in _tensors(found):
+            storage = value.untyped_storage()
+            if storage._cdata not in given:
+                weak: Any = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+                self._made[storage._cdata] = weak, storage.nbytes()
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        return sum(size for storage, size in self._made.values() if not storage.expired())
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [value for value in pytree.tree_leaves(values) if isinstance(value, torch.Tensor)]
+
+
+def footprint(engine: Engine, x: Any, targets: Any = None) -> tuple[int, torch.Tensor]:
+    """The most bytes that a micro-batch keeps from F to the end of B_WEIGHT, and what the stage gives.
+
+    Its input and its output are among them, what an instruction needs only while it computes is not. ``x``: of the
+    stage; ``targets``: at the last one.
+    """
+    key, alive = (0, 0), Alive()
+    engine.load(engine.begin)
+    with alive:
+        found = engine.forward(0, key, *pytree.tree_map_only(torch.Tensor, torch.clone, (x, targets)))
+    most = alive.nbytes
+    with alive:
+        engine.backward_input(key, None if engine.last else torch.ones_like(found))
+    most = max(most, alive.nbytes)
+    engine.give_up(key)
+    return most, found
+
+
+def caps(made: ResilientPipeline, memory: int) -> tuple[int, ...]:
+    """For each stage, how many micro-batches' activations fit into so many bytes.
+
+    A process of its own computes one micro-batch through all stages, one stage at a time, so that this one stays as it
+    is.
+
+    Raises:
+        CedarError: a stage keeps more than that for one; or it failed.
+    """
+    preload()
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_measure, args=(made, theirs, os.getpid()), name="footprint", daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        found: list[int] | CedarError = ours.recv()
+    except EOFError:
+        found = CedarError("the process that measures stages died", fix='give pipeline.memory as a number, or "1f1b"')
+    process.join()
+    if isinstance(found, CedarError):
+        raise found
+    for stage, size in enumerate(found):
+        if size > memory:
+            raise CedarError(
+                f"stage {stage} keeps {size_text(size)} of activations for a micro-batch,"
+                f" more than the {size_text(memory)} of pipeline.memory",
+                done="nothing was trained", fix="give more memory, smaller micro-batches, or more stages",
+            )  # fmt: skip
+    return tuple(memory // size for size in found)
+
+
+def _measure(made: ResilientPipeline, to: Any, parent: int) -> None:
+    launch.end_with(parent)
+    torch.set_num_threads(made.run.threads)
+    data = made.open()
+    x, found = data.inputs(0, (0, 0)), []
+    try:
+        for stage in range(len(made.stages)):
+            engine = made.engine(stage)
+            size, x = footprint(engine, x, data.targets(0, (0, 0)) if engine.last else None)
+            found.append(size)
+        to.send(found)
+    except CedarError as error:
+        to.send(error)
+    finally:
+        data.close()
