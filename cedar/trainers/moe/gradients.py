@@ -43,13 +43,13 @@ def slices(
     def sent(source: int, to: int) -> list[int]:
         return [row for row in hosts[source] if way == "direct" or source_of(holders[row], to) == source]
 
-    here, size = {row: at for at, row in enumerate(hosts[group.rank])}, group.size
-    out = [[here[row] * size + to for row in sent(group.rank, to)] for to in range(size)]
-    come = [sent(source, group.rank) for source in range(size)]
-    index = torch.tensor([at for each in out for at in each], dtype=torch.int64, device=sums.device)
-    parts = sums.view(len(sums) * size, -1).index_select(0, index)
-    found = group.exchange(parts, list(map(len, out)), list(map(len, come)), f"gradients {name}")
-    return zip(come, torch.split(found, list(map(len, come))), strict=True)
+    place, size = {row: at for at, row in enumerate(hosts[group.rank])}, group.size
+    outgoing = [[place[row] * size + to for row in sent(group.rank, to)] for to in range(size)]
+    incoming = [sent(source, group.rank) for source in range(size)]
+    index = torch.tensor([at for each in outgoing for at in each], dtype=torch.int64, device=sums.device)
+    parts, sizes = sums.view(len(sums) * size, sums.shape[1] // size).index_select(0, index), list(map(len, incoming))
+    received = group.exchange(parts, list(map(len, outgoing)), sizes, f"gradients {name}")
+    return zip(incoming, torch.split(received, sizes), strict=True)
 
 
 def source_of(holders: Sequence[int], rank: int) -> int:
@@ -74,14 +74,14 @@ def _reduced(
     rings = [(ranks.index(group.rank), ranks, [row[c.start : c.stop] for c in cut(len(row), len(ranks))])
              for row, ranks in shared]  # fmt: skip
     for turn in range(max((2 * len(ranks) - 2 for _, ranks, _ in rings), default=0)):  # all rings turn at once
-        sends, receives, then = [], [], []
+        sends, receives, merges = [], [], []
         for at, ranks, pieces in rings:
             n = len(ranks)
             if turn < 2 * n - 2:  # n - 1 turns to add up, each a piece in the end; n - 1 to pass the sums on
                 sends.append((ranks[(at + 1) % n], pieces[(at - turn) % n]))
                 receives.append((ranks[at - 1], torch.empty_like(pieces[(at - turn - 1) % n])))
-                then.append((pieces[(at - turn - 1) % n], turn < n - 1))
+                merges.append((pieces[(at - turn - 1) % n], turn < n - 1))
         group.swap(sends, receives, phase)
-        for (piece, adds), (_, got) in zip(then, receives, strict=True):
-            piece.copy_(piece + got if adds else got)
+        for (piece, adds), (_, message) in zip(merges, receives, strict=True):
+            piece.copy_(piece + message if adds else message)
     return sums

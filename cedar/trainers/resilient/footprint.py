@@ -30,13 +30,13 @@ class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {value.untyped_storage()._cdata for value in _tensors((args, kwargs))}
-        found = func(*args, **(kwargs or {}))
-        for value in _tensors(found):
+        results = func(*args, **(kwargs or {}))
+        for value in _tensors(results):
             storage = value.untyped_storage()
             if storage._cdata not in given:
                 weak: Any = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
                 self._made[storage._cdata] = weak, storage.nbytes()
-        return found
+        return results
 
     @property
     def nbytes(self) -> int:
@@ -56,13 +56,13 @@ def footprint(engine: Engine, x: Any, targets: Any = None) -> tuple[int, torch.T
     key, alive = (0, 0), Alive()
     engine.load(engine.begin)
     with alive:
-        found = engine.forward(0, key, *pytree.tree_map_only(torch.Tensor, torch.clone, (x, targets)))
+        output = engine.forward(0, key, *pytree.tree_map_only(torch.Tensor, torch.clone, (x, targets)))
     most = alive.nbytes
     with alive:
-        engine.backward_input(key, None if engine.last else torch.ones_like(found))
+        engine.backward_input(key, None if engine.last else torch.ones_like(output))
     most = max(most, alive.nbytes)
     engine.give_up(key)
-    return most, found
+    return most, output
 
 
 def caps(made: ResilientPipeline, memory: int) -> tuple[int, ...]:
@@ -81,33 +81,33 @@ def caps(made: ResilientPipeline, memory: int) -> tuple[int, ...]:
     process.start()
     theirs.close()
     try:
-        found: list[int] | CedarError = ours.recv()
+        sizes: list[int] | CedarError = ours.recv()
     except EOFError:
-        found = CedarError("the process that measures stages died", fix='give pipeline.memory as a number, or "1f1b"')
+        sizes = CedarError("the process that measures stages died", fix='give pipeline.memory as a number, or "1f1b"')
     process.join()
-    if isinstance(found, CedarError):
-        raise found
-    for stage, size in enumerate(found):
+    if isinstance(sizes, CedarError):
+        raise sizes
+    for stage, size in enumerate(sizes):
         if size > memory:
             raise CedarError(
                 f"stage {stage} keeps {size_text(size)} of activations for a micro-batch,"
                 f" more than the {size_text(memory)} of pipeline.memory",
                 done="nothing was trained", fix="give more memory, smaller micro-batches, or more stages",
             )  # fmt: skip
-    return tuple(memory // size for size in found)
+    return tuple(memory // size for size in sizes)
 
 
 def _measure(made: ResilientPipeline, to: Any, parent: int) -> None:
     launch.end_with(parent)
     torch.set_num_threads(made.run.threads)
     data = made.open()
-    x, found = data.inputs(0, (0, 0)), []
+    x, sizes = data.inputs(0, (0, 0)), []
     try:
         for stage in range(len(made.stages)):
             engine = made.engine(stage)
             size, x = footprint(engine, x, data.targets(0, (0, 0)) if engine.last else None)
-            found.append(size)
-        to.send(found)
+            sizes.append(size)
+        to.send(sizes)
     except CedarError as error:
         to.send(error)
     finally:
