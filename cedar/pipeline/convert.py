@@ -142,9 +142,9 @@ def convert(
     if begun is not None:
         best = format or begun["format"], layout or begun["layout"]
     else:
-        found = [(w.format, w.layout) for w in worth if w.format in _WRITTEN and w.layout != "as is"]
-        found = [(f, w) for f, w in found if format in (None, f) and layout in (None, w)]
-        best = found[0] if found else (format or "parquet", layout or "fast")
+        choices = [(w.format, w.layout) for w in worth if w.format in _WRITTEN and w.layout != "as is"]
+        choices = [(f, w) for f, w in choices if format in (None, f) and layout in (None, w)]
+        best = choices[0] if choices else (format or "parquet", layout or "fast")
     written = data.write(out, format=best[0], layout=best[1])  # type: ignore[arg-type]
     _check(data, READERS[best[0]][0] if best[0] in READERS else None, written)
     return Converted(worth, columns, written)
@@ -153,10 +153,10 @@ def convert(
 def _check(data: Pipeline, reader: Callable[..., Pipeline] | None, written: Written) -> None:
     """Raises SourceError where rows are missing."""
     expected = _counted(data)
-    found = reader(written.files).count() if reader is not None and written.files else written.rows
-    if found != written.rows or (expected is not None and written.rows != expected and not _one_of_ranks()):
+    stored = reader(written.files).count() if reader is not None and written.files else written.rows
+    if stored != written.rows or (expected is not None and written.rows != expected and not _one_of_ranks()):
         raise SourceError(
-            f"{written.url}: {found:,} rows are there, {written.rows:,} were written, of {expected or 0:,}",
+            f"{written.url}: {stored:,} rows are there, {written.rows:,} were written, of {expected or 0:,}",
             fix="remove what is there, and convert again",
         )
 
@@ -195,16 +195,16 @@ def _data(paths: Any) -> tuple[str, Pipeline]:
 
 def _source_of(pipeline: Pipeline, data: Pipeline) -> Node:
     """The node of a pipeline that reads the data."""
-    there = graph.sources(pipeline.node)
+    every = graph.sources(pipeline.node)
     paths = getattr(data.node.operator.source, "paths", None)  # type: ignore[attr-defined]
-    same = [node for node in there if getattr(getattr(node.operator, "source", None), "paths", ()) == paths]
-    found = same or there
-    if len(found) != 1:
+    same = [node for node in every if getattr(getattr(node.operator, "source", None), "paths", ()) == paths]
+    readers = same or every
+    if len(readers) != 1:
         raise PipelineError(
-            f"convert: the pipeline has {len(found)} sources, and which of them reads these data is not to be seen",
+            f"convert: the pipeline has {len(readers)} sources, and which of them reads these data is not to be seen",
             site=user_site(), fix="give the paths as the pipeline does",
         )  # fmt: skip
-    return found[0]
+    return readers[0]
 
 
 def _columns_read(pipeline: Pipeline, data: Pipeline) -> tuple[str, ...] | None:
@@ -285,14 +285,14 @@ def _sample(sample: Pipeline, form: str, layout: str, path: str) -> tuple[Any, i
     if form == "lance":
         table = sample.to_arrow()
         library("lance", "lance", "convert").write_dataset(table, f"{path}.lance")
-        found = sources.read_lance(f"{path}.lance")
+        pipeline = sources.read_lance(f"{path}.lance")
         size = sum(
             os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(path + ".lance") for name in names
         )
-        return found.node.operator.source, table.num_rows, size  # type: ignore[attr-defined]
+        return pipeline.node.operator.source, table.num_rows, size  # type: ignore[attr-defined]
     written = sample.write(path, format=form, layout=layout, rank=0, world=1, progress=False)  # type: ignore[arg-type]
-    found = READERS[form][0](written.files)
-    return found.node.operator.source, written.rows, written.bytes  # type: ignore[attr-defined]
+    pipeline = READERS[form][0](written.files)
+    return pipeline.node.operator.source, written.rows, written.bytes  # type: ignore[attr-defined]
 
 
 def _decoding(source: Any, columns: Sequence[str] | None) -> float:

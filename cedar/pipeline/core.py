@@ -65,10 +65,10 @@ class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
             >>> cedar.from_arrow(pa.table({"x": [1.0]})).schema
             {'x': DataType(double)}
         """
-        found = schemas(self.node)[id(self.node)]
-        if found is None:
+        columns = schemas(self.node)[id(self.node)]
+        if columns is None:
             return {"?": "?"}
-        return {name: "?" if str(kind) == "?" else kind for name, kind in found.items()}
+        return {name: "?" if str(kind) == "?" else kind for name, kind in columns.items()}
 
     def __iter__(self) -> Iterator[Any]:
         yield from self.loader()

@@ -179,14 +179,14 @@ class RunMethods:
         observers.attach(loader)
         return loader
 
-    def _blocks(self, what: str) -> Iterator[Block]:
+    def _blocks(self, method: str) -> Iterator[Block]:
         """All rows of one epoch, for sinks: this process alone, whatever the environment says of ranks."""
-        with Progress(what) as progress:
-            loader = self._whole(what, progress)
+        with Progress(method) as progress:
+            loader = self._whole(method, progress)
             progress.position = loader.position
             yield from loader
 
-    def _whole(self, what: str, observer: Observer | None = None) -> Loader:
+    def _whole(self, method: str, observer: Observer | None = None) -> Loader:
         """A loader of blocks for something that needs an end."""
         node = cast("Pipeline", self).node
         planner, _ = choose_plan(node, "auto", "auto", None, None, True, Chosen())
@@ -194,7 +194,7 @@ class RunMethods:
         loader = Loader(node, options)
         if loader.units() == math.inf:
             raise PipelineError(
-                f"{what} of a pipeline without end",
+                f"{method} of a pipeline without end",
                 site=user_site(),
                 fix="end it with take(n), or give repeat(n) a number",
             )

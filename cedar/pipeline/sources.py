@@ -331,13 +331,13 @@ def from_source(source: Any) -> Pipeline:
     return _start(lambda: custom.adapt(source))
 
 
-def _join(operator: Callable[[], Operator], pipelines: Sequence[Any], what: str) -> Pipeline:
+def _join(operator: Callable[[], Operator], pipelines: Sequence[Any], function: str) -> Pipeline:
     site = user_site()
     for pipeline in pipelines:
         if not isinstance(pipeline, Pipeline):
-            raise PipelineError(f"{what} takes pipelines, not {type(pipeline).__name__}", site=site)
+            raise PipelineError(f"{function} takes pipelines, not {type(pipeline).__name__}", site=site)
     if not pipelines:
-        raise PipelineError(f"{what} needs at least one pipeline", site=site)
+        raise PipelineError(f"{function} needs at least one pipeline", site=site)
     try:
         return Pipeline(Node(operator(), tuple(p.node for p in pipelines), site))
     except CedarError as error:

@@ -328,16 +328,16 @@ class Run:
             if not self.batched:
                 yield from (block.columns for block in blocks if block.columns)
                 return
-            encode, held, count = _encode(self.settings, self.form), [], 0
+            encode, batches, count = _encode(self.settings, self.form), [], 0
             for block in blocks:
-                held.append(arrow_batch(block))
-                same_schema(held[0].schema, held[-1].schema)
-                count += held[-1].num_rows
+                batches.append(arrow_batch(block))
+                same_schema(batches[0].schema, batches[-1].schema)
+                count += batches[-1].num_rows
                 if count >= self.rows:
-                    yield encode.columns(pa.Table.from_batches(held))
-                    held, count = [], 0
+                    yield encode.columns(pa.Table.from_batches(batches))
+                    batches, count = [], 0
             if count:
-                yield encode.columns(pa.Table.from_batches(held))
+                yield encode.columns(pa.Table.from_batches(batches))
 
     def _fitted(self, columns: dict[str, Any]) -> Callable[[Any], Any]:
         """What makes a piece one of the file under way; where its columns may be null and were not, another begins."""
