@@ -98,10 +98,10 @@ def _scan(operator: Scan, ordinals: Mapping[int, int], number: int) -> dict[str,
 
 def _place_of(item: Any, items: Sequence[Any], number: int, operator: Operator) -> int:
     """Which of the items it is."""
-    found = next((i for i, other in enumerate(items) if _same(item, other)), None)
-    if found is None:
+    index = next((i for i, other in enumerate(items) if _same(item, other)), None)
+    if index is None:
         raise _unspeakable(number, operator, "does something that is not in the pipeline")
-    return found
+    return index
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -128,13 +128,13 @@ def batched(node: Node) -> dict[int, bool]:
 
 def labels(node: Node) -> dict[int, str]:
     """What each node is called, by id; equal labels are numbered."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     seen: dict[str, int] = {}
     for current in walk(node):
         label = current.operator.label()
         seen[label] = seen.get(label, 0) + 1
-        found[id(current)] = label if seen[label] == 1 else f"{label} #{seen[label]}"
-    return found
+        names[id(current)] = label if seen[label] == 1 else f"{label} #{seen[label]}"
+    return names
 
 
 def digest(value: Any) -> str:

@@ -134,11 +134,11 @@ def works(
     written = list(graph.walk(logical))
     ordinals, labels = {id(node): i for i, node in enumerate(written)}, graph.labels(logical)
     numbers = {id(node): i for i, node in enumerate(nodes)}
-    found: list[Work] = []
+    lowered: list[Work] = []
     for node in nodes:
         inputs = tuple(numbers[id(child)] for child in node.inputs)
         fills = refills(node, on_error)
-        found.append(
+        lowered.append(
             Work(
                 ordinals.get(id(node.logical), -1),
                 labels.get(id(node.logical)) or node.operator.label(),
@@ -147,11 +147,11 @@ def works(
                 changes(node, ordinals),
                 node.batched,
                 keeps_rows(node, on_error, settled),
-                fills or any(found[i].refills for i in inputs),
+                fills or any(lowered[i].refills for i in inputs),
                 node.schema if sound else _schema(node),
             )
         )
-    return tuple(found)
+    return tuple(lowered)
 
 
 def does(root: Node, logical: Node) -> tuple[Work, ...]:
@@ -232,12 +232,12 @@ class _Lowering:
     @cached_property
     def caches(self) -> dict[int, int]:
         """Every operator at or below a ``cache()``, and which; the nearest one above decides."""
-        found: dict[int, int] = {}
+        nearest: dict[int, int] = {}
         for i in range(len(self.nodes) - 1, -1, -1) if self.choice.caches else ():
-            here = i if self.is_cache(i) else found.get(i)
+            here = i if self.is_cache(i) else nearest.get(i)
             if here is not None:
-                found.update(dict.fromkeys((i, *self.inputs[i]), here))
-        return found
+                nearest.update(dict.fromkeys((i, *self.inputs[i]), here))
+        return nearest
 
     def add(self, kind: Kind, out: int, inputs: Sequence[int] = (), operators: Sequence[int] = ()) -> int:
         """A stage, and its number; what follows from its operators is filled in."""
@@ -336,9 +336,9 @@ class _Lowering:
 
     def windowed(self, i: int, above: int) -> int:
         """A stage with windows: of splits where rows come straight from sources, else of runs of units."""
-        found = self.segments(i)
-        if found is not None and (len(found[1]) == 1 or not any(segment.streaming for segment in found[1])):
-            return self.read(*found, windows=above)
+        joined = self.segments(i)
+        if joined is not None and (len(joined[1]) == 1 or not any(segment.streaming for segment in joined[1])):
+            return self.read(*joined, windows=above)
         chain, base = self.chain(i, through_shared=True)
         window = self.add("window", base, [self.base(base)])
         self.stages[window] = replace(self.stages[window], windows=above)

@@ -52,13 +52,13 @@ def kind(place: str) -> str:
     return place if place in LOCAL else CLUSTER
 
 
-def place(kind: Any, cluster: Any, what: str) -> str:
+def place(kind: Any, cluster: Any, field: str) -> str:
     """The place that a saved plan's kind means here.
 
     Args:
         kind: what the plan says.
         cluster: the address of a scheduler or a Dask client, from the caller; None where there is none.
-        what: the part of the plan that says it, for messages.
+        field: the part of the plan that says it, for messages.
 
     Raises:
         PlanError: it is no kind of place, or a cluster that the caller did not name.
@@ -67,13 +67,13 @@ def place(kind: Any, cluster: Any, what: str) -> str:
         return kind
     if kind != CLUSTER:
         raise PlanError(
-            f"{what} is {kind!r:.80}, which is no kind of place",
+            f"{field} is {kind!r:.80}, which is no kind of place",
             fix=f"a plan names one of {', '.join(map(repr, (*LOCAL[1:], CLUSTER)))}; an address is the caller's: "
             "Plan.load(path, pipeline, cluster=address)",
         )
     if cluster is None:
         raise PlanError(
-            f"{what} is a cluster, and a saved plan does not say which",
+            f"{field} is a cluster, and a saved plan does not say which",
             fix="Plan.load(path, pipeline, cluster=...), with the address of its scheduler or a Dask client",
         )
     return cluster if isinstance(cluster, str) else remember(cluster)

@@ -209,69 +209,69 @@ def plan_from(text: str, pipeline: HasNode, where: str = "", cluster: Any = None
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text, parse_constant=_refuse_constant)
+        saved = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
         raise PlanError("the plan is no plan: it is nested too deeply", fix=_AGAIN) from None
     except ValueError as error:
         raise PlanError(f"the plan is no JSON, or was cut off: {error}", fix=_AGAIN) from error
-    if not isinstance(found, dict) or "cedar_plan" not in found:
+    if not isinstance(saved, dict) or "cedar_plan" not in saved:
         raise PlanError("the text is no plan: it does not begin with its version, 'cedar_plan'", fix=_AGAIN)
-    if type(found["cedar_plan"]) is not int or found["cedar_plan"] != VERSION:
+    if type(saved["cedar_plan"]) is not int or saved["cedar_plan"] != VERSION:
         raise PlanError(
-            f"the plan has version {found['cedar_plan']!r}, this release reads {VERSION}",
+            f"the plan has version {saved['cedar_plan']!r}, this release reads {VERSION}",
             fix="optimize the pipeline with this release and save that plan",
         )
-    return found
+    return saved
 
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-def _plan(found: dict[str, Any], root: Node, cluster: Any) -> Plan:
+def _plan(saved: dict[str, Any], root: Node, cluster: Any) -> Plan:
     logical = list(walk(root))
-    changed = check_pipeline(_entries(found, "operators"), logical)
-    if found.get("pipeline") != graph.topology(root):
+    changed = check_pipeline(_entries(saved, "operators"), logical)
+    if saved.get("pipeline") != graph.topology(root):
         raise PlanError(
             "the plan is of another pipeline: its operators read alike, but their digest differs", fix=_AGAIN
         )
-    rebuilt = graph_of(_entries(found, "nodes"), logical, cluster)
+    rebuilt = graph_of(_entries(saved, "nodes"), logical, cluster)
     written = lower(root, Choice())
     check_graph(rebuilt, written)
     verify(lower(rebuilt, Choice(), root), written)
     return Plan(
         logical=root,
         root=rebuilt,
-        decisions=(*map(_decision_from, _entries(found, "decisions")), *_news(found, changed)),
+        decisions=(*map(_decision_from, _entries(saved, "decisions")), *_news(saved, changed)),
         method="loaded",
-        executor=place(found.get("executor", ""), cluster, "the plan's 'executor'"),
-        workers=_workers(found),
-        cache_bytes=_bytes(found, "cache_bytes", least=0),
-        memory_bytes=_bytes(found, "memory_bytes", least=1),
-        numeric=_numeric(found),
+        executor=place(saved.get("executor", ""), cluster, "the plan's 'executor'"),
+        workers=_workers(saved),
+        cache_bytes=_bytes(saved, "cache_bytes", least=0),
+        memory_bytes=_bytes(saved, "memory_bytes", least=1),
+        numeric=_numeric(saved),
     )
 
 
-def _news(found: Mapping[str, Any], changed: list[str]) -> list[Decision]:
+def _news(saved: Mapping[str, Any], changed: list[str]) -> list[Decision]:
     """What a user should know of a plan that fits."""
     news = []
     if changed:
         _log.warning("the code of %s changed since the plan was saved", ", ".join(changed))
         why = "code changed since the plan was saved: it fits, its figures may not"
         news.append(Decision("load", ", ".join(changed), applied=True, why=why))
-    numeric = _numeric(found)
+    numeric = _numeric(saved)
     missing = "" if numeric is None else numeric.missing(NumericEnvironment.of_caller())
     if missing:
         news.append(Decision("load", "numeric environment", applied=True, why=missing))
-    cores, here = found.get("cores"), quota.cores()
+    cores, here = saved.get("cores"), quota.cores()
     if isinstance(cores, int) and cores != here:
         why = f"the plan was made on {cores} core(s), here are {here}"
         news.append(Decision("load", "machine", applied=True, why=why))
     return news
 
 
-def _entries(found: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    value = found.get(key)
+def _entries(saved: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    value = saved.get(key)
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise PlanError(f"the plan has no list of {key}", fix=_AGAIN)
     return value
@@ -286,8 +286,8 @@ def _decision_from(entry: Mapping[str, Any]) -> Decision:
     )
 
 
-def _workers(found: Mapping[str, Any]) -> int | None:
-    workers = found.get("workers")
+def _workers(saved: Mapping[str, Any]) -> int | None:
+    workers = saved.get("workers")
     if workers is None:
         return None
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
@@ -295,8 +295,8 @@ def _workers(found: Mapping[str, Any]) -> int | None:
     return workers
 
 
-def _bytes(found: Mapping[str, Any], key: str, least: int) -> int | None:
-    size = found.get(key)
+def _bytes(saved: Mapping[str, Any], key: str, least: int) -> int | None:
+    size = saved.get(key)
     if size is None:
         return None
     if not isinstance(size, int) or isinstance(size, bool) or size < least:
@@ -304,9 +304,9 @@ def _bytes(found: Mapping[str, Any], key: str, least: int) -> int | None:
     return size
 
 
-def _numeric(found: Mapping[str, Any]) -> NumericEnvironment | None:
+def _numeric(saved: Mapping[str, Any]) -> NumericEnvironment | None:
     try:
-        return None if found.get("numeric") is None else NumericEnvironment.of_json(found["numeric"])
+        return None if saved.get("numeric") is None else NumericEnvironment.of_json(saved["numeric"])
     except ValueError as error:
         raise PlanError(f"the plan cannot be read: {error}", fix=_AGAIN) from error
 
@@ -327,7 +327,7 @@ _ANEW = "optimize this pipeline and save that plan"
 def operator_entries(logical: Sequence[Node]) -> list[dict[str, Any]]:
     """The pipeline as written, an entry per operator: its label, and a digest of what a plan goes by."""
     ordinals = {id(node): i for i, node in enumerate(logical)}
-    found = []
+    entries = []
     for node in logical:
         operator, effects = node.operator, node.effects
         entry: dict[str, Any] = {"is": operator.label()}
@@ -338,8 +338,8 @@ def operator_entries(logical: Sequence[Node]) -> list[dict[str, Any]]:
             entry["digest"] = graph.digest([operator.name, inputs, operator.parameters(), names, does])
         if operator.code():
             entry["code"] = graph.digest([digest_of(item, data=False) for item in operator.code()])
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
 def check_pipeline(saved: Sequence[Mapping[str, Any]], logical: Sequence[Node]) -> list[str]:

@@ -87,9 +87,9 @@ def narrowed(column: Column, kind: Any) -> Column:
     """A struct column with the fields of ``kind`` alone; its nulls stay. Any other column as it is."""
     if not isinstance(column, pa.StructArray) or not isinstance(kind, pa.StructType) or column.type == kind:
         return column
-    held = {column.type.field(i).name: i for i in range(column.type.num_fields)}
-    if any(f.name not in held for f in kind):
+    positions = {column.type.field(i).name: i for i in range(column.type.num_fields)}
+    if any(f.name not in positions for f in kind):
         return column
-    fields = [narrowed(column.field(held[f.name]), f.type) for f in kind]
+    fields = [narrowed(column.field(positions[f.name]), f.type) for f in kind]
     named = [pa.field(f.name, array.type) for f, array in zip(kind, fields, strict=True)]
     return pa.StructArray.from_arrays(fields, fields=named, mask=column.is_null())

@@ -94,11 +94,11 @@ class Splits:
     @cached_property
     def _above(self) -> dict[int, list[Node]]:
         """Who draws from each operator."""
-        found: dict[int, list[Node]] = {}
+        consumers: dict[int, list[Node]] = {}
         for node in graph.walk(self._root):
             for child in node.inputs:
-                found.setdefault(id(child), []).append(node)
-        return found
+                consumers.setdefault(id(child), []).append(node)
+        return consumers
 
     def _of(self, source: Node) -> Listed:
         if id(source) not in self._known:

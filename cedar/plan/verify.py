@@ -230,18 +230,18 @@ def _check_cursors(physical: Physical, written: Physical) -> None:
 def _cursor(physical: Physical, gone: set[int], places: dict[tuple[object, ...], int]) -> int:
     """What holds a place in the rows, and what it draws from; equal ones have one number in ``places``."""
     works = physical.works
-    found: list[int] = []
+    numbers: list[int] = []
     for stage in physical.stages:
         skipped = stage.kind == "stream" and works[stage.out].ordinal in gone
         if stage.kind in ("task", "deal") or skipped:  # which hold none
-            found.append(found[stage.inputs[0]])
+            numbers.append(numbers[stage.inputs[0]])
             continue
         own = works[stage.out].ordinal if stage.kind in ("stream", "group") else -1
         by = works[stage.windows].ordinal if stage.windows >= 0 else -1
         sources = tuple(works[segment.source].ordinal for segment in stage.segments)
-        key = stage.kind, own, by, sources, tuple(found[i] for i in stage.inputs)
-        found.append(places.setdefault(key, len(places)))
-    return found[-1]
+        key = stage.kind, own, by, sources, tuple(numbers[i] for i in stage.inputs)
+        numbers.append(places.setdefault(key, len(places)))
+    return numbers[-1]
 
 
 def is_concat(node: Any) -> bool:

@@ -49,8 +49,8 @@ class GraphCheck:
     def _name(self, ordinal: int) -> str:
         return f"operator {ordinal}, {self.written.nodes[ordinal].operator.label()}"
 
-    def _refuse(self, ordinal: int, what: str, fix: str = AGAIN) -> PlanError:
-        return PlanError(what, site=self.written.nodes[ordinal].site, fix=fix)
+    def _refuse(self, ordinal: int, message: str, fix: str = AGAIN) -> PlanError:
+        return PlanError(message, site=self.written.nodes[ordinal].site, fix=fix)
 
     def _check_once(self) -> None:
         """Twice only on different ways: a row must not pass an operator twice."""
@@ -61,8 +61,8 @@ class GraphCheck:
             twice = any(a in below[j] for i, a in enumerate(numbers) for j in range(len(numbers)) if i != j)
             if twice or not isinstance(self.written.nodes[ordinal].operator, RowOperator):
                 where = " and ".join(map(str, numbers[:2]))
-                what = f"{self._name(ordinal)}, is twice in the plan, in its nodes {where}"
-                raise self._refuse(ordinal, what, "leave one of them out")
+                message = f"{self._name(ordinal)}, is twice in the plan, in its nodes {where}"
+                raise self._refuse(ordinal, message, "leave one of them out")
 
     def _check_left_out(self) -> None:
         """Left out may be what has no effect on any row."""
@@ -107,8 +107,8 @@ class GraphCheck:
                 alike = self._alike
                 wrong = ({alike[i] for i in ordinals} ^ {alike[i] for i in have.get(source, set())}) - gone
             if wrong:
-                what = f"in the plan, other rows pass {self._name(min(wrong))}, than in the pipeline"
-                raise self._refuse(min(wrong), what)
+                message = f"in the plan, other rows pass {self._name(min(wrong))}, than in the pipeline"
+                raise self._refuse(min(wrong), message)
         mine, theirs = _skeleton(self.plan, gone), _skeleton(self.written, gone)
         for ordinal, below in theirs.items():
             if mine.get(ordinal, below) != below:
@@ -148,8 +148,8 @@ class GraphCheck:
                 crossed = (mine[number] - theirs[ordinal]) | above
                 wrong = sorted(i for i in crossed if not _carries(self.written, i))
                 if wrong:
-                    what = f"{self._name(ordinal)}, changes how many rows reach {self._name(wrong[0])}"
-                    raise self._refuse(ordinal, what)
+                    message = f"{self._name(ordinal)}, changes how many rows reach {self._name(wrong[0])}"
+                    raise self._refuse(ordinal, message)
 
     def _stands_below(self, number: int, ordinal: int) -> bool:
         """A node of the plan is below one that does the work of an operator."""
@@ -159,7 +159,7 @@ class GraphCheck:
     def _alike(self) -> list[int]:
         """Of each operator, the first that does the same on rows of the same sources; itself mostly."""
         first: dict[str, int] = {}
-        found: list[int] = []
+        alike: list[int] = []
         sources: list[frozenset[int]] = []
         for number, (node, work) in enumerate(zip(self.written.nodes, self.written.works, strict=True)):
             operator = node.operator
@@ -169,15 +169,15 @@ class GraphCheck:
             own = own or any(each.unknown for each in code)  # what cannot be read may differ
             does = [operator.name, operator.label(), operator.parameters(), [each.parts for each in code]]
             key = graph.digest([*does, sorted(sources[number]), number if own else None])
-            found.append(first.setdefault(key, number))
-        return found
+            alike.append(first.setdefault(key, number))
+        return alike
 
     def _check_columns(self) -> None:
         """Nobody needs a column that is gone; columns keep their types; the same columns come out in the same order."""
-        works, held = self.plan.works, list[frozenset[str] | None]()
+        works, columns = self.plan.works, list[frozenset[str] | None]()
         for number, node in enumerate(self.plan.nodes):
             work = works[number]
-            below = held[work.inputs[0]] if len(work.inputs) == 1 else None
+            below = columns[work.inputs[0]] if len(work.inputs) == 1 else None
             needs = node.effects.reads
             if isinstance(node.operator, Scan):
                 given = Read(node.operator.source).schema()
@@ -191,7 +191,7 @@ class GraphCheck:
                     fix=f"keep the column in the plan, or {AGAIN}",
                 )
             known = work.schema
-            held.append(frozenset(known) if known is not None else _held(node, below))
+            columns.append(frozenset(known) if known is not None else _held(node, below))
             if known is not None and len(work.inputs) == 1 and works[work.inputs[0]].schema is not None:
                 self._check_edge(number, node, works[work.inputs[0]].schema or {}, known)
         want, have = self.written.works[-1].schema, works[-1].schema
@@ -223,19 +223,19 @@ class GraphCheck:
 
 def _below(physical: Physical, number: int) -> set[int]:
     """A node and all below it."""
-    found, stack = set[int](), [number]
+    reached, stack = set[int](), [number]
     while stack:
         at = stack.pop()
-        if at not in found:
-            found.add(at)
+        if at not in reached:
+            reached.add(at)
             stack += physical.works[at].inputs
-    return found
+    return reached
 
 
 def _skeleton(physical: Physical, gone: set[int]) -> dict[int, tuple[int, ...]]:
     """Of each stream operator, the stream operators and sources that it draws from, over row operators."""
     below: list[tuple[int, ...]] = []
-    found: dict[int, tuple[int, ...]] = {}
+    drawn: dict[int, tuple[int, ...]] = {}
     for work, node in zip(physical.works, physical.nodes, strict=True):
         inputs = tuple(o for i in work.inputs for o in below[i])
         through = work.ordinal < 0 or isinstance(node.operator, RowOperator) or work.ordinal in gone
@@ -243,19 +243,19 @@ def _skeleton(physical: Physical, gone: set[int]) -> dict[int, tuple[int, ...]]:
             below.append(inputs)
             continue
         below.append((work.ordinal,))
-        found[work.ordinal] = inputs
-    return found
+        drawn[work.ordinal] = inputs
+    return drawn
 
 
 def _counted(physical: Physical) -> list[frozenset[int]]:
     """Of each node, the stream operators at or below it, as written, that count rows."""
-    found: list[frozenset[int]] = []
+    counted: list[frozenset[int]] = []
     for work, node in zip(physical.works, physical.nodes, strict=True):
-        below = frozenset().union(*(found[i] for i in work.inputs))
+        below = frozenset().union(*(counted[i] for i in work.inputs))
         streams = isinstance(node.operator, StreamOperator) and not node.operator.keeps_windows
         grouped = group_size(node) is not None
-        found.append(below | {work.ordinal} if (streams or grouped) and work.ordinal >= 0 else below)
-    return found
+        counted.append(below | {work.ordinal} if (streams or grouped) and work.ordinal >= 0 else below)
+    return counted
 
 
 def _carries(written: Physical, ordinal: int) -> bool:
