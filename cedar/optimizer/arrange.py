@@ -67,13 +67,13 @@ def find_chains(physical: Physical, facts: Facts) -> list[Chain]:
 
 def _places(physical: Physical) -> list[str]:
     """Where each operator runs."""
-    found = [""] * len(physical.works)
+    places = [""] * len(physical.works)
     for stage in physical.stages:
         links = (i for each in stage.segments for i in (each.source, *each.links))
         for i in (*stage.operators, *links):
             if isinstance(i, int):
-                found[i] = stage.place
-    return found
+                places[i] = stage.place
+    return places
 
 
 def _chain(physical: Physical, run: Sequence[int], stage: Stage | None, places: Sequence[str], facts: Facts) -> Chain:

@@ -43,7 +43,7 @@ def beam_paths(cost: ChainCost, precedence: Precedence, others: Use) -> list[Pat
 def _children(
     states: list[_State], cost: ChainCost, precedence: Precedence, static: list[int], others: Use
 ) -> list[_State]:
-    found = []
+    children = []
     for state in states:
         rests = [_Rest(cost, static, state.done, place) for place in range(len(cost.places))]
         for i in precedence.ready(state.done):
@@ -53,8 +53,8 @@ def _children(
                 if cost.remote[place]:
                     behind = cost.finish(behind, place)
                 score, order, places = max(add(behind, others)) + sum(behind) * 1e-6, state.order, state.places
-                found.append(_State(score, use, state.done | 1 << i, at, (*order, i), (*places, place), state.start))
-    return found
+                children.append(_State(score, use, state.done | 1 << i, at, (*order, i), (*places, place), state.start))
+    return children
 
 
 def _best(states: list[_State], width: int) -> list[_State]:
@@ -160,17 +160,17 @@ def _placed_anew(path: Path, cost: ChainCost, others: Use) -> Path:
 
 def _reachable(order: tuple[int, ...], here: int, precedence: Precedence) -> list[int]:
     """Where the operator at ``here`` may go, the others keeping their order."""
-    found = []
+    positions = []
     i = order[here]
     for to in range(here - 1, -1, -1):
         if precedence.before[i] >> order[to] & 1:
             break
-        found.append(to)
+        positions.append(to)
     for to in range(here + 1, len(order)):
         if precedence.before[order[to]] >> i & 1:
             break
-        found.append(to)
-    return found
+        positions.append(to)
+    return positions
 
 
 def _shift(items: tuple[int, ...], here: int, to: int) -> tuple[int, ...]:

@@ -102,15 +102,15 @@ def _whole(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _size(value: Any, what: str, least: int) -> int | None:
+def _size(value: Any, option: str, least: int) -> int | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return parse_bytes(value, what)
+        return parse_bytes(value, option)
     if not _whole(value, least):
         raise PipelineError(
-            f"Budget({what}={value!r}): a whole number of bytes, or a size as text",
+            f"Budget({option}={value!r}): a whole number of bytes, or a size as text",
             site=user_site(),
-            fix=f'such as {what}="2GiB"',
+            fix=f'such as {option}="2GiB"',
         )
     return int(value)

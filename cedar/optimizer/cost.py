@@ -176,11 +176,11 @@ class ChainCost:
 
     def seconds(self, order: Sequence[int]) -> dict[int, float]:
         """Core seconds per row read, by place in ``chain.nodes``."""
-        done, found = 0, {}
+        done, by_node = 0, {}
         for i in order:
-            found[i] = self.weight(done, i) * self.loads[i].cpu
+            by_node[i] = self.weight(done, i) * self.loads[i].cpu
             done |= 1 << i
-        return found
+        return by_node
 
     def task_bytes(self, order: Sequence[int]) -> float:
         """Bytes of the rows of one task where they are largest."""
@@ -248,7 +248,7 @@ class ChainCost:
         rate = flow.rate[id(node)] / kept if kept else 0.0
         share = _share_read(node.operator, load)
         self.reading = rate * share * load.cpu
-        found = []
+        uses = []
         for place, remote in enumerate(self.remote[: len(self.places)]):
             if remote and load.serial:
                 continue
@@ -258,8 +258,8 @@ class ChainCost:
             for each in filters:
                 use = add(use, _times(self._work(each, place, 0.0), reaching))
                 reaching *= each.keep
-            found.append((place, use))
-        return found or [(_HERE, _times(self._read(load, share, _HERE, 0.0), rate))]
+            uses.append((place, use))
+        return uses or [(_HERE, _times(self._read(load, share, _HERE, 0.0), rate))]
 
     def _read(self, load: Load, share: float, place: int, shipping: float) -> Use:
         """Reading a row in part."""

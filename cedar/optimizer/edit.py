@@ -51,8 +51,8 @@ def tidy(root: Node, facts: Facts) -> Node:
     for current in graph.walk(root):
         node = with_inputs(current, tuple(done[id(child)] for child in current.inputs), facts)
         if is_inserted(node, facts):
-            below, held = node.inputs[0], facts.schemas[id(current.inputs[0])]
-            if held is not None and tuple(held) == node.operator.projection:
+            below, schema = node.inputs[0], facts.schemas[id(current.inputs[0])]
+            if schema is not None and tuple(schema) == node.operator.projection:
                 node = below
             elif is_inserted(below, facts):
                 node = rebuilt(node, below.inputs, facts)
@@ -99,8 +99,8 @@ def _sees_order(node: Node, child: Node, facts: Facts) -> bool:
     return lost or node.effects.reads is None or node.operator.storage is not None
 
 
-def _wanted(found: Schema, written: Schema) -> tuple[str, ...]:
+def _wanted(rewritten: Schema, written: Schema) -> tuple[str, ...]:
     """The names in the order as written, where they come in another one."""
-    if found is None or written is None or list(found) == list(written) or set(found) != set(written):
+    if rewritten is None or written is None or list(rewritten) == list(written) or set(rewritten) != set(written):
         return ()
     return tuple(written)

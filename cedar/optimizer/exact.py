@@ -57,7 +57,7 @@ def exact_paths(
             if effort.left < 0:
                 return None
         states = following
-    paths = [_path(cost, state, at) for (_, at), found in states.items() for state in found]
+    paths = [_path(cost, state, at) for (_, at), front in states.items() for state in front]
     return keep_best([p for p in paths if _fits(p.use, room[cost.full])])
 
 
@@ -74,14 +74,14 @@ def _extend(
     after = done | 1 << i
     free = room[after]
     for at in range(-1, 2 * len(cost.places)):
-        found = states.get((done, at))
-        if not found:
+        reached = states.get((done, at))
+        if not reached:
             continue
         for place in range(len(cost.places)):
             step = cost.step(NOTHING, done, at, i, place)
             front = following.setdefault((after, cost.land(at, i, place)), [])
-            tried += len(found)
-            for state in found:
+            tried += len(reached)
+            for state in reached:
                 was = state.use
                 use = (was[0] + step[0], was[1] + step[1], was[2] + step[2], was[3] + step[3], was[4] + step[4])
                 if not _fits(use, free) or any(covers(other.use, use) for other in front):

@@ -98,10 +98,10 @@ class Facts:
     @cached_property
     def readers(self) -> dict[Hashable, list[Node]]:
         """The sources of the graph, by what they read from."""
-        found: dict[Hashable, list[Node]] = {}
+        readers: dict[Hashable, list[Node]] = {}
         for node in graph.sources(self.root):
-            found.setdefault(read_from(node), []).append(node)
-        return found
+            readers.setdefault(read_from(node), []).append(node)
+        return readers
 
     def at(self, root: Node) -> Facts:
         """The facts of another graph of the same pipeline; what is known of nodes that both have stays known."""

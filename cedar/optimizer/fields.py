@@ -18,7 +18,7 @@ _NOTHING: frozenset[tuple[str, ...]] = frozenset()
 def live_fields(node: Node, column: str, facts: Facts) -> Fields:
     """The fields of ``column`` that the nodes above ``node`` read; whole where a value of it leaves the plan."""
     names: dict[int, dict[str, None]] = {id(node): {column: None}}  # what the column is called on its way up
-    found: Fields = _NOTHING
+    fields: Fields = _NOTHING
     for current in graph.walk(facts.root):
         if names.keys().isdisjoint(map(id, current.inputs)):
             continue
@@ -27,23 +27,23 @@ def live_fields(node: Node, column: str, facts: Facts) -> Fields:
             for name in names.get(id(child), ()):
                 if wanted is not None and name not in wanted:
                     continue
-                found = _union(found, _read(current, name))
+                fields = _union(fields, _read(current, name))
                 above = _passed_on(current, name)
                 if above is not None:
                     names.setdefault(id(current), {})[above] = None
-        if found is None:
+        if fields is None:
             return None
     delivered = names.get(id(facts.root), {})
-    return None if any(_delivered(name, facts) for name in delivered) else found
+    return None if any(_delivered(name, facts) for name in delivered) else fields
 
 
 def fields_read(node: Node, column: str) -> Fields:
     """The fields of ``column`` that an operator by expressions reads."""
     operator = node.operator
-    found: Fields = _NOTHING
+    fields: Fields = _NOTHING
     for expr in operator.code():
-        found = None if columns_of(expr) is None else _union(found, fields_of(expr).get(column, _NOTHING))
-    return found
+        fields = None if columns_of(expr) is None else _union(fields, fields_of(expr).get(column, _NOTHING))
+    return fields
 
 
 def _union(first: Fields, second: Fields) -> Fields:

@@ -50,7 +50,7 @@ def _shares(nodes: list[Node], facts: Facts) -> dict[int, float]:
     """Each source's share of the rows read: of those whose reading was measured, and side by side as many."""
     sources = [node for node in nodes if isinstance(node.operator, Read)]
     figures = {id(node): facts.figures(node) for node in sources}
-    rows = {key: float(found.rows) if found else 0.0 for key, found in figures.items()}
+    rows = {key: float(figure.rows) if figure else 0.0 for key, figure in figures.items()}
     for node in nodes:
         if _paired(node.operator):
             _level(node, rows)

@@ -70,12 +70,12 @@ def best(model: Model, precedences: Sequence[Precedence]) -> tuple[Candidate, Me
     whole, effort = True, Effort(MOST_STATES)
     for k in sorted(range(len(fronts)), key=lambda k: model.costs[k].size):
         others = add(model.base, total(floor for j, floor in enumerate(floors) if j != k))
-        found = _front(model.costs[k], precedences[k], others, bound, effort)
-        if found is None:
+        front = _front(model.costs[k], precedences[k], others, bound, effort)
+        if front is None:
             whole = False
             fronts[k] = keep_best([first.paths[k], *beam_paths(model.costs[k], precedences[k], first.others(k))])
             continue
-        fronts[k] = found or [first.paths[k]]
+        fronts[k] = front or [first.paths[k]]
         floors[k] = _least([path.use for path in fronts[k]])
     mixed, all_mixed = _mix(model, fronts, floors, bound)
     return min([first, *mixed], key=_rank), "exact" if whole and all_mixed else "beam"

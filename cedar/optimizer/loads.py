@@ -52,12 +52,12 @@ def find_loads(root: Node, facts: Facts) -> dict[int, Load]:
     assert profile is not None, "a search follows a measurement"
     crowd = _crowd(profile)
     typical = _typical(facts, profile)
-    found: dict[int, Load] = {}
+    loads: dict[int, Load] = {}
     for node in graph.walk(root):
         inside = node.operator.where if isinstance(node.operator, Scan) else ()
         for each in (node, *inside):
-            found[id(each)] = _load(each, facts, crowd, typical)
-    return found
+            loads[id(each)] = _load(each, facts, crowd, typical)
+    return loads
 
 
 def _load(node: Node, facts: Facts, crowd: float, typical: float) -> Load:

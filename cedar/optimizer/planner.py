@@ -87,15 +87,15 @@ class AutoPlanner:
 
     def admit(self, plan: Plan, check: Check) -> Plan:
         """The first plan, without the rule that makes it differ on sample rows; as written where no one rule does."""
-        found = check(plan)
-        if found is None:
+        difference = check(plan)
+        if difference is None:
             return plan
         culprit = self._culprit(plan, AutoPlanner.begin, check, math.inf)
         if culprit is None:
-            decision = Decision("plan", "all of it", applied=False, why=found.what)
+            decision = Decision("plan", "all of it", applied=False, why=difference.what)
             return replace(Plan.as_written(self.root), decisions=(*plan.decisions, decision))
         self.refused |= {culprit}
-        self._refusals.append(Decision(culprit, "all of it", applied=False, why=found.what))
+        self._refusals.append(Decision(culprit, "all of it", applied=False, why=difference.what))
         return self.begin()
 
     def candidates(self, profile: Profile) -> tuple[Plan, ...]:
@@ -156,16 +156,16 @@ class AutoPlanner:
     def _best(self, profile: Profile, turns: bool, moved: tuple[Node, list[Decision]], **limits: Any) -> Plan:
         """Within other limits than the planner's own, where they are given; one thread for several by ``turns``."""
         asks = replace(self, **limits)
-        found = asks._search(moved[0], profile, turns)
-        root, trims = asks._rewritten(found.root, TRIMS, profile)
+        searched = asks._search(moved[0], profile, turns)
+        root, trims = asks._rewritten(searched.root, TRIMS, profile)
         plan = Plan(
             self.root,
             root,
-            (*moved[1], *found.decisions, *trims, *self._refusals),
+            (*moved[1], *searched.decisions, *trims, *self._refusals),
             None,
-            found.method,
-            found.executor,
-            found.workers,
+            searched.method,
+            searched.executor,
+            searched.workers,
             profile,
         )
         plan = self._within(plan)
@@ -180,13 +180,13 @@ class AutoPlanner:
         end = time.perf_counter() + _CHECKING
         while time.perf_counter() < end:
             doing = does(plan.root, self.root)
-            found = None if doing in self._sound else check(plan)
-            if found is None:
+            difference = None if doing in self._sound else check(plan)
+            if difference is None:
                 if _known_functions(plan.root):  # those of users may do another thing the next time
                     self._sound.append(doing)
                 return plan
             culprit = self._culprit(plan, again, check, end)
-            self._refusals.append(Decision(culprit or "plan", "all of it", applied=False, why=found.what))
+            self._refusals.append(Decision(culprit or "plan", "all of it", applied=False, why=difference.what))
             self.refused |= {culprit} if culprit else {*NAMES, *(rule.__name__ for rule in self.rules)} - {PLACE}
             plan = again(self)
             if culprit is None:

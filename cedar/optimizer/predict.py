@@ -118,7 +118,7 @@ def _name(model: Model, k: int) -> str:
 
 def _operators(model: Model, paths: Sequence[Path]) -> dict[int, float]:
     """Core seconds per row read."""
-    found: dict[int, float] = {}
+    by_operator: dict[int, float] = {}
     for cost, path in zip(model.costs, paths, strict=True):
         nodes = cost.chain.nodes
         seconds = [(nodes[i], each) for i, each in cost.seconds(path.order).items()]
@@ -127,8 +127,8 @@ def _operators(model: Model, paths: Sequence[Path]) -> dict[int, float]:
         for node, each in seconds:
             ordinal = model.ordinal(node)
             if ordinal is not None:
-                found[ordinal] = found.get(ordinal, 0.0) + each
-    return dict(sorted(found.items()))
+                by_operator[ordinal] = by_operator.get(ordinal, 0.0) + each
+    return dict(sorted(by_operator.items()))
 
 
 def _more(model: Model, paths: Sequence[Path], slowest: float) -> dict[str, float]:
@@ -143,9 +143,9 @@ def _more(model: Model, paths: Sequence[Path], slowest: float) -> dict[str, floa
         ),
     }
     gains = {}
-    for what, capacity in larger.items():
-        there = model.on(capacity)
-        time = expected_seconds(there, there.use(there.again(paths)))
-        gains[what] = slowest / time - 1 if time else 0.0
+    for addition, capacity in larger.items():
+        enlarged = model.on(capacity)
+        time = expected_seconds(enlarged, enlarged.use(enlarged.again(paths)))
+        gains[addition] = slowest / time - 1 if time else 0.0
     worth = sorted(gains.items(), key=lambda item: -item[1])
-    return {what: gain for what, gain in worth if gain >= _LEAST_GAIN}
+    return {addition: gain for addition, gain in worth if gain >= _LEAST_GAIN}

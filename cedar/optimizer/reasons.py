@@ -74,7 +74,7 @@ def _sizes(cost: ChainCost, i: int) -> list[str]:
 
 def _refusals(cost: ChainCost, path: Path, precedence: Precedence, facts: Facts, slowest: float) -> list[Decision]:
     """Filters that would have paid further down."""
-    nodes, found = cost.chain.nodes, []
+    nodes, refused = cost.chain.nodes, []
     done = 0
     weights = {}
     for i in path.order:
@@ -83,10 +83,10 @@ def _refusals(cost: ChainCost, path: Path, precedence: Precedence, facts: Facts,
     for (below, above), refusal in precedence.refusals.items():
         saved = weights[below] * cost.loads[below].cpu * (1 - cost.loads[above].keep) / cost.capacity.cores
         if saved > _WORTH * slowest:
-            what = f"{facts.label(nodes[above])} before {facts.label(nodes[below])}"
-            found.append((saved, Decision("order", what, False, refusal.reason)))
-    found.sort(key=lambda item: -item[0])
-    return [decision for _, decision in found[:_MOST_REFUSALS]]
+            swap = f"{facts.label(nodes[above])} before {facts.label(nodes[below])}"
+            refused.append((saved, Decision("order", swap, False, refusal.reason)))
+    refused.sort(key=lambda item: -item[0])
+    return [decision for _, decision in refused[:_MOST_REFUSALS]]
 
 
 def _unmeasured(cost: ChainCost, facts: Facts) -> Iterator[Decision]:

@@ -97,7 +97,7 @@ class Rewriting:
 
     def decisions(self) -> list[Decision]:
         """One for each operator and rule that changed it, then one for each thing that did not happen."""
-        made = [Decision(rule, _told(what, hows), applied=True) for (rule, what), hows in self.applied.items()]
+        made = [Decision(rule, _told(operator, hows), applied=True) for (rule, operator), hows in self.applied.items()]
         broken = [Decision(rule, label, applied=False, why=why) for (rule, label), why in self.failed.items()]
         return [*made, *self.refusals.values(), *broken]
 
@@ -192,13 +192,13 @@ def _first_line(error: CedarError) -> str:
     return str(error).partition("\n")[0]
 
 
-def _told(what: str, hows: Sequence[str]) -> str:
+def _told(operator: str, hows: Sequence[str]) -> str:
     """Such as "filter(x): below map(f), shuffle"."""
     told: list[str] = []
     for how in filter(None, hows):
         again = bool(told) and how.startswith("below ") and told[-1].startswith("below ")
         told[-1:] = [f"{told[-1]}, {how.removeprefix('below ')}"] if again else [*told[-1:], how]
-    return f"{what}: {', '.join(told)}" if told else what
+    return f"{operator}: {', '.join(told)}" if told else operator
 
 
 def facts_of(

@@ -171,17 +171,17 @@ def _choose(model: Model, precedences: Sequence[Precedence], cluster: Cluster | 
     local = tuple(place for place in places if place != REMOTE)
     as_written = [joint.written(model.on(model.capacity, (place,))) for place in places]
     written = min(as_written, key=lambda plan: _each(plan) * (1 + LEAST_GAIN * plan.remote))
-    found = [joint.best(model.on(model.capacity, allowed), precedences) for allowed in {local: 0, places: 0} if allowed]
+    plans = [joint.best(model.on(model.capacity, allowed), precedences) for allowed in {local: 0, places: 0} if allowed]
     if cluster is not None:
-        found.append(joint.best(_with_cluster(model, local, cluster), precedences))
-    method: Method = "beam" if any(by == "beam" for _, by in found) else "exact"
-    plan = min((plan for plan, _ in found), key=_each)
+        plans.append(joint.best(_with_cluster(model, local, cluster), precedences))
+    method: Method = "beam" if any(by == "beam" for _, by in plans) else "exact"
+    plan = min((plan for plan, _ in plans), key=_each)
     if _each(plan) > _each(written) * (1 - LEAST_GAIN):
         plan = written
     else:
         settled = plan.settled(_SETTLED)
         plan = settled if _each(settled) < _each(written) else plan
-    return Choice(plan, written, found[0][0], method, processes=REMOTE in places)
+    return Choice(plan, written, plans[0][0], method, processes=REMOTE in places)
 
 
 def _each(plan: Candidate) -> float:
@@ -229,8 +229,8 @@ def _within_memory(choice: Choice, facts: Facts, budget: Budget) -> Choice:
     fitting = max(1, int(limit / each)) if each else have
     if fitting >= have:
         return choice
-    there = plan.model.on(dataclasses.replace(plan.model.capacity, workers=fitting))
-    fewer = Candidate(there, tuple(there.again(plan.paths)))
+    model = plan.model.on(dataclasses.replace(plan.model.capacity, workers=fitting))
+    fewer = Candidate(model, tuple(model.again(plan.paths)))
     note = Decision(
         "memory", f"{fitting} of {have} workers", True, f"each holds {size_text(each)}, rows on their way included"
     )
@@ -241,11 +241,11 @@ def _within_memory(choice: Choice, facts: Facts, budget: Budget) -> Choice:
 
 
 def _arranged(plan: Candidate) -> list[Arranged]:
-    found = []
+    arranged = []
     for cost, path in zip(plan.model.costs, plan.paths, strict=True):
         places = tuple(cost.places[place] for place in path.places)
-        found.append(Arranged(cost.chain, path.order, places, cost.places[path.start] if path.start >= 0 else ""))
-    return found
+        arranged.append(Arranged(cost.chain, path.order, places, cost.places[path.start] if path.start >= 0 else ""))
+    return arranged
 
 
 def _executor(plan: Candidate, model: Model) -> str:

@@ -115,11 +115,11 @@ def _movable(node: Node, facts: Facts) -> bool:
 
 def _growth(node: Node, top: Node, facts: Facts) -> float:
     """How many times larger rows are behind ``top`` than they were before ``node``, below it."""
-    found = growth(top, facts)
+    factor = growth(top, facts)
     while top is not node:
         top = top.inputs[0]
-        found *= growth(top, facts)
-    return found
+        factor *= growth(top, facts)
+    return factor
 
 
 def _pays(node: Node, top: Node, stream: Node, facts: Facts) -> bool:

@@ -144,10 +144,10 @@ def _by_cost(node: Node, facts: Facts) -> Outcome:
 
 
 def _run(node: Node, length: int) -> list[Node]:
-    found = [node.inputs[0]]
-    while len(found) < length:
-        found.append(found[-1].inputs[0])
-    return found
+    nodes = [node.inputs[0]]
+    while len(nodes) < length:
+        nodes.append(nodes[-1].inputs[0])
+    return nodes
 
 
 def _cost(order: list[Node], facts: Facts) -> float | None:

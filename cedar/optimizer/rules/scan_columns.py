@@ -35,8 +35,8 @@ def scan_columns(node: Node, facts: Facts) -> Outcome:
         return Refusal(f"{unread}, and the source cannot leave them out")
     if facts.skips(node) and hasattr(operator.source, "read_sound"):
         return Refusal(f"{unread}, but rows may fail in them, and are then skipped")
-    held = operator if isinstance(operator, Scan) else Scan(operator.source)
-    scan = Scan(held.source, columns, held.where)
+    before = operator if isinstance(operator, Scan) else Scan(operator.source)
+    scan = Scan(before.source, columns, before.where)
     return Change(rebuilt(node, (), facts, scan), facts.label(node), f"reads {_listed(columns)} alone")
 
 
@@ -47,14 +47,14 @@ def _fields(node: Node, names: tuple[str, ...], facts: Facts) -> dict[str, list[
     if not getattr(source, "selects_fields", False):
         return {}
     known = Read(source).schema()
-    found = {}
+    by_column = {}
     for name in names:
         kind = (known or {}).get(name)
         if isinstance(kind, pa.DataType) and pa.types.is_struct(kind):
             paths = dotted(name, _read(node, name, facts) or (), known)
             if paths is not None:
-                found[name] = paths
-    return found
+                by_column[name] = paths
+    return by_column
 
 
 def _read(node: Node, name: str, facts: Facts) -> Fields:

@@ -19,8 +19,8 @@ def scan_filter(node: Node, facts: Facts) -> Outcome:
     reason = _reason(node, below, facts)
     if reason is not None:
         return Refusal(reason)
-    held = below.operator if isinstance(below.operator, Scan) else Scan(below.operator.source)
-    scan = Scan(held.source, held.columns, (*held.where, rebuilt(node, node.inputs, facts)))
+    before = below.operator if isinstance(below.operator, Scan) else Scan(below.operator.source)
+    scan = Scan(before.source, before.columns, (*before.where, rebuilt(node, node.inputs, facts)))
     return Change(rebuilt(below, (), facts, scan), facts.label(node), f"into {facts.label(below)}")
 
 
