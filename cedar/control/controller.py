@@ -82,7 +82,7 @@ class Observation:
         rest: rows that are still to come; None where nobody knows: then as many as there were.
         informed: enough was seen of the operators for a look.
         looked: CPU seconds that looks have taken so far, with their checks.
-        found: what the look under way proposes, and expects of the plan that runs; None until it has ended.
+        candidates: what the look under way proposes, and expects of the plan that runs; None until it has ended.
         ready, refused: proposed plans that can take over at once, and those that never may.
     """
 
@@ -97,7 +97,7 @@ class Observation:
     rest: float | None = None
     informed: bool = False
     looked: float = 0.0
-    found: tuple[Candidate, ...] | None = None
+    candidates: tuple[Candidate, ...] | None = None
     ready: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()
 
@@ -198,7 +198,7 @@ def step(state: State, seen: Observation, settings: ControllerSettings = _SETTIN
         return _in_flight(state, seen, settings)
     state = _measured(state, seen, settings)
     if state.phase == "looks":
-        if seen.found is None:
+        if seen.candidates is None:
             return state, ()
         state = _proposed(state, seen, settings)
     return _chosen(state, seen, settings)
@@ -266,7 +266,7 @@ def _gain(candidate: Candidate, pace: Pace, seen: Observation) -> float:
 
 def _proposed(state: State, seen: Observation, settings: ControllerSettings) -> State:
     """With what a look found, and what was tried before."""
-    candidates = [_corrected(c, state, seen) for c in seen.found or ()]
+    candidates = [_corrected(c, state, seen) for c in seen.candidates or ()]
     candidates = sorted(candidates, key=lambda c: (c.key != state.stays, c.seconds))[: settings.candidates + 1]
     known = {**state.known, **{c.key: c for c in candidates}}
     known = {key: c for key, c in known.items() if key in state.tried or c in candidates}
@@ -279,7 +279,7 @@ def _proposed(state: State, seen: Observation, settings: ControllerSettings) -> 
 
 def _corrected(candidate: Candidate, state: State, seen: Observation) -> Candidate:
     """By what the plan that runs is mispredicted: all of that holds in the same places, half of it in others."""
-    expected = next((c.seconds for c in seen.found or () if c.key == state.stays), 0.0)
+    expected = next((c.seconds for c in seen.candidates or () if c.key == state.stays), 0.0)
     if not expected:
         return candidate
     wrong = (state.pace or Pace.of(seen)).row / expected

@@ -8,14 +8,14 @@ from contextlib import suppress
 FILES = 0  # stands for pages of files, such as those of libraries
 
 
-def held() -> dict[int, int]:
+def by_process() -> dict[int, int]:
     """Bytes of each process of the tree below this one, by its number, and of ``FILES``; empty without /proc.
 
     Pages of files are shared by processes that map the same, and are counted once: as those of the one with most.
 
     Example:
         >>> import os
-        >>> held().get(os.getpid(), 0) >= 0
+        >>> by_process().get(os.getpid(), 0) >= 0
         True
     """
     sizes: dict[int, int] = {}
@@ -38,7 +38,7 @@ def resident() -> int:
         >>> resident() >= 0
         True
     """
-    return sum(held().values())
+    return sum(by_process().values())
 
 
 def _of(process: int) -> tuple[int, int]:

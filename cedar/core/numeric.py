@@ -2,9 +2,9 @@
 
 A sum on four threads is another sum than on one. So the functions of a pipeline run in one environment, whichever
 process and thread they run in. OpenMP (and with it torch), MKL and denormals belong to a thread: they are set for a
-task and put back after it. The threads of OpenBLAS belong to the process: see ``held``. What belongs to the caller's
-process as a whole and cannot be changed for a while (polars' pool, torch's matmul precision) is taken from it, and
-given to the processes of workers.
+task and put back after it. The threads of OpenBLAS belong to the process: see ``hold_threads``. What belongs to the
+caller's process as a whole and cannot be changed for a while (polars' pool, torch's matmul precision) is taken from it,
+and given to the processes of workers.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ class _Holders:
 _holders = _Holders()
 
 
-def held(environment: NumericEnvironment | None) -> AbstractContextManager[None]:
+def hold_threads(environment: NumericEnvironment | None) -> AbstractContextManager[None]:
     """BLAS libraries whose number of threads is the process's have the environment's, until nobody holds them any more.
 
     A run that uses threads holds them as long as it goes on: a trainer of this process that computes with NumPy

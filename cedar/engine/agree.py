@@ -175,10 +175,10 @@ class ServiceBoard(Board):
         return self._ends.get(block)
 
     def missing(self, block: int) -> list[int]:
-        found = self._line.ask({"missing": block}, "missing")
-        if isinstance(found, str):
-            raise ConnectionError(found)
-        return found  # type: ignore[no-any-return]
+        answer = self._line.ask({"missing": block}, "missing")
+        if isinstance(answer, str):
+            raise ConnectionError(answer)
+        return answer  # type: ignore[no-any-return]
 
     def done(self, block: int) -> None:
         self._words = [word for word in self._words if word[0] > block]
@@ -264,7 +264,7 @@ class Agreement:
             self._board.leave()
 
     def _through(self, units: Iterator[T], padding: Callable[[], T]) -> Iterator[T]:
-        held: deque[T] = deque()
+        waiting: deque[T] = deque()
         have = step = spoken = 0
         ended, end = False, None
         while end is None or step < end:
@@ -273,7 +273,7 @@ class Agreement:
                 if unit is None:
                     ended = True
                 else:
-                    held.append(unit)
+                    waiting.append(unit)
                     have += 1
                 if ended or have % BLOCK == 0:
                     self._tell(spoken, have % BLOCK if ended else None)
@@ -284,9 +284,9 @@ class Agreement:
                     spoken += 1
                 if (end := self._end(step // BLOCK)) is not None and step >= end:
                     break
-            yield held.popleft() if held else padding()
+            yield waiting.popleft() if waiting else padding()
             step += 1
-        self.left = len(held)
+        self.left = len(waiting)
 
     def _tell(self, block: int, end: int | None) -> None:
         with self._talk():

@@ -269,20 +269,20 @@ class Binding:
         assert isinstance(node.operator, Read)
         # Items that fail are passed over here: what becomes of them is decided when the run reads them.
         reader = Reader(node.operator.source, self.source_ordinal(node), on_error=Skip(), site=node.site)
-        found: list[Block] = []
+        blocks: list[Block] = []
         have = 0
         for split in self.splits(node):
             for block in reader.blocks(split, 0):
                 if len(block):
                     # Taken, not sliced: a slice would hold the whole row group for as long as the loader lives.
-                    found.append(block.take(block.live_slots()[: rows - have]))
-                    have += found[-1].slots
+                    blocks.append(block.take(block.live_slots()[: rows - have]))
+                    have += blocks[-1].slots
                 if have >= rows:
-                    return concat_blocks(found)
-            if found and rows == SAMPLE_ROWS:
+                    return concat_blocks(blocks)
+            if blocks and rows == SAMPLE_ROWS:
                 break
-        if found:
-            return concat_blocks(found)
+        if blocks:
+            return concat_blocks(blocks)
         schema = self.schemas[id(node)] or {}
         return Block({name: blank(kind, 0) for name, kind in schema.items() if kind is not UNKNOWN}, no_keys())
 

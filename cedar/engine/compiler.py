@@ -260,11 +260,11 @@ class Compiler:
     @cached_property
     def _above(self) -> dict[int, list[Node]]:
         """Who draws from each operator of the pipeline as written."""
-        found: dict[int, list[Node]] = {}
+        consumers: dict[int, list[Node]] = {}
         for node in self.binding.nodes:
             for child in node.inputs:
-                found.setdefault(id(child), []).append(node)
-        return found
+                consumers.setdefault(id(child), []).append(node)
+        return consumers
 
     # ---- lanes -------------------------------------------------------------------------------------------------------
 
@@ -290,9 +290,9 @@ class Compiler:
             stage, stream = self.physical.stages[number], self.streams[number]
             splits = stream.source if isinstance(stream, SharedStream) else stream
             if isinstance(splits, SplitStream):
-                if (there := splits.splits) < world:
-                    what = " and ".join(works[segment.source].label for segment in stage.segments)
-                    return f"{what} has {there} piece(s) that can be read alone; write more, smaller files"
+                if (pieces := splits.splits) < world:
+                    labels = " and ".join(works[segment.source].label for segment in stage.segments)
+                    return f"{labels} has {pieces} piece(s) that can be read alone; write more, smaller files"
             elif stream.count is None:
                 return f"{works[stage.out].label} counts rows whose number is unknown; local=True lets each rank count"
             elif stream.count < world:
@@ -303,8 +303,8 @@ class Compiler:
 
     def _under(self, numbers: Collection[int]) -> set[int]:
         """The stages below these."""
-        found = {i for number in numbers for i in self.physical.stages[number].inputs}
-        return found | self._under(found) if found else found
+        below = {i for number in numbers for i in self.physical.stages[number].inputs}
+        return below | self._under(below) if below else below
 
     # ---- what is asked of operators ----------------------------------------------------------------------------------
 

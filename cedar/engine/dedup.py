@@ -60,7 +60,7 @@ def marked_groups(binding: Binding) -> Groups:
     """
     nodes = [node for node in binding.nodes if node.operator.grouping is not None]
     given = [node for node in nodes if node.operator.grouping]
-    found: dict[tuple[str, ...], Node] = {}
+    marked: dict[tuple[str, ...], Node] = {}
     taken: dict[str, tuple[str, ...]] = {}
     for node in [*given, *(node for node in nodes if node not in given)]:
         kernel = binding.bound(node)
@@ -76,9 +76,9 @@ def marked_groups(binding: Binding) -> Groups:
                     fix="put each column into one group",
                 )
             if group:
-                found[group] = node
+                marked[group] = node
                 taken.update(dict.fromkeys(group, group))
-    return tuple(found)
+    return tuple(marked)
 
 
 def _above(root: Node, node: Node, groups: Groups) -> Iterator[tuple[str, ...]]:
@@ -134,7 +134,7 @@ def found_groups(binding: Binding) -> Iterator[tuple[Node, Found]]:
     for node in binding.nodes:
         if node.operator.grouping is not None:
             operator: Any = node.operator
-            yield node, operator.found(binding.place(node))
+            yield node, operator.sampled_groups(binding.place(node))
 
 
 # ---- samples ---------------------------------------------------------------------------------------------------------

@@ -75,8 +75,8 @@ class Job:
         if world == 1 or self.split_batches:
             return Sharing()
         if self.balanced:
-            what = self.binding.labels[id(over_ranks(self.binding.nodes))]
-            return Sharing(why=f"{what} moves rows between ranks. What is above it is of a rank's own rows", asked=True)
+            name = self.binding.labels[id(over_ranks(self.binding.nodes))]
+            return Sharing(why=f"{name} moves rows between ranks. What is above it is of a rank's own rows", asked=True)
         compiler = self._compiler(Runner("inline", 1), 0, None, dry=True)
         if compiler.dealt.count is not None:
             return Sharing()
@@ -196,8 +196,8 @@ class Job:
 
 def _or_counted(why: str, binding: Binding) -> str:
     """Why ranks do not share, and another way out, where that is one."""
-    found = offer(binding)
-    return f"{why}; or {found}" if found else why
+    alternative = offer(binding)
+    return f"{why}; or {alternative}" if alternative else why
 
 
 class DataEpoch:
@@ -283,10 +283,10 @@ class DataEpoch:
 
     def pieces(self) -> Iterator[Piece]:
         """The pieces of this rank, in order. ``delivered`` must be called for what was handed over."""
-        found: Iterator[tuple[Any, Piece]] = self._all()
+        pulled: Iterator[tuple[Any, Piece]] = self._all()
         if self._agreement is not None:
-            found = self._agreement.through(found, self._padding)
-        for self._pulled, piece in found:
+            pulled = self._agreement.through(pulled, self._padding)
+        for self._pulled, piece in pulled:
             yield piece
         if self._agreement is None or not self._agreement.left:
             self._done()
@@ -300,8 +300,8 @@ class DataEpoch:
         """This rank is through its first lanes."""
         for number in range(lanes):
             assert self._lanes is not None
-            held = Held(*self._lanes[number])
-            self._lanes[number] = held.through(self._ends.get(number, held.position))
+            lane = Held(*self._lanes[number])
+            self._lanes[number] = lane.through(self._ends.get(number, lane.position))
 
     def _all(self) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
         """Each piece, and where it came from."""
@@ -309,9 +309,9 @@ class DataEpoch:
             yield from self._before._all()
         if self._lanes is None:
             yield from zip(repeat((self, 0)), self._drain(None, self._deal))
-        for number, held in enumerate([Held(*lane) for lane in self._lanes or ()]):
-            end = held.position
-            for piece in self._drain(held.lane(self._past), end) if not held.ended else ():
+        for number, lane in enumerate([Held(*lane) for lane in self._lanes or ()]):
+            end = lane.position
+            for piece in self._drain(lane.lane(self._past), end) if not lane.ended else ():
                 end = _after(piece, piece.units - 1)
                 yield (self, number), piece
             self._ends[number] = end
@@ -363,10 +363,10 @@ class DataEpoch:
         began = time.perf_counter()
         top, _ = job.streams(self._runner, self.epoch, self._history, lane, written=plans.current)
         flow = top.open([piece.at, piece.skip])
-        found: list[Piece] = []
+        as_written: list[Piece] = []
         limit = plans.audit_seconds
         try:
-            while sum(each.units for each in found) < piece.units:
+            while sum(each.units for each in as_written) < piece.units:
                 each = flow.pull(limit == math.inf)
                 if each is PENDING and time.perf_counter() - began > limit:
                     plans.audit(time.perf_counter() - began, None, done=False)
@@ -376,16 +376,16 @@ class DataEpoch:
                 elif each is None:
                     break
                 elif each.units:
-                    found.append(each)
+                    as_written.append(each)
         finally:
             flow.close()
-        units = [each.slice(0, each.units) for each in found]
+        units = [each.slice(0, each.units) for each in as_written]
         over = sum(each.units for each in units) - piece.units
         if over > 0:
             units[-1] = units[-1].slice(0, units[-1].units - over)
         why = compared([piece.rows.gather()], [each.rows.gather() for each in units], batched=piece.batch)
         plans.audit(time.perf_counter() - began, why)
-        return [] if why is None else found
+        return [] if why is None else as_written
 
     def _open(self, lane: Lane | None, position: Position | None) -> Flow:
         if lane is not None:
@@ -431,8 +431,8 @@ def _after(piece: Piece, unit: int) -> Position:
         return piece.end
     taken, below, number = piece.at
     skip = piece.skip + unit + 1
-    found = below is None and number is None
-    return [[taken + skip, None, None], 0] if found else [[taken, below, number], skip]
+    plain = below is None and number is None
+    return [[taken + skip, None, None], 0] if plain else [[taken, below, number], skip]
 
 
 def _at(top: Stream, position: Position) -> Flow:

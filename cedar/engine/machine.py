@@ -121,21 +121,21 @@ def _kept(key: str) -> dict[str, float]:
     return _sound(_read(os.path.join(folder, "machine.json")).get(key)) if folder else {}
 
 
-def _sound(found: Any) -> dict[str, float]:
-    if not isinstance(found, dict) or set(found) != set(_MEASURED):
+def _sound(figures: Any) -> dict[str, float]:
+    if not isinstance(figures, dict) or set(figures) != set(_MEASURED):
         return {}
-    good = all(isinstance(v, float) and math.isfinite(v) and v > 0 for v in found.values())
-    return dict(found) if good else {}
+    good = all(isinstance(v, float) and math.isfinite(v) and v > 0 for v in figures.values())
+    return dict(figures) if good else {}
 
 
 def _read(path: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+            saved = json.load(file)
     except (OSError, ValueError, RecursionError):
         return {}
-    good = isinstance(found, dict) and found.get("version") == _VERSION and isinstance(found.get("machines"), dict)
-    return found["machines"] if good else {}
+    good = isinstance(saved, dict) and saved.get("version") == _VERSION and isinstance(saved.get("machines"), dict)
+    return saved["machines"] if good else {}
 
 
 def _keep(key: str, figures: dict[str, float]) -> None:

@@ -78,8 +78,8 @@ class Meeting:
         look = _Look(self._timeout, self._world)
         while len(here) < self._world - 1:
             for rank in range(1, self._world):
-                found = self._words.get(f"{self._name}/hello/{rank}")
-                hello = None if found is None else json.loads(found)
+                text = self._words.get(f"{self._name}/hello/{rank}")
+                hello = None if text is None else json.loads(text)
                 if hello is None or hello["world"] != self._world:
                     asked = came.pop(rank, None) is None and asked
                 elif rank not in came or came[rank]["id"] != hello["id"]:
@@ -101,11 +101,11 @@ class Meeting:
         meeting, at = "", None
         look = _Look(self._timeout, self._world)
         while True:
-            found = self._words.get(f"{self._name}/{meeting}/outcome") if meeting else None
-            if found is not None:
+            text = self._words.get(f"{self._name}/{meeting}/outcome") if meeting else None
+            if text is not None:
                 self._words.drop(hello)
                 self._words.drop(asked)
-                return meeting, json.loads(found)
+                return meeting, json.loads(text)
             me, _, named = (self._words.get(asked) or "").partition(" ")
             if me == self._me and named != meeting:
                 meeting = named

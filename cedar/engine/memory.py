@@ -41,7 +41,7 @@ class Allowed:
     idle: bool
 
 
-def allowed(limit: int, held: int, cache: int) -> Allowed:
+def allowed(limit: int, used: int, cache: int) -> Allowed:
     """What a run may have, where so much is held, of it by its cache.
 
     Example:
@@ -50,9 +50,9 @@ def allowed(limit: int, held: int, cache: int) -> Allowed:
         >>> allowed(1000, 1100, 200)
         Allowed(ahead=0, cache=100, idle=False)
     """
-    free = limit - held
+    free = limit - used
     ahead = max(free, 0) // _PART
-    return Allowed(ahead, max(0, cache + (ahead if free > 0 else free)), held <= limit * _NEAR)
+    return Allowed(ahead, max(0, cache + (ahead if free > 0 else free)), used <= limit * _NEAR)
 
 
 class Bound:
@@ -62,7 +62,7 @@ class Bound:
         limit: bytes of this process and all below it.
         cache: what is kept of rows in this process.
         queued: bytes of results that nobody has taken yet.
-        measure: as ``cedar.core.memory.held``.
+        measure: as ``cedar.core.memory.by_process``.
         clock: seconds.
     """
 
@@ -71,7 +71,7 @@ class Bound:
         limit: int,
         cache: Memory,
         queued: Callable[[], int],
-        measure: Callable[[], Mapping[int, int]] = memory.held,
+        measure: Callable[[], Mapping[int, int]] = memory.by_process,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.limit = limit
@@ -92,15 +92,15 @@ class Bound:
         began = self._clock()
         if began < self._next:
             return
-        found = self._measure()
-        total, cached = sum(found.values()), self._cache.nbytes
+        sizes = self._measure()
+        total, cached = sum(sizes.values()), self._cache.nbytes
         self._allowed = allowed(self.limit, total, cached)
         self._cache.limit(self._allowed.cache)
         if not self._allowed.idle:
             buffers.let_go()
             pa.default_memory_pool().release_unused()
         if total > max(self.peak, self.limit):
-            self.parts = named(found, cached, self._queued())
+            self.parts = named(sizes, cached, self._queued())
         self.peak = max(self.peak, total)
         self._tell(total, began)
         self._next = began + _RARELY * (self._clock() - began)
@@ -122,7 +122,7 @@ class Bound:
         return f"memory: {size_text(self.peak)} {allows}, exceeded: {told(self.parts)}"
 
 
-def named(found: Mapping[int, int], cached: int, queued: int) -> dict[str, int]:
+def named(sizes: Mapping[int, int], cached: int, queued: int) -> dict[str, int]:
     """What is held, by whom: this process, what is known of what it holds, its workers, other processes, libraries.
 
     Example:
@@ -130,13 +130,13 @@ def named(found: Mapping[int, int], cached: int, queued: int) -> dict[str, int]:
         2
     """
     workers = {member.pid for pool in processes.pools() if not pool.closed for member in pool.members()}
-    parts = {"this process": found.get(os.getpid(), 0)}
+    parts = {"this process": sizes.get(os.getpid(), 0)}
     known = {"cache()": cached, "results not yet taken": queued, "memory kept for reuse": buffers.idle()}
     parts |= {f"this process: {name}": size for name, size in known.items() if size}
-    for pid, size in sorted(found.items()):
+    for pid, size in sorted(sizes.items()):
         if pid not in (os.getpid(), memory.FILES):
             parts[f"{'worker' if pid in workers else 'process'} {pid}"] = size
-    return parts | {"files": found.get(memory.FILES, 0)}
+    return parts | {"files": sizes.get(memory.FILES, 0)}
 
 
 def told(parts: Mapping[str, int]) -> str:

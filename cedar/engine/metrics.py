@@ -95,15 +95,15 @@ class Metrics:
     queued: Callable[[], int] = int  # bytes of results that nobody has taken; of a run that is watched
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def grouped(self, names: tuple[str, ...], rows: int, held: int) -> None:
+    def grouped(self, names: tuple[str, ...], rows: int, stored: int) -> None:
         """A batch of a group of columns is handed over."""
         before = self.groups.get(names, (0, 0))
-        self.groups[names] = before[0] + rows, before[1] + held
+        self.groups[names] = before[0] + rows, before[1] + stored
 
     @property
     def factors(self) -> dict[tuple[str, ...], float]:
         """Rows per row held, of each group."""
-        return {names: rows / max(held, 1) for names, (rows, held) in list(self.groups.items())}
+        return {names: rows / max(stored, 1) for names, (rows, stored) in list(self.groups.items())}
 
     @property
     def weights(self) -> dict[int, float]:
@@ -299,7 +299,7 @@ class Report:
                 f"executor {self.executor}, {self.workers} worker(s)"
             ),
         ]
-        lines.append("loader: " + ", ".join(f"{what} {s:.3f} s" for what, s in self.loader_time.items()))
+        lines.append("loader: " + ", ".join(f"{part} {s:.3f} s" for part, s in self.loader_time.items()))
         total = sum(line.seconds for line in self.workers_time) or 1.0
         lines += [f"  {line.seconds:8.3f} s {line.seconds / total:5.0%}  {line}" for line in self.workers_time]
         lines += [f"  dedup {names}: each row held once for {factor:.3g}" for names, factor in self.dedup.items()]

@@ -157,19 +157,19 @@ class RunFigures:
         here = machine(measure=False)
         if processes.ready(self.processes):
             here = replace(here, start_seconds=0.0)
-        found = self._metrics.profile(self._binding.subject, here, workers=self.workers, executor=self.executor)
+        measured = self._metrics.profile(self._binding.subject, here, workers=self.workers, executor=self.executor)
         begun = self._begun
         if begun is None:
-            return found
+            return measured
         seen, inline = self._now(of_threads=True).minus(begun), self._runner is not None and self._runner.inline
         if seen.entered > 0:
             own = max(0.0, seen.own - (seen.work if inline else 0.0)) / seen.entered
             around = max(0.0, seen.pool - seen.work) / seen.entered if seen.pool else 0.0
-            found = replace(found, own=own, around=around)
+            measured = replace(measured, own=own, around=around)
         if not local or self.executor != "threads":
-            return found
+            return measured
         busy = (seen.own + seen.pool + seen.crowded) / seen.elapsed if seen.elapsed > 0 else 0.0
-        return with_gil(found, self._binding.nodes, self._metrics.time, busy, self.workers)
+        return with_gil(measured, self._binding.nodes, self._metrics.time, busy, self.workers)
 
 
 def with_gil(profile: Profile, nodes: Sequence[Node], time: Timeline, busy: float, workers: int) -> Profile:
@@ -185,8 +185,8 @@ def with_gil(profile: Profile, nodes: Sequence[Node], time: Timeline, busy: floa
     cores = profile.machine.cores
     work = {i: time.seconds(i) for i in profile.operators}
     taken = {i: float(nodes[i].operator.effects().per_row) for i in work}
-    held = sum(taken[i] * work[i] for i in work) / (sum(work.values()) or 1.0)
+    share = sum(taken[i] * work[i] for i in work) / (sum(work.values()) or 1.0)
     told = workers > 1 and busy > _BUSY * min(workers, cores)
-    less = min(lock_share(busy, max(2, min(workers, cores))) / held, 1.0) if told and held else 1.0
+    less = min(lock_share(busy, max(2, min(workers, cores))) / share, 1.0) if told and share else 1.0
     operators = {i: replace(f, gil=taken[i] * less) for i, f in profile.operators.items()}
     return replace(profile, operators=operators)

@@ -36,11 +36,11 @@ def overlap(splits: SplitStream, dealt: DealtStream, unit_rows: int) -> tuple[fl
     return (read / needed, len(layout.starts)) if needed else None
 
 
-def told(found: tuple[float, int] | None, world: int) -> str:
+def told(measured: tuple[float, int] | None, world: int) -> str:
     """What to say of it; "" where it is little."""
-    if found is None or found[0] <= _MOST:
+    if measured is None or measured[0] <= _MOST:
         return ""
     return (
-        f"this rank reads {found[0]:.2f} times the rows of its batches: a shuffle window is read as a whole, and an "
-        f"epoch has {found[1]} for {world} ranks. A smaller shuffle(window=) makes it less; {8 * world} share well"
+        f"this rank reads {measured[0]:.2f} times the rows of its batches: a shuffle window is read as a whole, and an "
+        f"epoch has {measured[1]} for {world} ranks. A smaller shuffle(window=) makes it less; {8 * world} share well"
     )

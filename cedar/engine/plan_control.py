@@ -92,7 +92,7 @@ class Plans:
         self._thread: threading.Thread | None = None
         self._renewed = 0  # tasks done when older figures were put aside
         self._looked = 0.0  # CPU seconds of looks and checks
-        self._found: tuple[Candidate, ...] | None = None
+        self._candidates: tuple[Candidate, ...] | None = None
         self._warming: dict[str, float] = {}  # since when, by key
         self._ready: set[str] = set()
         self._unfit: set[str] = set()
@@ -156,11 +156,11 @@ class Plans:
     def _admitted_of(self, plan: Plan) -> Plan:
         if self.planner is not None:
             return self.planner.admit(plan, self._first_check)
-        found = self._first_check(plan)
-        return plan if found is None else self._refused(plan, found.what)
+        difference = self._first_check(plan)
+        return plan if difference is None else self._refused(plan, difference.what)
 
-    def _refused(self, plan: Plan, why: str, rule: str = "plan", what: str = _WHOLE) -> Plan:
-        decision = Decision(rule, what, applied=False, why=why)
+    def _refused(self, plan: Plan, why: str, rule: str = "plan", subject: str = _WHOLE) -> Plan:
+        decision = Decision(rule, subject, applied=False, why=why)
         return replace(self._written, decisions=(*plan.decisions, decision))
 
     def _first_check(self, plan: Plan) -> Difference | None:
@@ -170,10 +170,10 @@ class Plans:
         if key in _compared.get(binding.root, ()):
             return None
         try:
-            found = check_effects(binding, plan, self.world, strict=self.planner is not None)
-            if found is None:
+            difference = check_effects(binding, plan, self.world, strict=self.planner is not None)
+            if difference is None:
                 _compared.setdefault(binding.root, []).append(key)
-            return found
+            return difference
         except Unclear as why:
             if self.planner is None:
                 return check_plan(self._binding, plan, _FEW_ROWS, self.world)
@@ -242,7 +242,7 @@ class Plans:
     def _step(self, now: float) -> None:
         seen = self._observation(now)
         self._state, actions = step(self._state, seen, self.settings)
-        self._found = None if seen.found is not None else self._found
+        self._candidates = None if seen.candidates is not None else self._candidates
         for action in actions:
             self._carry_out(action)
         self._work()
@@ -255,7 +255,7 @@ class Plans:
             self._warming.clear()
         return Observation(
             now, self._key, self._since, self._metrics.rows - self._rows_before, seen.delivered, seen.elapsed,
-            seen.waited, int(seen.deliveries), self._figures.rest(), self._enough(), self._looked, self._found,
+            seen.waited, int(seen.deliveries), self._figures.rest(), self._enough(), self._looked, self._candidates,
             frozenset(self._ready), frozenset(self._unfit),
         )  # fmt: skip
 
@@ -321,34 +321,34 @@ class Plans:
         """Ask the cost model for plans."""
         assert self.planner is not None
         profile, runs, current = self.profile(), self._key, self.current
-        found, there = [], current
+        plans, running = [], current
         for plan in self.planner.candidates(profile):
             if self.planner.most_workers is None:
                 plan = replace(plan, workers=None)  # their number is the user's
             key = self._key_of(plan)
             if key == runs:  # with more to tell
-                there = replace(plan, root=current.root, workers=current.workers)
+                running = replace(plan, root=current.root, workers=current.workers)
             else:
                 self._known[int(key)] = plan
-                found.append((key, plan))
-        there = self.planner.foretell(current, profile) if there is current else there
+                plans.append((key, plan))
+        running = self.planner.foretell(current, profile) if running is current else running
         with self._lock:
             if self._key == runs:
-                self.current = there
-        if there.prediction is not None:
-            found.append((runs, there))
-        self._found = tuple(self._candidate(key, plan, there, profile) for key, plan in found)
+                self.current = running
+        if running.prediction is not None:
+            plans.append((runs, running))
+        self._candidates = tuple(self._candidate(key, plan, running, profile) for key, plan in plans)
 
-    def _candidate(self, key: str, plan: Plan, there: Plan, profile: Profile) -> Candidate:
+    def _candidate(self, key: str, plan: Plan, running: Plan, profile: Profile) -> Candidate:
         """What is expected of a plan in the seconds that the controller counts: per row delivered."""
         assert plan.prediction is not None
         # Of the whole run: since a plan's first delivery, none may have entered for those that were ahead.
         entered = self._metrics.rows_entered / max(self._metrics.rows, 1) * self._figures.crowded
         each = entered / max(plan.prediction.rows_per_second, 1e-9)
-        alike = not (self._away(plan) or self._away(there))
+        alike = not (self._away(plan) or self._away(running))
         alike = alike and (plan.workers or self._default) == self._figures.workers
         start = profile.machine.start_seconds if plan.in_processes else 0.0
-        kept = {d.what for d in there.decisions if d.applied and d.rule == "cache_place"}
+        kept = {d.what for d in running.decisions if d.applied and d.rule == "cache_place"}
         keeps = any(d.applied and d.rule == "cache_place" and d.what not in kept for d in plan.decisions)
         return Candidate(key, each, start, keeps, alike)
 
@@ -365,10 +365,10 @@ class Plans:
 
         def check(plan: Plan) -> Difference | None:
             try:
-                found = check_effects(self._binding, plan, self.world, going=calls.check)
+                difference = check_effects(self._binding, plan, self.world, going=calls.check)
             except Unclear:
-                found = None
-            return found or calls.make(partial(check_plan, self._binding, plan, rows, self.world))
+                difference = None
+            return difference or calls.make(partial(check_plan, self._binding, plan, rows, self.world))
 
         sound = self.planner.checked(plan, profile, check)
         with self._lock:
@@ -425,10 +425,10 @@ class Plans:
         """Rows can be read again, and are the same then: not those of iterators, nor objects that functions change."""
         if self._one_pass:
             return False
-        held = [n for n in self._binding.sources if getattr(_source(n), "holds_objects", False)]
-        return not any(OBJECT in self._binding.types(n).values() for n in held)
+        holders = [n for n in self._binding.sources if getattr(_source(n), "holds_objects", False)]
+        return not any(OBJECT in self._binding.types(n).values() for n in holders)
 
-    def audit(self, seconds: float, found: str | None, *, done: bool = True) -> None:
+    def audit(self, seconds: float, why: str | None, *, done: bool = True) -> None:
         """What an audit took and found; where there is a difference, the rest of the run is as written.
 
         Args:
@@ -436,16 +436,16 @@ class Plans:
         """
         self._metrics.audited += done
         self._audited = (self._audited[0] + seconds, seconds if done else 2 * seconds)
-        if found is None:
+        if why is None:
             return
-        self._metrics.differences.append(found)
+        self._metrics.differences.append(why)
         _log.warning(
             "the optimized plan gives other rows than the pipeline as written (%s): these were delivered as written, "
             "and the plan is given up; earlier rows may be concerned",
-            found,
+            why,
         )
-        plan = self._refused(self.current, found, "audit", "the plan")  # an audit cannot tell which of the rules did it
-        self._change(plan, f"an audit found a difference: {found}", last=True)
+        plan = self._refused(self.current, why, "audit", "the plan")  # an audit cannot tell which of the rules did it
+        self._change(plan, f"an audit found a difference: {why}", last=True)
 
     def failed(self, error: Exception) -> bool:
         """Go on with the pipeline as written, where the error is raised again if it is one; False if that runs."""
@@ -480,7 +480,7 @@ class Plans:
         """What a report says of plans: changes, and what checks found."""
         m = self._metrics
         counted = [(m.fell_back, "run again in the order as written"), (m.audited, "audited")]
-        told = [f"{number} task(s) {what}" for number, what in counted if number]
+        told = [f"{number} task(s) {outcome}" for number, outcome in counted if number]
         return [*(f"plan changed: {why}" for why in self.history), *told, *(f"audit: {d}" for d in m.differences[:3])]
 
     def run(self) -> str:

@@ -59,9 +59,9 @@ def profile(root: Node, seconds: float = 2.0, *, seed: int = 0, on_error: Skip |
     try:
         work.alone(began + _ALONE * seconds)
         took = time.perf_counter() - began
-        found = work.metrics.profile(work.binding.subject, here, executor="inline", seconds=took)
+        measured = work.metrics.profile(work.binding.subject, here, executor="inline", seconds=took)
         # Time for this is there also when the run took longer than it should.
-        return work.threads(found, (1 - _ALONE) * seconds) if here.cores > 1 else found
+        return work.threads(measured, (1 - _ALONE) * seconds) if here.cores > 1 else measured
     except CedarError as error:
         account.locate(error)
         raise
@@ -121,10 +121,10 @@ class _Work:
             timing = Timing()
             block = own_copy(self.binding.sample(node.inputs[0]))
             run_steps((step,), block, replace(self._env, watch="whole"), timing)
-            found = timing.seen.get(i)
+            timed = timing.seen.get(i)
             first = seen.first
-            if found is not None and (first is None or found.wall * first.rows_in < first.wall * found.rows_in):
-                seen.add(found)
+            if timed is not None and (first is None or timed.wall * first.rows_in < first.wall * timed.rows_in):
+                seen.add(timed)
 
     def _as_if_ended(self) -> None:
         """Count the rows that were read but not worked on, as they would have come through."""
@@ -143,27 +143,27 @@ class _Work:
 
     # ---- all of them on threads --------------------------------------------------------------------------------------
 
-    def threads(self, found: Profile, seconds: float) -> Profile:
+    def threads(self, measured: Profile, seconds: float) -> Profile:
         """With who holds the GIL, as threads show that run for a while, and what a call of an expression costs."""
-        began, worked, cores = time.perf_counter(), time.process_time(), found.machine.cores
-        if found.operators:
+        began, worked, cores = time.perf_counter(), time.process_time(), measured.machine.cores
+        if measured.operators:
             self._epoch(Runner("threads", cores), Metrics(), Watcher(until=began + seconds))
         took, worked = time.perf_counter() - began, time.process_time() - worked
-        calls = {i: self._call(i) for i in found.operators if self.binding.nodes[i].operator.by_expressions}
-        operators = {i: replace(figures, call=calls.get(i, 0.0)) for i, figures in found.operators.items()}
-        found = replace(found, operators=operators)
+        calls = {i: self._call(i) for i in measured.operators if self.binding.nodes[i].operator.by_expressions}
+        operators = {i: replace(figures, call=calls.get(i, 0.0)) for i, figures in measured.operators.items()}
+        measured = replace(measured, operators=operators)
         if took < _LEAST:
-            return found
-        return with_gil(found, self.binding.nodes, self.metrics.time, worked / took, cores)
+            return measured
+        return with_gil(measured, self.binding.nodes, self.metrics.time, worked / took, cores)
 
     def _call(self, i: int) -> float:
         """Seconds of a call of an operator on one row."""
-        node, found = self.binding.nodes[i], []
+        node, durations = self.binding.nodes[i], []
         block = self.binding.sample(node.inputs[0])
         if self.binding.batched[id(node.inputs[0])] or not block.slots:
             return 0.0
         for _ in range(_CALLS):
             began = time.perf_counter()
             self.binding.bound(node)(block.slice(0, 1), self._env)
-            found.append(time.perf_counter() - began)
-        return min(found)
+            durations.append(time.perf_counter() - began)
+        return min(durations)

@@ -114,5 +114,5 @@ class _Only:
     types: dict[str, ColumnType]
 
     def __call__(self, block: Block, env: Env) -> Block:
-        held = {name: kind for name, kind in self.types.items() if name in block.columns}
-        return block.only_columns({name: narrowed(block.columns[name], kind) for name, kind in held.items()})
+        present = {name: kind for name, kind in self.types.items() if name in block.columns}
+        return block.only_columns({name: narrowed(block.columns[name], kind) for name, kind in present.items()})

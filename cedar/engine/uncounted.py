@@ -31,8 +31,8 @@ def offer(binding: Binding) -> str:
     if culprit is not None:
         return ""
     part = share(asked)
-    what = f"{percent(part)} of the bytes" if part < 1 else "the columns of filters"
-    return f'loader(counts="exact"), which reads {what} first'
+    extent = f"{percent(part)} of the bytes" if part < 1 else "the columns of filters"
+    return f'loader(counts="exact"), which reads {extent} first'
 
 
 def share(binding: Binding) -> float:

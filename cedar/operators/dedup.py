@@ -81,7 +81,7 @@ class Dedup(RowOperator):
         self._names(bound)
         return DedupRows(self.groups)
 
-    def found(self, bound: Bound) -> Found:
+    def sampled_groups(self, bound: Bound) -> Found:
         """The groups, with what a sample says of each; nothing is read where no column can be in one."""
         names = self._names(bound)
         if not names:

@@ -46,7 +46,7 @@ class Run:
         before = self.state
         self.state, actions = step(self.state, self.seen, SETTINGS)
         assert step(before, self.seen, SETTINGS) == (self.state, actions), "it is a pure function"
-        self.seen = replace(self.seen, found=None)
+        self.seen = replace(self.seen, candidates=None)
         self.actions += actions
         return actions
 
@@ -63,7 +63,7 @@ class Run:
         while self.seen.now < end:
             for action in self.deliver():
                 if isinstance(action, Look):
-                    self.seen = replace(self.seen, found=found, looked=self.seen.looked + look)
+                    self.seen = replace(self.seen, candidates=found, looked=self.seen.looked + look)
                 elif isinstance(action, Prepare):
                     self.seen = replace(self.seen, ready=self.seen.ready | {action.key})
                 else:
@@ -130,7 +130,7 @@ def test_a_better_plan_whose_processes_start_is_waited_for_but_not_for_ever(star
     while not run.switches:
         for action in run.deliver():
             if isinstance(action, Look):
-                run.seen = replace(run.seen, found=found)
+                run.seen = replace(run.seen, candidates=found)
             elif isinstance(action, Prepare):
                 run.seen, asked = replace(run.seen, ready=frozenset("a")), asked or run.seen.now
         if asked and run.seen.now > asked + starts:
@@ -177,7 +177,7 @@ def test_looks_that_lead_to_nothing_become_rare() -> None:
         for action in run.deliver(100):
             assert isinstance(action, Look)
             times.append(run.seen.now)
-            run.seen = replace(run.seen, found=(), looked=run.seen.looked + 0.02)
+            run.seen = replace(run.seen, candidates=(), looked=run.seen.looked + 0.02)
     pauses = [after - before for before, after in pairwise(times)]
     assert len(times) > 3
     assert pauses[-1] > SETTINGS.rare * 250 > 10 * pauses[0]
@@ -204,7 +204,7 @@ def test_what_is_measured_while_processes_start_is_no_pace() -> None:
     run = Run({"first": 1e-3, "a": 1e-4}, rows=1e5)
     while not any(isinstance(action, Prepare) for action in run.actions):
         if any(isinstance(action, Look) for action in run.deliver()):
-            run.seen = replace(run.seen, found=(Candidate("a", 2e-4, start=1.0),))
+            run.seen = replace(run.seen, candidates=(Candidate("a", 2e-4, start=1.0),))
     assert run.state.pace is not None
     before, run.seconds["first"] = run.state.pace.row, 2e-3  # they take half of the cores
     for _ in range(30):
@@ -250,7 +250,7 @@ def test_noise_does_not_make_it_flap() -> None:
     for i in range(8_000):
         for action in run.deliver(times=0.9 if i % 2 else 1.1):
             if isinstance(action, Look):
-                run.seen = replace(run.seen, found=(Candidate("a", 9e-4),), looked=run.seen.looked + 0.01)
+                run.seen = replace(run.seen, candidates=(Candidate("a", 9e-4),), looked=run.seen.looked + 0.01)
             elif isinstance(action, Prepare):
                 run.seen = replace(run.seen, ready=frozenset("a"))
             else:
@@ -291,7 +291,7 @@ def test_its_invariants_hold(
     looking, under_way, wanted = False, "", set[str]()
     for number, times, ends, ready, window, found in steps:
         if looking and ends:
-            run.seen, looking = replace(run.seen, found=tuple(found), looked=run.seen.looked + 0.01), False
+            run.seen, looking = replace(run.seen, candidates=tuple(found), looked=run.seen.looked + 0.01), False
         if ready:
             run.seen = replace(run.seen, ready=run.seen.ready | (wanted - refused))
         if under_way and window:

@@ -15,7 +15,7 @@ import threadpoolctl
 import cedar
 from cedar.core import numeric
 from cedar.core.errors import PlanError, ResumeError
-from cedar.core.numeric import NumericEnvironment, flushes, held
+from cedar.core.numeric import NumericEnvironment, flushes, hold_threads
 from cedar.operators.base import Instances
 from cedar.operators.constructing import constructed
 from cedar.plan.data import Plan
@@ -71,7 +71,7 @@ def test_a_run_without_functions_leaves_the_process_alone(three):
 
 
 def test_those_who_hold_may_overlap(three):
-    first, second = held(NumericEnvironment()), held(NumericEnvironment())
+    first, second = hold_threads(NumericEnvironment()), hold_threads(NumericEnvironment())
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)

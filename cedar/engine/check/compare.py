@@ -81,10 +81,10 @@ def _handed_over(ours: Any, theirs: Any) -> str | None:
         return f"{type(ours).__name__} in the plan, {type(theirs).__name__} as written"
     if hasattr(ours, "expand_weights"):
         pairs = [(ours.expand()[name], theirs.expand().get(name)) for name in ours.expand()]
-        return next((found for pair in pairs if (found := _handed_over(*pair)) is not None), None)
+        return next((unlike for pair in pairs if (unlike := _handed_over(*pair)) is not None), None)
     if hasattr(ours, "offsets"):
         pairs = [(ours.values, theirs.values), (ours.offsets, theirs.offsets)]
-        return next((found for pair in pairs if (found := _part(*pair)) is not None), None)
+        return next((unlike for pair in pairs if (unlike := _part(*pair)) is not None), None)
     return _part(ours, theirs)
 
 

@@ -181,10 +181,10 @@ def made_up(schema: Schema, nodes: Sequence[Node], nulls: bool, rows: int = sum(
     """
     if not schema:
         return None
-    found = _literals(nodes)
+    by_column = _literals(nodes)
     made: dict[str, Column] = {}
     for number, (name, kind) in enumerate(schema.items()):
-        named = dict.fromkeys([*found.get(name, ()), *found.get("", ())])
+        named = dict.fromkeys([*by_column.get(name, ()), *by_column.get("", ())])
         column = _column(kind, number, rows, list(named), nulls)
         if column is None:
             return None
@@ -192,7 +192,7 @@ def made_up(schema: Schema, nodes: Sequence[Node], nulls: bool, rows: int = sum(
     return made
 
 
-def _column(kind: Any, number: int, rows: int, found: Sequence[Any], nulls: bool) -> Column | None:
+def _column(kind: Any, number: int, rows: int, named: Sequence[Any], nulls: bool) -> Column | None:
     if kind is UNKNOWN or kind == OBJECT:
         return None
     # No checksum: those of two columns differ by one number, and what is null in one would never be so in the other.
@@ -201,51 +201,51 @@ def _column(kind: Any, number: int, rows: int, found: Sequence[Any], nulls: bool
         size = int(np.prod(kind.shape)) if kind.shape else 1
         return ((draws[:, None] >> np.arange(size) % 24) % 7).reshape((rows, *kind.shape)).astype(kind.dtype)
     try:
-        column = values_of(kind, draws, found)
+        column = values_of(kind, draws, named)
     except (pa.ArrowException, NotImplementedError):
         return None
     return column if not nulls else column.take(_indices(np.arange(rows), draws // 64 % 6 > 0))
 
 
-def values_of(kind: pa.DataType, draws: Index, found: Sequence[Any] = ()) -> pa.Array:
+def values_of(kind: pa.DataType, draws: Index, named: Sequence[Any] = ()) -> pa.Array:
     """Values of a type, few different ones, so that equal ones and those on either side of a bound are there.
 
     Args:
         kind: the type.
         draws: a number that decides each.
-        found: literals that matter.
+        named: literals that matter.
 
     Raises:
         NotImplementedError: no values of the type are known.
     """
     if pa.types.is_struct(kind):
-        children = [values_of(f.type, draws // 3 + i * 7919, found) for i, f in enumerate(kind)]
+        children = [values_of(f.type, draws // 3 + i * 7919, named) for i, f in enumerate(kind)]
         return pa.StructArray.from_arrays(children, fields=list(kind))
     if pa.types.is_large_list(kind) or pa.types.is_list(kind):
         offsets = np.concatenate([[0], np.cumsum(draws % 4)])
-        items = values_of(kind.value_type, np.repeat(draws // 5, draws % 4) + np.arange(offsets[-1]), found)
+        items = values_of(kind.value_type, np.repeat(draws // 5, draws % 4) + np.arange(offsets[-1]), named)
         large = pa.types.is_large_list(kind)
         cuts = of_numbers(offsets, pa.int64() if large else pa.int32())
         return (pa.LargeListArray if large else pa.ListArray).from_arrays(cuts, items, type=kind)
     if pa.types.is_fixed_size_list(kind):
         items = np.repeat(draws // 5, kind.list_size) + np.tile(np.arange(kind.list_size), len(draws))
-        return pa.FixedSizeListArray.from_arrays(values_of(kind.value_type, items, found), type=kind)
-    pool = _pool(kind, found)
+        return pa.FixedSizeListArray.from_arrays(values_of(kind.value_type, items, named), type=kind)
+    pool = _pool(kind, named)
     return pool.take(of_numbers(draws % len(pool)))
 
 
-def _indices(index: Index, there: Any) -> pa.Array:
+def _indices(index: Index, valid: Any) -> pa.Array:
     """Indices, some of them null."""
-    bits = np.packbits(there, bitorder="little")
+    bits = np.packbits(valid, bitorder="little")
     data = pa.py_buffer(np.ascontiguousarray(index, np.int64))
     return pa.Array.from_buffers(pa.int64(), len(index), [pa.py_buffer(bits), data])
 
 
-def _pool(kind: pa.DataType, found: Sequence[Any]) -> pa.Array:
+def _pool(kind: pa.DataType, named: Sequence[Any]) -> pa.Array:
     types = pa.types
     if types.is_boolean(kind):
         return pa.Array.from_buffers(kind, 2, [None, pa.py_buffer(b"\x01")])
-    numbers = [v for v in found if isinstance(v, int | float) and abs(v) < 1 << 62]
+    numbers = [v for v in named if isinstance(v, int | float) and abs(v) < 1 << 62]
     if types.is_integer(kind):
         low = 0 if types.is_unsigned_integer(kind) else -(1 << (kind.bit_width - 1))
         high = (1 << kind.bit_width) + low - 1
@@ -256,7 +256,7 @@ def _pool(kind: pa.DataType, found: Sequence[Any]) -> pa.Array:
         floats = [float(v) + d for v in numbers for d in (-0.5, 0.0, 0.5)]
         return of_numbers(np.array([*floats, 0.0, -0.0, 2.5, -1.0, float("nan")]), kind)
     if types.is_large_string(kind):
-        texts = [v for v in found if isinstance(v, str)]
+        texts = [v for v in named if isinstance(v, str)]
         return of_texts([*dict.fromkeys([*texts, *(f"{text}x" for text in texts), "", "B c", "7", "12"])], kind)
     if types.is_large_binary(kind):
         return of_texts([b"", b"a", b"bc"], kind)
@@ -274,14 +274,14 @@ def _pool(kind: pa.DataType, found: Sequence[Any]) -> pa.Array:
 
 def _literals(nodes: Sequence[Node]) -> dict[str, list[Any]]:
     """The values that the expressions of a pipeline name, by the columns that they read; "" has those of any."""
-    found: dict[str, list[Any]] = {}
+    by_column: dict[str, list[Any]] = {}
     for node in nodes:
         for code in node.operator.code():
             if hasattr(code, "meta"):
                 named = literals(code)
                 for name in columns_of(code) or ("",):
-                    found.setdefault(name, []).extend(named)
-    return found
+                    by_column.setdefault(name, []).extend(named)
+    return by_column
 
 
 def _length(columns: dict[str, Column]) -> int:

@@ -234,10 +234,10 @@ class _StandIn:
     def draw(self, values: Any, rng: Any) -> int:
         drawn = None if rng is None else int(rng.integers(1 << 30))
         order = [list(each) for each in values if isinstance(each, dict)]  # a function of rows sees it
-        found = zlib.crc32(repr((self.salt, drawn, order, _plain(values))).encode())
-        if self.fails and found % _FAILS == 0:
+        checksum = zlib.crc32(repr((self.salt, drawn, order, _plain(values))).encode())
+        if self.fails and checksum % _FAILS == 0:
             raise ValueError("a stand-in fails")
-        return found // _FAILS
+        return checksum // _FAILS
 
 
 @dataclass(frozen=True)
@@ -288,10 +288,10 @@ class _Blocks:
         columns = [_listed(given[name]) for name in names]
         rows = [(names, row) for row in zip(*columns, strict=True)]
         whole = repr(rows) if self.together else ""
-        found = [zlib.crc32(f"{self.salt} {row!r} {whole}".encode()) for row in rows]
-        made = {name: np.array([n + i for n in found], dtype=np.int64) for i, name in enumerate(self.into)}
+        checksums = [zlib.crc32(f"{self.salt} {row!r} {whole}".encode()) for row in rows]
+        made = {name: np.array([n + i for n in checksums], dtype=np.int64) for i, name in enumerate(self.into)}
         if not self.into:
-            made = {name: given[name] for name in names} | {"drawn": np.array(found, dtype=np.int64)}
+            made = {name: given[name] for name in names} | {"drawn": np.array(checksums, dtype=np.int64)}
         return pa.table(made) if isinstance(given, pa.Table) else made if isinstance(given, dict) else type(given)(made)
 
 

@@ -96,21 +96,21 @@ class ByStep(Reporting):
         epoch, world = self.epoch, self.rank.world
         alone = world > 1 and any(entry["lanes"] is not None for entry in self._begun["open"].values())
         alone = alone or (world > 1 and self.units() is None)
-        found: list[Place] = []
+        places: list[Place] = []
         try:
             for rank in [self.rank.rank] if alone else range(world):
                 for step, i, ref in locator.places(epoch, self._begun, rank, row):
                     named = replace(self._account.named(ref), epoch=epoch if self._options.steps is None else None)
                     if named.url == file or str(named.url).endswith(f"/{file.lstrip('./')}"):
-                        found.append(Place(epoch, rank, step, i, named))
+                        places.append(Place(epoch, rank, step, i, named))
         except CedarError as error:
             self._account.locate(error)
             raise
-        return found
+        return places
 
-    def _found(self, what: str) -> Locator:
+    def _found(self, method: str) -> Locator:
         """Who looks rows up."""
-        self._check_steps(what)
+        self._check_steps(method)
         if self._locator is None:
             self._locator = Locator(self._job, self._options, self._account.skips, self._replays)
         return self._locator
@@ -123,9 +123,9 @@ class ByStep(Reporting):
         self._check_steps("read() and commit()")
         return self._replays.of(self.epoch, self._begun)
 
-    def _check_steps(self, what: str) -> None:
+    def _check_steps(self, method: str) -> None:
         """A step is known before it is run."""
-        self._check_exact(what, user_site())
+        self._check_exact(method, user_site())
         if not self._batched and self._account.skips:
-            raise PipelineError(f"{what} of rows that may be skipped", site=user_site(), fix="use batch()")
+            raise PipelineError(f"{method} of rows that may be skipped", site=user_site(), fix="use batch()")
         self._place(Runner("inline", 1))

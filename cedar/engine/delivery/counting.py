@@ -65,9 +65,9 @@ class Counting:
         def fill(kept: Counts) -> list[int]:
             """Takes what is kept; the files that nothing is kept of."""
             for number, part in parts.items():
-                found = kept.get(marks[number] or "", ())
-                if len(found) == many[number] and (np.array(found) <= splits.rows[part]).all():
-                    left[part] = found
+                counts = kept.get(marks[number] or "", ())
+                if len(counts) == many[number] and (np.array(counts) <= splits.rows[part]).all():
+                    left[part] = counts
             return [number for number, part in parts.items() if (left[part] < 0).any()]
 
         missing = list(parts) if place is None else fill(load_counts(place))
@@ -80,12 +80,12 @@ class Counting:
             if place is not None and missing:
                 save_counts(place, {m: tuple(left[parts[n]].tolist()) for n, m in enumerate(marks) if m is not None})
         whole, part = (SplitTable.of(each.splits()).known_bytes for each in (given, narrow))
-        what = " and ".join(each.operator.label() for each in filters)
+        labels = " and ".join(each.operator.label() for each in filters)
         share = f"{percent(part / whole)} of the bytes" if 0 < part < whole else "their columns alone"
         took = f"{share} of {source.operator.label()} were read for that"
         took = took if len(missing) == len(files) else f"{took}, in {len(missing)} of {len(files)} files"
         took = took if missing else "they were kept from an earlier count"
-        self.told.append(f"the rows behind {what} were counted before the epoch: {int(left.sum()):,}; {took}")
+        self.told.append(f"the rows behind {labels} were counted before the epoch: {int(left.sum()):,}; {took}")
         return left
 
     def _counted(self, source: Node, filters: Sequence[Node], narrow: Any, splits: SplitTable) -> npt.NDArray[np.int64]:
@@ -122,8 +122,8 @@ class Counting:
         try:
             for piece in DataEpoch(job, runner, 0, None).pieces():
                 keys = piece.rows.keys()
-                found = np.searchsorted(places, keys.file * width + keys.row, side="right") - 1
-                left += np.bincount(found, minlength=len(left))
+                numbers = np.searchsorted(places, keys.file * width + keys.row, side="right") - 1
+                left += np.bincount(numbers, minlength=len(left))
         finally:
             runner.close()
         return left

@@ -57,12 +57,12 @@ def make_mover(device: Any) -> Mover | None:
         return None
     import torch
 
-    there = _device(device, None)
-    if there.type == "cpu":
+    target = _device(device, None)
+    if target.type == "cpu":
         return None
-    if there.type == "cuda":
-        return CudaMover(torch.cuda.current_device() if there.index is None else there.index)
-    return PlainMover(there)
+    if target.type == "cuda":
+        return CudaMover(torch.cuda.current_device() if target.index is None else target.index)
+    return PlainMover(target)
 
 
 def _device(device: Any, site: Site | None) -> Any:

@@ -127,15 +127,15 @@ class AheadEpoch:
     def _next(self) -> _Copied | None:
         while True:
             try:
-                found = self._ready.get(timeout=_LOOK)
+                outcome = self._ready.get(timeout=_LOOK)
             except queue.Empty:
                 if not self._thread.is_alive() and self._ready.empty():
                     raise WorkerError("the thread that copies batches to the device is gone") from None
                 continue
             self._free.release()
-            if isinstance(found, _Failed):
-                raise found.error
-            return found
+            if isinstance(outcome, _Failed):
+                raise outcome.error
+            return outcome
 
     def leave(self) -> None:
         """Nothing more is asked of it; the runner goes on with something else."""
@@ -168,12 +168,12 @@ class AheadEpoch:
                 while self._may_go_on():
                     began = time.thread_time()
                     piece = next(pieces, None)
-                    found = None if piece is None else self._copied(piece, began)
+                    copy = None if piece is None else self._copied(piece, began)
                     del piece
-                    self._ready.put(found)
-                    if found is None:
+                    self._ready.put(copy)
+                    if copy is None:
                         return
-                    del found
+                    del copy
         except BaseException as error:  # noqa: BLE001 - whatever it is, the caller gets it
             self._ready.put(_Failed(error))
 

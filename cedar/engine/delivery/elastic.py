@@ -75,9 +75,9 @@ class Elastic:
         with talk(site):
             return words_at(place)
 
-    def _at(self, what: str, rank: int, meeting: str | None = None) -> str:
+    def _at(self, kind: str, rank: int, meeting: str | None = None) -> str:
         meeting = self.meeting if meeting is None else meeting
-        return f"{self._name}/{meeting or _NO_MEETING}/{what}/{rank}"
+        return f"{self._name}/{meeting or _NO_MEETING}/{kind}/{rank}"
 
     # ---- what is told before anybody is gone -------------------------------------------------------------------------
 
@@ -139,8 +139,8 @@ class Elastic:
 
         meeting, made = Meeting(words, self._name, rank, world, self._timeout, site).outcome(said, make)
         if "error" in made:
-            what, fix = made["error"]
-            raise ResumeError(what, site=site, done="nothing was dealt anew", fix=fix)
+            problem, fix = made["error"]
+            raise ResumeError(problem, site=site, done="nothing was dealt anew", fix=fix)
         self._deals, self.meeting = made["deals"], meeting
         return made["state"]  # type: ignore[no-any-return]
 
@@ -198,22 +198,22 @@ class Elastic:
         if not tells:
             return {"step": 0, "data": other["epoch"], "open": {}}
         told = words.get(self._at("begun", rank, meeting))
-        found = None if told is None else json.loads(told)
+        entry = None if told is None else json.loads(told)
         here = other["epoch"], other["world"], other["begun"]["step"]
-        if found is None or (found["epoch"], found.get("world"), found["begun"]["step"]) != here:  # of an earlier start
+        if entry is None or (entry["epoch"], entry.get("world"), entry["begun"]["step"]) != here:  # of an earlier start
             raise ResumeError(
                 f"rank {rank} of {other['world']} is gone, and it had not told where it began epoch {other['epoch']}",
                 fix="go on from the last checkpoint: load_state_dict() with the states of all ranks; with "
                 "loader(agree=) what ranks tell outlives a group that is made anew",
             )
-        return found["begun"]  # type: ignore[no-any-return]
+        return entry["begun"]  # type: ignore[no-any-return]
 
 
-def _same(what: str, values: list[Any]) -> Any:
+def _same(quantity: str, values: list[Any]) -> Any:
     """The one value of all ranks."""
     if any(value != values[0] for value in values):
         raise ResumeError(
-            f"the ranks stand at different {what}: {sorted(set(values))}",
+            f"the ranks stand at different {quantity}: {sorted(set(values))}",
             fix="call reshard() at the same step on all ranks; a rank that was started again makes a new loader and "
             "loads no state",
         )

@@ -66,7 +66,7 @@ def group_tensors(columns: dict[str, GroupColumn], convert: Callable[..., Any]) 
     sharing: dict[int, dict[str, GroupColumn]] = {}
     for name, column in columns.items():
         sharing.setdefault(id(column.sharing), {})[name] = column
-    found: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
     for group in sharing.values():
         try:
             lists = convert({name: column.values for name, column in group.items()})
@@ -74,5 +74,5 @@ def group_tensors(columns: dict[str, GroupColumn], convert: Callable[..., Any]) 
             continue
         inverse = convert({"inverse": next(iter(group.values())).sharing.inverse})["inverse"]
         values, offsets = ({name: getattr(j, part) for name, j in lists.items()} for part in ("values", "offsets"))
-        found.update(dict.fromkeys(group, InverseKeyedJaggedTensor(tuple(group), values, offsets, inverse)))
-    return found
+        tensors.update(dict.fromkeys(group, InverseKeyedJaggedTensor(tuple(group), values, offsets, inverse)))
+    return tensors

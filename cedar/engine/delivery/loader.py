@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from cedar.core import forks
 from cedar.core.errors import CedarError, PipelineError, WorkerError
-from cedar.core.numeric import held
+from cedar.core.numeric import hold_threads
 from cedar.core.ranks import refuse_workers
 from cedar.engine.account import ROWS_PER_LOOK, OwnTime
 from cedar.engine.agree import Agreement, next_run
@@ -79,7 +79,7 @@ class Loader(ByStep, Resharding):
         own = OwnTime(self._metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_LOOK)
         deliveries = self._deliveries(runner)
         # A thread of the run may be at work whenever the caller is: what it holds, it holds until the run ends.
-        holding = held(numeric if runner.local and not runner.inline else None)
+        holding = hold_threads(numeric if runner.local and not runner.inline else None)
         holding.__enter__()
         try:
             instances.enter()

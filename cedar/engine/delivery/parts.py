@@ -146,10 +146,10 @@ class Parts(DataLoaderLike):
         caller = NumericEnvironment.of_caller()
         return caller if self._kept is None else self._kept.again(caller)
 
-    def _check_exact(self, what: str, site: Site | None) -> None:
+    def _check_exact(self, method: str, site: Site | None) -> None:
         if self._job.orders is not None:
             raise PipelineError(
-                f"{what} with order={self._options.order!r}: which rows come when is not known before they come",
+                f"{method} with order={self._options.order!r}: which rows come when is not known before they come",
                 site=site,
                 fix='use order="exact"',
             )

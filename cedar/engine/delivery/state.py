@@ -110,7 +110,7 @@ class Identity:
                 done="nothing was loaded",
                 fix="resume with the pipeline that was saved: same operators, connections and their parameters",
             )
-        for what, own, other, fix in (
+        for setting, own, other, fix in (
             ("number of sources", len(self.sources), len(state["sources"]), "resume with the sources that were saved"),
             ("seed", self.seed, state["seed"], f"give seed={state['seed']} to the loader"),
             ("split_batches", self.split_batches, state["split_batches"], "give the loader the same split_batches"),
@@ -118,7 +118,7 @@ class Identity:
         ):  # fmt: skip
             if own != other:
                 raise ResumeError(
-                    f"the state is of another {what}: it has {other!r}, this has {own!r}", site=site, fix=fix
+                    f"the state is of another {setting}: it has {other!r}, this has {own!r}", site=site, fix=fix
                 )
         changed = [i for i, (a, b) in enumerate(zip(self.sources, state["sources"], strict=True)) if a != b]
         if changed:
@@ -157,11 +157,11 @@ def _difference(mine: Sequence[str], saved: Sequence[str]) -> str:
     """The first operator that differs, for people; they are counted from 1, inputs first."""
     if not saved:
         return "its operators, their connections or their parameters differ"
-    for number, (here, there) in enumerate(itertools.zip_longest(mine, saved, fillvalue=""), 1):
-        name, other = here.partition(" ")[0], there.partition(" ")[0]
-        if here and here != there and name == other:
+    for number, (now, before) in enumerate(itertools.zip_longest(mine, saved, fillvalue=""), 1):
+        name, other = now.partition(" ")[0], before.partition(" ")[0]
+        if now and now != before and name == other:
             return f"operator {number}, {name}, had other parameters"
-        if here != there:
+        if now != before:
             return f"operator {number} was {other or 'not there'}, and is {name or 'not there'}"
     return "operators are connected in another way"
 
@@ -370,9 +370,9 @@ def _merge_entries(
 
 def _merge_left(left: list[dict[str, Any] | None], world: int, chunk: int, sliced: bool) -> dict[str, Any]:
     """What several ranks had left over of an epoch before; those that had nothing are through with it."""
-    if not (there := [each for each in left if each]):
+    if not (present := [each for each in left if each]):
         return {}
-    number = max(each["epoch"] for each in there)
+    number = max(each["epoch"] for each in present)
     entries = [each["entry"] if each else None for each in left]
     return {"before": {"epoch": number, "entry": _merge_entries(number, entries, [True] * world, world, chunk, sliced)}}
 

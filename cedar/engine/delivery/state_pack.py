@@ -59,9 +59,9 @@ def unpacked(state: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"'packed' is of {length} bytes")
     try:
         frame = base64.b64decode(text, validate=True)
-        found = json.loads(pa.Codec("zstd").decompress(frame, length, asbytes=True))
+        members = json.loads(pa.Codec("zstd").decompress(frame, length, asbytes=True))
     except (ValueError, OSError, RecursionError) as error:  # what arrow cannot decompress is an OSError
         raise ValueError("'packed' cannot be read") from error
-    if not isinstance(found, dict) or sorted(found) != sorted(_NAMES) or any(name in state for name in _NAMES):
+    if not isinstance(members, dict) or sorted(members) != sorted(_NAMES) or any(name in state for name in _NAMES):
         raise ValueError("'packed' holds what it cannot")
-    return {name: each for name, each in state.items() if name != "packed"} | found
+    return {name: each for name, each in state.items() if name != "packed"} | members

@@ -53,10 +53,10 @@ class Units:
             block = piece.rows.gather()
             if whole:
                 self.count(block, total)
-                found = iter([(piece.units - 1, None if replaced(block) else self.value(block, runner))])
+                units = iter([(piece.units - 1, None if replaced(block) else self.value(block, runner))])
             else:
-                found = self._rows(block, total)
-            for unit, value in found:
+                units = self._rows(block, total)
+            for unit, value in units:
                 data.delivered(piece, unit)
                 if value is not None:
                     yield value

@@ -147,11 +147,11 @@ class Orders:
                 fix='record it: loader(order="any", record=...), with as many ranks',
             ) from error
         self._check(path, head)
-        found: dict[str, list[Run]] = {}
+        by_part: dict[str, list[Run]] = {}
         for number, line in enumerate(lines[:-1], 2):  # what a crash cut short has no end
             first, last, part = self._line(path, number, line)
-            found.setdefault(part, []).append((first, last))
-        return {part: _once(np.array(runs, dtype=np.int64)) for part, runs in found.items()}
+            by_part.setdefault(part, []).append((first, last))
+        return {part: _once(np.array(runs, dtype=np.int64)) for part, runs in by_part.items()}
 
     def _check(self, path: Path, head: bytes) -> None:
         try:

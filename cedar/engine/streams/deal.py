@@ -89,8 +89,8 @@ def steps_from(total: Count, history: History, last: str) -> int:
         ResumeError: some rank had taken its part of a step, and another had not.
     """
     for place, (world, _, taken) in enumerate(history):
-        there = None if total is None else _length(remaining(total, history[:place], last))
-        most = [units_of(there, world, rank, last) for rank in range(world)]
+        length = None if total is None else _length(remaining(total, history[:place], last))
+        most = [units_of(length, world, rank, last) for rank in range(world)]
         if any(mine < max(taken) and (m is None or mine < m) for mine, m in zip(taken, most, strict=True)):
             raise ResumeError(
                 f"balance() deals the rows of whole steps, and the ranks had taken {taken} batches",

@@ -91,11 +91,11 @@ def merged(lanes: Iterable[Sequence[Any]]) -> list[list[Any]]:
     groups: dict[tuple[Any, ...], list[Held]] = {}
     for lane in (Held(*each) for each in lanes):
         groups.setdefault(lane[:4] if lane.turns > 1 else (lane[:4], len(groups)), []).append(lane)
-    found: list[Held] = []
+    joined: list[Held] = []
     for group in groups.values():
         complete = group[0].turns > 1 and sorted(each.turn for each in group) == [*range(group[0].turns)]
-        found += [_joined(group)] if complete else group
-    return [list(lane) for lane in found]
+        joined += [_joined(group)] if complete else group
+    return [list(lane) for lane in joined]
 
 
 def _joined(group: list[Held]) -> Held:
@@ -129,17 +129,17 @@ def dealt_anew(
     lanes: Sequence[Sequence[Any]], past: Sequence[Any], rank: int, world: int
 ) -> tuple[list[list[Any]], list[Any]]:
     """What a rank takes of the merged lanes of all earlier ranks, and how the epoch was dealt before that."""
-    held = [Held(*lane) for lane in lanes]
-    there = [lane for lane in held if not lane.ended]
-    mains = sorted((lane for lane in held if lane.stop is None), key=lambda lane: lane.number)
+    known = [Held(*lane) for lane in lanes]
+    unfinished = [lane for lane in known if not lane.ended]
+    mains = sorted((lane for lane in known if lane.stop is None), key=lambda lane: lane.number)
     kept = [DONE if lane.ended else 0 if lane.position is None else lane.keeps for lane in mains]
     alike = bool(mains) and all((lane.of, lane.depth) == (mains[0].of, mains[0].depth) for lane in mains)
     whole = alike and [lane.number for lane in mains] == [*range(mains[0].of)]
     if not whole or None in kept or any(lane.shared for lane in mains):
-        return _shared_out(there, rank, world), list(past)
+        return _shared_out(unfinished, rank, world), list(past)
     _, of, depth, *_ = mains[0]
     before = [*past[:depth], *([[of, kept]] if any(kept) else [])]
-    parts = [lane for lane in there if lane.stop is not None]
+    parts = [lane for lane in unfinished if lane.stop is not None]
     parts += [lane._replace(stop=lane.keeps) for lane, k in zip(mains, kept, strict=True) if k and k > 0]
     return [*_shared_out(parts, rank, world), list(Held(rank, world, len(before)))], before
 

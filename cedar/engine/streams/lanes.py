@@ -32,13 +32,13 @@ def lanes_of(sizes: npt.NDArray[np.float64], of: int) -> npt.NDArray[np.int64]:
         [0, 0, 1, 1]
     """
     lanes = np.empty(len(sizes), dtype=np.int64)
-    held = [(0.0, lane) for lane in range(of)]
+    loads = [(0.0, lane) for lane in range(of)]
     order = np.argsort(-sizes, kind="stable")
     taken = []
     for size in np.maximum(sizes[order], 1.0).tolist():
-        load, lane = held[0]
+        load, lane = loads[0]
         taken.append(lane)
-        heapq.heapreplace(held, (load + size, lane))
+        heapq.heapreplace(loads, (load + size, lane))
     lanes[order] = taken
     return lanes
 

@@ -269,16 +269,16 @@ def _window_ends(sizes: Floats, streaming: npt.NDArray[np.bool_] | None, limit: 
     Sizes are added one by one: other orders would round otherwise, and windows are the same for ever.
     """
     ends = np.zeros(len(sizes), dtype=bool) if streaming is None else streaming.copy()
-    held = 0.0
+    filled = 0.0
     for low in range(0, len(sizes), _AT_ONCE):
-        found = []
+        closing = []
         alone = ends[low : low + _AT_ONCE].tolist()
         for place, size in enumerate(sizes[low : low + _AT_ONCE].tolist(), low):
-            held += size
-            if held >= limit or alone[place - low]:
-                found.append(place)
-                held = 0.0
-        ends[found] = True
+            filled += size
+            if filled >= limit or alone[place - low]:
+                closing.append(place)
+                filled = 0.0
+        ends[closing] = True
     if len(ends):
         ends[-1] = True
     return ends
