@@ -49,10 +49,10 @@ class _Take(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         (back,) = ctx.saved_tensors
         (grad,) = grads
-        found = functional.pad(grad, (0, 0, 0, 1)).index_select(0, back.flatten()).view(*back.shape, grad.shape[1])
-        total = found[:, 0]
-        for at in range(1, found.shape[1]):
-            total = total + found[:, at]
+        gathered = functional.pad(grad, (0, 0, 0, 1)).index_select(0, back.flatten()).view(*back.shape, grad.shape[1])
+        total = gathered[:, 0]
+        for at in range(1, gathered.shape[1]):
+            total = total + gathered[:, at]
         return total, None, None
 
 
@@ -173,10 +173,10 @@ def _sizes(
     begin, end, r = before[:, of], (before + kept)[:, of], replicas[of]
     per_slot = _up(end - replica, r) - _up(begin - replica, r)  # numbers in [begin, end) that are this replica's
     by_rank = per_slot.view(placement.ranks, placement.ranks, placement.slots)
-    held = placement.hosts[rank]
-    here = {expert: at for at, expert in enumerate(held)}
+    hosted = placement.hosts[rank]
+    here = {expert: at for at, expert in enumerate(hosted)}
     local = torch.tensor([here[e] for e in placement.experts[rank * placement.slots : (rank + 1) * placement.slots]])
-    own = torch.zeros(placement.ranks, len(held), dtype=torch.int64).index_add_(1, local, by_rank[:, rank])
+    own = torch.zeros(placement.ranks, len(hosted), dtype=torch.int64).index_add_(1, local, by_rank[:, rank])
     return by_rank[rank].sum(1).tolist(), own, own.sum(0).tolist()
 
 

@@ -81,13 +81,13 @@ class SymiMoE(nn.Module):
         self.experts = Experts(make)
         self.basis: Basis = self.policy.start(self.count)
         self.placement = self.place()
-        held = self.placement.hosts[self.group.rank]
-        self.weights = nn.Parameter(torch.stack([self.experts.first(expert) for expert in held]))
+        local = self.placement.hosts[self.group.rank]
+        self.weights = nn.Parameter(torch.stack([self.experts.first(expert) for expert in local]))
         self.still: frozenset[int] = frozenset()  # of this rank's experts, those whose weights need no gradient
         self.clear()
 
     @property
-    def held(self) -> tuple[int, ...]:
+    def local_experts(self) -> tuple[int, ...]:
         """The experts of this rank, as rows of ``weights``."""
         return self.placement.hosts[self.group.rank]
 
@@ -181,7 +181,7 @@ class SymiMoE(nn.Module):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         rows = destination.pop(f"{prefix}weights")
-        for expert, row in zip(self.held, rows, strict=True):
+        for expert, row in zip(self.local_experts, rows, strict=True):
             destination |= {
                 f"{prefix}experts.{expert}.{name}": value for name, value in self.experts.named(row).items()
             }
@@ -192,7 +192,7 @@ class SymiMoE(nn.Module):
             key.removeprefix(f"{prefix}experts."): state_dict.pop(key)
             for key in list(state_dict) if key.startswith(f"{prefix}experts.")
         }  # fmt: skip
-        names = [[f"{expert}.{name}" for name in self.experts.shapes] for expert in self.held]
+        names = [[f"{expert}.{name}" for name in self.experts.shapes] for expert in self.local_experts]
         if all(name in given for row in names for name in row):
             rows = [torch.cat([given[name].flatten() for name in row]) for row in names]
             state_dict[f"{prefix}weights"] = torch.stack(rows)
@@ -204,12 +204,12 @@ class SymiMoE(nn.Module):
         rows = torch.zeros(
             max(map(len, hosts)), self.experts.size, dtype=self.weights.dtype, device=self.weights.device
         )
-        rows[: len(self.held)] = self.weights.detach()
+        rows[: len(self.local_experts)] = self.weights.detach()
         table = self.group.gather(rows, f"weights {self.name}")
-        found = {expert: table[rank, at] for rank, held in enumerate(hosts) for at, expert in enumerate(held)}
+        by_expert = {expert: table[rank, at] for rank, hosted in enumerate(hosts) for at, expert in enumerate(hosted)}
         return {
             f"experts.{expert}.{name}": value
-            for expert in sorted(found) for name, value in self.experts.named(found[expert]).items()
+            for expert in sorted(by_expert) for name, value in self.experts.named(by_expert[expert]).items()
         }  # fmt: skip
 
 
@@ -221,10 +221,10 @@ def router_losses(model: nn.Module, *, mean: bool = True) -> torch.Tensor:
         mean: ranks' gradients will be averaged, as ``SymiOptimizer`` does it; else they will be added up.
     """
     layers = mixtures(model)
-    found = sum((loss for layer in layers for loss in layer.losses), next(model.parameters()).new_zeros(()))
+    total = sum((loss for layer in layers for loss in layer.losses), next(model.parameters()).new_zeros(()))
     for layer in layers:
         layer.losses = []
-    return found * layers[0].group.size if mean and layers else found
+    return total * layers[0].group.size if mean and layers else total
 
 
 def mixtures(model: nn.Module) -> list[SymiMoE]:
@@ -234,8 +234,8 @@ def mixtures(model: nn.Module) -> list[SymiMoE]:
 
 def whole_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     """The model's ``state_dict`` with all experts of all ranks; all ranks call it."""
-    found: dict[str, torch.Tensor] = dict(model.state_dict())
+    state: dict[str, torch.Tensor] = dict(model.state_dict())
     for prefix, layer in model.named_modules():
         if isinstance(layer, SymiMoE):
-            found |= {f"{prefix}.{name}" if prefix else name: value for name, value in layer.whole().items()}
-    return found
+            state |= {f"{prefix}.{name}" if prefix else name: value for name, value in layer.whole().items()}
+    return state

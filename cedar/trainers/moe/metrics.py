@@ -122,15 +122,15 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Table:
     told += f"{clipped} clipped, {skipped} skipped\n"
     told += f"loss {fmean(line['loss'] for line in last):.4f} over the last {len(last)}"
     told += f", {held_out[-1]:.4f} on what is held out" if held_out else ""
-    found = Table(caption=told, caption_justify="left")
+    grid = Table(caption=told, caption_justify="left")
     columns = layer_columns(lines)
     for heading in ("mean of a step", *columns):
-        found.add_column(heading, justify="right" if heading in columns else "left")
-    what = ["survival", "lowest survival", "entropy of popularity", "largest over mean", "replicas in the end", "moved"]
-    what += [f"{phase}, kB" for phase in _SENT] + ["layer, ms"]
-    for name, *values in zip(what, *columns.values(), strict=True):
-        found.add_row(name, *values)
-    return found
+        grid.add_column(heading, justify="right" if heading in columns else "left")
+    rows = ["survival", "lowest survival", "entropy of popularity", "largest over mean", "replicas in the end", "moved"]
+    rows += [f"{phase}, kB" for phase in _SENT] + ["layer, ms"]
+    for name, *values in zip(rows, *columns.values(), strict=True):
+        grid.add_row(name, *values)
+    return grid
 
 
 def plot(lines: Sequence[Mapping[str, Any]], path: str) -> None:

@@ -63,7 +63,7 @@ class Block(nn.Module):
         self.before, self.between = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
         self.attention = Attention(width, model.heads)
         self.experts = mixture(width, experts, group, name, seed)
-        self.drops = nn.ModuleList(Dropout(model.dropout, f"{name}.{what}") for what in ("attention", "experts"))
+        self.drops = nn.ModuleList(Dropout(model.dropout, f"{name}.{part}") for part in ("attention", "experts"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[rows, length, width]`` to the same."""

@@ -147,10 +147,10 @@ class SymiOptimizer:
         Raises:
             CedarError: too many steps in a row had gradients that are not finite.
         """
-        found = [part.shards.collect(part.sums, part.hosts) for part in self.parts]
+        collected = [part.shards.collect(part.sums, part.hosts) for part in self.parts]
         if self.mean:
-            found = [gradients.div_(self.group.size) for gradients in found]
-        outcome = logged or self._judge(found)
+            collected = [gradients.div_(self.group.size) for gradients in collected]
+        outcome = logged or self._judge(collected)
         if outcome.skipped:
             self.skips += 1
             for part in self.parts:
@@ -165,16 +165,16 @@ class SymiOptimizer:
             return outcome
         self.skips = 0
         self.steps += 1
-        for part, gradients in zip(self.parts, found, strict=True):
+        for part, gradients in zip(self.parts, collected, strict=True):
             part.shards.update(
                 gradients.mul_(outcome.scale), rate=rate, decay=self.options.decay, betas=self.options.betas,
                 eps=self.options.eps, step=self.steps, still=part.idle() if self.options.skip_inactive else (),
             )  # fmt: skip
         return outcome
 
-    def _judge(self, found: Sequence[torch.Tensor]) -> Outcome:
+    def _judge(self, gradients: Sequence[torch.Tensor]) -> Outcome:
         """The norm and the vote on it, in one exchange; every element of a gradient is on exactly one rank."""
-        squares = sum((g.double().square().sum() for g in found), torch.zeros((), dtype=torch.float64)).cpu()
+        squares = sum((g.double().square().sum() for g in gradients), torch.zeros((), dtype=torch.float64)).cpu()
         own = all(bool(torch.isfinite(part.sums).all()) for part in self.parts)
         vote = torch.zeros(2 + self.group.size, dtype=torch.float64)
         vote[0] = torch.nan_to_num(squares, nan=0.0, posinf=0.0)

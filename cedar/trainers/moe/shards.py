@@ -104,9 +104,9 @@ class Shards:
         for row, frozen in self.frozen.items():
             weights[row] = frozen
         mine = len(hosts[group.rank])
-        out = weights[[row for held in hosts for row in held]]
-        found = group.exchange(out, [len(held) for held in hosts], [mine] * group.size, f"weights {self.name}")
-        whole = found.view(group.size, mine, self.width).transpose(0, 1).reshape(mine, -1)
+        out = weights[[row for rows in hosts for row in rows]]
+        received = group.exchange(out, [len(rows) for rows in hosts], [mine] * group.size, f"weights {self.name}")
+        whole = received.view(group.size, mine, self.width).transpose(0, 1).reshape(mine, -1)
         return whole[:, : self.size].contiguous()
 
 
@@ -160,8 +160,8 @@ class ExpertPart:
 
     def take(self, weights: torch.Tensor) -> None:
         self.layer.weights = nn.Parameter(weights)  # another number of rows: another leaf
-        held = self.hosts[self.shards.group.rank]
-        self.layer.still = frozenset(at for at, row in enumerate(held) if row in self.shards.frozen)
+        rows = self.hosts[self.shards.group.rank]
+        self.layer.still = frozenset(at for at, row in enumerate(rows) if row in self.shards.frozen)
         self.sums = torch.zeros_like(weights, dtype=self.shards.master.dtype, requires_grad=False)
 
 

@@ -125,13 +125,13 @@ class SparseCheckpoints:
 
     def _logged(self) -> dict[int, Logged]:
         """The steps that were logged, up to the first line that is not what was written."""
-        found: dict[int, Logged] = {}
+        by_step: dict[int, Logged] = {}
         with suppress(FileNotFoundError, Damaged), open(self._log, "rb") as file:
             for line in file:
                 with torn(self._log):
                     logged = _logged(unseal(line, self._log))
-                found[logged.step] = logged
-        return found
+                by_step[logged.step] = logged
+        return by_step
 
     def _check(self) -> None:
         done = [future for future in self._writing if future.done()]

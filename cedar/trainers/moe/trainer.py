@@ -165,8 +165,8 @@ class Trainer(common.Trainer):
         """From the newest checkpoint, or the sparse one where that reaches further and as many ranks saved it."""
         dense = max(steps(files.folder), default=-1)
         reached = None if self.sparse is None else self.sparse.end()
-        found = {"the newest checkpoint": dense, "the end of the sparse one": reached}
-        self.group.agree(found, "give all ranks a run.folder that they share", self.device)
+        ends = {"the newest checkpoint": dense, "the end of the sparse one": reached}
+        self.group.agree(ends, "give all ranks a run.folder that they share", self.device)
         if self.sparse is not None and reached is not None and reached > dense:
             self.sparse.recover()
         else:
@@ -222,20 +222,20 @@ class Trainer(common.Trainer):
         """Take what ``state_dict`` gave; placements are worked out anew."""
         counts = [whole_number(state[name]) for name in ("step", "updates", "skips")]
         layers = [state["layers"][layer.name] for layer in self.layers]
-        bases = [tuple(map(whole_number, found["basis"])) for found in layers]
-        biases = [torch.tensor(found["bias"], dtype=torch.float32) for found in layers]
+        bases = [tuple(map(whole_number, saved["basis"])) for saved in layers]
+        biases = [torch.tensor(saved["bias"], dtype=torch.float32) for saved in layers]
         for layer, basis, bias in zip(self.layers, bases, biases, strict=True):
             if len(basis) != layer.count or bias.shape != layer.router.bias.shape:
                 raise ValueError(f"{layer.name} has {layer.count} experts")
         self.batches.load_state_dict(state["loader"])  # which refuses other data, before anything is changed
         self.step, self.optimizer.steps, self.optimizer.skips = counts
-        for layer, found, basis, bias in zip(self.layers, layers, bases, biases, strict=True):
+        for layer, saved, basis, bias in zip(self.layers, layers, bases, biases, strict=True):
             layer.basis = basis
             layer.router.bias.copy_(bias)
             layer.placement = layer.place()
-            same = found["policy"] == asdict(layer.policy)
-            alike = (found["ranks"], found["slots"]) == (layer.placement.ranks, layer.placement.slots)
-            if same and alike and layer.policy.kind != "oracle" and layer.placement.digest != found["digest"]:
+            same = saved["policy"] == asdict(layer.policy)
+            alike = (saved["ranks"], saved["slots"]) == (layer.placement.ranks, layer.placement.slots)
+            if same and alike and layer.policy.kind != "oracle" and layer.placement.digest != saved["digest"]:
                 raise CedarError(
                     f"the checkpoint leads to another placement of {layer.name} than was saved with it",
                     fix="it was changed, or experts.rule was: set that as it was",
