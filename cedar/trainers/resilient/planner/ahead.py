@@ -50,9 +50,9 @@ def normal(problem: Problem, failures: int) -> frozenset[Worker]:
         for dead in range(replicas):
             cost = _cost(problem, stage, dead)
             for so_far, (slowest, total, used, counts) in best.items():
-                found = max(slowest, cost), total + cost, used - dead * room[stage], (*counts, dead)
-                if so_far + dead <= failures and (so_far + dead not in after or found < after[so_far + dead]):
-                    after[so_far + dead] = found
+                spread = max(slowest, cost), total + cost, used - dead * room[stage], (*counts, dead)
+                if so_far + dead <= failures and (so_far + dead not in after or spread < after[so_far + dead]):
+                    after[so_far + dead] = spread
         best = after
     dying = [stage for stage, count in enumerate(best[failures][3]) for _ in range(count)]
     return frozenset(Worker(stage, replicas - 1 - turn % replicas) for turn, stage in enumerate(dying))
@@ -115,7 +115,7 @@ def roles(dead: frozenset[Worker], planned: frozenset[Worker], stages: int, repl
         >>> roles(frozenset({Worker(0, 0)}), frozenset({Worker(0, 1)}), 1, 2)
         {Worker(stage=0, replica=1): Worker(stage=0, replica=0)}
     """
-    found: dict[Worker, Worker] = {}
+    played: dict[Worker, Worker] = {}
     for stage in range(stages):
         places = {Worker(stage, replica) for replica in range(replicas)}
         live, wanted = places - dead, places - planned
@@ -124,9 +124,9 @@ def roles(dead: frozenset[Worker], planned: frozenset[Worker], stages: int, repl
                 f"stage {stage} has {len(live)} live workers, the plan is for {len(wanted)}",
                 fix="plan for those who are alive, or move workers first",
             )
-        found |= {worker: worker for worker in sorted(live & wanted)}
-        found |= dict(zip(sorted(live - wanted), sorted(wanted - live), strict=True))
-    return found
+        played |= {worker: worker for worker in sorted(live & wanted)}
+        played |= dict(zip(sorted(live - wanted), sorted(wanted - live), strict=True))
+    return played
 
 
 def fitted(made: Schedule, dead: frozenset[Worker]) -> Schedule | None:
@@ -153,9 +153,9 @@ def fitted(made: Schedule, dead: frozenset[Worker]) -> Schedule | None:
         )
         for worker, role in played.items()
     }
-    found = replace(made, work=work, dead=dead)
-    validate(found)
-    return found
+    schedule = replace(made, work=work, dead=dead)
+    validate(schedule)
+    return schedule
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,8 @@ def _model(cp_model: Any, graph: Graph, order: Order) -> tuple[Any, dict[int, An
             model.add(start >= starts[node - 1] + whole[stage][node % 3 - 1])
         source = graph.source(node)
         if source >= 0:
-            there = graph.stage[graph.owner[source // 3]]
-            model.add(start >= starts[source] + whole[there][source % 3] + transfer)
+            source_stage = graph.stage[graph.owner[source // 3]]
+            model.add(start >= starts[source] + whole[source_stage][source % 3] + transfer)
     for group in graph.groups:
         for one in group:
             for other in group:

@@ -47,7 +47,7 @@ def from_torch(path: str, problem: Problem) -> Plan:
 
 
 def _tasks(path: str, stage: int, line: Sequence[str], count: int) -> list[Task]:
-    found: list[Task] = []
+    tasks: list[Task] = []
     for cell in line:
         match = _ACTION.fullmatch(cell)
         if match is None or int(match[1]) != stage:
@@ -55,12 +55,12 @@ def _tasks(path: str, stage: int, line: Sequence[str], count: int) -> list[Task]
                 f"{path}, rank {stage}: {cell!r} is no F, B, I or W of stage {stage}",
                 fix="give a schedule with one stage for each rank, of what is computed alone",
             )
-        found.append((_KINDS[match[2]], int(match[3])))
+        tasks.append((_KINDS[match[2]], int(match[3])))
     for part in ({"F"}, {"B", "B_INPUT"}, {"B", "B_WEIGHT"}):
-        if sorted(number for kind, number in found if kind in part) != list(range(count)):
+        if sorted(number for kind, number in tasks if kind in part) != list(range(count)):
             raise ScheduleError(
                 f"{path}, rank {stage}: {' or '.join(sorted(part))} is not there once for each of {count}"
                 " micro-batches",
                 fix="set pipeline.micro_batches to those of the schedule",
             )
-    return found
+    return tasks

@@ -48,11 +48,11 @@ def emit(problem: Problem, orders: Orders) -> Schedule:
                 peer = routes[source][index]
                 channel = (Worker(source, peer), worker)
                 messages, at = sent[channel], taken[channel]
-                what: Kind = "RECV_F" if forward else "RECV_B"
+                receive: Kind = "RECV_F" if forward else "RECV_B"
                 while True:
                     got = messages[at]
                     at += 1
-                    steps.append(Instruction(what, *divmod(got, per), peer))
+                    steps.append(Instruction(receive, *divmod(got, per), peer))
                     received.add(got if forward else -1 - got)
                     if got == index:
                         break
@@ -154,7 +154,7 @@ def sorted_nodes(graph: Graph, order: Order) -> list[tuple[int, int, int]] | Non
     position = [0] * len(order)
     done = bytearray(3 * len(graph.owner))
     waiting: dict[int, int] = {}
-    found: list[tuple[int, int, int]] = []
+    arranged: list[tuple[int, int, int]] = []
     ready = list(range(len(order)))
     size3, total = 3 * graph.size, 3 * len(graph.owner)
     while ready:
@@ -173,12 +173,12 @@ def sorted_nodes(graph: Graph, order: Order) -> list[tuple[int, int, int]] | Non
             if kind and not done[node - 1]:
                 return None
             done[node] = 1
-            found.append((node, source, worker))
+            arranged.append((node, source, worker))
             at += 1
             if node in waiting:
                 ready.append(waiting.pop(node))
         position[worker] = at
-    return found if not waiting and all(p == len(n) for p, n in zip(position, order, strict=True)) else None
+    return arranged if not waiting and all(p == len(n) for p, n in zip(position, order, strict=True)) else None
 
 
 def measure(graph: Graph, order: Order, rounds: int = _ROUNDS) -> Times | None:

@@ -96,7 +96,7 @@ class Problem:
         The micro-batches of dead workers go in turn to the live ones, which so differ by at most one; stages begin the
         turn at different workers.
         """
-        found = []
+        by_stage = []
         for stage in range(self.stages):
             alive = self.alive(stage)
             routes, turn = [], stage
@@ -106,8 +106,8 @@ class Problem:
                     turn += self.micro_batches
                 else:
                     routes += [replica] * self.micro_batches
-            found.append(routes)
-        return found
+            by_stage.append(routes)
+        return by_stage
 
     @property
     def load(self) -> list[int]:

@@ -61,9 +61,9 @@ class _Run:
         self.live, self.ahead, self.busy = [0] * count, [0] * count, bytearray(count)
         self.step_of = [0] * problem.stages
         self.left = [graph.size] * problem.stages
-        self.found: list[Order] = [[[] for _ in range(count)] for _ in range(steps)]
+        self.scheduled: list[Order] = [[[] for _ in range(count)] for _ in range(steps)]
         self.urgency = self._urgency()
-        self.events: list[tuple[float, int, int]] = []  # time, what (0 end, 1 arrival, 2 a group opens), node or group
+        self.events: list[tuple[float, int, int]] = []  # time, kind (0 end, 1 arrival, 2 a group opens), node or group
         self.group_of = {stage: number for number, group in enumerate(graph.groups) for stage in group}
 
     def _lead(self, stage: int) -> float:
@@ -74,12 +74,12 @@ class _Run:
         """Of each cell: the lowest goes first."""
         graph, per, replicas = self.graph, self.graph.problem.micro_batches, self.graph.problem.replicas
         away = {"number": 0, "own": 1, "away": -1}[self.policy.first] * per * replicas
-        found = []
+        urgency = []
         for cell, owner in enumerate(graph.owner):
             home, number = divmod(cell % graph.size, per)
             other = away if graph.workers[owner].replica != home else 0
-            found.append(number * replicas + home + other)
-        return found
+            urgency.append(number * replicas + home + other)
+        return urgency
 
     def orders(self) -> list[Order]:
         owner = self.graph.owner
@@ -92,16 +92,16 @@ class _Run:
             now = events[0][0]
             touched: dict[int, None] = {}
             while events and events[0][0] <= now + 1e-9:
-                _, what, node = pop(events)
-                if what == 0:
+                _, kind, node = pop(events)
+                if kind == 0:
                     self._ended(node, now, touched)
-                elif what == 1:
+                elif kind == 1:
                     self._arrived(node, touched)
                 else:
                     self._opened(node, touched)
             for worker in touched:
                 self._dispatch(worker, now)
-        return self.found
+        return self.scheduled
 
     def _ended(self, node: int, now: float, touched: dict[int, None]) -> None:
         graph = self.graph
@@ -182,7 +182,7 @@ class _Run:
             return
         stage = self.graph.stage[worker]
         self.busy[worker] = 1
-        self.found[self.step_of[stage]][worker].append(node)
+        self.scheduled[self.step_of[stage]][worker].append(node)
         heapq.heappush(self.events, (now + self.graph.costs[stage][node % 3], 0, node))
 
 
