@@ -114,8 +114,13 @@ class _Meaning:
             elif isinstance(node.operator, StreamOperator):
                 found.append(self._stream(number, node, node.operator, inputs))
             else:
-                found.append(self._row_operator(node, inputs[0], node.batched))
+                found.append(self._row_operator(node, inputs[0], self._sees_batches(node)))
         return found[-1]
+
+    def _sees_batches(self, node: Node) -> bool:
+        """An operator that a plan runs above a ``batch``, and that is below it as written, works row by row there."""
+        ordinal = self.ordinals.get(id(node.logical), -1)
+        return ordinal >= 0 and self.written.nodes[ordinal].batched
 
     def _own(self, node: Node) -> int:
         """The operator as written whose work a node does, if it does just that."""
@@ -152,6 +157,8 @@ class _Meaning:
         marked = [self.found[self.marked[number]]] if number in self.marked else []  # whose units windows count
         order = self.terms.of("stream", ordinal, *((each.order, each.passed) for each in (*inputs, *marked)))
         counted = self.terms.of("stream", ordinal, *((each.counted, each.passed) for each in inputs))
+        if operator.batch_rows is not None and effects.writes == frozenset():
+            counted = inputs[0].counted  # the same rows, of which the short batch may be dropped
         schema = node.schema
         if schema is None:
             raise _Unknown

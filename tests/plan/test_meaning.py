@@ -18,7 +18,9 @@ import cedar
 from cedar import col
 from cedar.engine.binding import Binding
 from cedar.engine.check.check import Unclear, check_effects
+from cedar.engine.check.sample_rows import made_up
 from cedar.operators.base import Env
+from cedar.operators.image import decode, horizontal_flip, to_float
 from cedar.pipeline.planning import plan_of
 from cedar.plan import graph
 from cedar.plan.data import Plan
@@ -64,6 +66,9 @@ SAME: list[Callable[[cedar.Pipeline], cedar.Pipeline]] = [
     lambda p: p.shuffle().filter(col("y") > 2),
     lambda p: p.shuffle().map(plus, "x", dtype=int),
     lambda p: p.map(plus, "x", dtype=int, random=False).drop("z"),
+    lambda p: p.map(plus, "x", dtype=int).batch(7, last="keep"),
+    lambda p: p.map(lambda x, rng: x, "x", random=True, dtype=int).batch(7),
+    lambda p: p.select("x", "z").batch(7),
 ]
 OTHERS: list[Callable[[cedar.Pipeline], cedar.Pipeline]] = [
     lambda p: p.map(plus, "x", dtype=int).filter(col("x") > 2),
@@ -79,6 +84,10 @@ OTHERS: list[Callable[[cedar.Pipeline], cedar.Pipeline]] = [
     lambda p: p.map(plus, "x", dtype=int).take(9),
     lambda p: p.flat_map(lambda x: [x] * 2, "x", into="x", dtype=int).filter(col("y") > 2),
     lambda p: p.map(lambda x, rng: x, "x", random=True, dtype=int).repeat(2),
+    lambda p: p.filter(col("y") > 2).batch(7),
+    lambda p: p.map(plus, "x", dtype=int).batch(7, last="pad"),  # the function meets the rows that fill up
+    lambda p: p.batch(7).map(plus, "x"),  # of whole batches
+    lambda p: p.batch(7).shuffle(seed=1),
 ]
 
 
@@ -132,6 +141,22 @@ def test_of_filters_that_a_scan_does_only_the_scan_is_run(
     found = check_effects(binding, plan)
     assert found is not None
     assert "read_parquet" in found.what
+
+
+def test_of_columns_that_no_filter_reads_few_are_made_up(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = {f"c{i}": np.arange(60.0) for i in range(40)}
+    pq.write_table(pa.table({"x": np.arange(60), **many}), tmp_path / "t.parquet")
+    p = cedar.read_parquet(str(tmp_path / "t.parquet")).filter(col("x") > 7).with_columns(c9=col("c9") + col("c8"))
+    made: list[int] = []
+    monkeypatch.setattr(
+        "cedar.engine.check.check.made_up", lambda named, *rest: made.append(len(named)) or made_up(named, *rest)
+    )
+    assert check_effects(Binding(p.node, None, Env()), plan_of(p.node)) is None
+    assert max(made) < 5
+    for transform in (to_float(), horizontal_flip()):  # images are moved above batches: nothing is made up for them
+        p = cedar.read_files(str(tmp_path / "*.parquet")).map(decode(), "bytes", into="image")
+        p = p.map(transform, "image").select("image", "path").batch(4)
+        assert Binding(p.node, None, Env()).proof(plan_of(p.node).root) == ()
 
 
 def test_a_filter_that_may_fail_is_compared_in_the_whole_pipeline(source: cedar.Pipeline) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -102,8 +103,9 @@ def check_effects(
         Unclear: there are no such rows.
     """
     scans = binding.proof(plan.root)
-    if scans is not None and (not scans or _made_up(binding, 1, nulls=False)() is not None):
-        return _difference_of_scans(binding, plan, scans)
+    read = _columns_named(each for node in scans or () for each in getattr(node.operator, "where", ()))
+    if scans is not None and (not scans or _made_up(binding, 1, False, read)() is not None):
+        return _difference_of_scans(binding, plan, scans, read)
     why: Exception | None = None
     compared = came = 0
     made: list[_Rows] = [_made_up(binding, rows, nulls) for nulls in (True, False) for rows in _ROWS]
@@ -140,11 +142,13 @@ def check_effects(
     raise Unclear("no sample rows" if why is None else f"{type(why).__name__}: {_first_line(why)}") from why
 
 
-def _difference_of_scans(binding: Binding, plan: Plan, scans: Sequence[Node]) -> Difference | None:
-    """Where a scan leaves other made-up rows than its filters do; the rest of the plan is proved."""
+def _difference_of_scans(
+    binding: Binding, plan: Plan, scans: Sequence[Node], read: frozenset[str]
+) -> Difference | None:
+    """Where a scan leaves other made-up rows than its filters do, which read these columns; the rest is proved."""
     programs = Programs(binding, binding.lowered(plan.root))
     for many in _ROWS if scans else ():
-        given = _made_up(binding, many, nulls=True)()
+        given = _made_up(binding, many, True, read)()
         assert given is not None
         check, came = _Check(binding, plan, given, functions=False), many
         for node in scans:
@@ -165,9 +169,11 @@ def _first_line(error: Exception) -> str:
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _made_up(binding: Binding, many: int, nulls: bool) -> _Rows:
+def _made_up(binding: Binding, many: int, nulls: bool, matter: frozenset[str] | None = None) -> _Rows:
+    """Rows of each source; ``matter``: the columns that do, where those are fewer than operators name."""
+
     def rows() -> dict[int, dict[str, Column]] | None:
-        found, out = {}, _left_out(binding)
+        found, out = {}, _left_out(binding, _columns_named(binding.nodes) if matter is None else matter)
         for node in binding.sources:
             known = binding.schemas[id(node)]
             named = None if known is None else {name: kind for name, kind in known.items() if name not in out}
@@ -180,14 +186,25 @@ def _made_up(binding: Binding, many: int, nulls: bool) -> _Rows:
     return rows
 
 
-def _left_out(binding: Binding) -> frozenset[str]:
-    """Columns of the sources that no operator names, but a few: they are alike."""
+def _columns_named(nodes: Iterable[Node]) -> frozenset[str]:
+    """The columns that operators name."""
     named: set[str] = set()
-    for node in binding.nodes:
+    for node in nodes:
         effects = node.operator.effects()
         named |= (effects.reads or frozenset()) | (effects.writes or frozenset()) | (effects.keeps or frozenset())
-    known = dict.fromkeys(name for node in binding.sources for name in binding.schemas[id(node)] or ())
-    return frozenset([name for name in known if name not in named][_OTHERS:])
+    return frozenset(named)
+
+
+def _left_out(binding: Binding, named: frozenset[str]) -> frozenset[str]:
+    """The other columns of the sources, but a few of each type: they are alike."""
+    few: Counter[str] = Counter()
+    out: set[str] = set()
+    for source in binding.sources:
+        for name, kind in (binding.schemas[id(source)] or {}).items():
+            if name not in named and few[str(kind)] >= _OTHERS:
+                out.add(name)
+            few[str(kind)] += name not in named
+    return frozenset(out)
 
 
 def _read(binding: Binding) -> dict[int, dict[str, Column]]:
