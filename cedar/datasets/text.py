@@ -21,6 +21,7 @@ from cedar.datasets.once import once
 from cedar.datasets.split_table import SplitTable
 
 _PIECE_BYTES = 2 << 20  # handed over at a time
+_FIRST_BYTES = 256 << 10  # of a split: somebody may wait for them
 _TYPES: dict[str, ColumnType] = {"path": pa.large_string(), "line": pa.int64(), "text": pa.large_string()}
 
 
@@ -125,12 +126,13 @@ class TextSource(FileSource):
 
 
 def _pieces(ends: Index) -> Iterator[tuple[int, Index]]:
-    """Where in the data pieces of about 2 MiB begin, and the ends of their lines: what works on one keeps it near."""
+    """Where in the data pieces of up to 2 MiB begin, and the ends of their lines: what works on one keeps it near."""
     first = begin = 0
+    size = _FIRST_BYTES
     while first < len(ends):
-        last = max(int(np.searchsorted(ends, begin + _PIECE_BYTES)), first + 1)
+        last = max(int(np.searchsorted(ends, begin + size)), first + 1)
         yield begin, ends[first:last]
-        first, begin = last, int(ends[last - 1]) + 1
+        first, begin, size = last, int(ends[last - 1]) + 1, min(2 * size, _PIECE_BYTES)
 
 
 def _not_utf8(file: File, lines: Lines) -> SourceError:

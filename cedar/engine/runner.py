@@ -32,7 +32,7 @@ from cedar.executors.recovery.trial import tried, try_read, try_shipped
 from cedar.executors.recovery.waiting import AtWork, Here, Waiting
 from cedar.operators.base import Env
 from cedar.operators.marks import Marks
-from cedar.tasks.chain import Program, Result, Timing, read_split, run_block
+from cedar.tasks.chain import Hand, Program, Result, Timing, read_split, run_block
 from cedar.tasks.code import Code
 from cedar.tasks.shipped import Gathering, read_shipped, run_shipped
 
@@ -190,9 +190,9 @@ class Runner:
             return ahead
         return min(ahead, max(2 * self.cores, _AHEAD_BYTES // size))
 
-    def submit(self, fn: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Work on rows that are already here."""
-        return self._guard(self._here, fn, *args)
+    def submit(self, fn: Callable[..., Any], *args: Any, hurry: bool = False) -> Future[Any]:
+        """Work on rows that are already here; ``hurry`` as for ``run``."""
+        return self._guard(_AT_ONCE if hurry else self._here, fn, *args)
 
     def run(self, program: Program, rows: Rows, env: Env, hurry: bool = False) -> Future[Result]:
         """Gather the rows and run the program.
@@ -214,10 +214,16 @@ class Runner:
 
         return self._noted(self._recovery.submit(Work(program, send, limits=limits_of(program))))
 
-    def read(self, program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0) -> Future[Result]:
-        """Read a split, from row number ``first`` on, and run the program."""
+    def read(
+        self, program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0, hand: Hand | None = None
+    ) -> Future[Result]:
+        """Read a split, from row number ``first`` on, and run the program.
+
+        Args:
+            hand: is given the blocks as they are made, or some of them, where that is done in this process.
+        """
         if self.local:
-            return self._guard(self.executor, read_split, program, reader, split, lap, env, first)
+            return self._guard(self.executor, read_split, program, reader, split, lap, env, first, hand)
         code = self._ship((program, reader))
 
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:

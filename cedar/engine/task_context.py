@@ -33,6 +33,7 @@ class Tasks:
     metrics: Metrics
     watcher: Watcher = field(default_factory=Watcher)
     others: Runners | None = None  # of the run's default runner: those of other places, made when asked for
+    begun: set[tuple[int, Callable[..., Any]]] = field(default_factory=set)  # what operators had done before
 
     def on(self, place: str) -> Tasks:
         """The same on another executor; threads and the caller's own are the run's."""
@@ -41,8 +42,12 @@ class Tasks:
         return replace(self, runner=self.others.of(place))
 
     def submit(self, operator: int, fn: Callable[..., T], *args: Any) -> Future[T]:
-        """Work on rows that are here, for an operator with a stream of its own."""
-        return self.runner.submit(self._timed, operator, fn, *args)
+        """Work on rows that are here, for an operator with a stream of its own; the first is waited for, and done at
+        once: behind the splits that are read it would come after those.
+        """
+        hurry = (operator, fn) not in self.begun
+        self.begun.add((operator, fn))
+        return self.runner.submit(self._timed, operator, fn, *args, hurry=hurry)
 
     def _timed(self, operator: int, fn: Callable[..., T], *args: Any) -> T:
         timing, worked = Timing(), time.thread_time()

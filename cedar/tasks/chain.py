@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -20,6 +20,7 @@ from cedar.core.columns import Column, nbytes
 from cedar.core.cursor import Keys
 from cedar.core.errors import CedarError, RowError, RowRef, Site, SourceError, raised
 from cedar.core.limits import Account, Passing, take
+from cedar.core.numeric import arrived
 from cedar.core.observation import Observation
 from cedar.core.skip import Skip
 from cedar.datasets.asking import Use, counting
@@ -327,13 +328,24 @@ class Reader:
         return Block(block.columns, replace(block.keys, row=rows), dead)
 
 
-def read_split(program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0) -> Result:
-    """One task of a stage that reads: a whole split through the chain, from row number ``first`` on."""
+def read_split(
+    program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0, hand: Hand | None = None
+) -> Result:
+    """One task of a stage that reads: a whole split through the chain, from row number ``first`` on.
+
+    Args:
+        hand: takes the number of a block and the block as soon as it is made, where it can be no other one any more.
+    """
+    there = arrived()
+
+    def made(blocks: Sequence[Block]) -> None:
+        if hand is not None and program.written is None and (env.numeric is None or arrived() == there):
+            hand(len(blocks) - 1, blocks[-1])
 
     def work() -> Result:
         timing = Timing()
         with counting(timing.storage), Account("a task", env.limits):
-            return _read_split(program, reader, split, lap, env, first, timing)
+            return _read_split(program, reader, split, lap, env, first, timing, made)
 
     began = time.perf_counter()
     again = not getattr(getattr(_plain(reader), "source", None), "one_pass", False)
@@ -343,9 +355,11 @@ def read_split(program: Program, reader: Any, split: Split, lap: int, env: Env, 
     return result
 
 
-def _read_split(program: Program, reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing) -> Result:
+def _read_split(
+    program: Program, reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing, made: Made
+) -> Result:
     if program.written is None:
-        return Result(_read(program.steps, reader, split, lap, env, first, timing), timing)
+        return Result(_read(program.steps, reader, split, lap, env, first, timing, made), timing)
     try:
         blocks = _read(program.steps, reader, split, lap, env, first, timing)
     except Exception:  # noqa: BLE001 - see run_program
@@ -360,7 +374,14 @@ def _read_written(program: Program, reader: Any, split: Split, lap: int, env: En
 
 
 def _read(
-    steps: Sequence[Step], reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing
+    steps: Sequence[Step],
+    reader: Any,
+    split: Split,
+    lap: int,
+    env: Env,
+    first: int,
+    timing: Timing,
+    made: Made = lambda _: None,
 ) -> list[Block]:
     start = clocks.now()
     scanning = Timing()
@@ -380,6 +401,7 @@ def _read(
             sum(nbytes(column) for column in blocks[-1].columns.values() if isinstance(column, np.ndarray)), "its rows"
         )
         inside = inside.plus(clocks.now().since(entered))
+        made(blocks)
     scanning.rows_read = scanning.rows_read if scans else timing.rows_left
     for _, wall, cpu in scanning.parts:
         inside = inside.plus(clocks.Reading(wall, cpu))
@@ -438,6 +460,8 @@ def guarded(source: Any, split: Any, read: Any = None) -> Any:
         ) from error
 
 
+Hand: TypeAlias = Callable[[int, Block], None]
+Made: TypeAlias = Callable[[Sequence[Block]], None]  # called after each block, with all that there are
 Sizes: TypeAlias = dict[int, tuple[Column, int]]  # by the id of the column, which is held, so that no other gets it
 
 

@@ -32,6 +32,7 @@ class SplitFlow(Flow):
         self._place = place
         self._row = row
         self._stop = len(self._layout.order)  # nothing is read ahead from here on
+        self._begun = False
         self._readers: deque[_Whole | _Chunks] = deque()
         self._ready: deque[Piece] = deque()
 
@@ -88,7 +89,8 @@ class SplitFlow(Flow):
         ends, before = bool(self._layout.ends[place]), self._layout.before
         counted = segment.counted is not None and before is not None and not row
         left = int(before[place + 1] - before[place]) if counted else None  # type: ignore[index]
-        return _Whole(self._stream, segment, split, [place, row], self._lap, ends, left)
+        hurries, self._begun = not self._begun and left is None, True
+        return _Whole(self._stream, segment, split, [place, row], self._lap, ends, left, hurries)
 
     def close(self) -> None:
         for reader in self._readers:
@@ -97,12 +99,23 @@ class SplitFlow(Flow):
 
 
 class _Whole:
-    """A split read by one task."""
+    """A split read by one task.
 
-    exhausted = True
+    Args:
+        left: its rows, where they were counted.
+        hurries: nobody has anything yet: blocks are handed over as they are made.
+    """
 
     def __init__(
-        self, stream: SplitStream, segment: Segment, split: Split, at: At, lap: int, ends: bool, left: int | None
+        self,
+        stream: SplitStream,
+        segment: Segment,
+        split: Split,
+        at: At,
+        lap: int,
+        ends: bool,
+        left: int | None,
+        hurries: bool,
     ) -> None:
         tasks = stream.tasks
         self._runner = tasks.runner
@@ -113,29 +126,50 @@ class _Whole:
         self._split, self._left = split, left
         self._keeps = stream.keeps(stream.layout(lap), at[0])
         self._bytes = split.bytes or 0
+        self._taken = self._skip = 0  # blocks and rows that were handed over
+        self._handed: list[Future[Block | None]] = [Future()] if hurries else []  # the blocks, and the next one or None
+        self.exhausted = False
+        hand = self._hand if hurries else None
         program, env = segment.program, tasks.task_env(segment.program)
-        self._future: Future[Result] = tasks.runner.read(program, segment.reader, split, lap, env, at[1])
+        self._future: Future[Result] = tasks.runner.read(program, segment.reader, split, lap, env, at[1], hand)
+        if hurries:
+            self._future.add_done_callback(lambda _: self._handed[-1].set_result(None))
+
+    def _hand(self, number: int, block: Block) -> None:
+        """In the thread of the task, which may be begun anew."""
+        if number == len(self._handed) - 1:
+            self._handed.append(Future())
+            self._handed[-2].set_result(block)
 
     def done(self) -> bool:
-        return self._future.done()
+        return self._handed[self._taken].done() if self._handed else self._future.done()
 
     def advance(self) -> None:
         """Nothing more to submit."""
 
     def take(self) -> Iterator[Piece]:
+        if self._handed:
+            block = self._runner.result(self._handed[self._taken], "reading a split")
+            self._handed[self._taken] = Future()  # so that nobody keeps the block
+            if block is not None:
+                self._taken += 1
+                yield from self._pieces([block], last=False)
+                return
+        self.exhausted = True
         result = self._runner.result(self._future, "reading a split")
         self._tasks.done(result.timing, self._segment.operator, [b for b in result.blocks if b.slots])
         self._tasks.metrics.bytes_read += self._bytes if result.timing.rows_read else 0
         found = sum(block.slots for block in result.blocks)
         if self._left is not None and self._left != found:
             raise _miscounted(self._segment, self._split, self._left, found)
-        blocks = [b for b in result.blocks if b.slots] or result.blocks[:1] or [Block({}, no_keys())]
-        skip = 0
+        blocks = result.blocks[self._taken :]
+        yield from self._pieces([b for b in blocks if b.slots] or blocks[:1] or [Block({}, no_keys())], last=True)
+
+    def _pieces(self, blocks: list[Block], last: bool) -> Iterator[Piece]:
         for i, block in enumerate(blocks):
-            yield Piece(
-                Rows.of(block), self._at, skip, ends_window=self._ends and i == len(blocks) - 1, keeps=self._keeps
-            )
-            skip += block.slots
+            ends = last and self._ends and i == len(blocks) - 1
+            yield Piece(Rows.of(block), self._at, self._skip, ends_window=ends, keeps=self._keeps)
+            self._skip += block.slots
 
     def cancel(self) -> None:
         self._future.cancel()
