@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 from cedar.core import forks
@@ -73,10 +74,20 @@ def _kept(made: Any, signature: tuple[str, ...]) -> Any:
     cache: Any = getattr(made, "_cache", None)
     if hasattr(cache, "_guard_against_spurious_io_errors"):  # numba's own lets only some of them pass
         cache._guard_against_spurious_io_errors = lambda: _without(cache)
+        cache.load_overload = partial(_from_disk, cache)
     if signature:
         made.compile(*signature)
         made.disable_compile()
     return made
+
+
+def _from_disk(cache: Any, signature: Any, context: Any) -> Any:
+    """What a cache keeps. numba would first load all that it compiles with, which takes as long as the kernels; where
+    it then has to compile, it loads that by itself.
+    """
+    part("numba.core.runtime").rtsys.initialize(context)  # of the memory that kernels ask for
+    with _without(cache):
+        return cache._load_overload(signature, context)
 
 
 @contextlib.contextmanager
