@@ -170,7 +170,7 @@ SCRIPT = """
                 most = max(most, resident())
         return most
 
-    peak(cedar.Budget(memory=1), batches=3)  # everything is imported
+    peak(cedar.Budget(memory=1), batches=30)  # everything is imported, and splits were read ahead
     limit = resident() + (96 << 20)
     print(peak(cedar.Budget(memory=limit)) <= limit, peak(None) > limit)
 """

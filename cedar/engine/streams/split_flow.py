@@ -127,30 +127,24 @@ class _Whole:
         self._keeps = stream.keeps(stream.layout(lap), at[0])
         self._bytes = split.bytes or 0
         self._taken = self._skip = 0  # blocks and rows that were handed over
-        self._handed: list[Future[Block | None]] = [Future()] if hurries else []  # the blocks, and the next one or None
+        self._handed = _Handed() if hurries else None
         self.exhausted = False
-        hand = self._hand if hurries else None
+        hand = None if self._handed is None else self._handed.hand
         program, env = segment.program, tasks.task_env(segment.program)
         self._future: Future[Result] = tasks.runner.read(program, segment.reader, split, lap, env, at[1], hand)
-        if hurries:
-            self._future.add_done_callback(lambda _: self._handed[-1].set_result(None))
-
-    def _hand(self, number: int, block: Block) -> None:
-        """In the thread of the task, which may be begun anew."""
-        if number == len(self._handed) - 1:
-            self._handed.append(Future())
-            self._handed[-2].set_result(block)
+        if self._handed is not None:
+            self._future.add_done_callback(self._handed.end)
 
     def done(self) -> bool:
-        return self._handed[self._taken].done() if self._handed else self._future.done()
+        return self._future.done() if self._handed is None else self._handed.blocks[self._taken].done()
 
     def advance(self) -> None:
         """Nothing more to submit."""
 
     def take(self) -> Iterator[Piece]:
-        if self._handed:
-            block = self._runner.result(self._handed[self._taken], "reading a split")
-            self._handed[self._taken] = Future()  # so that nobody keeps the block
+        if self._handed is not None:
+            block = self._runner.result(self._handed.blocks[self._taken], "reading a split")
+            self._handed.blocks[self._taken] = Future()  # so that nobody keeps the block
             if block is not None:
                 self._taken += 1
                 yield from self._pieces([block], last=False)
@@ -173,6 +167,23 @@ class _Whole:
 
     def cancel(self) -> None:
         self._future.cancel()
+
+
+class _Handed:
+    """Blocks that a task hands over while it goes on, in its thread."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Future[Block | None]] = [Future()]  # the last one is to come, or None
+
+    def hand(self, number: int, block: Block) -> None:
+        """A block; those that were handed over before come again where a task is begun anew."""
+        if number == len(self.blocks) - 1:
+            self.blocks.append(Future())
+            self.blocks[-2].set_result(block)
+
+    def end(self, _: Future[Result]) -> None:
+        """The task is over, in any way."""
+        self.blocks[-1].set_result(None)
 
 
 def _miscounted(segment: Segment, split: Split, left: int, found: int) -> PipelineError:
