@@ -1,6 +1,7 @@
 """Modules for models of one's own: embeddings of rows that repeat, mixtures of experts that follow popularity."""
 
 from cedar.trainers.dlrm.embeddings import DedupEmbeddings
+from cedar.trainers.dlrm.hot import Frequency, frequencies
 from cedar.trainers.dlrm.options import FeatureOptions as Feature
 from cedar.trainers.dlrm.torchrec import DedupBagCollection
 from cedar.trainers.moe.experts import Router, Routing
@@ -10,6 +11,6 @@ from cedar.trainers.moe.options import OptimizerOptions as SymiOptions
 from cedar.trainers.moe.placement import Policy
 
 __all__ = [
-    "DedupBagCollection", "DedupEmbeddings", "Feature", "Policy", "Router", "Routing", "SymiMoE", "SymiOptimizer",
-    "SymiOptions", "router_losses", "whole_state_dict",
+    "DedupBagCollection", "DedupEmbeddings", "Feature", "Frequency", "Policy", "Router", "Routing", "SymiMoE",
+    "SymiOptimizer", "SymiOptions", "frequencies", "router_losses", "whole_state_dict",
 ]  # fmt: skip

@@ -13,10 +13,14 @@ from cedar.trainers.common.group import Group
 from cedar.trainers.common.tensors import Part
 from cedar.trainers.dlrm import fbgemm
 from cedar.trainers.dlrm.fbgemm import RULES, FbgemmTables
+from cedar.trainers.dlrm.hot import Frequency
 from cedar.trainers.dlrm.inputs import Feature, Inputs, read_batch
-from cedar.trainers.dlrm.options import FeatureOptions, Planner, Rule
-from cedar.trainers.dlrm.sharding import Place, ShardedTables, Sharding, by_width, place, place_exactly, planned
+from cedar.trainers.dlrm.options import FeatureOptions, Planner, Rule, Sharding
+from cedar.trainers.dlrm.replicas import Replicas
+from cedar.trainers.dlrm.sharding import ShardedTables, by_width
+from cedar.trainers.dlrm.spread import Spread, Wanted, widths_of
 from cedar.trainers.dlrm.tables import Bags, PlainTables, Table, Tables, TorchTables
+from cedar.trainers.dlrm.tiers import TieredTables
 from cedar.trainers.dlrm.unique import expand, pool, side_by_side
 
 
@@ -40,10 +44,17 @@ class DedupEmbeddings(nn.Module):
         backend: of fused tables: ``torch``, ``fbgemm``, or ``auto``: that where it loads and does what is asked. Of
             parameters: ``torch``, or ``torchrec``: its collections.
         sharding: by table or for all: ``tables``, each whole on one rank; ``rows`` or ``columns``, each cut over all
-            ranks; ``auto``: a table that costs more than a rank's share, or fits on none, is cut by rows.
+            ranks; ``hot``: by rows, and the frequent rows of a table that only sequences look up on every rank, where
+            less is sent so; ``auto``: ``hot`` for a table that costs more than a rank's share, or fits on none.
         costs: of a step, by table; None: their values.
+        frequencies: of rows, by table, for ``hot`` and ``fast``; see ``frequencies``. Without: none is frequent, and
+            low numbers come first.
         planner: of whole tables on several ranks: ``greedy``, or ``milp``: the best there is, by OR-tools.
         memory: bytes that a rank may hold; 0 for no limit.
+        fast: bytes of them in memory, or on the device, where the rows that are looked up most are; the others are in a
+            file. 0: all. What is computed is the same bit by bit. For fused rules, by torch.
+        slow: the folder of that file.
+        slow_cost: of a row there, in those in memory: tables are spread over ranks by it.
         mean: gradients of tables are divided by the number of ranks, as DistributedDataParallel does: for losses that
             are means over a rank's rows.
         seed: of the first weights: the same however tables are spread.
@@ -64,57 +75,48 @@ class DedupEmbeddings(nn.Module):
         rule: Rule | None = "rowwise_adagrad", rate: float = 0.05, eps: float = 1e-8,
         dtype: torch.dtype = torch.float32, backend: str = "torch",
         sharding: Sharding | Mapping[str, Sharding] = "tables", costs: Mapping[str, float] | None = None,
-        planner: Planner = "greedy", memory: int = 0, mean: bool = True, seed: int = 0,
-        device: torch.device | None = None,
+        frequencies: Mapping[str, Frequency] | None = None, planner: Planner = "greedy", memory: int = 0, fast: int = 0,
+        slow: str = ".", slow_cost: float = 10.0, mean: bool = True, seed: int = 0, device: torch.device | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.features, self.width, self.group = tuple(features), width, group or Group()
         self.rule, self.rate, self.dtype, self.device = rule, rate, dtype, device
         self.steps, self._begun = 0, False
-        rows = {feature.home: feature.rows for feature in features}
         self.widths = widths_of(features, width)
-        ranks, known = self.group.size, costs or {name: count * self.widths[name] for name, count in rows.items()}
-        sizes = {name: count * bytes_of_row(self.widths[name], rule, dtype) for name, count in rows.items()}
-        how = planned(rows, known, sizes, sharding, ranks, memory)
-        if rule == "rowwise_adagrad" and (odd := [name for name, one in how.items() if one == "columns" and ranks > 1]):
+        if fast and (rule is None or backend in ("fbgemm", "torchrec")):
             raise CedarError(
-                f"rowwise_adagrad keeps a number for each row of {odd[0]!r}, and its columns lie on several ranks",
-                fix="cut by rows, or take the rule sgd or adam",
+                "rows in a file are updated by torch's fused rules", fix="give a rule, and backend='torch'"
             )
-        pieces = {name: _cut(name, count, self.widths[name], how[name], ranks) for name, count in rows.items()}
-        whole = [name for name in rows if len(pieces[name]) == 1]
-        cut = sum(-(-size // len(pieces[name])) for name, size in sizes.items() if name not in whole)  # of each rank
-        if memory and cut > memory:
-            raise CedarError(
-                f"pieces of tables take {cut:,} of {memory:,} bytes on each of {ranks} ranks",
-                done="nothing was allocated", fix="use more ranks, a larger tables.memory, or fewer rows",
-            )  # fmt: skip
-        told = {n: known[n] for n in whole}, {n: sizes[n] for n in whole}, ranks, memory and memory - cut
-        best = planner == "milp" and ranks > 1
-        owners = self.group.tell(place_exactly(*told))[0] if best else place(*told)  # a stopped solver may end anyhow
-        self.places = {
-            name: [Place(piece, columns, owners.get(name, at)) for at, (piece, columns) in enumerate(found)]
-            for name, found in pieces.items()
-        }
-        self.notes: list[str] = []
-        self.stores = {
-            columns: self._store([one.table for one in self._mine if one.width == columns], columns, backend, eps, seed)
-            for columns in sorted({one.width for one in self._mine})
-        } or {width: TorchTables((), width, dtype=dtype, device=device)}
+        wanted = Wanted(sharding, costs, frequencies, planner, memory, fast, slow_cost)
+        plan = Spread(features, self.widths, rule, dtype, self.group, wanted)
+        self.places, self.notes, self._mine = plan.places, list(plan.notes), plan.held(self.group.rank)
+        ranks = self.group.size
+        how: Any = {"eps": eps, "dtype": dtype, "seed": seed, "device": device}
+        self.stores: dict[int, Tables] = {}
+        for columns in sorted({one.width for one in self._mine}):
+            tables = [one.table for one in self._mine if one.width == columns]
+            if plan.near is None:
+                self.stores[columns] = self._store(tables, columns, backend, how)
+            else:
+                self.stores[columns] = TieredTables(tables, columns, plan.near, slow, rule=rule, **how)
+        self.stores = self.stores or {width: TorchTables((), width, dtype=dtype, device=device)}
         plain = [store for store in self.stores.values() if isinstance(store, PlainTables)]
         self.tables = nn.ParameterDict({name: value for store in plain for name, value in store.weights.items()})
         wide = torch.promote_types(dtype, torch.float32)
         scale = 1 / ranks if mean else 1.0
+        self.replicas = {}
+        for columns in sorted({self.widths[name] for name in plan.shared}):
+            ids = {name: rows for name, rows in plan.shared.items() if self.widths[name] == columns}
+            self.replicas[columns] = Replicas(
+                ids, columns, self.places, self.stores.get(columns), self.group, scale, rule=rule, **how
+            )
         self.sharded = None
         if ranks > 1:
-            self.sharded = ShardedTables(self.stores, self.places, features, self.group, wide, device, scale)
+            self.sharded = ShardedTables(
+                self.stores, self.places, features, self.group, wide, device, scale, self.replicas
+            )
 
-    @property
-    def _mine(self) -> list[Place]:
-        """The pieces of this rank."""
-        return [one for held in self.places.values() for one in held if one.rank == self.group.rank]
-
-    def _store(self, tables: Sequence[Table], width: int, backend: str, eps: float, seed: int) -> Tables:
+    def _store(self, tables: Sequence[Table], width: int, backend: str, how: Mapping[str, Any]) -> Tables:
         if backend == "torchrec" and tables:
             from cedar.trainers.dlrm.torchrec import TorchrecTables
 
@@ -124,12 +126,12 @@ class DedupEmbeddings(nn.Module):
                     fix="give rule=None and an optimizer",
                 )
             self.notes.append("tables: torchrec, as asked")
-            return TorchrecTables(tables, width, self.features, dtype=self.dtype, seed=seed, device=self.device)
+            return TorchrecTables(tables, width, self.features, dtype=self.dtype, seed=how["seed"], device=self.device)
         if self.rule is None:
-            return PlainTables(tables, width, dtype=self.dtype, seed=seed, device=self.device)
+            return PlainTables(tables, width, dtype=self.dtype, seed=how["seed"], device=self.device)
         if self._by_fbgemm(backend, width) and tables:
-            return FbgemmTables(tables, width, rule=self.rule, eps=eps, seed=seed, device=self.device)
-        return TorchTables(tables, width, rule=self.rule, eps=eps, dtype=self.dtype, seed=seed, device=self.device)
+            return FbgemmTables(tables, width, rule=self.rule, eps=how["eps"], seed=how["seed"], device=self.device)
+        return TorchTables(tables, width, rule=self.rule, **how)
 
     def _by_fbgemm(self, backend: str, width: int) -> bool:
         """Whether fbgemm keeps the tables; asked for, it must load, and what it cannot do is torch's."""
@@ -186,19 +188,23 @@ class DedupEmbeddings(nn.Module):
     def begin(self, rate: float, step: int) -> None:
         """Before the first lookup of a step; a training forward calls it by itself."""
         self._begun = True
-        for store in self.stores.values():
+        for store in (*self.stores.values(), *self.replicas.values()):
             store.begin(rate, step)
 
     def step(self) -> None:
         """After the backward pass: the fused optimizer's step, where there is one; all ranks call it."""
-        for store in self.stores.values():
+        for store in (*self.stores.values(), *self.replicas.values()):
             store.update()
         self.steps, self._begun = self.steps + 1, False
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Weights and fused optimizer state of this rank as ``table.kind``; what is written there is in the tables."""
+        """Weights and fused optimizer state of this rank as ``table.kind``, in the order of tables' rows; what is
+        written there before the next lookup is in the tables.
+        """
+        for store in self.replicas.values():
+            store.keep()
         return {name: value for store in self.stores.values() for name, value in store.state().items()}
 
     def saved(self) -> dict[str, Part]:
@@ -234,43 +240,6 @@ class DedupEmbeddings(nn.Module):
                 value.copy_(state_dict.pop(name))
         self.steps = int(state_dict.pop(f"{prefix}steps", self.steps))
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
-
-
-def widths_of(features: Sequence[FeatureOptions], width: int) -> dict[str, int]:
-    """Of each table, by its name: what a feature says, or ``width``.
-
-    Raises:
-        CedarError: features of one table say several.
-    """
-    found: dict[str, int] = {}
-    for feature in features:
-        own = feature.width or width
-        if found.setdefault(feature.home, own) != own:
-            raise CedarError(
-                f"table {feature.home!r} has widths {found[feature.home]} and {own}",
-                fix="give all features of a table one width",
-            )
-    return found
-
-
-def bytes_of_row(width: int, rule: Rule | None, dtype: torch.dtype) -> int:
-    """Of a row of a table and its optimizer's state."""
-    numbers = {"rowwise_adagrad": 1, "sgd": 0, "adam": 2 * width, None: 0}[rule]
-    return width * dtype.itemsize + numbers * max(4, dtype.itemsize)
-
-
-def _cut(name: str, rows: int, width: int, how: Sharding, ranks: int) -> list[tuple[Table, int]]:
-    """The pieces of a table, and how wide each is."""
-    count = min(ranks, rows if how == "rows" else width) if how in ("rows", "columns") else 1
-    if count == 1:
-        return [(Table(name, rows), width)]
-    found = []
-    for at in range(count):
-        size = rows if how == "rows" else width
-        start, stop = size * at // count, size * (at + 1) // count
-        part, first, columns = (stop - start, (start, 0), width) if how == "rows" else (rows, (0, start), stop - start)
-        found.append((Table(f"{name}[{how} {start}:{stop}]", part, name, first, (rows, width)), columns))
-    return found
 
 
 def summed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,10 +12,12 @@ from torch.nn import functional
 
 from cedar.trainers.common.compute import Attention
 from cedar.trainers.common.group import Group
-from cedar.trainers.dlrm.embeddings import DedupEmbeddings, widths_of
+from cedar.trainers.dlrm.embeddings import DedupEmbeddings
+from cedar.trainers.dlrm.hot import Frequency
 from cedar.trainers.dlrm.inputs import Feature, Inputs
 from cedar.trainers.dlrm.options import FeatureOptions, ModelOptions, OptimizerOptions, Options
 from cedar.trainers.dlrm.sharding import FeatureStatistics
+from cedar.trainers.dlrm.spread import widths_of
 from cedar.trainers.dlrm.unique import Expansion, on_lists, ranges, side_by_side
 
 
@@ -200,8 +202,9 @@ SAMPLE = 4  # batches that statistics are taken of
 
 
 def tables_of(
-    options: Options, group: Group, statistics: Sequence[FeatureStatistics], device: torch.device
-) -> tuple[DedupEmbeddings, list[str]]:
+    options: Options, group: Group, statistics: Sequence[FeatureStatistics],
+    counted: Mapping[str, Frequency], device: torch.device,
+) -> tuple[DedupEmbeddings, list[str]]:  # fmt: skip
     """The tables; what was chosen, and why. All ranks have the same statistics, and come to the same plan."""
     chosen, costs = options.tables, {feature.home: 0.0 for feature in options.features}
     widths = widths_of(options.features, options.model.width)
@@ -211,7 +214,8 @@ def tables_of(
         options.features, options.model.width, group, rule=chosen.rule, rate=chosen.rate, eps=chosen.eps,
         dtype=torch.float64 if options.run.dtype == "float64" else getattr(torch, chosen.dtype),
         backend=chosen.backend, sharding=chosen.sharding, planner=chosen.planner, costs=costs if statistics else None,
-        memory=chosen.memory, mean=False, seed=options.run.seed, device=device,
+        frequencies=counted, memory=chosen.memory, fast=chosen.fast, slow=chosen.slow or options.run.folder,
+        slow_cost=chosen.slow_cost, mean=False, seed=options.run.seed, device=device,
     )  # fmt: skip
     notes = list(made.notes)
     for rank in range(group.size) if statistics else ():

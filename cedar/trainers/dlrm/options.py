@@ -10,6 +10,7 @@ from cedar.trainers.common.config import not_negative, positive
 
 Rule = Literal["rowwise_adagrad", "sgd", "adam"]
 Planner = Literal["greedy", "milp"]
+Sharding = Literal["auto", "tables", "rows", "columns", "hot"]
 Pooling = Literal["sum", "mean", "attention", "transformer"]
 
 
@@ -149,11 +150,19 @@ class TableOptions:
     dtype: Literal["float32", "float16"] = "float32"  # of the weights; float16 rounds stochastically
     # ``auto`` takes fbgemm where it loads and does what is asked, else torch
     backend: Literal["auto", "torch", "fbgemm"] = "auto"
-    # ``tables``: each whole on one rank; ``rows``, ``columns``: each cut over all ranks; ``auto``: by rows where a
-    # table costs more than a rank's share, or fits on none
-    sharding: Literal["auto", "tables", "rows", "columns"] = "tables"
+    # ``tables``: each whole on one rank; ``rows``, ``columns``: each cut over all ranks; ``hot``: by rows, and of
+    # sequences the frequent rows on every rank, where less is sent so; ``auto``: ``hot`` where a table costs more than
+    # a rank's share, or fits on none
+    sharding: Sharding = "tables"
     planner: Planner = "greedy"  # who keeps whole tables: ``greedy``; ``milp``: the best there is, by OR-tools
     memory: int = 0  # bytes of tables and their optimizer state that a rank may hold; 0 for no limit
+    # bytes of them in memory, or on the device: rows that are looked up most; the others are in a file; 0: all
+    fast: int = 0
+    slow: str = ""  # the folder of that file; empty: run.folder
+    slow_cost: float = 10.0  # of a row there, in those in memory: tables are spread over ranks by it
+
+    def __post_init__(self) -> None:
+        not_negative(self, "memory", "fast")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
@@ -19,11 +19,11 @@ from torch.nn import functional
 from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group, exchange_rows
 from cedar.trainers.dlrm.inputs import Inputs
-from cedar.trainers.dlrm.options import FeatureOptions
+from cedar.trainers.dlrm.options import FeatureOptions, Sharding
 from cedar.trainers.dlrm.tables import Bags, Table, Tables
 
-Sharding: TypeAlias = Literal["auto", "tables", "rows", "columns"]
-
+if TYPE_CHECKING:
+    from cedar.trainers.dlrm.replicas import Replicas
 
 _LOOKUP = 7.0  # values of touched rows that an id takes as long as
 
@@ -57,16 +57,17 @@ def planned(
     rows: Mapping[str, int], costs: Mapping[str, float], sizes: Mapping[str, int],
     how: Sharding | Mapping[str, Sharding], ranks: int, memory: int = 0,
 ) -> dict[str, Sharding]:  # fmt: skip
-    """How each table is cut; ``auto``: by rows where it costs more than a rank's share, or no rank has room for it.
+    """How each table is cut; ``auto``: by rows where it costs more than a rank's share, or no rank has room for it,
+    with frequent ones on all ranks.
 
     Example:
         >>> planned({"a": 9, "b": 2}, {"a": 8.0, "b": 1.0}, {"a": 90, "b": 20}, "auto", 2)
-        {'a': 'rows', 'b': 'tables'}
+        {'a': 'hot', 'b': 'tables'}
     """
     chosen = {name: how if isinstance(how, str) else how.get(name, "tables") for name in rows}
     share = sum(costs[name] for name in rows) / ranks
     large = {name for name in rows if costs[name] > share or (memory and sizes[name] > memory)}
-    return {name: one if one != "auto" else "rows" if name in large else "tables" for name, one in chosen.items()}
+    return {name: one if one != "auto" else "hot" if name in large else "tables" for name, one in chosen.items()}
 
 
 def place(costs: Mapping[str, float], sizes: Mapping[str, int], ranks: int, memory: int = 0) -> dict[str, int]:
@@ -133,12 +134,15 @@ _SCALE = 1_000_000  # the solver counts costs in whole millionths of the largest
 
 
 def place_exactly(
-    costs: Mapping[str, float], sizes: Mapping[str, int], ranks: int, memory: int = 0, seconds: float = 10.0
-) -> dict[str, int]:
+    costs: Mapping[str, float], sizes: Mapping[str, int], ranks: int, memory: int = 0, seconds: float = 10.0,
+    choices: Mapping[str, Sequence[tuple[float, int]]] | None = None, fast: int = 0,
+) -> dict[str, int]:  # fmt: skip
     """``place`` by CP-SAT: no other place of tables has a lower highest load, where the solver came to its end.
 
     Args:
         seconds: after which the best that was found is taken.
+        choices: of each table, what it may cost in place of ``costs``, and the bytes of fast memory that this takes.
+        fast: bytes of it that a rank has.
 
     Raises:
         CedarError: OR-tools is not installed; tables do not fit.
@@ -148,17 +152,22 @@ def place_exactly(
     except ImportError as error:
         raise CedarError("tables.planner = 'milp' needs OR-tools", fix="pip install 'cedar-data[schedules]'") from error
     model: Any = cp_model.CpModel()
-    largest = max(costs.values(), default=0.0) or 1.0
-    whole = {name: round(_SCALE * cost / largest) for name, cost in costs.items()}
+    ways = choices or {name: [(cost, 0)] for name, cost in costs.items()}
+    largest = max((cost for each in ways.values() for cost, _ in each), default=0.0) or 1.0
+    whole = {(name, n): round(_SCALE * cost / largest) for name in costs for n, (cost, _) in enumerate(ways[name])}
     names = sorted(costs, key=lambda name: (-costs[name], name))
     at = {(name, rank): model.new_bool_var(f"{name} {rank}") for name in names for rank in range(ranks)}
+    way = {(*key, rank): model.new_bool_var(f"{key} {rank}") for key in whole for rank in range(ranks)}
     most = model.new_int_var(0, sum(whole.values()), "highest load")
     for number, name in enumerate(names):
         model.add_exactly_one(at[name, rank] for rank in range(ranks))
+        for rank in range(ranks):
+            model.add(sum(way[name, n, rank] for n in range(len(ways[name]))) == at[name, rank])
         for rank in range(number + 1, ranks):
             model.add(at[name, rank] == 0)  # ranks are alike
     for rank in range(ranks):
-        model.add(sum(whole[name] * at[name, rank] for name in names) <= most)
+        model.add(sum(cost * way[*key, rank] for key, cost in whole.items()) <= most)
+        model.add(sum(ways[name][n][1] * way[name, n, rank] for name, n in whole) <= fast)
         if memory:
             model.add(sum(sizes[name] * at[name, rank] for name in names) <= memory)
     model.minimize(most)
@@ -169,7 +178,7 @@ def place_exactly(
     return {name: next(rank for rank in range(ranks) if solver.value(at[name, rank])) for name in costs}
 
 
-def by_width(stores: Mapping[int, Tables], widths: Sequence[int], bags: Sequence[Bags]) -> list[torch.Tensor]:
+def by_width(stores: Mapping[int, Any], widths: Sequence[int], bags: Sequence[Bags]) -> list[torch.Tensor]:
     """What the stores give for bags whose tables have these widths."""
     found: dict[int, torch.Tensor] = {}
     for width, store in stores.items():
@@ -199,11 +208,13 @@ class ShardedTables:
         features: in the order in which bags come.
         dtype: of rows as they travel.
         scale: of the gradients that ranks send.
+        replicas: rows that this rank looks up itself, by their width; of features whose ids are looked up one by one.
     """
 
     def __init__(
         self, stores: Mapping[int, Tables], places: Mapping[str, Sequence[Place]], features: Sequence[FeatureOptions],
         group: Group, dtype: torch.dtype = torch.float32, device: torch.device | None = None, scale: float = 1.0,
+        replicas: Mapping[int, Replicas] | None = None,
     ) -> None:  # fmt: skip
         self.stores, self.places, self.features, self.group, self.scale = stores, places, tuple(features), group, scale
         asked = [(at, place) for at, feature in enumerate(features) for place in places[feature.home]]
@@ -213,6 +224,9 @@ class ShardedTables:
         most = max((feature.rows for feature in features), default=0)
         self._kind = torch.int32 if most < 2**31 else torch.int64
         self._weighed = any(f.weights for f in features)
+        self.replicas = replicas or {}
+        homes = {name: store for store in self.replicas.values() for name in store.slots}
+        self._shared = {at: homes[f.home] for at, f in enumerate(features) if f.home in homes}
         self._anchor = torch.zeros((), dtype=dtype, device=device, requires_grad=True)
 
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
@@ -220,10 +234,17 @@ class ShardedTables:
         if not bags:
             return []
         group, me = self.group, self.group.rank
+        parted = {at: store.parted(bags[at]) for at, store in self._shared.items()}
+        bags = [parted[at][1] if at in parted else each for at, each in enumerate(bags)]
         firsts = list(accumulate(map(len, self._asked), initial=0))
         shares = [_share(bags[at], place.table, single=self.features[at].single) for at, place in self._order]
-        sizes = torch.tensor([[len(b), len(b.ids)] for b, _ in shares], device=bags[0].ids.device)
-        table = group.gather(sizes, IDS).tolist()  # [rank][what is asked] -> bags, ids
+        fresh = all(store.fresh for store in self.replicas.values())
+        sizes = [*([len(b), len(b.ids)] for b, _ in shares), [fresh, 0]]
+        # [rank][what is asked] -> bags, ids
+        table = group.gather(torch.tensor(sizes, device=bags[0].ids.device), IDS).tolist()
+        if not all(told[-1][0] for told in table):  # on any rank, a state was asked for, and may have been written to
+            for store in self.replicas.values():
+                store.refill()
         mine = range(firsts[me], firsts[me + 1])
         received, weights = self._send([b for b, _ in shares], table, firsts)
         joined = [self._joined(n, k, received, weights) for k, n in enumerate(mine)]
@@ -240,7 +261,12 @@ class ShardedTables:
         pieces: list[list[tuple[torch.Tensor, torch.Tensor | None, Table]]] = [[] for _ in bags]
         for part, (at, place), (_, kept) in zip(torch.split(moved, own), self._order, shares, strict=True):
             pieces[at].append((part.view(-1, place.width), kept, place.table))
-        return [_together(each) for each in pieces]
+        whole = [_together(each) for each in pieces]
+        widths = [self.places[self.features[at].home][0].width for at in parted]
+        near = by_width(self.replicas, widths, [one for one, _, _ in parted.values()])
+        for rows, (at, (_, _, places)) in zip(near, parted.items(), strict=True):
+            whole[at] = _in_order(torch.cat([rows, whole[at]]), places)
+        return whole
 
     def _send(self, asked: Sequence[Bags], table: Any, firsts: Sequence[int]) -> tuple[list[Any], list[Any]]:
         """What every rank asks of this one, by rank: (lengths, ids) of each, and weights."""
@@ -314,11 +340,18 @@ def _together(pieces: Sequence[tuple[torch.Tensor, torch.Tensor | None, Table]])
         return torch.cat(rows, 1)
     places = [kept for _, kept, _ in pieces if kept is not None]
     if places:
-        return torch.cat(rows).index_select(0, torch.argsort(torch.cat(places)))
+        return _in_order(torch.cat(rows), torch.cat(places))
     total = rows[0]
     for row in rows[1:]:
         total = total + row
     return total
+
+
+def _in_order(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Rows at their places, which are all there are."""
+    back = torch.empty_like(places)
+    back[places] = torch.arange(len(places), device=places.device)
+    return rows.index_select(0, back)
 
 
 def _weights(bags: Bags) -> torch.Tensor:

@@ -80,8 +80,9 @@ def _mix(x: torch.Tensor) -> torch.Tensor:
 
 
 BETAS = (0.9, 0.999)
-_BLOCK = 4096  # rows that are updated together
+BLOCK = 4096  # rows that are updated together
 _LARGE = 16 << 20  # bytes, from which on pages are chosen
+_DRAWN = 1 << 16  # rows whose first weights are drawn together
 
 
 @dataclass(frozen=True)
@@ -126,14 +127,21 @@ class Tables(Protocol):
         """Weights and optimizer state as ``table.kind``; what is written there is in the tables."""
 
 
-def initial(table: Table, width: int, seed: int) -> torch.Tensor:
-    """float32 ``[rows, width]``, uniform within 1 / sqrt(rows); the same wherever the table is, and however cut."""
+def initial(table: Table, width: int, seed: int, into: torch.Tensor | None = None) -> torch.Tensor:
+    """``[rows, width]``, uniform within 1 / sqrt(rows); the same wherever the table is, and however cut. ``into``:
+    where they are written; None: float32 of its own.
+    """
+    found = torch.empty(table.rows, width) if into is None else into
     digest = hashlib.blake2b(f"{seed} {table.of or table.name}".encode(), digest_size=7).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
-    shape, (row, column) = table.whole if table.of else (table.rows, width), table.start
-    most = shape[0] ** -0.5
-    whole = torch.empty(shape).uniform_(-most, most, generator=generator)
-    return whole[row : row + table.rows, column : column + width]
+    (rows, columns), (row, column) = table.whole if table.of else (table.rows, width), table.start
+    most = rows**-0.5
+    for first in range(0, row + table.rows, _DRAWN):  # those before the piece are drawn, too
+        drawn = torch.empty(min(_DRAWN, rows - first), columns).uniform_(-most, most, generator=generator)
+        low, high = max(first, row), min(first + len(drawn), row + table.rows)
+        if low < high:
+            found[low - row : high - row] = drawn[low - first : high - first, column : column + width]
+    return found
 
 
 class PlainTables:
@@ -185,19 +193,19 @@ class TorchTables:
         dtype: torch.dtype = torch.float32, seed: int = 0, device: torch.device | None = None,
     ) -> None:  # fmt: skip
         self.tables, self.width, self.rule, self.eps, self.seed = tuple(tables), width, rule, eps, seed
-        self.rate, self.step = 0.0, 0
+        self.rate, self.step, self.device = 0.0, 0, device
         starts = [0]
         for table in tables:
             starts.append(starts[-1] + table.rows)
         self.starts = {table.name: start for table, start in zip(tables, starts, strict=False)}
         self._ends = torch.tensor(starts[1:], device=device)
-        self.weight = zeros((starts[-1], width), dtype, device)
+        self.weight = self._zeros((starts[-1], width), dtype)
         for table in tables:
-            self._of(self.weight, table).copy_(initial(table, width, seed))
-        wide = torch.promote_types(dtype, torch.float32)
+            initial(table, width, seed, self._of(self.weight, table))
+        self.wide = wide = torch.promote_types(dtype, torch.float32)
         shapes: dict[str, tuple[int, ...]] = {"rowwise_adagrad": (starts[-1],), "sgd": (), "adam": (starts[-1], width)}
         names = {"rowwise_adagrad": ("sum",), "sgd": (), "adam": ("first", "second")}[rule]
-        self.moments = {name: zeros(shapes[rule], wide, device) for name in names}
+        self.moments = {name: self._zeros(shapes[rule], wide) for name in names}
         self._anchor = torch.zeros((), dtype=wide, device=device, requires_grad=True)
         self._pending: list[tuple[Bags, torch.Tensor]] = []
 
@@ -214,7 +222,7 @@ class TorchTables:
 
     @torch.no_grad()
     def update(self) -> None:
-        for ids, offsets, weights, gradient in _merged(self._pending):
+        for ids, offsets, weights, gradient in merged(self._pending):
             for rows, summed in row_gradients(ids, offsets, weights, gradient):
                 self._apply(rows, summed)
         self._pending.clear()
@@ -222,24 +230,50 @@ class TorchTables:
     def _apply(self, rows: torch.Tensor, gradient: torch.Tensor) -> None:
         """One step of the rule on some rows, each of them once; ``gradient`` may be overwritten."""
         if self.rule == "rowwise_adagrad":
-            total = self.moments["sum"].index_select(0, rows) + torch.linalg.vecdot(gradient, gradient) / self.width
-            self.moments["sum"].index_copy_(0, rows, total)
+            total = self._read("sum", rows) + torch.linalg.vecdot(gradient, gradient) / self.width
+            self._write("sum", rows, total)
             change = gradient.mul_((-self.rate / (total.sqrt_() + self.eps))[:, None])
         elif self.rule == "sgd":
             change = gradient.mul_(-self.rate)
         else:
             (one, two), n = BETAS, self.step
-            first = self.moments["first"].index_select(0, rows).lerp_(gradient, 1 - one)
-            second = self.moments["second"].index_select(0, rows).mul_(two).addcmul_(gradient, gradient, value=1 - two)
-            self.moments["first"].index_copy_(0, rows, first)
-            self.moments["second"].index_copy_(0, rows, second)
+            first = self._read("first", rows).lerp_(gradient, 1 - one)
+            second = self._read("second", rows).mul_(two).addcmul_(gradient, gradient, value=1 - two)
+            self._write("first", rows, first)
+            self._write("second", rows, second)
             size = self.rate * (1 - two**n) ** 0.5 / (1 - one**n)
             change = first.div_(second.sqrt_().add_(self.eps)).mul_(-size)
         if self.weight.dtype == torch.float16:
-            new = self.weight.index_select(0, rows).to(change.dtype).add_(change)
-            self.weight.index_copy_(0, rows, self._rounded(new, rows))
+            new = self._read("weight", rows).to(change.dtype).add_(change)
+            self._write("weight", rows, self._rounded(new, rows))
         else:
-            self.weight.index_add_(0, rows, change)
+            self._add(rows, change)
+
+    # ---- where rows lie ----------------------------------------------------------------------------------------------
+
+    def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return zeros(shape, dtype, self.device)
+
+    def _all(self, kind: str) -> torch.Tensor:
+        return self.weight if kind == "weight" else self.moments[kind]
+
+    def _read(self, kind: str, rows: torch.Tensor) -> torch.Tensor:
+        """Values of some rows, which may be overwritten."""
+        return self._all(kind).index_select(0, rows)
+
+    def _write(self, kind: str, rows: torch.Tensor, values: torch.Tensor) -> None:
+        self._all(kind).index_copy_(0, rows, values)
+
+    def _add(self, rows: torch.Tensor, change: torch.Tensor) -> None:
+        self.weight.index_add_(0, rows, change)
+
+    def _compact(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A block of rows, and where in it those are that are looked up."""
+        return ids, self.weight
+
+    def _own(self, rows: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        """The numbers of rows in their tables, of which ``starts`` are the first."""
+        return rows - starts
 
     def _rounded(self, values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         which = torch.searchsorted(self._ends, rows, right=True)
@@ -247,7 +281,7 @@ class TorchTables:
         keys = torch.tensor([table_key(self.seed, self.step, name) for name in names], device=rows.device)
         firsts = [self.starts[table.name] - table.start[0] for table in self.tables]
         starts = torch.tensor(firsts, device=rows.device)
-        return to_half(values, uniform(row_keys(keys[which], rows - starts[which]), self.width))
+        return to_half(values, uniform(row_keys(keys[which], self._own(rows, starts[which])), self.width))
 
     def _of(self, values: torch.Tensor, table: Table) -> torch.Tensor:
         return values[self.starts[table.name] : self.starts[table.name] + table.rows]
@@ -312,9 +346,9 @@ def row_gradients(
     rows, counts = torch.unique_consecutive(held, return_counts=True)
     ends = functional.pad(counts.cumsum(0), (1, 0))
     gradient = gradient.contiguous()
-    marks = [*ends[:-1:_BLOCK].tolist(), len(ids)]
+    marks = [*ends[:-1:BLOCK].tolist(), len(ids)]
     for at, (start, stop) in enumerate(pairwise(marks)):
-        block = slice(at * _BLOCK, at * _BLOCK + _BLOCK)
+        block = slice(at * BLOCK, at * BLOCK + BLOCK)
         summed = functional.embedding_bag(
             bag[start:stop], gradient, ends[block.start : block.stop + 1] - start, mode="sum",
             include_last_offset=True, per_sample_weights=None if given is None else given[start:stop],
@@ -327,7 +361,7 @@ class _Lookup(torch.autograd.Function):
     def forward(ctx: Any, _anchor: torch.Tensor, tables: TorchTables, ids: Any, offsets: Any, weights: Any) -> Any:
         ctx.tables, ctx.bags = tables, Bags("", ids, offsets, weights)
         found = functional.embedding_bag(
-            ids, tables.weight, offsets, mode="sum", include_last_offset=True, per_sample_weights=weights
+            *tables._compact(ids), offsets, mode="sum", include_last_offset=True, per_sample_weights=weights
         )
         return found.float() if found.dtype == torch.float16 else found
 
@@ -337,8 +371,8 @@ class _Lookup(torch.autograd.Function):
         return None, None, None, None, None
 
 
-def _merged(pending: list[tuple[Bags, torch.Tensor]]) -> list[Any]:
-    """What several lookups recorded, as one: a row that two of them hold is updated once."""
+def merged(pending: list[tuple[Bags, torch.Tensor]]) -> list[Any]:
+    """What several lookups recorded, as one, if any did: a row that two of them hold is updated once."""
     if not pending:
         return []
     bags, gradients = zip(*pending, strict=True)

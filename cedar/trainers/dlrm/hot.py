@@ -1,0 +1,186 @@
+"""How often rows are looked up, and which of them that makes worth a place of their own: in memory (RecShard, arXiv
+2201.10095) or on every rank (FlexShard, arXiv 2301.02959).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from cedar.trainers.common.group import cut
+from cedar.trainers.dlrm.inputs import Inputs, read_batch, rows_of
+from cedar.trainers.dlrm.options import FeatureOptions
+
+STEPS = 100  # points of a curve of frequencies that a solver may choose, as in RecShard
+
+
+@dataclass(frozen=True, eq=False)
+class Frequency:
+    """How often some batches look rows of a table up: those that they hold, the most frequent first.
+
+    What they do not hold counts as less frequent than all that they do, and lower numbers as more than higher ones, as
+    vocabularies give them.
+    """
+
+    ids: torch.Tensor  # int64 ``[n]``
+    touched: torch.Tensor  # float64 ``[n]``: the share of steps in which any rank does
+    asking: torch.Tensor  # float64 ``[n]``: how many ranks do, in a step
+    lookups: torch.Tensor  # float64 ``[n]``: in a step, by all ranks
+
+    @classmethod
+    def of(cls, steps: Sequence[Sequence[torch.Tensor]]) -> Frequency:
+        """From the ids, int64, that each rank looks up in some steps.
+
+        Example:
+            >>> first, second = torch.tensor([7, 7]), torch.tensor([7, 3])
+            >>> found = Frequency.of([[first, second], [first[:1], first[:0]]])
+            >>> found.ids.tolist(), found.touched.tolist(), found.asking.tolist(), found.lookups.tolist()
+            ([7, 3], [1.0, 0.5], [1.5, 0.5], [2.0, 0.5])
+        """
+        flat = [[ids.long().cpu() for ids in step] for step in steps]
+        rows, lookups = torch.unique(torch.cat([torch.cat(step) for step in flat]), return_counts=True)
+
+        def within(parts: Iterable[torch.Tensor]) -> torch.Tensor:
+            found = torch.zeros(len(rows), dtype=torch.float64)
+            for ids in parts:
+                found[torch.searchsorted(rows, torch.unique(ids))] += 1 / len(steps)
+            return found
+
+        touched, asking = within(map(torch.cat, flat)), within(ids for step in flat for ids in step)
+        order = torch.argsort(lookups, descending=True, stable=True)
+        order = order[torch.argsort(touched[order], descending=True, stable=True)]
+        return cls(rows[order], touched[order], asking[order], lookups[order].double() / len(steps))
+
+    def where(self, kept: torch.Tensor, first: int = 0) -> Frequency:
+        """Of some rows (a mask, or places), counted from ``first``."""
+        found = {one.name: getattr(self, one.name)[kept] for one in fields(self)}
+        return Frequency(**found | {"ids": found["ids"] - first})
+
+    def hottest(self, count: int, rows: int) -> torch.Tensor:
+        """The most frequent of a table's rows."""
+        if count <= len(self.ids):
+            return self.ids[:count]
+        others = torch.ones(rows, dtype=torch.bool)
+        others[self.ids] = False
+        return torch.cat([self.ids, others.nonzero()[: count - len(self.ids), 0]])
+
+
+NONE = Frequency(torch.zeros(0, dtype=torch.int64), *(torch.zeros(0, dtype=torch.float64) for _ in range(3)))
+
+
+def frequencies(
+    batches: Sequence[Mapping[str, Any] | Inputs], features: Sequence[FeatureOptions], ranks: int = 1
+) -> dict[str, Frequency]:
+    """Of each table, over some batches of all ranks: those of a loader with ``format="torch"``.
+
+    Args:
+        ranks: that share each batch.
+
+    Example:
+        >>> found = frequencies([{"item": torch.tensor([4, 2, 4])}], [FeatureOptions("item", 9)])
+        >>> found["item"].ids.tolist(), found["item"].lookups.tolist()
+        ([4, 2], [2.0, 1.0])
+    """
+    held: dict[str, list[list[torch.Tensor]]] = {feature.home: [] for feature in features}
+    for batch in batches:
+        inputs = batch if isinstance(batch, Inputs) else read_batch(batch, features, [], None)
+        parts = [rows_of(inputs, rows) for rows in cut(len(inputs), ranks)] if ranks > 1 else [inputs]
+        for name, steps in held.items():
+            at = [n for n, feature in enumerate(features) if feature.home == name]
+            steps.append([torch.cat([part.features[n].bags.ids for n in at]) for part in parts])
+    return {name: Frequency.of(steps) for name, steps in held.items()}
+
+
+def filled(worth: Mapping[str, torch.Tensor], sizes: Mapping[str, int], room: int) -> dict[str, int]:
+    """How many rows of each table fit, those worth most a byte first, and none that is worth nothing.
+
+    But for the row that no longer fits, no other choice is worth more.
+
+    Args:
+        worth: a byte, of rows of each table, descending: float64 ``[n]``.
+        sizes: bytes of a row, by table.
+        room: bytes.
+
+    Example:
+        >>> filled({"a": torch.tensor([9.0, 3.0]), "b": torch.tensor([5.0, 0.0])}, {"a": 4, "b": 2}, 9)
+        {'a': 1, 'b': 1}
+    """
+    if not worth:
+        return {}
+    every = torch.cat(list(worth.values()))
+    of = torch.repeat_interleave(torch.arange(len(worth)), torch.tensor([len(each) for each in worth.values()]))
+    order = torch.argsort(every, descending=True, stable=True)
+    order = of[order[every[order] > 0]]
+    taken = order[torch.tensor([sizes[name] for name in worth])[order].cumsum(0) <= room]
+    return dict(zip(worth, torch.bincount(taken, minlength=len(worth)).tolist(), strict=True))
+
+
+def in_memory(
+    found: Mapping[str, Frequency], rows: Mapping[str, int], sizes: Mapping[str, int], room: int
+) -> dict[str, torch.Tensor]:
+    """The rows of each table, or piece, that are in memory: int64.
+
+    Args:
+        found: how often they are looked up.
+        rows: of each table.
+        sizes: bytes of a row and its optimizer's state, by table.
+        room: bytes.
+    """
+    counts = filled({name: one.touched for name, one in found.items()}, sizes, room)
+    left = room - sum(counts[name] * sizes[name] for name in found)
+    for name, one in found.items():
+        if counts[name] == len(one.ids):
+            more = min(rows[name] - counts[name], left // sizes[name])
+            counts[name], left = counts[name] + more, left - more * sizes[name]
+    return {name: one.hottest(counts[name], rows[name]) for name, one in found.items()}
+
+
+def cold(one: Frequency, count: int) -> float:
+    """Rows that a step touches beyond the ``count`` most frequent."""
+    return float(one.touched[count:].sum())
+
+
+def choices(one: Frequency, cost: float, size: int, slow: float) -> list[tuple[float, int]]:
+    """What a table may cost, and the bytes in memory that this takes: equal shares of what its rows are touched."""
+    total = one.touched.cumsum(0)
+    if not len(total):
+        return [(cost, 0)]
+    marks = torch.linspace(0, float(total[-1]), STEPS + 1, dtype=torch.float64)
+    counts = sorted({0, *torch.searchsorted(total, marks).clamp(max=len(total)).tolist(), len(total)})
+    return [(cost + slow * cold(one, count), count * size) for count in counts]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Bytes that all ranks send of a table's rows in a step: ids, rows and gradients.
+
+    Args:
+        ranks: how many there are.
+        row: bytes of a row, or its gradient, as it travels.
+        id: bytes of an id.
+    """
+
+    ranks: int
+    row: int
+    id: int = 4
+
+    def by_rows(self, one: Frequency) -> torch.Tensor:
+        """Where each row is on one rank: every id that is looked up elsewhere, its row, and its gradient."""
+        return one.lookups * (self.id + 2 * self.row) * (self.ranks - 1) / self.ranks
+
+    def by_copies(self, one: Frequency) -> torch.Tensor:
+        """Where all ranks have it: gradients to the rank that adds them up, and sums to all others."""
+        return (one.asking * (self.ranks - 1) / self.ranks + one.touched * (self.ranks - 1)) * (self.id + self.row)
+
+
+def on_all(
+    found: Mapping[str, Frequency], prices: Mapping[str, Exchange], sizes: Mapping[str, int], room: int
+) -> dict[str, torch.Tensor]:
+    """The rows of each table that every rank should hold: those for which less is sent so, the most a byte first."""
+    saved = {name: prices[name].by_rows(one) - prices[name].by_copies(one) for name, one in found.items()}
+    order = {name: torch.argsort(each, descending=True, stable=True) for name, each in saved.items()}
+    counts = filled({name: saved[name][order[name]] / sizes[name] for name in found}, sizes, room)
+    return {name: one.ids[order[name][: counts[name]]] for name, one in found.items()}

@@ -1,0 +1,128 @@
+"""Rows that every rank holds, as in FlexShard (arXiv 2301.02959): looked up where they are asked for.
+
+After the backward pass each rank sends the gradients of the rows that it has looked up to one rank for each row, which
+adds them up in the order of ranks and sends the sums to all; so all ranks make the same update, bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from cedar.trainers.common.group import Group
+from cedar.trainers.dlrm.sharding import GRADIENTS, IDS, ROWS, Place
+from cedar.trainers.dlrm.tables import BLOCK, Bags, Table, Tables, TorchTables, merged, row_gradients
+
+
+class Replicas(TorchTables):
+    """See ``TorchTables``; its tables are the rows that ranks share, in the order of ``ids``.
+
+    Pieces of tables have room for these rows, too: they are written there when the state is asked for, and read again
+    before the next lookup.
+
+    Args:
+        ids: of each table, the rows that all ranks hold: int64, each once.
+        places: of the pieces of the tables, which are cut by rows.
+        store: this rank's pieces of this width; None: it has none.
+        scale: of gradients.
+    """
+
+    def __init__(
+        self, ids: Mapping[str, torch.Tensor], width: int, places: Mapping[str, Sequence[Place]], store: Tables | None,
+        group: Group, scale: float, **settings: Any,
+    ) -> None:  # fmt: skip
+        super().__init__([Table(name, len(rows)) for name, rows in ids.items()], width, **settings)
+        self.store, self.group, self.scale = store, group, scale
+        self.fresh = False  # whether they are what pieces have or newer
+        self.slots: dict[str, torch.Tensor] = {}
+        # Of each table: its pieces, which of these rows (of this block) each holds, and where.
+        self._homes: dict[str, list[tuple[Place, torch.Tensor, torch.Tensor]]] = {}
+        for name, rows in ids.items():
+            whole = places[name][0].table.whole[0] or places[name][0].table.rows
+            slots = torch.full((whole,), -1, dtype=torch.int32)
+            slots[rows] = torch.arange(len(rows), dtype=torch.int32)
+            self.slots[name] = slots.to(self.device)
+            self._homes[name] = []
+            for place in places[name]:
+                first, last = place.table.start[0], place.table.start[0] + place.table.rows
+                here = ((rows >= first) & (rows < last)).nonzero()[:, 0]
+                own = (here + self.starts[name]).to(self.device)
+                self._homes[name].append((place, own, (rows[here] - first).to(self.device)))
+        self._ids = torch.cat(list(ids.values())).to(self.device)
+
+    def parted(self, bags: Bags) -> tuple[Bags, Bags, torch.Tensor]:
+        """Of ids that are looked up one by one: those that are here, the others, and the places of both."""
+        slots = self.slots[bags.table].index_select(0, bags.ids)
+        here = slots >= 0
+        near, far = slots[here].long(), bags.ids[~here]
+        every = [torch.arange(len(ids) + 1, device=ids.device) for ids in (near, far)]
+        places = torch.cat([here.nonzero()[:, 0], (~here).nonzero()[:, 0]])
+        return Bags(bags.table, near, every[0]), Bags(bags.table, far, every[1]), places
+
+    def keep(self) -> None:
+        """Write what this rank's pieces hold of these rows into them."""
+        if self.fresh:
+            self.fresh = False
+            for kind, piece, own, rows in self._held():
+                piece.index_copy_(0, rows.to(piece.device), self._all(kind).index_select(0, own).to(piece.device))
+
+    def refill(self) -> None:
+        """Take them from the pieces of all ranks; all ranks call it."""
+        self.keep()
+        held = iter(self._held())
+        for homes in self._homes.values():
+            counts = [0] * self.group.size
+            for place, own, _ in homes:
+                counts[place.rank] = len(own)
+            every = torch.cat([own for _, own, _ in homes])
+            for kind in ("weight", *self.moments):
+                values = self._all(kind)
+                mine = values[:0]
+                if any(place.rank == self.group.rank for place, _, _ in homes):
+                    _, piece, _, rows = next(held)
+                    mine = piece.index_select(0, rows.to(piece.device)).to(values.device)
+                values[every] = self._to_all(mine, counts, ROWS)
+        self.fresh = True
+
+    def _held(self) -> list[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Of this rank's pieces: kind and values, which rows of this block they hold, and at which of their own."""
+        state = self.store.state() if self.store else {}
+        return [
+            (kind, state[f"{place.table.name}.{kind}"], own, rows)
+            for homes in self._homes.values()
+            for place, own, rows in homes
+            if place.rank == self.group.rank
+            for kind in ("weight", *self.moments)
+        ]
+
+    def _to_all(self, rows: torch.Tensor, counts: Sequence[int], phase: str) -> torch.Tensor:
+        """The rows of all ranks, ``counts`` of each."""
+        size = self.group.size
+        return self.group.exchange(torch.cat([rows] * size), [len(rows)] * size, counts, phase)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        size = self.group.size
+        parts = [part for one in merged(self._pending) for part in row_gradients(*one)]
+        self._pending.clear()
+        rows = torch.cat([self._ids[:0], *(rows for rows, _ in parts)])
+        summed = torch.cat([torch.zeros(0, self.width, dtype=self.wide, device=self.device), *(g for _, g in parts)])
+        order = torch.argsort(rows % size, stable=True)
+        send = torch.bincount(rows % size, minlength=size)
+        counts = self.group.gather(send, IDS).tolist()
+        receive = [counts[rank][self.group.rank] for rank in range(size)]
+        rows = self.group.exchange(rows[order].int(), send.tolist(), receive, IDS).long()
+        summed = self.group.exchange(summed[order] * self.scale, send.tolist(), receive, GRADIENTS)
+        single = torch.arange(len(rows) + 1, device=rows.device)
+        parts = list(row_gradients(rows, single, None, summed)) if len(rows) else []
+        rows = torch.cat([rows[:0], *(rows for rows, _ in parts)])
+        summed = torch.cat([summed[:0], *(g for _, g in parts)])
+        held = self.group.gather(torch.tensor([len(rows)], device=rows.device), IDS)[:, 0].tolist()
+        rows, summed = self._to_all(rows.int(), held, IDS).long(), self._to_all(summed, held, GRADIENTS)
+        for at in range(0, len(rows), BLOCK):
+            self._apply(rows[at : at + BLOCK], summed[at : at + BLOCK])
+
+    def _own(self, rows: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        return self._ids.index_select(0, rows)

@@ -1,0 +1,183 @@
+"""Which rank holds which piece of which table; which rows all ranks hold, and which are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from cedar.core.errors import CedarError
+from cedar.trainers.common.group import Group
+from cedar.trainers.dlrm.hot import NONE, Exchange, Frequency, choices, cold, filled, in_memory, on_all
+from cedar.trainers.dlrm.options import FeatureOptions, Planner, Rule, Sharding
+from cedar.trainers.dlrm.sharding import Place, place, place_exactly, planned
+from cedar.trainers.dlrm.tables import Table
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a plan is made of; see ``DedupEmbeddings``."""
+
+    sharding: Sharding | Mapping[str, Sharding]
+    costs: Mapping[str, float] | None
+    frequencies: Mapping[str, Frequency] | None
+    planner: Planner
+    memory: int
+    fast: int
+    slow_cost: float
+
+
+class Spread:
+    """The same on all ranks.
+
+    Attributes:
+        places: of the pieces of each table.
+        shared: the rows of tables that every rank holds, by table.
+        near: the rows of this rank's pieces that are in memory, by piece; None: all.
+        notes: what was chosen, and why.
+
+    Raises:
+        CedarError: tables do not fit; what is wanted cannot be done with the rule.
+    """
+
+    def __init__(
+        self, features: Sequence[FeatureOptions], widths: Mapping[str, int], rule: Rule | None, dtype: torch.dtype,
+        group: Group, wanted: Wanted,
+    ) -> None:  # fmt: skip
+        self.widths, self.rule, self.dtype, self.group, self.wanted = widths, rule, dtype, group, wanted
+        self.notes: list[str] = []
+        self.rows = rows = {feature.home: feature.rows for feature in features}
+        ranks, memory, fast = group.size, wanted.memory, wanted.fast
+        known = wanted.costs or {name: count * widths[name] for name, count in rows.items()}
+        self.each = {name: bytes_of_row(widths[name], rule, dtype) for name in rows}
+        sizes = {name: count * self.each[name] for name, count in rows.items()}
+        how = planned(rows, known, sizes, wanted.sharding, ranks, memory)
+        if rule == "rowwise_adagrad" and (odd := [name for name, one in how.items() if one == "columns" and ranks > 1]):
+            raise CedarError(
+                f"rowwise_adagrad keeps a number for each row of {odd[0]!r}, and its columns lie on several ranks",
+                fix="cut by rows, or take the rule sgd or adam",
+            )
+        pieces = {name: _cut(name, count, widths[name], how[name], ranks) for name, count in rows.items()}
+        whole = {name: sizes[name] for name in rows if len(pieces[name]) == 1}
+        cut = sum(-(-size // len(pieces[name])) for name, size in sizes.items() if name not in whole)  # of each rank
+        if memory and cut > memory:
+            raise CedarError(
+                f"pieces of tables take {cut:,} of {memory:,} bytes on each of {ranks} ranks",
+                done="nothing was allocated", fix="use more ranks, a larger tables.memory, or fewer rows",
+            )  # fmt: skip
+        self.found = {name: (wanted.frequencies or {}).get(name, NONE) for name in rows}
+        pooled = {feature.home for feature in features if not feature.single}  # whose rows are sent anyway
+        often = {name: self.found[name] for name in rows if how[name] == "hot" and name not in pooled}
+        room = sum(sizes.values())
+        if memory:  # what whole tables may need is left
+            room = memory - cut - sum(whole.values()) // ranks - max(whole.values(), default=0)
+        self.shared = self._on_all(often, fast or room) if ranks > 1 else {}
+        copies = sum(len(ids) * self.each[name] for name, ids in self.shared.items())
+        told = {name: known[name] for name in whole}, whole, ranks, memory and memory - cut - copies
+        owners = self._placed(*told, fast - copies if fast else 0)
+        self.places = {
+            name: [Place(piece, columns, owners.get(name, at)) for at, (piece, columns) in enumerate(made)]
+            for name, made in pieces.items()
+        }
+        self.near = self._in_memory(fast - copies) if fast else None
+
+    def held(self, rank: int) -> list[Place]:
+        """The pieces of a rank."""
+        return [one for made in self.places.values() for one in made if one.rank == rank]
+
+    def _on_all(self, often: dict[str, Frequency], room: int) -> dict[str, torch.Tensor]:
+        if often and self.rule is None:
+            raise CedarError("rows on every rank are updated by fused rules", fix="give a rule, or cut by rows")
+        wide = torch.promote_types(self.dtype, torch.float32).itemsize
+        prices = {name: Exchange(self.group.size, self.widths[name] * wide) for name in often}
+        found = on_all(often, prices, self.each, room)
+        for name, ids in found.items():
+            one, here = often[name], torch.isin(often[name].ids, ids)
+            by_rows, by_copies = prices[name].by_rows(one), prices[name].by_copies(one)
+            self.found[name] = one.where(~here)
+            sent, alone = float(torch.where(here, by_copies, by_rows).sum()), float(by_rows.sum())
+            self.notes.append(
+                f"{name}: {len(ids):,} of {self.rows[name]:,} rows on every rank ({_mb(len(ids) * self.each[name])}), "
+                f"so ranks send {_mb(sent)} of it in a step, and {_mb(alone)} by rows alone"
+            )
+        return {name: ids for name, ids in found.items() if len(ids)}
+
+    def _placed(
+        self, costs: dict[str, float], sizes: Mapping[str, int], ranks: int, memory: int, fast: int
+    ) -> dict[str, int]:
+        """The rank of each table; rows that are not in memory cost more."""
+        ways = None
+        if fast:
+            dear = {name: (self.wanted.slow_cost - 1) * self.widths[name] for name in costs}
+            ways = {n: choices(self.found[n], cost, self.each[n], dear[n]) for n, cost in costs.items()}
+            guess = filled({name: one.touched for name, one in self.found.items()}, self.each, ranks * fast)
+            costs = {n: cost + dear[n] * cold(self.found[n], guess[n]) for n, cost in costs.items()}
+        if self.wanted.planner == "greedy" or ranks == 1:
+            return place(costs, sizes, ranks, memory)
+        best = place_exactly(costs, sizes, ranks, memory, choices=ways, fast=fast)
+        owners: dict[str, int] = self.group.tell(best)[0]  # a stopped solver may end anyhow
+        return owners
+
+    def _in_memory(self, room: int) -> dict[str, torch.Tensor]:
+        mine: dict[str, torch.Tensor] = {}
+        for rank in range(self.group.size):
+            ones, rows, sizes = {}, {}, {}
+            for held in self.held(rank):
+                piece, first = held.table, held.table.start[0]
+                one = self.found[piece.of or piece.name]
+                ones[piece.name] = one.where((one.ids >= first) & (one.ids < first + piece.rows), first)
+                rows[piece.name], sizes[piece.name] = piece.rows, bytes_of_row(held.width, self.rule, self.dtype)
+            near = in_memory(ones, rows, sizes, room)
+            touched = sum(float(one.touched.sum()) for one in ones.values())
+            far = sum(cold(one, len(near[name])) for name, one in ones.items())
+            size = sum(len(ids) * sizes[name] for name, ids in near.items())
+            self.notes.append(
+                f"rank {rank}: {sum(map(len, near.values())):,} of {sum(rows.values()):,} rows in memory "
+                f"({_mb(size)}), the others in a file: of the {touched:,.0f} that a step touches "
+                f"{1 - far / (touched or 1.0):.0%} are in memory, as the batches looked at say"
+            )
+            mine = near if rank == self.group.rank else mine
+        return mine
+
+
+def widths_of(features: Sequence[FeatureOptions], width: int) -> dict[str, int]:
+    """Of each table, by its name: what a feature says, or ``width``.
+
+    Raises:
+        CedarError: features of one table say several.
+    """
+    found: dict[str, int] = {}
+    for feature in features:
+        own = feature.width or width
+        if found.setdefault(feature.home, own) != own:
+            raise CedarError(
+                f"table {feature.home!r} has widths {found[feature.home]} and {own}",
+                fix="give all features of a table one width",
+            )
+    return found
+
+
+def bytes_of_row(width: int, rule: Rule | None, dtype: torch.dtype) -> int:
+    """Of a row of a table and its optimizer's state."""
+    numbers = {"rowwise_adagrad": 1, "sgd": 0, "adam": 2 * width, None: 0}[rule]
+    return width * dtype.itemsize + numbers * max(4, dtype.itemsize)
+
+
+def _mb(size: float) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+def _cut(name: str, rows: int, width: int, how: Sharding, ranks: int) -> list[tuple[Table, int]]:
+    """The pieces of a table, and how wide each is."""
+    how = "rows" if how == "hot" else how
+    count = min(ranks, rows if how == "rows" else width) if how in ("rows", "columns") else 1
+    if count == 1:
+        return [(Table(name, rows), width)]
+    found = []
+    for at in range(count):
+        size = rows if how == "rows" else width
+        start, stop = size * at // count, size * (at + 1) // count
+        part, first, columns = (stop - start, (start, 0), width) if how == "rows" else (rows, (0, start), stop - start)
+        found.append((Table(f"{name}[{how} {start}:{stop}]", part, name, first, (rows, width)), columns))
+    return found

@@ -1,0 +1,123 @@
+"""Tables in two tiers: rows that are looked up most in memory (or on the device), all others in a mapped file.
+
+What comes out is that of ``TorchTables`` bit by bit, whichever rows are in memory: the rows of a batch are put together
+from both tiers, each once, before they are summed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from cedar.core.errors import CedarError
+from cedar.trainers.dlrm.tables import Table, TorchTables
+
+
+class TieredTables(TorchTables):
+    """See ``TorchTables``. The file has room for all rows; what is in memory is written there when the state is asked
+    for, and read again afterwards, so the state is in the order of tables' own rows, and may be written to.
+
+    Args:
+        hot: of each table, the rows that are in memory: int64, each once.
+        folder: of the file, which has no name there and goes with the process.
+
+    Raises:
+        CedarError: the folder has no room.
+    """
+
+    def __init__(
+        self, tables: Sequence[Table], width: int, hot: Mapping[str, torch.Tensor], folder: str, **settings: Any
+    ) -> None:
+        self.folder = folder
+        self._fast: dict[str, torch.Tensor] = {}
+        super().__init__(tables, width, **settings)
+        none = torch.zeros(0, dtype=torch.int64)
+        self.hot = torch.cat([none, *(hot[table.name] + self.starts[table.name] for table in tables)])
+        slots = torch.full((len(self.weight),), -1, dtype=torch.int32)
+        slots[self.hot] = torch.arange(len(self.hot), dtype=torch.int32)
+        self.slots = slots.to(self.device)
+        self._last: tuple[Any, ...] = (None,)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        for kind, values in self._fast.items():
+            self._all(kind).index_copy_(0, self.hot, values.cpu())
+        self._fast = {}
+        return super().state()
+
+    def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return mapped(shape, dtype, self.folder)
+
+    def _compact(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, where = torch.unique(ids, return_inverse=True)
+        return where, self._read("weight", rows)
+
+    def _read(self, kind: str, rows: torch.Tensor) -> torch.Tensor:
+        hot, slots, cold = self._parted(rows)
+        fast = self._tier(kind)
+        found = torch.empty((len(rows), *fast.shape[1:]), dtype=fast.dtype, device=fast.device)
+        found[hot] = fast.index_select(0, slots)
+        if len(cold):
+            found[~hot] = self._from_slow(kind, cold).to(fast.device)
+        return found
+
+    def _write(self, kind: str, rows: torch.Tensor, values: torch.Tensor) -> None:
+        hot, slots, cold = self._parted(rows)
+        self._tier(kind).index_copy_(0, slots, values[hot])
+        if len(cold):
+            self._to_slow(kind, cold, values[~hot].cpu())
+
+    def _add(self, rows: torch.Tensor, change: torch.Tensor) -> None:
+        self._write("weight", rows, self._read("weight", rows).add_(change))
+
+    def _from_slow(self, kind: str, rows: torch.Tensor) -> torch.Tensor:
+        return self._all(kind).index_select(0, rows)
+
+    def _to_slow(self, kind: str, rows: torch.Tensor, values: torch.Tensor) -> None:
+        self._all(kind).index_copy_(0, rows, values)
+
+    def _tier(self, kind: str) -> torch.Tensor:
+        if not self._fast:
+            self._fast = {
+                name: self._all(name).index_select(0, self.hot).to(self.device) for name in ("weight", *self.moments)
+            }
+        return self._fast[kind]
+
+    def _parted(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Which of these are in memory, where there, and the others; the same rows are asked for several times."""
+        if self._last[0] is not rows:
+            slots = self.slots.index_select(0, rows)
+            hot = slots >= 0
+            self._last = rows, (hot, slots[hot].long(), rows[~hot].cpu())
+        found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = self._last[1]
+        return found
+
+
+def mapped(shape: tuple[int, ...], dtype: torch.dtype, folder: str) -> torch.Tensor:
+    """Zeros in a file that has its room from the start, and no name.
+
+    Raises:
+        CedarError: there is no room, or no such folder.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if not size:
+        return torch.zeros(shape, dtype=dtype)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, size)  # a full disk is told here, not by a signal in a step
+            memory = mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        raise CedarError(
+            f"{folder} has no room for {size:,} bytes of tables: {error.strerror}",
+            done="nothing was kept there", fix="free some, or name another folder as tables.slow",
+        ) from error  # fmt: skip
+    with contextlib.suppress(OSError, AttributeError):
+        memory.madvise(mmap.MADV_RANDOM)  # a row is read without its neighbours
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
