@@ -162,13 +162,14 @@ class Batches(Endless):
             raise self.none
         return found
 
-    def sample(self, count: int) -> list[dict[str, Any]]:
+    def sample(self, count: int) -> Iterator[dict[str, Any]]:
         """The first few batches, of all ranks: to look at, not to train on."""
+        found = None
         with self._loader(self.pipeline, 0, 1, plain=True) as loader:
-            found = list(islice(loader, count))
-        if not found:
+            for found in islice(loader, count):
+                yield found
+        if found is None:
             raise self.none
-        return found
 
     def evaluation(self) -> Iterator[dict[str, Any]]:
         """The rows that are held out, in batches of all ranks; the last may be short."""

@@ -88,7 +88,7 @@ class DedupEmbeddings(nn.Module):
                 "rows in a file are updated by torch's fused rules", fix="give a rule, and backend='torch'"
             )
         wanted = Wanted(sharding, costs, frequencies, planner, memory, fast, slow_cost)
-        plan = Spread(features, self.widths, rule, dtype, self.group, wanted)
+        self.plan = plan = Spread(features, self.widths, rule, dtype, self.group, wanted)
         self.places, self.notes, self._mine = plan.places, list(plan.notes), plan.held(self.group.rank)
         ranks = self.group.size
         how: Any = {"eps": eps, "dtype": dtype, "seed": seed, "device": device}

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,42 +22,60 @@ class Frequency:
     """How often some batches look rows of a table up: those that they hold, the most frequent first.
 
     What they do not hold counts as less frequent than all that they do, and lower numbers as more than higher ones, as
-    vocabularies give them.
+    vocabularies give them. What another step touches is told by leaving each of the batches out (Good and Turing's
+    idea): of rows that some of the others hold, so many are in it.
     """
 
     ids: torch.Tensor  # int64 ``[n]``
-    touched: torch.Tensor  # float64 ``[n]``: the share of steps in which any rank does
+    touched: torch.Tensor  # float64 ``[n]``: the chance that another step touches it
     asking: torch.Tensor  # float64 ``[n]``: how many ranks do, in a step
     lookups: torch.Tensor  # float64 ``[n]``: in a step, by all ranks
+    unseen: float = 0.0  # rows beside these that another step touches
 
     @classmethod
-    def of(cls, steps: Sequence[Sequence[torch.Tensor]]) -> Frequency:
-        """From the ids, int64, that each rank looks up in some steps.
+    def of(cls, steps: Iterable[Sequence[torch.Tensor]]) -> Frequency:
+        """From the ids, int64, that each rank looks up in some steps, at least one.
 
         Example:
             >>> first, second = torch.tensor([7, 7]), torch.tensor([7, 3])
             >>> found = Frequency.of([[first, second], [first[:1], first[:0]]])
-            >>> found.ids.tolist(), found.touched.tolist(), found.asking.tolist(), found.lookups.tolist()
-            ([7, 3], [1.0, 0.5], [1.5, 0.5], [2.0, 0.5])
+            >>> found.ids.tolist(), found.asking.tolist(), found.lookups.tolist(), found.unseen
+            ([7, 3], [1.5, 0.5], [2.0, 0.5], 0.5)
         """
-        flat = [[ids.long().cpu() for ids in step] for step in steps]
-        rows, lookups = torch.unique(torch.cat([torch.cat(step) for step in flat]), return_counts=True)
+        return cls.joined([counted(step) for step in steps])
 
-        def within(parts: Iterable[torch.Tensor]) -> torch.Tensor:
-            found = torch.zeros(len(rows), dtype=torch.float64)
-            for ids in parts:
-                found[torch.searchsorted(rows, torch.unique(ids))] += 1 / len(steps)
-            return found
-
-        touched, asking = within(map(torch.cat, flat)), within(ids for step in flat for ids in step)
+    @classmethod
+    def joined(cls, seen: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> Frequency:
+        """From what ``counted`` gave of each step."""
+        count, rows = len(seen), torch.unique(torch.cat([each[0] for each in seen]))
+        held, asking, lookups = (torch.zeros(len(rows), dtype=torch.int64) for _ in range(3))
+        for ids, many, ranks in seen:
+            at = torch.searchsorted(rows, ids)
+            held[at] += 1
+            asking[at] += ranks
+            lookups[at] += many
         order = torch.argsort(lookups, descending=True, stable=True)
-        order = order[torch.argsort(touched[order], descending=True, stable=True)]
-        return cls(rows[order], touched[order], asking[order], lookups[order].double() / len(steps))
+        order = order[torch.argsort(held[order], descending=True, stable=True)]
+        numbers = torch.bincount(held, minlength=count + 1).double()  # of rows that so many batches hold
+        chances = [0.0]
+        for n in range(1, count):
+            there = (n + 1) * numbers[n + 1]
+            chances.append(max(chances[-1], float(there / (there + (count - n) * numbers[n]).clamp(min=1))))
+        known = torch.tensor(chances if count > 1 else [1.0], dtype=torch.float64)  # of rows that so many others hold
+        place = held[order] * (count - 1) / count  # of a batch more, so many of which hold them
+        touched = torch.lerp(known[place.long()], known[place.ceil().long()], place.double().frac())
+        asking, lookups = asking[order].double() / count, lookups[order].double() / count
+        return cls(rows[order], touched, asking, lookups, float(numbers[1]) / count * (count > 1))
 
-    def where(self, kept: torch.Tensor, first: int = 0) -> Frequency:
-        """Of some rows (a mask, or places), counted from ``first``."""
-        found = {one.name: getattr(self, one.name)[kept] for one in fields(self)}
-        return Frequency(**found | {"ids": found["ids"] - first})
+    def where(self, kept: torch.Tensor, first: int = 0, share: float = 1.0) -> Frequency:
+        """Of some rows (a mask), counted from ``first``, and a share of those that were not seen."""
+        ids, unseen = self.ids[kept] - first, self.unseen * share
+        return Frequency(ids, self.touched[kept], self.asking[kept], self.lookups[kept], unseen)
+
+    def cold(self, count: int, rows: int) -> float:
+        """How many of a table's rows beyond the ``count`` most frequent another step touches."""
+        others = rows - len(self.ids)
+        return float(self.touched[count:].sum()) + self.unseen * min(1.0, (rows - count) / max(1, others))
 
     def hottest(self, count: int, rows: int) -> torch.Tensor:
         """The most frequent of a table's rows."""
@@ -68,13 +86,21 @@ class Frequency:
         return torch.cat([self.ids, others.nonzero()[: count - len(self.ids), 0]])
 
 
-NONE = Frequency(torch.zeros(0, dtype=torch.int64), *(torch.zeros(0, dtype=torch.float64) for _ in range(3)))
+def counted(step: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The rows that ranks look up in a step, ascending, how often, and how many ranks do."""
+    rows, lookups = torch.unique(torch.cat(list(step)).cpu(), return_counts=True)
+    return rows, lookups, torch.unique(torch.cat([torch.unique(ids) for ids in step]).cpu(), return_counts=True)[1]
+
+
+_ZERO = torch.zeros(0, dtype=torch.float64)
+NONE = Frequency(_ZERO.long(), _ZERO, _ZERO, _ZERO)
 
 
 def frequencies(
-    batches: Sequence[Mapping[str, Any] | Inputs], features: Sequence[FeatureOptions], ranks: int = 1
+    batches: Iterable[Mapping[str, Any] | Inputs], features: Sequence[FeatureOptions], ranks: int = 1
 ) -> dict[str, Frequency]:
-    """Of each table, over some batches of all ranks: those of a loader with ``format="torch"``.
+    """Of each table, over some batches of all ranks: those of a loader with ``format="torch"``. Some dozens tell within
+    a few percent what others touch.
 
     Args:
         ranks: that share each batch.
@@ -84,14 +110,14 @@ def frequencies(
         >>> found["item"].ids.tolist(), found["item"].lookups.tolist()
         ([4, 2], [2.0, 1.0])
     """
-    held: dict[str, list[list[torch.Tensor]]] = {feature.home: [] for feature in features}
+    at = {f.home: [n for n, other in enumerate(features) if other.home == f.home] for f in features}
+    seen: dict[str, list[Any]] = {name: [] for name in at}
     for batch in batches:
         inputs = batch if isinstance(batch, Inputs) else read_batch(batch, features, [], None)
         parts = [rows_of(inputs, rows) for rows in cut(len(inputs), ranks)] if ranks > 1 else [inputs]
-        for name, steps in held.items():
-            at = [n for n, feature in enumerate(features) if feature.home == name]
-            steps.append([torch.cat([part.features[n].bags.ids for n in at]) for part in parts])
-    return {name: Frequency.of(steps) for name, steps in held.items()}
+        for name, places in at.items():
+            seen[name].append(counted([torch.cat([part.features[n].bags.ids for n in places]) for part in parts]))
+    return {name: Frequency.joined(steps) for name, steps in seen.items()}
 
 
 def filled(worth: Mapping[str, torch.Tensor], sizes: Mapping[str, int], room: int) -> dict[str, int]:
@@ -131,26 +157,20 @@ def in_memory(
     """
     counts = filled({name: one.touched for name, one in found.items()}, sizes, room)
     left = room - sum(counts[name] * sizes[name] for name in found)
-    for name, one in found.items():
-        if counts[name] == len(one.ids):
+    chance = {name: one.unseen / max(1, rows[name] - len(one.ids)) for name, one in found.items()}
+    for name in sorted(found, key=lambda name: -chance[name]):
+        if counts[name] == len(found[name].ids):
             more = min(rows[name] - counts[name], left // sizes[name])
             counts[name], left = counts[name] + more, left - more * sizes[name]
     return {name: one.hottest(counts[name], rows[name]) for name, one in found.items()}
 
 
-def cold(one: Frequency, count: int) -> float:
-    """Rows that a step touches beyond the ``count`` most frequent."""
-    return float(one.touched[count:].sum())
-
-
-def choices(one: Frequency, cost: float, size: int, slow: float) -> list[tuple[float, int]]:
+def choices(one: Frequency, rows: int, cost: float, size: int, slow: float) -> list[tuple[float, int]]:
     """What a table may cost, and the bytes in memory that this takes: equal shares of what its rows are touched."""
     total = one.touched.cumsum(0)
-    if not len(total):
-        return [(cost, 0)]
-    marks = torch.linspace(0, float(total[-1]), STEPS + 1, dtype=torch.float64)
-    counts = sorted({0, *torch.searchsorted(total, marks).clamp(max=len(total)).tolist(), len(total)})
-    return [(cost + slow * cold(one, count), count * size) for count in counts]
+    marks = torch.linspace(0, float(total[-1]) if len(total) else 0.0, STEPS + 1, dtype=torch.float64)
+    counts = sorted({0, rows, *torch.searchsorted(total, marks).clamp(max=len(total)).tolist(), len(total)})
+    return [(cost + slow * one.cold(count, rows), count * size) for count in counts]
 
 
 @dataclass(frozen=True)

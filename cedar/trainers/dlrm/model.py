@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice, pairwise
 from typing import Any
 
 import torch
@@ -13,10 +13,10 @@ from torch.nn import functional
 from cedar.trainers.common.compute import Attention
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.embeddings import DedupEmbeddings
-from cedar.trainers.dlrm.hot import Frequency
+from cedar.trainers.dlrm.hot import Frequency, frequencies
 from cedar.trainers.dlrm.inputs import Feature, Inputs
 from cedar.trainers.dlrm.options import FeatureOptions, ModelOptions, OptimizerOptions, Options
-from cedar.trainers.dlrm.sharding import FeatureStatistics
+from cedar.trainers.dlrm.sharding import FeatureStatistics, look
 from cedar.trainers.dlrm.spread import widths_of
 from cedar.trainers.dlrm.unique import Expansion, on_lists, ranges, side_by_side
 
@@ -199,6 +199,19 @@ class Model(nn.Module):
 
 
 SAMPLE = 4  # batches that statistics are taken of
+COUNTED = 32  # batches whose rows are counted: what others touch is told to 2%, by 4 batches to 10%
+
+
+def looked_at(
+    options: Options, group: Group, sample: Callable[[int], Iterator[Inputs]]
+) -> tuple[list[FeatureStatistics], dict[str, Frequency]]:
+    """What tables are spread by, from the first batches of all ranks; nothing where they are in one place."""
+    if group.size == 1 and not options.tables.fast:
+        return [], {}
+    batches = sample(COUNTED if options.tables.fast or options.tables.sharding in ("hot", "auto") else SAMPLE)
+    first = list(islice(batches, SAMPLE))
+    counts = frequencies(chain(first, batches), options.features, group.size)
+    return look(first, options.features), counts
 
 
 def tables_of(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group
-from cedar.trainers.dlrm.hot import NONE, Exchange, Frequency, choices, cold, filled, in_memory, on_all
+from cedar.trainers.dlrm.hot import NONE, Exchange, Frequency, choices, filled, in_memory, on_all
 from cedar.trainers.dlrm.options import FeatureOptions, Planner, Rule, Sharding
 from cedar.trainers.dlrm.sharding import Place, place, place_exactly, planned
 from cedar.trainers.dlrm.tables import Table
@@ -35,6 +35,8 @@ class Spread:
         places: of the pieces of each table.
         shared: the rows of tables that every rank holds, by table.
         near: the rows of this rank's pieces that are in memory, by piece; None: all.
+        sent: bytes that ranks send in a step of tables whose frequent rows all ranks hold.
+        far: for each rank, the rows of its file that a step touches, as the batches say that were looked at.
         notes: what was chosen, and why.
 
     Raises:
@@ -47,6 +49,7 @@ class Spread:
     ) -> None:  # fmt: skip
         self.widths, self.rule, self.dtype, self.group, self.wanted = widths, rule, dtype, group, wanted
         self.notes: list[str] = []
+        self.sent, self.far = 0.0, list[float]()
         self.rows = rows = {feature.home: feature.rows for feature in features}
         ranks, memory, fast = group.size, wanted.memory, wanted.fast
         known = wanted.costs or {name: count * widths[name] for name, count in rows.items()}
@@ -97,6 +100,7 @@ class Spread:
             by_rows, by_copies = prices[name].by_rows(one), prices[name].by_copies(one)
             self.found[name] = one.where(~here)
             sent, alone = float(torch.where(here, by_copies, by_rows).sum()), float(by_rows.sum())
+            self.sent += sent
             self.notes.append(
                 f"{name}: {len(ids):,} of {self.rows[name]:,} rows on every rank ({_mb(len(ids) * self.each[name])}), "
                 f"so ranks send {_mb(sent)} of it in a step, and {_mb(alone)} by rows alone"
@@ -106,18 +110,40 @@ class Spread:
     def _placed(
         self, costs: dict[str, float], sizes: Mapping[str, int], ranks: int, memory: int, fast: int
     ) -> dict[str, int]:
-        """The rank of each table; rows that are not in memory cost more."""
+        """The rank of each table. What it costs follows from which rows are in memory, and these from the tables beside
+        it; so tables are placed by what they would cost if memory were in one piece, if there were none, and then
+        by what they cost in the best of the places so far, until none is better.
+        """
+        dear = {name: (self.wanted.slow_cost - 1) * self.widths[name] * bool(fast) for name in costs}
         ways = None
         if fast:
-            dear = {name: (self.wanted.slow_cost - 1) * self.widths[name] for name in costs}
-            ways = {n: choices(self.found[n], cost, self.each[n], dear[n]) for n, cost in costs.items()}
-            guess = filled({name: one.touched for name, one in self.found.items()}, self.each, ranks * fast)
-            costs = {n: cost + dear[n] * cold(self.found[n], guess[n]) for n, cost in costs.items()}
-        if self.wanted.planner == "greedy" or ranks == 1:
-            return place(costs, sizes, ranks, memory)
-        best = place_exactly(costs, sizes, ranks, memory, choices=ways, fast=fast)
-        owners: dict[str, int] = self.group.tell(best)[0]  # a stopped solver may end anyhow
-        return owners
+            ways = {n: choices(self.found[n], self.rows[n], cost, self.each[n], dear[n]) for n, cost in costs.items()}
+
+        def by(count: Mapping[str, int]) -> dict[str, float]:
+            return {n: cost + dear[n] * self.found[n].cold(count[n], self.rows[n]) for n, cost in costs.items()}
+
+        def fitting(names: Iterable[str], share: int) -> dict[str, int]:
+            """Rows in the memory of so many ranks, beside their share of tables that are cut."""
+            every = [*names, *(name for name in self.found if name not in costs)]
+            each = {n: self.each[n] if n in costs else self.each[n] * share // ranks for n in every}
+            return filled({name: self.found[name].touched for name in every}, each, share * fast)
+
+        if self.wanted.planner == "milp" and ranks > 1:
+            best = place_exactly(by(fitting(costs, ranks)), sizes, ranks, memory, choices=ways, fast=fast)
+            owners: dict[str, int] = self.group.tell(best)[0]  # a stopped solver may end anyhow
+            return owners
+        found: list[tuple[float, dict[str, int]]] = []
+        guesses = [fitting(costs, ranks), dict.fromkeys(costs, 0)][: 2 if fast else 1]
+        while guesses:
+            owners = place(by(guesses.pop(0)), sizes, ranks, memory)
+            held = [[name for name in costs if owners[name] == rank] for rank in range(ranks)]
+            counts = {name: count for names in held for name, count in fitting(names, 1).items()}
+            loads = by(counts)
+            highest = max(sum(loads[name] for name in names) for names in held)
+            if not found or highest < min(found, key=lambda one: one[0])[0]:
+                guesses.append(counts)
+            found.append((highest, owners))
+        return min(found, key=lambda one: one[0])[1]
 
     def _in_memory(self, room: int) -> dict[str, torch.Tensor]:
         mine: dict[str, torch.Tensor] = {}
@@ -126,16 +152,17 @@ class Spread:
             for held in self.held(rank):
                 piece, first = held.table, held.table.start[0]
                 one = self.found[piece.of or piece.name]
-                ones[piece.name] = one.where((one.ids >= first) & (one.ids < first + piece.rows), first)
+                here = (one.ids >= first) & (one.ids < first + piece.rows)
+                ones[piece.name] = one.where(here, first, piece.rows / (piece.whole[0] or piece.rows))
                 rows[piece.name], sizes[piece.name] = piece.rows, bytes_of_row(held.width, self.rule, self.dtype)
             near = in_memory(ones, rows, sizes, room)
-            touched = sum(float(one.touched.sum()) for one in ones.values())
-            far = sum(cold(one, len(near[name])) for name, one in ones.items())
+            touched = sum(one.cold(0, rows[name]) for name, one in ones.items())
+            self.far.append(sum(one.cold(len(near[name]), rows[name]) for name, one in ones.items()))
             size = sum(len(ids) * sizes[name] for name, ids in near.items())
             self.notes.append(
                 f"rank {rank}: {sum(map(len, near.values())):,} of {sum(rows.values()):,} rows in memory "
                 f"({_mb(size)}), the others in a file: of the {touched:,.0f} that a step touches "
-                f"{1 - far / (touched or 1.0):.0%} are in memory, as the batches looked at say"
+                f"{1 - self.far[-1] / (touched or 1.0):.0%} are in memory, as the batches say that were looked at"
             )
             mine = near if rank == self.group.rank else mine
         return mine

@@ -20,12 +20,10 @@ from cedar.trainers.common.config import constant
 from cedar.trainers.common.group import Group, cut
 from cedar.trainers.common.tensors import Part
 from cedar.trainers.dlrm.data import Batches, sized
-from cedar.trainers.dlrm.hot import frequencies
 from cedar.trainers.dlrm.inputs import Inputs, read_batch, rows_of
 from cedar.trainers.dlrm.metrics import Scores, StepRecord, Window, score
-from cedar.trainers.dlrm.model import SAMPLE, Model, dense_optimizer, tables_of
+from cedar.trainers.dlrm.model import Model, dense_optimizer, looked_at, tables_of
 from cedar.trainers.dlrm.options import Options
-from cedar.trainers.dlrm.sharding import look
 from cedar.trainers.dlrm.unique import tells_apart
 
 DENSE, METRICS, VOCABULARIES = "dense gradients", "metrics", "vocabularies"
@@ -57,10 +55,9 @@ class Trainer(common.Trainer):
         run = options.run
         self.dtype = torch.float64 if run.dtype == "float64" else torch.float32
         self.batches = Batches(options, self.group, rows, held_out)
-        looked = self.group.size > 1 or options.tables.fast
-        sample = [self._read(batch) for batch in self.batches.sample(SAMPLE)] if looked else []
-        self.statistics = look(sample, options.features) if sample else []
-        counted = frequencies(sample, options.features, self.group.size) if sample else {}
+        self.statistics, counted = looked_at(
+            options, self.group, lambda count: map(self._read, self.batches.sample(count))
+        )
         self.tables, told = tables_of(options, self.group, self.statistics, counted, self.device)
         self.notes += told
         with torch.random.fork_rng(devices=[]):
