@@ -6,7 +6,7 @@
 | dedup | groups: building them, predicted factors, ``dedup("auto")`` where it cannot pay | dedup |
 | formats | predicted and achieved factor of every reader's format | recommendation_formats |
 | training | steps, memory, exactness, ranks | recommendation_training |
-| hot | frequent rows in memory, or on every rank, against whole tables; links and slow tier emulated | recommendation_hot |
+| hot | frequent rows in memory, or on every rank, against whole tables, emulated | recommendation_hot |
 | quality | AUC against the planted model; sessions against rows shuffled globally | recommendation_quality |
 | whole | rows per second from files to weights, against DataLoader with torch, with torchrec | recommendation_whole |
 

@@ -255,28 +255,51 @@ SEQUENCES = [
 WEIGHT = torch.arange(1, 3, dtype=torch.float64)
 
 
-def sequences(group, how, steps=3, saved=None, whole=True):
-    """Losses, the parts of tables, the rows that every rank has, and the plan's words; ``whole``: of whole numbers,
-    whose sums are exact, so that their order cannot be seen."""
+def made_of(group, how):
     found = frequencies([batch(step, dedup=False) for step in range(3)], SEQUENCES, group.size)
     how = {"dtype": torch.float64, "frequencies": found, "mean": False, "rate": 2**-4} | how
-    made = DedupEmbeddings(SEQUENCES, 2, group, **how)
+    return DedupEmbeddings(SEQUENCES, 2, group, **how)
+
+
+def went(made, first, last):
+    losses = []
+    for step in range(first, last):
+        inputs = read_batch(batch(step, made.group.rank, made.group.size, dedup=False), SEQUENCES, [], None)
+        loss = sum((rows * WEIGHT).square().sum() / 64 for rows in made.rows(inputs))
+        loss.backward()
+        made.step()
+        losses.append(float(made.group.add(loss.detach()[None], "loss")))
+    return losses
+
+
+def sequences(group, how, whole=True):
+    """Losses, the parts of tables, the rows that every rank has, and the plan's words; ``whole``: of whole numbers,
+    whose sums are exact, so that their order cannot be seen."""
+    made = made_of(group, how)
     for name, part in made.saved().items():
         if whole and name.endswith("weight"):
             first = 2 * part.start[0] if part.start else 0
             part.tensor.copy_(torch.arange(first, first + part.tensor.numel()).view_as(part.tensor))
-    if saved:
-        made.load_state_dict(saved[group.rank])
-    losses = []
-    for step in range(steps):
-        inputs = read_batch(batch(step, group.rank, group.size, dedup=False), SEQUENCES, [], None)
-        loss = sum((rows * WEIGHT).square().sum() / 64 for rows in made.rows(inputs))
-        loss.backward()
-        made.step()
-        losses.append(float(group.add(loss.detach()[None], "loss")))
+    losses = went(made, 0, 3)
     copies = {name: value.clone() for store in made.replicas.values() for name, value in store.state().items()}
     parts = [(name, part.start, part.tensor.clone()) for name, part in made.saved().items()]
     return losses, parts, copies, made.notes
+
+
+def stopped(group, how):
+    """Whether a module with another's state goes on as that one, whose state one rank looks at alone."""
+    made = made_of(group, how)
+    went(made, 0, 2)
+    saved = {name: value.clone() for name, value in made.state_dict().items()}
+    losses = went(made, 2, 3)
+    if group.rank == 1:
+        made.state_dict()
+    losses += went(made, 3, 4)
+    again = made_of(group, how | {"seed": 5})
+    went(again, 0, 1)
+    again.load_state_dict(saved)
+    own = made.state_dict()
+    return losses == went(again, 2, 4) and all(torch.equal(own[n], value) for n, value in again.state_dict().items())
 
 
 def joined(runs):
@@ -326,12 +349,17 @@ def test_rows_on_every_rank_are_updated_as_one_table_bit_by_bit(crew, ranks, mor
 @pytest.mark.parametrize("rule", ["rowwise_adagrad", "adam"])
 def test_rows_on_every_rank_follow_each_rule(crew, rule):
     alone = sequences(Group(), {"rule": rule}, whole=False)
-    runs = crew.run(sequences, {"rule": rule, "sharding": "hot"}, 3, None, False, ranks=2)
+    runs = crew.run(sequences, {"rule": rule, "sharding": "hot"}, False, ranks=2)
     found, expected = joined(runs), joined([alone])
     assert all(torch.allclose(found[name], value, atol=1e-12) for name, value in expected.items())
     assert max(abs(a - b) for a, b in zip(runs[0][0], alone[0], strict=True)) < 1e-10
     assert runs[0][2].keys() == {name for name in expected if name.startswith("item")}
     assert all(torch.equal(value, runs[1][2][name]) for name, value in runs[0][2].items())
+
+
+def test_a_state_is_that_of_all_rows_and_may_be_loaded(crew, tmp_path):
+    for more in ({}, {"fast": 300, "slow": str(tmp_path)}):
+        assert crew.run(stopped, {"rule": "adam", "sharding": "hot"} | more, ranks=2) == [True, True]
 
 
 def refused(group):
