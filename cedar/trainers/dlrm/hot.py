@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -15,6 +17,9 @@ from cedar.trainers.dlrm.inputs import Inputs, read_batch, rows_of
 from cedar.trainers.dlrm.options import FeatureOptions
 
 STEPS = 100  # points of a curve of frequencies that a solver may choose, as in RecShard
+
+
+_ROWS = torch.zeros(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +36,7 @@ class Frequency:
     asking: torch.Tensor  # float64 ``[n]``: how many ranks do, in a step
     lookups: torch.Tensor  # float64 ``[n]``: in a step, by all ranks
     unseen: float = 0.0  # rows beside these that another step touches
+    copied: torch.Tensor = _ROWS  # int64: rows that every rank has, so that they are looked up there
 
     @classmethod
     def of(cls, steps: Iterable[Sequence[torch.Tensor]]) -> Frequency:
@@ -70,12 +76,17 @@ class Frequency:
     def where(self, kept: torch.Tensor, first: int = 0, share: float = 1.0) -> Frequency:
         """Of some rows (a mask), counted from ``first``, and a share of those that were not seen."""
         ids, unseen = self.ids[kept] - first, self.unseen * share
-        return Frequency(ids, self.touched[kept], self.asking[kept], self.lookups[kept], unseen)
+        return Frequency(ids, self.touched[kept], self.asking[kept], self.lookups[kept], unseen, self.copied - first)
 
     def cold(self, count: int, rows: int) -> float:
         """How many of a table's rows beyond the ``count`` most frequent another step touches."""
-        others = rows - len(self.ids)
-        return float(self.touched[count:].sum()) + self.unseen * min(1.0, (rows - count) / max(1, others))
+        unseen = self.others(rows)
+        share = min(1.0, max(0.0, (unseen + len(self.ids) - count) / max(1, unseen)))
+        return float(self.touched[count:].sum()) + self.unseen * share
+
+    def others(self, rows: int) -> int:
+        """How many of a table's rows no batch held."""
+        return rows - len(self.ids) - int(((self.copied >= 0) & (self.copied < rows)).sum())
 
     def hottest(self, count: int, rows: int) -> torch.Tensor:
         """The most frequent of a table's rows."""
@@ -83,6 +94,7 @@ class Frequency:
             return self.ids[:count]
         others = torch.ones(rows, dtype=torch.bool)
         others[self.ids] = False
+        others[self.copied[(self.copied >= 0) & (self.copied < rows)]] = False
         return torch.cat([self.ids, others.nonzero()[: count - len(self.ids), 0]])
 
 
@@ -92,8 +104,7 @@ def counted(step: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, t
     return rows, lookups, torch.unique(torch.cat([torch.unique(ids) for ids in step]).cpu(), return_counts=True)[1]
 
 
-_ZERO = torch.zeros(0, dtype=torch.float64)
-NONE = Frequency(_ZERO.long(), _ZERO, _ZERO, _ZERO)
+NONE = Frequency(_ROWS, _ROWS.double(), _ROWS.double(), _ROWS.double())
 
 
 def frequencies(
@@ -157,10 +168,10 @@ def in_memory(
     """
     counts = filled({name: one.touched for name, one in found.items()}, sizes, room)
     left = room - sum(counts[name] * sizes[name] for name in found)
-    chance = {name: one.unseen / max(1, rows[name] - len(one.ids)) for name, one in found.items()}
+    chance = {name: one.unseen / max(1, one.others(rows[name])) for name, one in found.items()}
     for name in sorted(found, key=lambda name: -chance[name]):
         if counts[name] == len(found[name].ids):
-            more = min(rows[name] - counts[name], left // sizes[name])
+            more = min(found[name].others(rows[name]), left // sizes[name])
             counts[name], left = counts[name] + more, left - more * sizes[name]
     return {name: one.hottest(counts[name], rows[name]) for name, one in found.items()}
 
@@ -171,6 +182,41 @@ def choices(one: Frequency, rows: int, cost: float, size: int, slow: float) -> l
     marks = torch.linspace(0, float(total[-1]) if len(total) else 0.0, STEPS + 1, dtype=torch.float64)
     counts = sorted({0, rows, *torch.searchsorted(total, marks).clamp(max=len(total)).tolist(), len(total)})
     return [(cost + slow * one.cold(count, rows), count * size) for count in counts]
+
+
+def best_load(
+    ways: Mapping[str, Sequence[tuple[float, int]]], room: float, cut: Mapping[str, int]
+) -> Callable[[frozenset[str]], float]:
+    """What tables cost on a rank that has the best of their rows in memory.
+
+    Args:
+        ways: of all tables, as ``choices`` gives them.
+        room: bytes of memory.
+        cut: the tables that are on every rank, and over how many ranks each is cut.
+
+    Example:
+        >>> best_load({"a": [(9.0, 0), (3.0, 2), (2.0, 4)]}, 3, {})(frozenset("a"))
+        2.5
+    """
+    steps = {
+        name: [
+            ((a - b) / (n - m), (n - m) / cut.get(name, 1), (a - b) / cut.get(name, 1))
+            for (a, m), (b, n) in pairwise(each)
+        ]
+        for name, each in ways.items()
+    }
+
+    @cache
+    def load(names: frozenset[str]) -> float:
+        total, left = sum(ways[name][0][0] for name in sorted(names)), room
+        for _, size, gain in sorted(chain.from_iterable(steps[name] for name in (*names, *cut)), reverse=True):
+            part = min(1.0, left / size)
+            if part <= 0:
+                break
+            total, left = total - part * gain, left - part * size
+        return total
+
+    return load
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ by side.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.nn import functional
@@ -24,6 +24,8 @@ from cedar.trainers.dlrm.tables import Bags, Table, Tables
 
 if TYPE_CHECKING:
     from cedar.trainers.dlrm.replicas import Replicas
+
+Load: TypeAlias = Callable[[frozenset[str]], float]
 
 _LOOKUP = 7.0  # values of touched rows that an id takes as long as
 
@@ -70,7 +72,10 @@ def planned(
     return {name: one if one != "auto" else "hot" if name in large else "tables" for name, one in chosen.items()}
 
 
-def place(costs: Mapping[str, float], sizes: Mapping[str, int], ranks: int, memory: int = 0) -> dict[str, int]:
+def place(
+    costs: Mapping[str, float], sizes: Mapping[str, int], ranks: int, memory: int = 0,
+    load: Load | None = None,
+) -> dict[str, int]:  # fmt: skip
     """The rank of each table.
 
     Args:
@@ -78,6 +83,7 @@ def place(costs: Mapping[str, float], sizes: Mapping[str, int], ranks: int, memo
         sizes: bytes, by table.
         ranks: how many.
         memory: bytes that a rank may hold; 0 for no limit.
+        load: of some tables on one rank, where that is not the sum of their costs.
 
     Example:
         >>> place({"a": 5.0, "b": 4.0, "c": 3.0, "d": 2.0}, dict.fromkeys("abcd", 1), 2)
@@ -102,30 +108,30 @@ def place(costs: Mapping[str, float], sizes: Mapping[str, int], ranks: int, memo
         found[name] = best
         loads[best] += costs[name]
         held[best] += sizes[name]
-    while _improved(found, costs, sizes, loads, held, memory):
+    sets = [frozenset(name for name, at in found.items() if at == rank) for rank in range(ranks)]
+    while _improved(sets, costs, sizes, memory, load):
         pass
-    return {name: found[name] for name in costs}
+    return {name: next(rank for rank, names in enumerate(sets) if name in names) for name in costs}
 
 
 def _improved(
-    found: dict[str, int], costs: Mapping[str, float], sizes: Mapping[str, int], loads: list[float], held: list[int],
-    memory: int,
-) -> bool:  # fmt: skip
+    sets: list[frozenset[str]], costs: Mapping[str, float], sizes: Mapping[str, int], memory: int, load: Load | None
+) -> bool:
     """Move a table away from the most loaded rank, or swap one with it, if the higher of both loads falls."""
-    top = max(range(len(loads)), key=lambda rank: (loads[rank], -rank))
-    for name in [name for name, rank in found.items() if rank == top]:
-        for other in [None, *(other for other, rank in found.items() if rank != top)]:
-            targets = [rank for rank in range(len(loads)) if rank != top] if other is None else [found[other]]
-            for rank in targets:
-                gain = costs[name] - (costs[other] if other else 0.0)
-                grow = sizes[name] - (sizes[other] if other else 0)
-                fits = not memory or (held[rank] + grow <= memory and held[top] - grow <= memory)
-                if gain > 0 and fits and loads[rank] + gain < loads[top] - 1e-9 * loads[top]:
-                    found[name] = rank
-                    if other:
-                        found[other] = top
-                    loads[top], loads[rank] = loads[top] - gain, loads[rank] + gain
-                    held[top], held[rank] = held[top] - grow, held[rank] + grow
+    weigh = load or (lambda names: sum(costs[name] for name in sorted(names)))
+    loads, held = [weigh(names) for names in sets], [sum(sizes[name] for name in names) for names in sets]
+    top = max(range(len(sets)), key=lambda rank: (loads[rank], -rank))
+    for name in sorted(sets[top]):
+        for other in ["", *sorted(other for names in sets for other in names if names is not sets[top])]:
+            for rank in [r for r, names in enumerate(sets) if r != top and (not other or other in names)]:
+                grow = sizes[name] - sizes.get(other, 0)
+                if memory and (held[rank] + grow > memory or held[top] - grow > memory):
+                    continue
+                one, two = sets[top] - {name} | {other} - {""}, sets[rank] - {other} | {name}
+                gain = costs[name] - costs.get(other, 0.0)
+                changed = (load(one), load(two)) if load else (loads[top] - gain, loads[rank] + gain)
+                if max(changed) < loads[top] - 1e-9 * abs(loads[top]):
+                    sets[top], sets[rank] = one, two
                     return True
     return False
 

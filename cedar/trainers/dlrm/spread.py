@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group
-from cedar.trainers.dlrm.hot import NONE, Exchange, Frequency, choices, filled, in_memory, on_all
+from cedar.trainers.dlrm.hot import NONE, Exchange, Frequency, best_load, choices, filled, in_memory, on_all
 from cedar.trainers.dlrm.options import FeatureOptions, Planner, Rule, Sharding
 from cedar.trainers.dlrm.sharding import Place, place, place_exactly, planned
 from cedar.trainers.dlrm.tables import Table
@@ -91,14 +91,17 @@ class Spread:
 
     def _on_all(self, often: dict[str, Frequency], room: int) -> dict[str, torch.Tensor]:
         if often and self.rule is None:
-            raise CedarError("rows on every rank are updated by fused rules", fix="give a rule, or cut by rows")
+            asked = self.wanted.sharding
+            if "hot" in ([asked] if isinstance(asked, str) else asked.values()):
+                raise CedarError("rows on every rank are updated by fused rules", fix="give a rule, or cut by rows")
+            return {}  # auto
         wide = torch.promote_types(self.dtype, torch.float32).itemsize
         prices = {name: Exchange(self.group.size, self.widths[name] * wide) for name in often}
         found = on_all(often, prices, self.each, room)
         for name, ids in found.items():
             one, here = often[name], torch.isin(often[name].ids, ids)
             by_rows, by_copies = prices[name].by_rows(one), prices[name].by_copies(one)
-            self.found[name] = one.where(~here)
+            self.found[name] = replace(one.where(~here), copied=ids)
             sent, alone = float(torch.where(here, by_copies, by_rows).sum()), float(by_rows.sum())
             self.sent += sent
             self.notes.append(
@@ -111,39 +114,23 @@ class Spread:
         self, costs: dict[str, float], sizes: Mapping[str, int], ranks: int, memory: int, fast: int
     ) -> dict[str, int]:
         """The rank of each table. What it costs follows from which rows are in memory, and these from the tables beside
-        it; so tables are placed by what they would cost if memory were in one piece, if there were none, and then
-        by what they cost in the best of the places so far, until none is better.
+        it: the start is as if memory were in one piece.
         """
-        dear = {name: (self.wanted.slow_cost - 1) * self.widths[name] * bool(fast) for name in costs}
-        ways = None
+        ways, load = None, None
         if fast:
-            ways = {n: choices(self.found[n], self.rows[n], cost, self.each[n], dear[n]) for n, cost in costs.items()}
-
-        def by(count: Mapping[str, int]) -> dict[str, float]:
-            return {n: cost + dear[n] * self.found[n].cold(count[n], self.rows[n]) for n, cost in costs.items()}
-
-        def fitting(names: Iterable[str], share: int) -> dict[str, int]:
-            """Rows in the memory of so many ranks, beside their share of tables that are cut."""
-            every = [*names, *(name for name in self.found if name not in costs)]
-            each = {n: self.each[n] if n in costs else self.each[n] * share // ranks for n in every}
-            return filled({name: self.found[name].touched for name in every}, each, share * fast)
-
-        if self.wanted.planner == "milp" and ranks > 1:
-            best = place_exactly(by(fitting(costs, ranks)), sizes, ranks, memory, choices=ways, fast=fast)
-            owners: dict[str, int] = self.group.tell(best)[0]  # a stopped solver may end anyhow
-            return owners
-        found: list[tuple[float, dict[str, int]]] = []
-        guesses = [fitting(costs, ranks), dict.fromkeys(costs, 0)][: 2 if fast else 1]
-        while guesses:
-            owners = place(by(guesses.pop(0)), sizes, ranks, memory)
-            held = [[name for name in costs if owners[name] == rank] for rank in range(ranks)]
-            counts = {name: count for names in held for name, count in fitting(names, 1).items()}
-            loads = by(counts)
-            highest = max(sum(loads[name] for name in names) for names in held)
-            if not found or highest < min(found, key=lambda one: one[0])[0]:
-                guesses.append(counts)
-            found.append((highest, owners))
-        return min(found, key=lambda one: one[0])[1]
+            dear = {name: (self.wanted.slow_cost - 1) * self.widths[name] for name in self.rows}
+            every = {
+                n: choices(self.found[n], self.rows[n], costs.get(n, 0.0), self.each[n], dear[n]) for n in self.rows
+            }
+            counts = filled({name: one.touched for name, one in self.found.items()}, self.each, ranks * fast)
+            costs = {n: cost + dear[n] * self.found[n].cold(counts[n], self.rows[n]) for n, cost in costs.items()}
+            load = best_load(every, fast, {name: ranks for name in every if name not in costs})
+            ways = {name: every[name] for name in costs}
+        if self.wanted.planner == "greedy" or ranks == 1:
+            return place(costs, sizes, ranks, memory, load)
+        best = place_exactly(costs, sizes, ranks, memory, choices=ways, fast=fast)
+        owners: dict[str, int] = self.group.tell(best)[0]  # a stopped solver may end anyhow
+        return owners
 
     def _in_memory(self, room: int) -> dict[str, torch.Tensor]:
         mine: dict[str, torch.Tensor] = {}

@@ -346,6 +346,33 @@ def test_rows_on_every_rank_are_updated_as_one_table_bit_by_bit(crew, ranks, mor
     assert all(torch.equal(found[f"{name}.weight"], value) for name, value in tables.items())
 
 
+def test_gradients_of_rows_on_every_rank_are_means_over_ranks_where_those_of_others_are(crew):
+    losses, tables = by_torch()
+    runs = crew.run(sequences, {"rule": "sgd", "sharding": "hot", "mean": True, "rate": 2**-3}, ranks=2)
+    assert runs[0][0] == losses
+    assert all(torch.equal(joined(runs)[f"{name}.weight"], value) for name, value in tables.items())
+
+
+def test_rows_on_every_rank_are_rounded_as_those_of_a_table(crew):
+    alone = joined([sequences(Group(), {"rule": "sgd", "dtype": torch.float16})])
+    found = joined(crew.run(sequences, {"rule": "sgd", "sharding": "hot", "dtype": torch.float16}, ranks=2))
+    assert torch.equal(found["item.weight"], alone["item.weight"])  # sums of halves of pooled rows are rounded
+
+
+def test_rows_on_every_rank_take_no_other_place_in_memory():
+    numbers = lambda *each: torch.tensor(each, dtype=torch.float64)
+    rows = torch.arange(4)
+    once = Frequency(rows, numbers(1, 1, 0.1, 0.1), numbers(1, 1, 0.1, 0.1), numbers(1, 1, 0.1, 0.1))
+    often = replace(once, asking=numbers(2, 2, 0.1, 0.1), lookups=numbers(9, 8, 0.1, 0.1))
+    for found, shared in ((once, {}), (often, {"hist": [0, 1]})):
+        wanted = Wanted("hot", None, {"hist": found}, "greedy", 0, 36, 10.0)
+        features = [Feature("hist", 4, pooling="attention")]
+        plan = Spread(features, {"hist": 2}, "rowwise_adagrad", torch.float32, OneOf(2), wanted)
+        assert {name: ids.tolist() for name, ids in plan.shared.items()} == shared
+        assert plan.near["hist[rows 0:2]"].tolist() == ([] if shared else [0, 1])
+    assert plan.far == [0.0, pytest.approx(0.1)]  # of 36 bytes rows on every rank take 24, and there is room for one
+
+
 @pytest.mark.parametrize("rule", ["rowwise_adagrad", "adam"])
 def test_rows_on_every_rank_follow_each_rule(crew, rule):
     alone = sequences(Group(), {"rule": rule}, whole=False)
@@ -363,6 +390,7 @@ def test_a_state_is_that_of_all_rows_and_may_be_loaded(crew, tmp_path):
 
 
 def refused(group):
+    assert not DedupEmbeddings(SEQUENCES, 2, group, rule=None, sharding="auto").replicas
     try:
         DedupEmbeddings(SEQUENCES, 2, group, rule=None, sharding="hot")
     except CedarError as error:
@@ -389,7 +417,7 @@ def sent(group):
 
 
 def test_bytes_between_ranks_are_those_of_the_price(crew):
-    for hot, measured, priced, alone in crew.run(sent, ranks=2):
+    for hot, measured, priced, alone in (*crew.run(sent, ranks=2), *crew.run(sent, ranks=3)):
         assert hot == [0, 1, 2]  # what is looked up once by each is not worth it
         assert measured == priced < alone / 2
     assert all("fused rules" in said for said in crew.run(refused, ranks=2))

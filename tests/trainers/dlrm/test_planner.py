@@ -81,6 +81,6 @@ def test_the_solver_finds_the_least_highest_load_within_memory(drawn, ranks, mem
 
 def test_the_solver_beats_the_greedy_rule():
     pytest.importorskip("ortools")
-    costs = {name: float(cost) for name, cost in zip("abcdefg", (12, 18, 14, 9, 19, 7, 12), strict=True)}
+    costs = {name: float(cost) for name, cost in zip("abcdefg", (16, 20, 12, 7, 6, 7, 9), strict=True)}
     sizes = dict.fromkeys(costs, 1)
-    assert highest(costs, place_exactly(costs, sizes, 3), 3) == 31 < highest(costs, place(costs, sizes, 3), 3)
+    assert highest(costs, place_exactly(costs, sizes, 3), 3) == 26 < highest(costs, place(costs, sizes, 3), 3)
