@@ -334,13 +334,15 @@ def read_split(
     """One task of a stage that reads: a whole split through the chain, from row number ``first`` on.
 
     Args:
-        hand: takes the number of a block and the block as soon as it is made, where it can be no other one any more.
+        hand: takes the number of a block and the block as soon as there is another one behind it, where it can be no
+            other one any more. The last one comes with the result: nobody has all rows of a split that is not over.
     """
-    there = arrived()
+    before = arrived()
 
     def made(blocks: Sequence[Block]) -> None:
-        if hand is not None and program.written is None and (env.numeric is None or arrived() == there):
-            hand(len(blocks) - 1, blocks[-1])
+        fixed = program.written is None and (env.numeric is None or arrived() == before)
+        if hand is not None and fixed and len(blocks) > 1:
+            hand(len(blocks) - 2, blocks[-2])
 
     def work() -> Result:
         timing = Timing()

@@ -31,6 +31,7 @@ def test_no_pixel_of_images_is_made_up_before_a_run_begins(monkeypatch: pytest.M
     )
     plan = plan_of(pipeline.node)
     assert any(decision.rule == "late" and decision.applied for decision in plan.decisions)
+    monkeypatch.setattr(Binding, "proof", lambda *_: None)  # as if it did not follow from what operators declare
     assert check_effects(Binding(pipeline.node, None, Env()), plan) is None
     assert made
     assert all(np.size(each) < 100 for each in made)

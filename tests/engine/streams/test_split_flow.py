@@ -1,4 +1,4 @@
-"""The first split of a run is handed over block by block: nobody waits for its end."""
+"""The first split of a run is handed over block by block: nobody waits for its end, which tells what it took."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAITS = 20  # seconds, and then the test fails: it hangs without what it tests
 
 @dataclass
 class Slow:
-    """Splits of two chunks, the second of which comes once ``taken`` says that something of the first was."""
+    """Splits of three chunks, the last of which comes once ``taken`` says that something of the first was."""
 
     taken: threading.Event = field(default_factory=threading.Event)
     splits_: int = 2
@@ -29,13 +29,14 @@ class Slow:
 
     def read(self, split: Split) -> Iterator[Chunk]:
         assert split.stop is not None
-        middle = (split.start + split.stop) // 2
-        yield self._chunk(split.start, middle)
+        last = split.stop - 50
+        yield self._chunk(split.start, last - 50)
+        yield self._chunk(last - 50, last)
         if not self.taken.wait(WAITS):
             raise TimeoutError("nothing of the first chunk was delivered")
         if self.fails:
-            raise ValueError("the second chunk is bad")
-        yield self._chunk(middle, split.stop)
+            raise ValueError("the last chunk is bad")
+        yield self._chunk(last, split.stop)
 
     def _chunk(self, start: int, stop: int) -> Chunk:
         rows = np.arange(start, stop)
@@ -54,7 +55,7 @@ PIPELINES: dict[str, Callable[[cedar.Pipeline], cedar.Pipeline]] = {
 
 @pytest.mark.parametrize("name", PIPELINES)
 @pytest.mark.parametrize("plan", ["auto", "off"])
-def test_the_first_batch_waits_for_the_first_block_alone(name: str, plan: str) -> None:
+def test_the_first_batch_waits_for_no_more_than_two_blocks(name: str, plan: str) -> None:
     source = Slow()
     pipeline = PIPELINES[name](cedar.from_source(source))
     workers = 3 if name == "map" else 1  # two are at the splits, and functions have tasks of their own
@@ -75,7 +76,7 @@ def test_what_fails_behind_the_first_block_is_told_when_it_is_met() -> None:
     source = Slow(fails=True)
     found: list[int] = []
     with cedar.from_source(source).batch(50).loader(executor="threads", workers=1) as loader:
-        with pytest.raises(cedar.SourceError, match="the second chunk is bad"):
+        with pytest.raises(cedar.SourceError, match="the last chunk is bad"):
             for batch in loader:
                 found += batch["x"].tolist()
                 source.taken.set()
@@ -92,3 +93,13 @@ def test_a_state_of_a_split_that_is_being_read_is_resumed() -> None:
     with pipeline.loader(executor="threads", workers=1) as again:
         again.load_state_dict(state)
         assert np.concatenate([batch["x"] for batch in again]).tolist() == list(range(31, 401))
+
+
+@pytest.mark.parametrize("last", ["drop", "keep"])
+def test_what_a_split_took_is_counted_whoever_has_its_rows_already(last: Any) -> None:
+    source = Slow(splits_=1)
+    source.taken.set()
+    with cedar.from_source(source).batch(100, last=last).loader(executor="threads", workers=1, plan="off") as loader:
+        assert len(list(loader)) == 2
+        assert loader.report().rows == 200
+        assert loader._metrics.rows_entered == 200
