@@ -7,7 +7,6 @@ has one, drawn by its seed.
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -17,11 +16,11 @@ import pytest
 
 import cedar
 from tests import toy_pipelines
+from tests.how_much import SEED, cases
 from tests.toy_pipelines import Toy
 from tests.toy_runs import batches_of, rows_of, run, saved, values
 
-CASES = int(os.environ.get("CEDAR_CASES", "20"))
-SEED = int(os.environ.get("CEDAR_SEED", "0"))
+CASES = cases(20)
 GROUP = max(5, CASES // 40)
 EVERY = 12  # of so many loaders on threads, one runs on processes
 

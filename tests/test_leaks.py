@@ -20,9 +20,9 @@ import pytest
 
 import cedar
 from cedar.executors import processes
+from tests.how_much import LONG
 
 FDS = Path("/proc/self/fd")
-LONG = bool(os.environ.get("CEDAR_LONG"))  # `make test-long` tries every pair
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ has one, drawn by its seed.
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -29,12 +28,12 @@ from cedar.optimizer.commute import may_swap
 from cedar.plan.data import Plan
 from cedar.plan.graph import walk
 from cedar.profile import Machine, OperatorProfile, Profile
+from tests.how_much import SEED, cases
 from tests.toy_plans_random import Driven, Outcome, audited, check_once, outcome, plain, planner, plans_of
 from tests.toy_wide import Builder, Toy
 from tests.toy_wide_data import Splits, dice, plus, table
 
-CASES = int(os.environ.get("CEDAR_CASES", "8"))
-SEED = int(os.environ.get("CEDAR_SEED", "0"))
+CASES = cases(8)
 GROUP = max(3, CASES // 40)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 from benchmarks.tampered_cache import try_cases
+from tests.how_much import LONG
 
 
 def test_tampered_entries_are_refused_or_harmless() -> None:
-    found = try_cases(int(os.environ.get("CEDAR_SEED", "5")), 20_000 if os.environ.get("CEDAR_LONG") else 500)
+    found = try_cases(int(os.environ.get("CEDAR_SEED", "5")), 20_000 if LONG else 500)
     assert not found.harm
     assert set(found.counts) == {"refused by name", "harmless", "manifest"}

@@ -1,11 +1,11 @@
 """The benchmark of the transport in its shortest form: what it runs is right, whatever it takes."""
 
 import json
-import os
 
 import pytest
 
 from benchmarks import harness, transport, transport_runs
+from tests.how_much import LONG
 
 
 def test_its_runs_count_what_is_delivered():
@@ -21,7 +21,7 @@ def test_a_killed_parent_leaves_no_worker():
     assert took >= 0
 
 
-@pytest.mark.skipif(not os.environ.get("CEDAR_LONG"), reason="make test-long runs it")
+@pytest.mark.skipif(not LONG, reason="make test-long runs it")
 def test_abandoned_loaders_are_counted_before_and_after():
     child = transport._child(transport_runs.ABANDON, "4")
     out, errors = child.communicate(timeout=100)

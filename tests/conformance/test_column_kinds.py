@@ -6,7 +6,6 @@ runs 20,000.
 
 from __future__ import annotations
 
-import os
 import random
 
 import polars as pl
@@ -20,9 +19,9 @@ from benchmarks.column_kinds import run_many
 from benchmarks.column_kinds_data import draw_column, model, same
 from cedar import col
 from cedar.core.boundary import as_column, canonical_type, from_series, polars_type, to_series
+from tests.how_much import SEED, cases
 
-CASES = int(os.environ.get("CEDAR_CASES", "60"))
-SEED = int(os.environ.get("CEDAR_SEED", "0"))
+CASES = cases(60)
 GROUPS = 5
 
 

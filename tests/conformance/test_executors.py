@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -16,6 +15,7 @@ import pytest
 import cedar
 from tests.conformance import operators
 from tests.conformance.sources import PIPELINES, write_files
+from tests.how_much import LONG
 from tests.toy_runs import plain, saved
 
 assert operators  # importing it fills PIPELINES
@@ -23,7 +23,6 @@ assert operators  # importing it fills PIPELINES
 EXECUTORS = ["inline", "threads", "processes", "a thread pool", "a process pool"]
 # What is started for a loader or handed to it takes the same path for every pipeline: `make test` gives processes every
 # second, and pools of the user's every sixth; `make test-long` gives them all.
-LONG = bool(os.environ.get("CEDAR_LONG"))
 SELDOM = {"processes": 2, "a thread pool": 6, "a process pool": 6}
 EVERY = pytest.mark.parametrize(
     ("name", "executor"),

@@ -11,11 +11,11 @@ from typing import Any
 
 from benchmarks.digest_functions import FUNCTIONS
 from benchmarks.digests import RUNS
+from tests.how_much import LONG
 
 ROOT = Path(__file__).resolve().parents[2]
 SOME = ["gemm", "torch_product", "spectrum", "Unseeded", "later"]
 COMPILED = ("jitted", "parallel")  # by numba, for seconds in each process
-LONG = bool(os.environ.get("CEDAR_LONG"))
 SCRIPT = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor

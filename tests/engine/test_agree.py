@@ -18,6 +18,7 @@ import pytest
 
 import cedar
 from cedar.engine.agree import BLOCK, Agreement, Board, board
+from tests.how_much import LONG
 from tests.toy_pipelines import Source
 from tests.toy_runs import run
 
@@ -261,7 +262,7 @@ def test_ranks_agree_through_torch_distributed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gone", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("gone", [signal.SIGSTOP, *([signal.SIGKILL] if LONG else [])])
 def test_a_rank_that_dies_or_stops_ends_all_others_in_time(gone: signal.Signals) -> None:
     pytest.importorskip("torch")
     told = processes(3, gone)
@@ -271,7 +272,7 @@ def test_a_rank_that_dies_or_stops_ends_all_others_in_time(gone: signal.Signals)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gone", [0, signal.SIGKILL])
+@pytest.mark.parametrize("gone", [signal.SIGKILL, *([0] if LONG else [])])
 def test_processes_agree_through_a_service(gone: int, service: str) -> None:
     told = processes(3, gone, service)
     assert len({tuple(line.split()[1] for line in lines[:1]) for lines in told}) == 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+
+from tests.how_much import LONG
 
 SCRIPT = """
 import os, signal, sys, threading, time
@@ -62,7 +63,7 @@ def noise(case: tuple[str, str]) -> str:
 
 
 def test_programs_end_in_silence() -> None:
-    cases = EVERY if os.environ.get("CEDAR_LONG") else SOME
+    cases = EVERY if LONG else SOME
     with ThreadPoolExecutor(4) as pool:
         found = dict(zip(cases, pool.map(noise, cases), strict=True))
     assert {case: text for case, text in found.items() if text} == {}

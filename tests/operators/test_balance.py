@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from itertools import zip_longest
@@ -19,10 +18,10 @@ import cedar
 from cedar import PipelineError, ResumeError, RowError, col
 from cedar.operators.balance import placed
 from tests import toy_pipelines
+from tests.how_much import SEED, cases
 from tests.toy_runs import rows_of, run
 
-CASES = int(os.environ.get("CEDAR_CASES", "10"))
-SEED = int(os.environ.get("CEDAR_SEED", "0"))
+CASES = cases(10)
 GROUP = max(5, CASES // 20)
 
 Batches = list[dict[str, Any]]

@@ -7,7 +7,6 @@ and beside none, and in a process that has met other categories before.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import warnings
@@ -29,10 +28,10 @@ from cedar.operators.expression_kernel import ResultTypeError, run
 from cedar.operators.expression_kinds import INSIDE, KINDS, Kind, groups_of, markdown
 from cedar.operators.expression_steps import Where, With, Without, compile_steps
 from cedar.operators.failures import Blame
+from tests.how_much import LONG
 from tests.operators.column_values import columns
 from tests.toy_blocks import SITE, block
 
-LONG = bool(os.environ.get("CEDAR_LONG"))
 BLAME = Blame(0, "with_columns", SITE, None)
 ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 COLUMNS = columns()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
@@ -14,11 +13,12 @@ from cedar import col
 from cedar.optimizer import rewrite as rewriting
 from cedar.optimizer.rules import RULES
 from cedar.plan.graph import walk
+from tests.how_much import cases
 from tests.optimizer.plan_lines import table
 from tests.toy_plans_random import outcome, planner, profile
 from tests.toy_wide import Builder
 
-CASES = int(os.environ.get("CEDAR_CASES", "8")) * 3
+CASES = cases(8) * 3
 
 
 @pytest.fixture

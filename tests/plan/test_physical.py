@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -22,10 +21,11 @@ from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
 from cedar.plan.physical import Branch, Physical, Stage
 from cedar.plan.verify import verify
+from tests.how_much import cases
 from tests.toy_pipelines import build
 from tests.toy_plans_random import planner, plans_of
 
-CASES = int(os.environ.get("CEDAR_CASES", "10"))
+CASES = cases(10)
 
 
 def numbers(rows: int = 40) -> cedar.Pipeline:

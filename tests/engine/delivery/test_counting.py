@@ -27,6 +27,7 @@ from cedar.engine.delivery.state import seal
 from cedar.operators.filter_function import FilterFunction
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
+from tests.how_much import cases
 
 _ROWS, _GROUP = 60, 7
 Reads = list[tuple[str, int, int]]
@@ -107,7 +108,7 @@ def even(x: int | None) -> bool:
     return x is not None and x % 2 == 0
 
 
-@settings(max_examples=int(os.environ.get("CEDAR_CASES", "6")), deadline=None)
+@settings(max_examples=cases(6), deadline=None)
 @given(
     st.lists(st.sampled_from(sorted(FILTERS)), min_size=1, max_size=3),
     st.sampled_from(["plain", "shuffle", "window", "map", "take"]),

@@ -5,7 +5,6 @@ CEDAR_CASES sets the number of random pipelines, CEDAR_SEED the first of them.
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections import Counter
@@ -17,10 +16,10 @@ import pytest
 import cedar
 from tests.engine.delivery.test_elastic import Job, Made, random_changes
 from tests.engine.streams.test_lanes import WORLD, Toy
+from tests.how_much import SEED, cases
 from tests.toy_runs import saved
 
-CASES = int(os.environ.get("CEDAR_CASES", "8"))
-SEED = int(os.environ.get("CEDAR_SEED", "0"))
+CASES = cases(8)
 GROUP = max(5, CASES // 40)
 
 

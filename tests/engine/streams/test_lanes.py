@@ -6,7 +6,6 @@ CEDAR_CASES sets the number of random pipelines, CEDAR_SEED the first of them.
 from __future__ import annotations
 
 import logging
-import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -18,11 +17,11 @@ import pytest
 import cedar
 from cedar import col
 from cedar.engine.streams.lanes import dealt, lanes_of
+from tests.how_much import SEED, cases
 from tests.toy_pipelines import Source, expand
 from tests.toy_runs import run, saved
 
-CASES = int(os.environ.get("CEDAR_CASES", "60"))
-SEED = int(os.environ.get("CEDAR_SEED", "0"))
+CASES = cases(30)
 GROUP = max(10, CASES // 40)
 WORLD = 4  # sources have at least so many splits
 

@@ -6,7 +6,6 @@ CEDAR_CASES sets the number of random pipelines, CEDAR_SEED the first of them.
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 from collections import Counter
@@ -23,11 +22,11 @@ from cedar import col
 from cedar.engine.delivery.state import seal
 from tests.engine.delivery.test_elastic import Made
 from tests.engine.streams.test_lanes import Toy, pairs
+from tests.how_much import SEED, cases
 from tests.toy_pipelines import Source
 from tests.toy_runs import run, saved
 
-CASES = int(os.environ.get("CEDAR_CASES", "20"))
-SEED = int(os.environ.get("CEDAR_SEED", "0"))
+CASES = cases(20)
 GROUP = max(5, CASES // 40)
 
 

@@ -33,6 +33,7 @@ from cedar.executors.dask.remote import Parcel, run, stamp
 from cedar.executors.processes.process import WorkerDied
 from cedar.plan import graph
 from cedar.tasks.code import Code
+from tests.how_much import LONG
 
 WORKERS = 2
 NOBODY = "tcp://127.0.0.1:9"
@@ -204,7 +205,7 @@ def test_a_cancelled_task_leaves_the_cluster(executor: DaskExecutor) -> None:
 
 
 def test_a_task_that_the_scheduler_has_not_taken_up_yet_leaves_it_too(executor: DaskExecutor) -> None:
-    held = 6.0 if os.environ.get("CEDAR_LONG") else 0.5
+    held = 6.0 if LONG else 0.5
 
     def slow_down(dask_scheduler: Any) -> None:
         from distributed import scheduler

@@ -13,6 +13,7 @@ import pytest
 from cedar.core.errors import CedarError
 from cedar.trainers.common import launch
 from cedar.trainers.common.launch import connected, run_ranks
+from tests.how_much import LONG
 
 RANK = "import os, pathlib; pathlib.Path(os.environ['FOLDER'], str(os.getpid())).touch()\n"
 
@@ -126,7 +127,7 @@ run = {folder = "RUN", steps = 100000, save_every = 1, keep = 1}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-@pytest.mark.parametrize("name", [name for name in RUNS if name == "resilient" or os.environ.get("CEDAR_LONG")])
+@pytest.mark.parametrize("name", [name for name in RUNS if name == "resilient" or LONG])
 def test_no_process_of_a_run_outlives_the_one_that_was_started(tmp_path, name):
     from tests.trainers.dlrm.toy_clicks import write_log
     from tests.trainers.moe.toy_text import write_text

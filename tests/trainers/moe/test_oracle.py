@@ -1,14 +1,13 @@
 """The layer and the decoupled optimizer on several ranks against one process with whole experts and plain loops."""
 
-import os
-
 import pytest
 import torch
 
+from tests.how_much import LONG
 from tests.trainers.moe.toy_net import Run, case
 from tests.trainers.moe.toy_reference import Reference
 
-LONG = pytest.mark.skipif(not os.environ.get("CEDAR_LONG"), reason="make test-long runs it")
+TAKES_MINUTES = pytest.mark.skipif(not LONG, reason="make test-long runs it")
 
 
 def trained(group, case):
@@ -123,7 +122,7 @@ CASES = {
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [
-        *(pytest.param(name, 4, marks=LONG if number else ()) for number, name in enumerate(CASES)),
+        *(pytest.param(name, 4, marks=TAKES_MINUTES if number else ()) for number, name in enumerate(CASES)),
         *((name, 2) for name in list(CASES)[:2]),
     ],
 )

@@ -18,6 +18,7 @@ from cedar.trainers.common.run import run as run_trainer
 from cedar.trainers.moe.metrics import table
 from cedar.trainers.moe.options import Options
 from cedar.trainers.moe.trainer import Trainer
+from tests.how_much import LONG
 from tests.trainers.moe.toy_text import options, write_text
 
 STEPS = 8
@@ -197,7 +198,7 @@ def test_the_example_is_a_configuration():
     assert config.load(path, Options).experts.slots == 64
 
 
-@pytest.mark.skipif(not os.environ.get("CEDAR_LONG"), reason="make test-long runs it")
+@pytest.mark.skipif(not LONG, reason="make test-long runs it")
 def test_ranks_run_as_processes(text, tmp_path):
     """The command starts two ranks itself; they train as one process with as many slots does."""
     (tmp_path / "moe.toml").write_text(SETTINGS.format(paths=text, folder=tmp_path / "two"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from cedar.trainers.common.group import Group
 from cedar.trainers.resilient.data import MicroBatches, Source
 from cedar.trainers.resilient.model import AdamW, Engine
 from cedar.trainers.resilient.schedule import Worker
+from tests.how_much import LONG
 from tests.trainers.resilient import toy_grid
 from tests.trainers.resilient.toy_grid import Crew, job
 
@@ -136,7 +136,7 @@ def test_stages_train_as_torch_does_in_one_process_with_the_losses_of_their_rout
             assert torch.allclose(value, named[name.partition(".")[2]], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("seed", range(100 if os.environ.get("CEDAR_LONG") else 6))
+@pytest.mark.parametrize("seed", range(100 if LONG else 6))
 def test_a_death_among_experts_changes_no_bit(seed: int) -> None:
     """One worker, or a whole stage, which replays what its neighbours logged; ``make test-long`` tries 100."""
     draw = random.Random(seed)

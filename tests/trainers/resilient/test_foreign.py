@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import subprocess
@@ -23,6 +22,7 @@ from cedar.trainers.common.compute import keyed
 from cedar.trainers.resilient.data import MicroBatches, Source
 from cedar.trainers.resilient.model import Engine
 from cedar.trainers.resilient.schedule import Worker
+from tests.how_much import LONG
 from tests.trainers.resilient import toy_grid
 from tests.trainers.resilient.toy_grid import Crew, job
 
@@ -33,7 +33,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-5), ("float64", 1e-10)])
+@pytest.mark.parametrize(("dtype", "most"), [("float64", 1e-10), *([("float32", 1e-5)] if LONG else [])])
 def test_a_vision_transformer_outlives_a_worker(tmp_path: Path, dtype: str, most: float) -> None:
     digests = set()
     runs = [("killed", "kill=3@step4:5"), ("whole", "")]
@@ -104,7 +104,7 @@ def _foreign(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toy_grid, "Tokens", lambda: MicroBatches(Source(batch), 3, 2))
 
 
-@pytest.mark.parametrize("seed", range(200 if os.environ.get("CEDAR_LONG") else 8))
+@pytest.mark.parametrize("seed", range(200 if LONG else 8))
 def test_a_death_among_foreign_stages_changes_no_bit(seed: int) -> None:
     """``make test-long`` tries 200."""
     draw = random.Random(seed)

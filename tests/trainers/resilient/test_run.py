@@ -27,6 +27,7 @@ from cedar.trainers.resilient.options import Options
 from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.run import KEY
 from cedar.trainers.resilient.text import text_pipeline
+from tests.how_much import LONG
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -54,7 +55,7 @@ heartbeat = 3.0
 """
 
 
-LONG = pytest.mark.skipif(not os.environ.get("CEDAR_LONG"), reason="takes minutes: make test-long runs it")
+TAKES_MINUTES = pytest.mark.skipif(not LONG, reason="takes minutes: make test-long runs it")
 
 
 @pytest.fixture
@@ -156,7 +157,7 @@ def test_a_gpu_that_is_not_there_is_told_in_a_line(file: Path, capsys: pytest.Ca
     assert "Traceback" not in told
 
 
-@LONG
+@TAKES_MINUTES
 def test_kills_a_lost_stage_and_an_endless_loop_change_no_bit(file: Path, tmp_path: Path) -> None:
     """A kill, a rejoin from a peer, both workers of a stage killed: it goes back to a checkpoint alone; then a loop."""
     changes = ["run.steps=24", "run.save_every=5", "run.pace=0.004"]
@@ -184,7 +185,7 @@ def test_kills_a_lost_stage_and_an_endless_loop_change_no_bit(file: Path, tmp_pa
         text_pipeline(config.load(str(file), Options, changes), 2, Workers(2)).train()
 
 
-@LONG
+@TAKES_MINUTES
 def test_a_machine_dies_with_its_workers_and_another_takes_over(file: Path, tmp_path: Path) -> None:
     changes = ["run.steps=60", "run.save_every=0", "run.pace=0.015", "run.silence=5.0", 'pipeline.mode="staggered"']
     lead = started(file, *changes, "--machines", "2")
