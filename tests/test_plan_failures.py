@@ -19,7 +19,8 @@ from cedar.engine.streams import splits
 from cedar.operators.base import Env
 from cedar.plan.data import Plan
 from cedar.plan.graph import walk
-from tests.test_plan_exactness import CASES, SEED, Case
+from tests.how_much import SEED
+from tests.test_plan_exactness import CASES, Case
 from tests.toy_plans_random import audited, check_once, outcome, plans_of
 from tests.toy_wide import Builder
 
