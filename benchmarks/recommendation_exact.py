@@ -105,7 +105,7 @@ def compared(steps: int) -> dict[str, float]:
             "last": abs(once["losses"][-1] / plain["losses"][-1] - 1),
             "auc": abs(once["auc"] - plain["auc"]),
         }
-        if fbgemm.found()[0] is not None:
+        if fbgemm.module_or_reason()[0] is not None:
             other = [trained(options(path, dedup, "float32", "fbgemm"), steps) for dedup in (GROUP, "off")]
             found["fbgemm"] = abs(other[0]["losses"][-1] / other[1]["losses"][-1] - 1)
     return found

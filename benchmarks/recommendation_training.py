@@ -256,7 +256,7 @@ def bags(quick: bool) -> list[Any]:
     for what, (full, least) in BAGS.items():
         shape = _shape(full, quick)
         data = batches(shape, 2 if quick else BATCHES)
-        backends = ["torch", "bags"] + ["fbgemm"] * (fbgemm.found()[0] is not None)
+        backends = ["torch", "bags"] + ["fbgemm"] * (fbgemm.module_or_reason()[0] is not None)
         trainings = {backend: Training(shape, backend) for backend in backends}
         runs = {
             f"{backend} {name}": partial(_step, trainings[backend], data, which)

@@ -25,16 +25,16 @@ from cedar.trainers.dlrm.options import DataOptions, FeatureOptions, Options
 
 def files_of(data: DataOptions) -> list[str]:
     """The files that ``data.vocabularies`` names: those, and the Parquet files of folders."""
-    found = []
+    files = []
     for path in data.vocabularies:
         if not os.path.isdir(path):
-            found.append(path)
+            files.append(path)
             continue
         inside = sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(".parquet"))
         if not inside:
             raise CedarError(f"no vocabularies in {path}", fix="make some: cedar data vocab")
-        found += inside
-    return found
+        files += inside
+    return files
 
 
 def vocabularies_of(options: Options) -> dict[str, Vocabulary]:
@@ -42,19 +42,19 @@ def vocabularies_of(options: Options) -> dict[str, Vocabulary]:
     wanted = {feature.vocabulary for feature in options.features if feature.vocabulary}
     if not wanted:
         return {}
-    found: dict[str, Vocabulary] = {}
+    vocabularies: dict[str, Vocabulary] = {}
     for path in files_of(options.data):
         made = Vocabulary.load(path)
-        if made.column in found:
+        if made.column in vocabularies:
             raise CedarError(f"data.vocabularies has two of the column {made.column!r}", fix="name one of them")
-        found[made.column] = made
-    if missing := sorted(wanted - set(found)):
+        vocabularies[made.column] = made
+    if missing := sorted(wanted - set(vocabularies)):
         raise CedarError(
             f"no vocabulary of {', '.join(map(repr, missing))} is in data.vocabularies"
-            + (f"; there are {', '.join(sorted(found))}" if found else ""),
+            + (f"; there are {', '.join(sorted(vocabularies))}" if vocabularies else ""),
             fix="make it: cedar data vocab ... --columns " + ",".join(missing),
         )
-    return {name: found[name] for name in sorted(wanted)}
+    return {name: vocabularies[name] for name in sorted(wanted)}
 
 
 def sized(options: Options) -> Options:
@@ -153,22 +153,22 @@ class Batches(Endless):
     def epoch(self) -> int:
         """Steps of an epoch."""
         try:
-            found = len(self.loader)
+            steps = len(self.loader)
         except TypeError as error:
             raise CedarError(
                 "how many steps an epoch has is not known before it is run", fix="set run.steps"
             ) from error
-        if not found:
+        if not steps:
             raise self.none
-        return found
+        return steps
 
     def sample(self, count: int) -> Iterator[dict[str, Any]]:
         """The first few batches, of all ranks: to look at, not to train on."""
-        found = None
+        batch = None
         with self._loader(self.pipeline, 0, 1, plain=True) as loader:
-            for found in islice(loader, count):
-                yield found
-        if found is None:
+            for batch in islice(loader, count):
+                yield batch
+        if batch is None:
             raise self.none
 
     def evaluation(self) -> Iterator[dict[str, Any]]:
@@ -235,15 +235,15 @@ def _rows(data: DataOptions) -> cedar.Pipeline:
         raise CedarError("there is no data", fix="give data.paths, or data.pipeline")
     place, _, name = data.pipeline.rpartition(":")
     try:
-        found: Any = getattr(importlib.import_module(place), name)
+        pipeline: Any = getattr(importlib.import_module(place), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise CedarError(
             f"data.pipeline {data.pipeline!r} cannot be imported: {error}", fix="give module:name"
         ) from error
-    found = found if isinstance(found, cedar.Pipeline) else found()
-    if not isinstance(found, cedar.Pipeline):
-        raise CedarError(f"data.pipeline {data.pipeline!r} is a {type(found).__name__}", fix="give a cedar pipeline")
-    return found
+    pipeline = pipeline if isinstance(pipeline, cedar.Pipeline) else pipeline()
+    if not isinstance(pipeline, cedar.Pipeline):
+        raise CedarError(f"data.pipeline {data.pipeline!r} is a {type(pipeline).__name__}", fix="give a cedar pipeline")
+    return pipeline
 
 
 def _paths(paths: str | tuple[str, ...]) -> str | list[str]:

@@ -89,7 +89,7 @@ class DedupEmbeddings(nn.Module):
             )
         wanted = Wanted(sharding, costs, frequencies, planner, memory, fast, slow_cost)
         self.plan = plan = Spread(features, self.widths, rule, dtype, self.group, wanted)
-        self.places, self.notes, self._mine = plan.places, list(plan.notes), plan.held(self.group.rank)
+        self.places, self.notes, self._mine = plan.places, list(plan.notes), plan.pieces_of(self.group.rank)
         ranks = self.group.size
         how: Any = {"eps": eps, "dtype": dtype, "seed": seed, "device": device}
         self.stores: dict[int, Tables] = {}
@@ -140,7 +140,7 @@ class DedupEmbeddings(nn.Module):
             return False
         if backend == "fbgemm":
             fbgemm.module()
-        why = fbgemm.found()[1]
+        why = fbgemm.module_or_reason()[1]
         if why is None and self.rule not in RULES:
             why = f"fbgemm has no {self.rule} on the CPU"
         if why is None and self.dtype != torch.float32:
@@ -209,15 +209,15 @@ class DedupEmbeddings(nn.Module):
 
     def saved(self) -> dict[str, Part]:
         """The same as parts of whole tables, as checkpoints take them: any number of ranks can load them."""
-        found, state = {}, self.state()
+        parts, state = {}, self.state()
         for one in self._mine:
             piece = one.table
             name, whole = (piece.of, piece.whole) if piece.of else (piece.name, (piece.rows, one.width))
             for key in [key for key in state if key.rpartition(".")[0] == piece.name]:
                 value = state[key]
                 part = Part(value, whole[: value.dim()], piece.start[: value.dim()])
-                found[f"{name}.{key.rpartition('.')[2]}"] = part
-        return found
+                parts[f"{name}.{key.rpartition('.')[2]}"] = part
+        return parts
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -246,10 +246,10 @@ def summed(
     inputs: Inputs, features: Sequence[FeatureOptions], lookup: Callable[[Sequence[Bags]], list[torch.Tensor]]
 ) -> list[torch.Tensor]:
     """What tables give for each feature of a batch: the sum of each list, of a sequence all rows."""
-    found = lookup([_looked_up(f, o) for f, o in zip(inputs.features, features, strict=True)])
+    embeddings = lookup([_looked_up(f, o) for f, o in zip(inputs.features, features, strict=True)])
     return [
         rows if feature.windows is None else pool(rows, feature.windows)
-        for feature, rows in zip(inputs.features, found, strict=True)
+        for feature, rows in zip(inputs.features, embeddings, strict=True)
     ]
 
 

@@ -55,7 +55,7 @@ def mismatch(torch_version: str, fbgemm_version: str | None) -> str | None:
 
 
 @functools.cache
-def found() -> tuple[Any, str | None]:
+def module_or_reason() -> tuple[Any, str | None]:
     """(fbgemm's module of embeddings, None), or (None, why it cannot be used)."""
     why = mismatch(torch.__version__, _installed())
     if why is not None:
@@ -70,10 +70,10 @@ def found() -> tuple[Any, str | None]:
 
 def module() -> Any:
     """The module of embeddings of fbgemm."""
-    there, why = found()
-    if there is None:
+    embeddings, why = module_or_reason()
+    if embeddings is None:
         raise CedarError(why or "", fix=f'{pin(torch.__version__)}; or set tables.backend = "torch"')
-    return there
+    return embeddings
 
 
 def _installed() -> str | None:

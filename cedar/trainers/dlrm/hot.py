@@ -44,8 +44,8 @@ class Frequency:
 
         Example:
             >>> first, second = torch.tensor([7, 7]), torch.tensor([7, 3])
-            >>> found = Frequency.of([[first, second], [first[:1], first[:0]]])
-            >>> found.ids.tolist(), found.asking.tolist(), found.lookups.tolist(), found.unseen
+            >>> frequency = Frequency.of([[first, second], [first[:1], first[:0]]])
+            >>> frequency.ids.tolist(), frequency.asking.tolist(), frequency.lookups.tolist(), frequency.unseen
             ([7, 3], [1.5, 0.5], [2.0, 0.5], 0.5)
         """
         return cls.joined([counted(step) for step in steps])
@@ -54,21 +54,21 @@ class Frequency:
     def joined(cls, seen: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> Frequency:
         """From what ``counted`` gave of each step."""
         count, rows = len(seen), torch.unique(torch.cat([each[0] for each in seen]))
-        held, asking, lookups = (torch.zeros(len(rows), dtype=torch.int64) for _ in range(3))
+        batches, asking, lookups = (torch.zeros(len(rows), dtype=torch.int64) for _ in range(3))
         for ids, many, ranks in seen:
             at = torch.searchsorted(rows, ids)
-            held[at] += 1
+            batches[at] += 1
             asking[at] += ranks
             lookups[at] += many
         order = torch.argsort(lookups, descending=True, stable=True)
-        order = order[torch.argsort(held[order], descending=True, stable=True)]
-        numbers = torch.bincount(held, minlength=count + 1).double()  # of rows that so many batches hold
+        order = order[torch.argsort(batches[order], descending=True, stable=True)]
+        numbers = torch.bincount(batches, minlength=count + 1).double()  # of rows that so many batches hold
         chances = [0.0]
         for n in range(1, count):
-            there = (n + 1) * numbers[n + 1]
-            chances.append(max(chances[-1], float(there / (there + (count - n) * numbers[n]).clamp(min=1))))
+            present = (n + 1) * numbers[n + 1]
+            chances.append(max(chances[-1], float(present / (present + (count - n) * numbers[n]).clamp(min=1))))
         known = torch.tensor(chances if count > 1 else [1.0], dtype=torch.float64)  # of rows that so many others hold
-        place = held[order] * (count - 1) / count  # of a batch more, so many of which hold them
+        place = batches[order] * (count - 1) / count  # of a batch more, so many of which hold them
         touched = torch.lerp(known[place.long()], known[place.ceil().long()], place.double().frac())
         asking, lookups = asking[order].double() / count, lookups[order].double() / count
         return cls(rows[order], touched, asking, lookups, float(numbers[1]) / count * (count > 1))
@@ -156,24 +156,24 @@ def filled(worth: Mapping[str, torch.Tensor], sizes: Mapping[str, int], room: in
 
 
 def in_memory(
-    found: Mapping[str, Frequency], rows: Mapping[str, int], sizes: Mapping[str, int], room: int
+    frequency: Mapping[str, Frequency], rows: Mapping[str, int], sizes: Mapping[str, int], room: int
 ) -> dict[str, torch.Tensor]:
     """The rows of each table, or piece, that are in memory: int64.
 
     Args:
-        found: how often they are looked up.
+        frequency: how often they are looked up.
         rows: of each table.
         sizes: bytes of a row and its optimizer's state, by table.
         room: bytes.
     """
-    counts = filled({name: one.touched for name, one in found.items()}, sizes, room)
-    left = room - sum(counts[name] * sizes[name] for name in found)
-    chance = {name: one.unseen / max(1, one.others(rows[name])) for name, one in found.items()}
-    for name in sorted(found, key=lambda name: -chance[name]):
-        if counts[name] == len(found[name].ids):
-            more = min(found[name].others(rows[name]), left // sizes[name])
+    counts = filled({name: one.touched for name, one in frequency.items()}, sizes, room)
+    left = room - sum(counts[name] * sizes[name] for name in frequency)
+    chance = {name: one.unseen / max(1, one.others(rows[name])) for name, one in frequency.items()}
+    for name in sorted(frequency, key=lambda name: -chance[name]):
+        if counts[name] == len(frequency[name].ids):
+            more = min(frequency[name].others(rows[name]), left // sizes[name])
             counts[name], left = counts[name] + more, left - more * sizes[name]
-    return {name: one.hottest(counts[name], rows[name]) for name, one in found.items()}
+    return {name: one.hottest(counts[name], rows[name]) for name, one in frequency.items()}
 
 
 def choices(one: Frequency, rows: int, cost: float, size: int, slow: float) -> list[tuple[float, int]]:
@@ -243,10 +243,10 @@ class Exchange:
 
 
 def on_all(
-    found: Mapping[str, Frequency], prices: Mapping[str, Exchange], sizes: Mapping[str, int], room: int
+    frequency: Mapping[str, Frequency], prices: Mapping[str, Exchange], sizes: Mapping[str, int], room: int
 ) -> dict[str, torch.Tensor]:
     """The rows of each table that every rank should hold: those for which less is sent so, the most a byte first."""
-    saved = {name: prices[name].by_rows(one) - prices[name].by_copies(one) for name, one in found.items()}
+    saved = {name: prices[name].by_rows(one) - prices[name].by_copies(one) for name, one in frequency.items()}
     order = {name: torch.argsort(each, descending=True, stable=True) for name, each in saved.items()}
-    counts = filled({name: saved[name][order[name]] / sizes[name] for name in found}, sizes, room)
-    return {name: one.ids[order[name][: counts[name]]] for name, one in found.items()}
+    counts = filled({name: saved[name][order[name]] / sizes[name] for name in frequency}, sizes, room)
+    return {name: one.ids[order[name][: counts[name]]] for name, one in frequency.items()}

@@ -73,8 +73,8 @@ def read_batch(
     A feature's column may be a tensor of ids (one a row, or a fixed number), a JaggedTensor of lists, or a group.
     """
     known: dict[int, Expansion] = {}
-    found = tuple(_feature(batch, option, known, device) for option in features)
-    rows = [len(feature) for feature in found]
+    feature_inputs = tuple(_feature(batch, option, known, device) for option in features)
+    rows = [len(feature) for feature in feature_inputs]
     columns = [batch[name].to(device=device, dtype=dtype) for name in dense]
     width = torch.stack(columns, 1) if columns else torch.zeros(rows[0], 0, dtype=dtype, device=device)
     labels = None
@@ -83,7 +83,7 @@ def read_batch(
         odd = labels[~((labels >= 0) & (labels <= 1))]
         if len(odd):
             raise CedarError(f"the label {label!r} must hold 0 and 1; {float(odd[0]):g} was found", fix="see the data")
-    return Inputs(width, found, labels)
+    return Inputs(width, feature_inputs, labels)
 
 
 def _feature(
@@ -109,17 +109,17 @@ def _feature(
         step = column.shape[1] if column.ndim == 2 else 1
         ids, offsets = column.reshape(-1), torch.arange(len(column) + 1) * step
     else:
-        what = "is not in the batch" if column is None else f"is {type(column).__name__}"
-        raise CedarError(f"the feature {option.column!r} {what}", fix="give a column of ids, or of lists of ids")
+        problem = "is not in the batch" if column is None else f"is {type(column).__name__}"
+        raise CedarError(f"the feature {option.column!r} {problem}", fix="give a column of ids, or of lists of ids")
     if option.weights and weights is None:
         raise CedarError(f"{option.weights!r} has not one weight for each id of {option.column!r}", fix="see the data")
     if ids.is_floating_point() or ids.is_complex():
         raise CedarError(f"the ids of {option.column!r} are {ids.dtype}", fix="give integers")
     check(option, ids, offsets)
     if option.sliding:
-        held, windows = windows_of(ids, offsets)
-        single = torch.arange(len(held) + 1, device=device)
-        bags = Bags(option.home, held.to(device=device, dtype=torch.int64), single)
+        values, windows = windows_of(ids, offsets)
+        single = torch.arange(len(values) + 1, device=device)
+        bags = Bags(option.home, values.to(device=device, dtype=torch.int64), single)
         return Feature(bags, by, windows.to(device))
     bags = Bags(
         option.home, ids.to(device=device, dtype=torch.int64), offsets.to(device),
@@ -160,16 +160,16 @@ def check(option: FeatureOptions, ids: torch.Tensor, offsets: torch.Tensor) -> N
             )
 
 
-def bad_id(option: FeatureOptions, found: int, where: str = "") -> CedarError:
+def bad_id(option: FeatureOptions, value: int, where: str = "") -> CedarError:
     """What to say of an id that no row of the table has."""
     return CedarError(
-        f"{where}the feature {option.column!r} has the id {found}; its table {option.home!r} has the rows 0 to "
+        f"{where}the feature {option.column!r} has the id {value}; its table {option.home!r} has the rows 0 to "
         f"{option.rows - 1}",
         done="nothing was looked up",
         fix=(
             'ids below 0 often stand for "missing": give them a row of their own'
-            if found < 0
-            else f'give features.rows = {found + 1} or more, a vocabulary, or ids = "modulo" to let ids share rows'
+            if value < 0
+            else f'give features.rows = {value + 1} or more, a vocabulary, or ids = "modulo" to let ids share rows'
         ),
     )
 
@@ -179,7 +179,7 @@ def rows_of(inputs: Inputs, rows: range) -> Inputs:
     ascends.
     """
     known: dict[int, tuple[int, int, Expansion]] = {}
-    found = []
+    features = []
     for feature in inputs.features:
         start, stop, by = rows.start, rows.stop, None
         if feature.by is not None:
@@ -188,11 +188,11 @@ def rows_of(inputs: Inputs, rows: range) -> Inputs:
             start, stop, by = known[id(feature.by)]
         windows = None
         if feature.windows is not None:
-            windows, held = feature.windows.cut(start, stop)
-            start, stop = held.start, held.stop
-        found.append(Feature(_bags_of(feature.bags, start, stop), by, windows))
+            windows, span = feature.windows.cut(start, stop)
+            start, stop = span.start, span.stop
+        features.append(Feature(_bags_of(feature.bags, start, stop), by, windows))
     cut = slice(rows.start, rows.stop)
-    return Inputs(inputs.dense[cut], tuple(found), None if inputs.labels is None else inputs.labels[cut])
+    return Inputs(inputs.dense[cut], tuple(features), None if inputs.labels is None else inputs.labels[cut])
 
 
 def _narrowed(by: Expansion, rows: range) -> tuple[int, int, Expansion]:
@@ -223,8 +223,8 @@ def _footers(path: str) -> list[tuple[str, Any]]:
     """Names and footers of files; none where they cannot be read: the pipeline will say why."""
     try:
         system, place = fsspec.core.url_to_fs(path)
-        found = system.glob(place) if "*" in place else system.find(place)
-        names = [name for name in sorted(found) if name.endswith((".parquet", ".pq"))][:_MOST]
+        files = system.glob(place) if "*" in place else system.find(place)
+        names = [name for name in sorted(files) if name.endswith((".parquet", ".pq"))][:_MOST]
         return [(name, _footer(system, name)) for name in names]
     except (OSError, NotImplementedError, ImportError, pa.ArrowInvalid, BadFooter):
         return []

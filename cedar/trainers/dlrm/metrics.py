@@ -66,20 +66,20 @@ class Window:
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
-        self._held: deque[tuple[torch.Tensor, torch.Tensor]] = deque()
+        self._batches: deque[tuple[torch.Tensor, torch.Tensor]] = deque()
         self._count = 0
 
     def add(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        self._held.append((logits, labels))
+        self._batches.append((logits, labels))
         self._count += len(logits)
-        while len(self._held) > 1 and self._count - len(self._held[0][0]) >= self.rows:
-            self._count -= len(self._held.popleft()[0])
+        while len(self._batches) > 1 and self._count - len(self._batches[0][0]) >= self.rows:
+            self._count -= len(self._batches.popleft()[0])
 
     def parts(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits and labels, oldest first."""
-        if not self._held:
+        if not self._batches:
             return torch.zeros(0), torch.zeros(0)
-        logits, labels = zip(*self._held, strict=True)
+        logits, labels = zip(*self._batches, strict=True)
         return torch.cat(logits), torch.cat(labels)
 
 
@@ -108,7 +108,7 @@ def summary(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """
     seconds = sum(line["seconds"] for line in lines) or 1.0
     last = lines[-min(20, len(lines)) :]
-    found = [
+    entries = [
         ("steps", f"{len(lines):,}"),
         ("rows/s", f"{sum(line['rows'] for line in lines) / seconds:,.0f}"),
         ("waited for data", f"{sum(line['waited'] for line in lines) / seconds:.0%}"),
@@ -116,27 +116,27 @@ def summary(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
         (f"loss over the last {len(last)} steps", f"{fmean(line['loss'] for line in last):.4f}"),
     ]
     phases = list(dict.fromkeys(phase for line in lines for phase in line["sent"]))
-    found += [
+    entries += [
         (f"{phase}, kB a step", f"{fmean(line['sent'].get(phase, 0) for line in lines) / 1000:,.1f}")
         for phase in phases
     ]
     scores = next((line["held_out"] for line in reversed(lines) if line["held_out"]), None)
     if scores:
-        found += [
+        entries += [
             ("held out: loss", f"{scores['loss']:.4f}"),
             ("held out: AUC", f"{scores['auc']:.4f}"),
             ("held out: normalised entropy", f"{scores['entropy']:.4f}"),
         ]
-    return found
+    return entries
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> Table:
     """The same, to be printed."""
     from rich.table import Table
 
-    found = Table(show_header=False)
-    found.add_column(justify="left")
-    found.add_column(justify="right")
-    for what, value in summary(lines):
-        found.add_row(what, value)
-    return found
+    shown = Table(show_header=False)
+    shown.add_column(justify="left")
+    shown.add_column(justify="right")
+    for label, value in summary(lines):
+        shown.add_row(label, value)
+    return shown

@@ -64,8 +64,8 @@ class TransformerLayer(nn.Module):
     def forward(self, rows: torch.Tensor, runs: Sequence[tuple[int, int]]) -> torch.Tensor:
         """``[total, width]``, of ``runs`` of lists as of ``Attention``."""
         rows = rows + self.drop(self.attention(self.before(rows), runs))
-        found: torch.Tensor = rows + self.drop(self.outer(functional.relu(self.inner(self.between(rows)))))
-        return found
+        encoded: torch.Tensor = rows + self.drop(self.outer(functional.relu(self.inner(self.between(rows)))))
+        return encoded
 
 
 class Dot(nn.Module):
@@ -86,8 +86,8 @@ class Dot(nn.Module):
         self.places: torch.Tensor
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = _Products.apply(rows, self.pairs, self.places, self.first)  # type: ignore[no-untyped-call]
-        return found
+        products: torch.Tensor = _Products.apply(rows, self.pairs, self.places, self.first)  # type: ignore[no-untyped-call]
+        return products
 
 
 class _Products(torch.autograd.Function):
@@ -98,19 +98,19 @@ class _Products(torch.autograd.Function):
         ctx.save_for_backward(rows, places)
         ctx.start = start = rows.shape[2] if first else 0
         products = torch.bmm(rows, rows.transpose(1, 2)).flatten(1)
-        found = products.new_empty(len(rows), start + len(pairs))
-        found[:, :start] = rows[:, 0, :start]
-        found[:, start:] = products.index_select(1, pairs)
-        return found
+        joined = products.new_empty(len(rows), start + len(pairs))
+        joined[:, :start] = rows[:, 0, :start]
+        joined[:, start:] = products.index_select(1, pairs)
+        return joined
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         (rows, places), grad = ctx.saved_tensors, grads[0].to(ctx.saved_tensors[0].dtype)
         n, start = rows.shape[1], ctx.start
         both = functional.pad(grad[:, start:], (0, 1)).index_select(1, places).view(-1, n, n)
-        found = torch.bmm(both, rows)
-        found[:, 0, :start] += grad[:, :start]
-        return found, None, None, None
+        rows_grad = torch.bmm(both, rows)
+        rows_grad[:, 0, :start] += grad[:, :start]
+        return rows_grad, None, None, None
 
 
 class Cross(nn.Module):
@@ -124,10 +124,10 @@ class Cross(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         start = rows.flatten(1)
-        found = start
+        crossed = start
         for down, up in zip(self.down, self.up, strict=True):
-            found = start * up(down(found)) + found
-        return found
+            crossed = start * up(down(crossed)) + crossed
+        return crossed
 
 
 def mlp(sizes: list[int], *, end: bool) -> nn.Sequential:
@@ -179,8 +179,8 @@ class Model(nn.Module):
 
     def forward(self, inputs: Inputs) -> torch.Tensor:
         """Logits, ``[rows]``."""
-        found = zip(inputs.features, self.lookup(inputs), strict=True)
-        parts = [self._pooled(at, feature, rows) for at, (feature, rows) in enumerate(found)]
+        looked_up = zip(inputs.features, self.lookup(inputs), strict=True)
+        parts = [self._pooled(at, feature, rows) for at, (feature, rows) in enumerate(looked_up)]
         if self.bottom is not None:
             parts = [(self.bottom(inputs.dense), None), *parts]
         kind = parts[0][0].dtype
@@ -221,8 +221,8 @@ def tables_of(
     """The tables; what was chosen, and why. All ranks have the same statistics, and come to the same plan."""
     chosen, costs = options.tables, {feature.home: 0.0 for feature in options.features}
     widths = widths_of(options.features, options.model.width)
-    for found in statistics:
-        costs[found.table] += found.cost(widths[found.table])
+    for feature in statistics:
+        costs[feature.table] += feature.cost(widths[feature.table])
     made = DedupEmbeddings(
         options.features, options.model.width, group, rule=chosen.rule, rate=chosen.rate, eps=chosen.eps,
         dtype=torch.float64 if options.run.dtype == "float64" else getattr(torch, chosen.dtype),
@@ -232,10 +232,10 @@ def tables_of(
     )  # fmt: skip
     notes = list(made.notes)
     for rank in range(group.size) if statistics else ():
-        held = [one.table for places in made.places.values() for one in places if one.rank == rank]
-        share = sum(costs[piece.of or piece.name] * piece.rows / (piece.whole[0] or piece.rows) for piece in held)
+        pieces = [one.table for places in made.places.values() for one in places if one.rank == rank]
+        share = sum(costs[piece.of or piece.name] * piece.rows / (piece.whole[0] or piece.rows) for piece in pieces)
         notes.append(
-            f"tables of rank {rank}: {', '.join(piece.name for piece in held) or 'none'}"
+            f"tables of rank {rank}: {', '.join(piece.name for piece in pieces) or 'none'}"
             f" ({share / (sum(costs.values()) or 1.0):.0%} of the cost that {SAMPLE} batches show)"
         )
     return made, notes
@@ -248,11 +248,11 @@ def dense_optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.
         return torch.optim.SGD(parameters, lr=options.rate)
     if options.rule == "adagrad":
         return torch.optim.Adagrad(parameters, lr=options.rate)
-    found = torch.optim.Adam(parameters, lr=options.rate)
+    adam = torch.optim.Adam(parameters, lr=options.rate)
     for parameter in parameters:
-        found.state[parameter] = {
+        adam.state[parameter] = {
             "step": torch.tensor(0.0),
             "exp_avg": torch.zeros_like(parameter),
             "exp_avg_sq": torch.zeros_like(parameter),
         }
-    return found
+    return adam

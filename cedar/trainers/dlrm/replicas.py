@@ -65,13 +65,13 @@ class Replicas(TorchTables):
         """Write what this rank's pieces hold of these rows into them."""
         if self.fresh:
             self.fresh = False
-            for kind, piece, own, rows in self._held():
+            for kind, piece, own, rows in self._own_pieces():
                 piece.index_copy_(0, rows.to(piece.device), self._all(kind).index_select(0, own).to(piece.device))
 
     def refill(self) -> None:
         """Take them from the pieces of all ranks; all ranks call it."""
         self.keep()
-        held = iter(self._held())
+        pieces = iter(self._own_pieces())
         for homes in self._homes.values():
             counts = [0] * self.group.size
             for place, own, _ in homes:
@@ -81,12 +81,12 @@ class Replicas(TorchTables):
                 values = self._all(kind)
                 mine = values[:0]
                 if any(place.rank == self.group.rank for place, _, _ in homes):
-                    _, piece, _, rows = next(held)
+                    _, piece, _, rows = next(pieces)
                     mine = piece.index_select(0, rows.to(piece.device)).to(values.device)
                 values[every] = self._to_all(mine, counts, ROWS)
         self.fresh = True
 
-    def _held(self) -> list[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def _own_pieces(self) -> list[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]]:
         """Of this rank's pieces: kind and values, which rows of this block they hold, and at which of their own."""
         state = self.store.state() if self.store else {}
         return [
@@ -119,8 +119,8 @@ class Replicas(TorchTables):
         parts = list(row_gradients(rows, single, None, summed)) if len(rows) else []
         rows = torch.cat([rows[:0], *(rows for rows, _ in parts)])
         summed = torch.cat([summed[:0], *(g for _, g in parts)])
-        held = self.group.gather(torch.tensor([len(rows)], device=rows.device), IDS)[:, 0].tolist()
-        rows, summed = self._to_all(rows.int(), held, IDS).long(), self._to_all(summed, held, GRADIENTS)
+        lengths = self.group.gather(torch.tensor([len(rows)], device=rows.device), IDS)[:, 0].tolist()
+        rows, summed = self._to_all(rows.int(), lengths, IDS).long(), self._to_all(summed, lengths, GRADIENTS)
         for at in range(0, len(rows), BLOCK):
             self._apply(rows[at : at + BLOCK], summed[at : at + BLOCK])
 

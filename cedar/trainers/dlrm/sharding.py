@@ -47,12 +47,12 @@ class FeatureStatistics:
 
 def look(batches: Sequence[Inputs], features: Sequence[FeatureOptions]) -> list[FeatureStatistics]:
     """The statistics of each feature over some batches, at least one."""
-    found = []
+    statistics = []
     for at, option in enumerate(features):
-        held = [batch.features[at].bags.ids for batch in batches]
-        distinct = sum(len(torch.unique(ids)) for ids in held) / len(held)
-        found.append(FeatureStatistics(option.home, sum(map(len, held)) / len(held), distinct))
-    return found
+        by_batch = [batch.features[at].bags.ids for batch in batches]
+        distinct = sum(len(torch.unique(ids)) for ids in by_batch) / len(by_batch)
+        statistics.append(FeatureStatistics(option.home, sum(map(len, by_batch)) / len(by_batch), distinct))
+    return statistics
 
 
 def planned(
@@ -93,22 +93,22 @@ def place(
         order = sorted(costs, key=lambda name: (-sizes[name] * (2 * sizes[name] > memory), -costs[name], name))
     else:
         order = sorted(costs, key=lambda name: (-costs[name], name))
-    loads, held = [0.0] * ranks, [0] * ranks
-    found: dict[str, int] = {}
+    loads, used = [0.0] * ranks, [0] * ranks
+    owners: dict[str, int] = {}
     for name in order:
-        fits = [rank for rank in range(ranks) if not memory or held[rank] + sizes[name] <= memory]
+        fits = [rank for rank in range(ranks) if not memory or used[rank] + sizes[name] <= memory]
         if not fits:
             raise CedarError(
                 f"table {name!r} of {sizes[name]:,} bytes has no room: {ranks} rank(s) of {memory:,} bytes hold "
-                f"{sum(held):,} of {sum(sizes.values()):,} bytes",
+                f"{sum(used):,} of {sum(sizes.values()):,} bytes",
                 done="nothing was allocated",
                 fix="use more ranks, a larger tables.memory, or fewer rows",
             )
-        best = min(fits, key=lambda rank: (loads[rank], held[rank], rank))
-        found[name] = best
+        best = min(fits, key=lambda rank: (loads[rank], used[rank], rank))
+        owners[name] = best
         loads[best] += costs[name]
-        held[best] += sizes[name]
-    sets = [frozenset(name for name, at in found.items() if at == rank) for rank in range(ranks)]
+        used[best] += sizes[name]
+    sets = [frozenset(name for name, at in owners.items() if at == rank) for rank in range(ranks)]
     while _improved(sets, costs, sizes, memory, load):
         pass
     return {name: next(rank for rank, names in enumerate(sets) if name in names) for name in costs}
@@ -119,13 +119,13 @@ def _improved(
 ) -> bool:
     """Move a table away from the most loaded rank, or swap one with it, if the higher of both loads falls."""
     weigh = load or (lambda names: sum(costs[name] for name in sorted(names)))
-    loads, held = [weigh(names) for names in sets], [sum(sizes[name] for name in names) for names in sets]
+    loads, used = [weigh(names) for names in sets], [sum(sizes[name] for name in names) for names in sets]
     top = max(range(len(sets)), key=lambda rank: (loads[rank], -rank))
     for name in sorted(sets[top]):
         for other in ["", *sorted(other for names in sets for other in names if names is not sets[top])]:
             for rank in [r for r, names in enumerate(sets) if r != top and (not other or other in names)]:
                 grow = sizes[name] - sizes.get(other, 0)
-                if memory and (held[rank] + grow > memory or held[top] - grow > memory):
+                if memory and (used[rank] + grow > memory or used[top] - grow > memory):
                     continue
                 one, two = sets[top] - {name} | {other} - {""}, sets[rank] - {other} | {name}
                 gain = costs[name] - costs.get(other, 0.0)
@@ -186,11 +186,11 @@ def place_exactly(
 
 def by_width(stores: Mapping[int, Any], widths: Sequence[int], bags: Sequence[Bags]) -> list[torch.Tensor]:
     """What the stores give for bags whose tables have these widths."""
-    found: dict[int, torch.Tensor] = {}
+    sums: dict[int, torch.Tensor] = {}
     for width, store in stores.items():
         at = [n for n, other in enumerate(widths) if other == width]
-        found |= dict(zip(at, store.lookup([bags[n] for n in at]), strict=True))
-    return [found[n] for n in range(len(bags))]
+        sums |= dict(zip(at, store.lookup([bags[n] for n in at]), strict=True))
+    return [sums[n] for n in range(len(bags))]
 
 
 IDS, ROWS, GRADIENTS = "ids", "pooled rows", "row gradients"
@@ -226,7 +226,7 @@ class ShardedTables:
         asked = [(at, place) for at, feature in enumerate(features) for place in places[feature.home]]
         # What is asked of each rank: a feature, and a piece of its table.
         self._asked = [[one for one in asked if one[1].rank == rank] for rank in range(group.size)]
-        self._order = [one for held in self._asked for one in held]
+        self._order = [one for of_rank in self._asked for one in of_rank]
         most = max((feature.rows for feature in features), default=0)
         self._kind = torch.int32 if most < 2**31 else torch.int64
         self._weighed = any(f.weights for f in features)
@@ -254,16 +254,16 @@ class ShardedTables:
         mine = range(firsts[me], firsts[me + 1])
         received, weights = self._send([b for b, _ in shares], table, firsts)
         joined = [self._joined(n, k, received, weights) for k, n in enumerate(mine)]
-        found = by_width(self.stores, [self._order[n][1].width for n in mine], joined)
+        sums = by_width(self.stores, [self._order[n][1].width for n in mine], joined)
         parts = [
-            torch.split(f, [table[rank][n][0] for rank in range(group.size)]) for f, n in zip(found, mine, strict=True)
+            torch.split(f, [table[rank][n][0] for rank in range(group.size)]) for f, n in zip(sums, mine, strict=True)
         ]
         out = [parts[k][rank].flatten() for rank in range(group.size) for k in range(len(mine))]
         values = torch.cat(out) if out else self._anchor.detach().new_zeros(0)
-        there = [sum(table[rank][n][0] * self._order[n][1].width for n in mine) for rank in range(group.size)]
+        outgoing = [sum(table[rank][n][0] * self._order[n][1].width for n in mine) for rank in range(group.size)]
         own = [table[me][n][0] * place.width for n, (_, place) in enumerate(self._order)]
         back = [sum(own[a:b]) for a, b in pairwise(firsts)]
-        moved = exchange_rows(values, group, there, back, (ROWS, GRADIENTS), anchor=self._anchor, scale=self.scale)
+        moved = exchange_rows(values, group, outgoing, back, (ROWS, GRADIENTS), anchor=self._anchor, scale=self.scale)
         pieces: list[list[tuple[torch.Tensor, torch.Tensor | None, Table]]] = [[] for _ in bags]
         for part, (at, place), (_, kept) in zip(torch.split(moved, own), self._order, shares, strict=True):
             pieces[at].append((part.view(-1, place.width), kept, place.table))
@@ -280,17 +280,17 @@ class ShardedTables:
         ranges = [range(a, b) for a, b in pairwise(firsts)]
         mine = ranges[me]
         message = torch.cat([self._message(n, bags) for n, bags in enumerate(asked)])
-        send = [sum(sum(self._pieces(n, table[me][n])) for n in held) for held in ranges]
+        send = [sum(sum(self._pieces(n, table[me][n])) for n in of_rank) for of_rank in ranges]
         receive = [sum(sum(self._pieces(n, table[rank][n])) for n in mine) for rank in range(group.size)]
-        found = group.exchange(message, send, receive, IDS)
+        incoming = group.exchange(message, send, receive, IDS)
         received = []
-        for rank, part in enumerate(torch.split(found, receive)):
+        for rank, part in enumerate(torch.split(incoming, receive)):
             cut = torch.split(part, [size for n in mine for size in self._pieces(n, table[rank][n])])
             received.append([(cut[2 * k], cut[2 * k + 1]) for k in range(len(mine))])
         weights: list[Any] = [[None] * len(mine)] * group.size
         if self._weighed:
             given = [_weights(bags) if self._weighs(n) else bags.ids[:0].float() for n, bags in enumerate(asked)]
-            to = [sum(len(given[n]) for n in held) for held in ranges]
+            to = [sum(len(given[n]) for n in of_rank) for of_rank in ranges]
             by = [[table[rank][n][1] * self._weighs(n) for n in mine] for rank in range(group.size)]
             wide = torch.float64 if any(one.dtype == torch.float64 for one in given) else torch.float32
             came = group.exchange(torch.cat([one.to(wide) for one in given]), to, [sum(n) for n in by], IDS)

@@ -69,9 +69,9 @@ class Spread:
                 f"pieces of tables take {cut:,} of {memory:,} bytes on each of {ranks} ranks",
                 done="nothing was allocated", fix="use more ranks, a larger tables.memory, or fewer rows",
             )  # fmt: skip
-        self.found = {name: (wanted.frequencies or {}).get(name, NONE) for name in rows}
+        self.frequencies = {name: (wanted.frequencies or {}).get(name, NONE) for name in rows}
         pooled = {feature.home for feature in features if not feature.single}  # whose rows are sent anyway
-        often = {name: self.found[name] for name in rows if how[name] == "hot" and name not in pooled}
+        often = {name: self.frequencies[name] for name in rows if how[name] == "hot" and name not in pooled}
         room = sum(sizes.values())
         if memory:  # what whole tables may need is left
             room = memory - cut - sum(whole.values()) // ranks - max(whole.values(), default=0)
@@ -85,7 +85,7 @@ class Spread:
         }
         self.near = self._in_memory(fast - copies) if fast else None
 
-    def held(self, rank: int) -> list[Place]:
+    def pieces_of(self, rank: int) -> list[Place]:
         """The pieces of a rank."""
         return [one for made in self.places.values() for one in made if one.rank == rank]
 
@@ -97,18 +97,18 @@ class Spread:
             return {}  # auto
         wide = torch.promote_types(self.dtype, torch.float32).itemsize
         prices = {name: Exchange(self.group.size, self.widths[name] * wide) for name in often}
-        found = on_all(often, prices, self.each, room)
-        for name, ids in found.items():
+        copied = on_all(often, prices, self.each, room)
+        for name, ids in copied.items():
             one, here = often[name], torch.isin(often[name].ids, ids)
             by_rows, by_copies = prices[name].by_rows(one), prices[name].by_copies(one)
-            self.found[name] = replace(one.where(~here), copied=ids)
+            self.frequencies[name] = replace(one.where(~here), copied=ids)
             sent, alone = float(torch.where(here, by_copies, by_rows).sum()), float(by_rows.sum())
             self.sent += sent
             self.notes.append(
                 f"{name}: {len(ids):,} of {self.rows[name]:,} rows on every rank ({_mb(len(ids) * self.each[name])}), "
                 f"so ranks send {_mb(sent)} of it in a step, and {_mb(alone)} by rows alone"
             )
-        return {name: ids for name, ids in found.items() if len(ids)}
+        return {name: ids for name, ids in copied.items() if len(ids)}
 
     def _placed(
         self, costs: dict[str, float], sizes: Mapping[str, int], ranks: int, memory: int, fast: int
@@ -120,10 +120,11 @@ class Spread:
         if fast:
             dear = {name: (self.wanted.slow_cost - 1) * self.widths[name] for name in self.rows}
             every = {
-                n: choices(self.found[n], self.rows[n], costs.get(n, 0.0), self.each[n], dear[n]) for n in self.rows
+                n: choices(self.frequencies[n], self.rows[n], costs.get(n, 0.0), self.each[n], dear[n])
+                for n in self.rows
             }
-            counts = filled({name: one.touched for name, one in self.found.items()}, self.each, ranks * fast)
-            costs = {n: cost + dear[n] * self.found[n].cold(counts[n], self.rows[n]) for n, cost in costs.items()}
+            counts = filled({name: one.touched for name, one in self.frequencies.items()}, self.each, ranks * fast)
+            costs = {n: cost + dear[n] * self.frequencies[n].cold(counts[n], self.rows[n]) for n, cost in costs.items()}
             load = best_load(every, fast, {name: ranks for name in every if name not in costs})
             ways = {name: every[name] for name in costs}
         if self.wanted.planner == "greedy" or ranks == 1:
@@ -136,12 +137,12 @@ class Spread:
         mine: dict[str, torch.Tensor] = {}
         for rank in range(self.group.size):
             ones, rows, sizes = {}, {}, {}
-            for held in self.held(rank):
-                piece, first = held.table, held.table.start[0]
-                one = self.found[piece.of or piece.name]
+            for owned in self.pieces_of(rank):
+                piece, first = owned.table, owned.table.start[0]
+                one = self.frequencies[piece.of or piece.name]
                 here = (one.ids >= first) & (one.ids < first + piece.rows)
                 ones[piece.name] = one.where(here, first, piece.rows / (piece.whole[0] or piece.rows))
-                rows[piece.name], sizes[piece.name] = piece.rows, bytes_of_row(held.width, self.rule, self.dtype)
+                rows[piece.name], sizes[piece.name] = piece.rows, bytes_of_row(owned.width, self.rule, self.dtype)
             near = in_memory(ones, rows, sizes, room)
             touched = sum(one.cold(0, rows[name]) for name, one in ones.items())
             self.far.append(sum(one.cold(len(near[name]), rows[name]) for name, one in ones.items()))
@@ -161,15 +162,15 @@ def widths_of(features: Sequence[FeatureOptions], width: int) -> dict[str, int]:
     Raises:
         CedarError: features of one table say several.
     """
-    found: dict[str, int] = {}
+    widths: dict[str, int] = {}
     for feature in features:
         own = feature.width or width
-        if found.setdefault(feature.home, own) != own:
+        if widths.setdefault(feature.home, own) != own:
             raise CedarError(
-                f"table {feature.home!r} has widths {found[feature.home]} and {own}",
+                f"table {feature.home!r} has widths {widths[feature.home]} and {own}",
                 fix="give all features of a table one width",
             )
-    return found
+    return widths
 
 
 def bytes_of_row(width: int, rule: Rule | None, dtype: torch.dtype) -> int:
@@ -188,10 +189,10 @@ def _cut(name: str, rows: int, width: int, how: Sharding, ranks: int) -> list[tu
     count = min(ranks, rows if how == "rows" else width) if how in ("rows", "columns") else 1
     if count == 1:
         return [(Table(name, rows), width)]
-    found = []
+    pieces = []
     for at in range(count):
         size = rows if how == "rows" else width
         start, stop = size * at // count, size * (at + 1) // count
         part, first, columns = (stop - start, (start, 0), width) if how == "rows" else (rows, (0, start), stop - start)
-        found.append((Table(f"{name}[{how} {start}:{stop}]", part, name, first, (rows, width)), columns))
-    return found
+        pieces.append((Table(f"{name}[{how} {start}:{stop}]", part, name, first, (rows, width)), columns))
+    return pieces

@@ -131,7 +131,7 @@ def initial(table: Table, width: int, seed: int, into: torch.Tensor | None = Non
     """``[rows, width]``, uniform within 1 / sqrt(rows); the same wherever the table is, and however cut. ``into``:
     where they are written; None: float32 of its own.
     """
-    found = torch.empty(table.rows, width) if into is None else into
+    values = torch.empty(table.rows, width) if into is None else into
     digest = hashlib.blake2b(f"{seed} {table.of or table.name}".encode(), digest_size=7).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
     (rows, columns), (row, column) = table.whole if table.of else (table.rows, width), table.start
@@ -140,8 +140,8 @@ def initial(table: Table, width: int, seed: int, into: torch.Tensor | None = Non
         drawn = torch.empty(min(_DRAWN, rows - first), columns).uniform_(-most, most, generator=generator)
         low, high = max(first, row), min(first + len(drawn), row + table.rows)
         if low < high:
-            found[low - row : high - row] = drawn[low - first : high - first, column : column + width]
-    return found
+            values[low - row : high - row] = drawn[low - first : high - first, column : column + width]
+    return values
 
 
 class PlainTables:
@@ -161,16 +161,16 @@ class PlainTables:
     def update(self) -> None: ...
 
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
-        found = []
+        sums = []
         for one in bags:
             table = self.weights[one.table.replace(".", "/")]
             given = None if one.weights is None else one.weights.to(table.dtype)
-            found.append(
+            sums.append(
                 functional.embedding_bag(
                     one.ids, table, one.offsets, mode="sum", include_last_offset=True, per_sample_weights=given
                 )
             )
-        return found
+        return sums
 
     def state(self) -> dict[str, torch.Tensor]:
         return {f"{table.name}.weight": self.weights[table.name.replace(".", "/")].detach() for table in self.tables}
@@ -217,8 +217,8 @@ class TorchTables:
         if not bags:
             return []
         ids, offsets, weights, counts = joined(bags, [self.starts[b.table] for b in bags], self.weight.dtype)
-        found: torch.Tensor = _Lookup.apply(self._anchor, self, ids, offsets, weights)  # type: ignore[no-untyped-call]
-        return list(torch.split(found, counts))
+        sums: torch.Tensor = _Lookup.apply(self._anchor, self, ids, offsets, weights)  # type: ignore[no-untyped-call]
+        return list(torch.split(sums, counts))
 
     @torch.no_grad()
     def update(self) -> None:
@@ -340,10 +340,10 @@ def row_gradients(
         >>> found[0].tolist(), found[1].flatten().tolist()
         ([1, 3], [1.0, 11.0])
     """
-    held, order = torch.sort(ids, stable=True)
+    sorted_ids, order = torch.sort(ids, stable=True)
     bag = torch.repeat_interleave(offsets.diff(), output_size=len(ids))[order]
     given = None if weights is None else weights[order].to(gradient.dtype)
-    rows, counts = torch.unique_consecutive(held, return_counts=True)
+    rows, counts = torch.unique_consecutive(sorted_ids, return_counts=True)
     ends = functional.pad(counts.cumsum(0), (1, 0))
     gradient = gradient.contiguous()
     marks = [*ends[:-1:BLOCK].tolist(), len(ids)]
@@ -360,10 +360,10 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, _anchor: torch.Tensor, tables: TorchTables, ids: Any, offsets: Any, weights: Any) -> Any:
         ctx.tables, ctx.bags = tables, Bags("", ids, offsets, weights)
-        found = functional.embedding_bag(
+        sums = functional.embedding_bag(
             *tables._compact(ids), offsets, mode="sum", include_last_offset=True, per_sample_weights=weights
         )
-        return found.float() if found.dtype == torch.float16 else found
+        return sums.float() if sums.dtype == torch.float16 else sums
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[None, None, None, None, None]:

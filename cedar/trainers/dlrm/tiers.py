@@ -61,11 +61,11 @@ class TieredTables(TorchTables):
     def _read(self, kind: str, rows: torch.Tensor) -> torch.Tensor:
         hot, slots, cold = self._parted(rows)
         fast = self._tier(kind)
-        found = torch.empty((len(rows), *fast.shape[1:]), dtype=fast.dtype, device=fast.device)
-        found[hot] = fast.index_select(0, slots)
+        values = torch.empty((len(rows), *fast.shape[1:]), dtype=fast.dtype, device=fast.device)
+        values[hot] = fast.index_select(0, slots)
         if len(cold):
-            found[~hot] = self._from_slow(kind, cold).to(fast.device)
-        return found
+            values[~hot] = self._from_slow(kind, cold).to(fast.device)
+        return values
 
     def _write(self, kind: str, rows: torch.Tensor, values: torch.Tensor) -> None:
         hot, slots, cold = self._parted(rows)
@@ -95,8 +95,8 @@ class TieredTables(TorchTables):
             slots = self.slots.index_select(0, rows)
             hot = slots >= 0
             self._last = rows, (hot, slots[hot].long(), rows[~hot].cpu())
-        found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = self._last[1]
-        return found
+        parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = self._last[1]
+        return parts
 
 
 def mapped(shape: tuple[int, ...], dtype: torch.dtype, folder: str) -> torch.Tensor:

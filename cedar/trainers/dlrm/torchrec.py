@@ -57,8 +57,8 @@ class TorchrecTables(PlainTables):
         configs, modules = module("modules.embedding_configs"), module("modules.embedding_modules")
         kind = configs.DataType.FP32 if dtype == torch.float32 else configs.DataType.FP16
         of = {table.name: [f for f in features if f.home == (table.of or table.name)] for table in tables}
-        self.weighted = any(feature.weights for held in of.values() for feature in held)
-        single = {name for name, held in of.items() if all(feature.single for feature in held)}
+        self.weighted = any(feature.weights for of_table in of.values() for feature in of_table)
+        single = {name for name, of_table in of.items() if all(feature.single for feature in of_table)}
 
         def named(config: Any, wanted: Sequence[Table]) -> list[Any]:
             return [
@@ -74,8 +74,8 @@ class TorchrecTables(PlainTables):
         self.keys = [[key for config in made for key in config.feature_names] for made in (lists, pooled)]
         self.lists = modules.EmbeddingCollection(lists, device=device)
         self.bags = modules.EmbeddingBagCollection(pooled, is_weighted=self.weighted, device=device)
-        for name, held in (*self.lists.embeddings.items(), *self.bags.embedding_bags.items()):
-            held.weight = self.weights[name]
+        for name, embedding in (*self.lists.embeddings.items(), *self.bags.embedding_bags.items()):
+            embedding.weight = self.weights[name]
 
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
         count: Counter[str] = Counter()
@@ -83,12 +83,12 @@ class TorchrecTables(PlainTables):
         for one in bags:
             asked[f"{one.table} {count[one.table]}"] = one
             count[one.table] += 1
-        found: dict[str, torch.Tensor] = {}
+        by_key: dict[str, torch.Tensor] = {}
         if any(key in asked for key in self.keys[0]):
-            found |= {key: rows.values() for key, rows in self.lists(self._features(self.keys[0], asked)).items()}
+            by_key |= {key: rows.values() for key, rows in self.lists(self._features(self.keys[0], asked)).items()}
         if any(key in asked for key in self.keys[1]):
-            found |= self.bags(self._features(self.keys[1], asked)).to_dict()
-        return [found[key][: len(one)] for key, one in asked.items()]
+            by_key |= self.bags(self._features(self.keys[1], asked)).to_dict()
+        return [by_key[key][: len(one)] for key, one in asked.items()]
 
     def _features(self, keys: Sequence[str], asked: Mapping[str, Bags]) -> Any:
         """Bags as torchrec takes them: as many of each feature, so that short ones get empty bags at their end."""

@@ -161,16 +161,16 @@ class Trainer(common.Trainer):
     def predict(self, batches: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits and labels of this rank's share of some batches of all ranks, float32 ``[rows]``."""
         self.model.eval()
-        found: list[tuple[torch.Tensor, torch.Tensor]] = []
+        predictions: list[tuple[torch.Tensor, torch.Tensor]] = []
         for batch in batches:
             inputs = self._read(batch)
             if self.group.size > 1:
                 inputs = rows_of(inputs, cut(len(inputs), self.group.size)[self.group.rank])
             assert inputs.labels is not None
-            found.append((self._forward(inputs).float().cpu(), inputs.labels.float().cpu()))
-        if not found:
+            predictions.append((self._forward(inputs).float().cpu(), inputs.labels.float().cpu()))
+        if not predictions:
             return torch.zeros(0), torch.zeros(0)
-        logits, labels = zip(*found, strict=True)
+        logits, labels = zip(*predictions, strict=True)
         return torch.cat(logits), torch.cat(labels)
 
     # ---- progress of a run -------------------------------------------------------------------------------------------
@@ -201,13 +201,13 @@ class Trainer(common.Trainer):
 
     def parts(self) -> dict[str, Part]:
         """The tables of this rank, and what all ranks hold alike."""
-        found = {f"table.{name}": part for name, part in self.tables.saved().items()}
+        parts = {f"table.{name}": part for name, part in self.tables.saved().items()}
         for name, parameter in self.model.named_parameters():
-            found[f"model.{name}"] = Part(parameter.detach(), alike=True)
+            parts[f"model.{name}"] = Part(parameter.detach(), alike=True)
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 if torch.is_tensor(value):
-                    found[f"optimizer.{name}.{key}"] = Part(value, alike=True)
-        return found
+                    parts[f"optimizer.{name}.{key}"] = Part(value, alike=True)
+        return parts
 
     def check(self, state: Mapping[str, Any], path: str) -> None:
         """Refuse the state of another model, of other tables, another seed or vocabulary."""

@@ -34,11 +34,11 @@ class Expansion:
             >>> Expansion.of(torch.tensor([0, 0, 1]), 2).ends.tolist(), Expansion.of(torch.tensor([1, 0]), 2).order
             ([0, 2, 3], tensor([1, 0]))
         """
-        index = held = inverse.long()
+        index = ascending = inverse.long()
         order = None
         if len(index) > 1 and not bool((index[1:] >= index[:-1]).all()):
-            held, order = torch.sort(index, stable=True)
-        return cls(index, unique, torch.searchsorted(held, torch.arange(unique + 1, device=index.device)), order)
+            ascending, order = torch.sort(index, stable=True)
+        return cls(index, unique, torch.searchsorted(ascending, torch.arange(unique + 1, device=index.device)), order)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -52,10 +52,10 @@ class Expansion:
         index = every * n + torch.tensor(places, device=rows.device)[:, None]
         shifts = torch.arange(len(places), device=rows.device)[:, None] * count
         ends = functional.pad((self.ends[1:] + shifts).flatten(), (1, 0))
-        found = functional.embedding_bag(
+        sums = functional.embedding_bag(
             index.flatten(), rows.reshape(-1, width), ends, mode="sum", include_last_offset=True
         )
-        return found.view(len(places), self.unique, width)
+        return sums.view(len(places), self.unique, width)
 
 
 def expand(rows: torch.Tensor, by: Expansion) -> torch.Tensor:
@@ -80,8 +80,8 @@ def side_by_side(parts: Sequence[torch.Tensor], by: Sequence[Expansion | None]) 
         >>> side_by_side([plain, once], [None, Expansion.of(torch.tensor([0, 0]), 1)]).squeeze(2).tolist()
         [[1.0, 9.0], [2.0, 9.0]]
     """
-    found: torch.Tensor = _SideBySide.apply(tuple(by), *parts)  # type: ignore[no-untyped-call]
-    return found
+    joined: torch.Tensor = _SideBySide.apply(tuple(by), *parts)  # type: ignore[no-untyped-call]
+    return joined
 
 
 class _SideBySide(torch.autograd.Function):
@@ -89,25 +89,25 @@ class _SideBySide(torch.autograd.Function):
     def forward(ctx: Any, by: tuple[Expansion | None, ...], *parts: torch.Tensor) -> torch.Tensor:
         ctx.by = by
         rows = len(parts[0]) if by[0] is None else len(by[0])
-        found = parts[0].new_empty(rows, len(parts), parts[0].shape[1])
+        joined = parts[0].new_empty(rows, len(parts), parts[0].shape[1])
         for at, (part, each) in enumerate(zip(parts, by, strict=True)):
             if each is None:
-                found[:, at] = part
+                joined[:, at] = part
             else:
-                torch.index_select(part, 0, each.index, out=found[:, at])
-        return found
+                torch.index_select(part, 0, each.index, out=joined[:, at])
+        return joined
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        found = list(grads[0].unbind(1))
+        gradients = list(grads[0].unbind(1))
         groups: dict[int, list[int]] = {}
         for at, each in enumerate(ctx.by):
             if each is not None:
                 groups.setdefault(id(each), []).append(at)
         for places in groups.values():
             for at, part in zip(places, ctx.by[places[0]].summed(grads[0], places), strict=True):
-                found[at] = part
-        return None, *found
+                gradients[at] = part
+        return None, *gradients
 
 
 def tells_apart(module: nn.Module) -> str:
@@ -163,8 +163,8 @@ def on_lists(
     if by is not None and module.training and not anyway and tells_apart(module):
         values, offsets = ranges(offsets[:-1].index_select(0, by.index), offsets.diff().index_select(0, by.index))
         rows, by = rows.index_select(0, values), None
-    found: torch.Tensor = module(rows, offsets)
-    return found, by
+    pooled: torch.Tensor = module(rows, offsets)
+    return pooled, by
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +173,7 @@ class Windows:
 
     starts: torch.Tensor  # int64 ``[lists]``
     ends: torch.Tensor  # int64 ``[lists]``
-    held: int  # how many values there are
+    total: int  # how many values there are
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -191,7 +191,7 @@ class Windows:
         return Windows(self.starts[start:stop] - first, self.ends[start:stop] - first, last - first), slice(first, last)
 
     def to(self, device: torch.device | None) -> Windows:
-        return self if device is None else Windows(self.starts.to(device), self.ends.to(device), self.held)
+        return self if device is None else Windows(self.starts.to(device), self.ends.to(device), self.total)
 
     @cached_property
     def inside(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -201,7 +201,7 @@ class Windows:
     @cached_property
     def around(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(lists that hold each value, offsets of values): they stand one after the other, as both ends ascend."""
-        values = torch.arange(self.held, device=self.starts.device)
+        values = torch.arange(self.total, device=self.starts.device)
         first = torch.searchsorted(self.ends, values, right=True)
         return ranges(first, torch.searchsorted(self.starts, values, right=True) - first)
 
@@ -211,30 +211,30 @@ def windows_of(ids: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, 
     + 1]``, from 0 to n.
 
     Example:
-        >>> held, windows = windows_of(torch.tensor([1, 2, 3, 2, 3, 4, 9]), torch.tensor([0, 3, 6, 7]))
-        >>> held.tolist(), windows.starts.tolist(), windows.ends.tolist()
+        >>> values, windows = windows_of(torch.tensor([1, 2, 3, 2, 3, 4, 9]), torch.tensor([0, 3, 6, 7]))
+        >>> values.tolist(), windows.starts.tolist(), windows.ends.tolist()
         ([1, 2, 3, 4, 9], [0, 1, 4], [3, 4, 5])
     """
-    found = slide(ids.cpu().numpy(), offsets.cpu().numpy())
-    starts = torch.from_numpy(found.starts)
-    values = torch.from_numpy(found.values).to(ids.device)
-    windows = Windows(starts, starts + torch.from_numpy(found.lengths), len(values))
+    slices = slide(ids.cpu().numpy(), offsets.cpu().numpy())
+    starts = torch.from_numpy(slices.starts)
+    values = torch.from_numpy(slices.values).to(ids.device)
+    windows = Windows(starts, starts + torch.from_numpy(slices.lengths), len(values))
     return values, windows.to(ids.device)
 
 
 def pool(rows: torch.Tensor, windows: Windows) -> torch.Tensor:
-    """The sum over each window of ``rows`` ``[held, width]``: ``[lists, width]``.
+    """The sum over each window of ``rows`` ``[total, width]``: ``[lists, width]``.
 
     Example:
         >>> _, windows = windows_of(torch.tensor([1, 2, 2, 3]), torch.tensor([0, 2, 4]))
         >>> rows = torch.tensor([[1.0], [10.0], [100.0]], requires_grad=True)
-        >>> found = pool(rows, windows)
-        >>> found.sum().backward()
-        >>> found.flatten().tolist(), rows.grad.flatten().tolist()
+        >>> sums = pool(rows, windows)
+        >>> sums.sum().backward()
+        >>> sums.flatten().tolist(), rows.grad.flatten().tolist()
         ([11.0, 110.0], [1.0, 2.0, 1.0])
     """
-    found: torch.Tensor = _Pool.apply(rows, windows)  # type: ignore[no-untyped-call]
-    return found
+    sums: torch.Tensor = _Pool.apply(rows, windows)  # type: ignore[no-untyped-call]
+    return sums
 
 
 class _Pool(torch.autograd.Function):

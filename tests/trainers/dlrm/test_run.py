@@ -166,13 +166,13 @@ def test_settings_that_contradict_each_other_are_refused(changes, told):
 
 def test_a_missing_fbgemm_is_told_with_what_to_install_where_it_is_asked_for(log, monkeypatch):
     monkeypatch.setattr(fbgemm, "_installed", lambda: None)
-    fbgemm.found.cache_clear()
+    fbgemm.module_or_reason.cache_clear()
     try:
         with pytest.raises(CedarError, match=r"pip install torch==.* fbgemm-gpu-cpu=="):
             Trainer(options(log, tables={"backend": "fbgemm"}), Group())
         trainer = Trainer(options(log, tables={"backend": "auto"}), Group())
     finally:
-        fbgemm.found.cache_clear()
+        fbgemm.module_or_reason.cache_clear()
     assert trainer.notes == ["tables: torch (fbgemm is not installed)"]
     trainer.close()
 

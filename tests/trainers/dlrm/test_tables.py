@@ -85,8 +85,8 @@ def test_sums_and_updates_are_those_of_plain_loops(users, items, more, weighed, 
 @pytest.mark.parametrize("rule", ["rowwise_adagrad", "sgd"])
 def test_fbgemm_does_what_torch_does(rule):
     pytest.importorskip("fbgemm_gpu", reason="fbgemm is not installed")
-    if fbgemm.found()[0] is None:
-        pytest.skip(fbgemm.found()[1])
+    if fbgemm.module_or_reason()[0] is None:
+        pytest.skip(fbgemm.module_or_reason()[1])
     names = ("users", "items", "items")
     torchs = TorchTables(TABLES, 4, rule=rule, seed=1)
     theirs = FbgemmTables(TABLES, 4, rule=rule, seed=1)
@@ -162,12 +162,12 @@ def test_float16_rounding_keeps_small_updates_on_average():
 def test_versions_that_do_not_fit_are_told_with_what_to_install(monkeypatch):
     monkeypatch.setattr(fbgemm, "_installed", lambda: "1.6.0")
     monkeypatch.setattr(torch, "__version__", "2.13.0+cpu")
-    fbgemm.found.cache_clear()
+    fbgemm.module_or_reason.cache_clear()
     try:
         with pytest.raises(CedarError) as failed:
             fbgemm.module()
     finally:
-        fbgemm.found.cache_clear()
+        fbgemm.module_or_reason.cache_clear()
     assert "fbgemm 1.6.0 was not built for torch 2.13.0" in str(failed.value)
     assert "pip install torch==2.13.0 fbgemm-gpu-cpu==1.8.0" in str(failed.value)
 

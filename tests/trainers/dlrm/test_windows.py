@@ -60,7 +60,7 @@ def test_sums_and_gradients_are_those_of_plain_bags(runs, data):
 
 def test_a_cut_without_lists_holds_no_values():
     windows, inside = Windows(torch.tensor([0]), torch.tensor([3]), 3).cut(1, 1)
-    assert (len(windows), windows.held, inside) == (0, 0, slice(0, 0))
+    assert (len(windows), windows.total, inside) == (0, 0, slice(0, 0))
 
 
 def test_statistics_count_what_is_looked_up():
