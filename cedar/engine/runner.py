@@ -234,7 +234,7 @@ class Runner:
 
         return self._noted(self._recovery.submit(Work(program, send, _url(reader, split), limits_of(program, reader))))
 
-    def wait(self, futures: Sequence[Future[Any]], what: str) -> None:
+    def wait(self, futures: Sequence[Future[Any]], awaited: str) -> None:
         """Until one of them is done; says so in the log when that takes long.
 
         Raises:
@@ -242,25 +242,25 @@ class Runner:
         """
         meter = getattr(self.executor, "meter", None)  # a cluster's, which follows how its trainers wait
         if meter is None:
-            self._waiting.wait(futures, what)
+            self._waiting.wait(futures, awaited)
         else:
             with meter.waited():
-                self._waiting.wait(futures, what)
+                self._waiting.wait(futures, awaited)
 
-    def result(self, future: Future[T], what: str) -> T:
+    def result(self, future: Future[T], awaited: str) -> T:
         """A task's result; says so in the log when it lets itself be waited for.
 
         Raises:
             WorkerError: the worker died, or the executor was shut down.
         """
         if not future.done():
-            self.wait([future], what)
+            self.wait([future], awaited)
         try:
             return future.result()
         except (BrokenExecutor, CancelledError) as error:
             rest_at_exit()
             raise WorkerError(
-                f"the executor was shut down while at work on {what}: {error}",
+                f"the executor was shut down while at work on {awaited}: {error}",
                 done="the epoch was stopped; the state is that of the last batch received",
                 fix="give an executor that stays, or leave executor= out; then resume from a checkpoint",
             ) from error
@@ -376,8 +376,8 @@ def _named(args: tuple[Any, ...]) -> str:
     """What a call in this process is at work on, for people."""
     program = next((a for a in args if isinstance(a, Program)), None)
     split = next((i for i, a in enumerate(args) if isinstance(a, Split)), 0)
-    what = (program.label if program is not None else "") or ("reading" if split else "putting batches together")
-    return f"{what}, {_url(args[split - 1], args[split])}" if split else what
+    activity = (program.label if program is not None else "") or ("reading" if split else "putting batches together")
+    return f"{activity}, {_url(args[split - 1], args[split])}" if split else activity
 
 
 def _gather_and_run(program: Program, rows: Rows, env: Env) -> Result:

@@ -57,10 +57,10 @@ class Unclear(Exception):
 def check(binding: Binding, plan: Plan, rows: int, world: int = 1) -> Difference | None:
     """The first difference on made-up rows, or on the first rows of the sources; see below."""
     try:
-        found = check_effects(binding, plan, world)
+        mismatch = check_effects(binding, plan, world)
     except Unclear:
-        found = None
-    return found or check_plan(binding, plan, rows, world)
+        mismatch = None
+    return mismatch or check_plan(binding, plan, rows, world)
 
 
 def check_plan(binding: Binding, plan: Plan, rows: int, world: int = 1) -> Difference | None:
@@ -81,11 +81,11 @@ def check_plan(binding: Binding, plan: Plan, rows: int, world: int = 1) -> Diffe
     return check.difference(written)
 
 
-def _clear(check: _Check, found: Difference | None) -> Difference | None:
+def _clear(check: _Check, mismatch: Difference | None) -> Difference | None:
     """A difference, unless stand-ins may have made it."""
-    if found is not None and check.vague:
-        raise Unclear(f"with stand-ins for {', '.join(sorted(check.vague))}: {found.what}")
-    return found
+    if mismatch is not None and check.vague:
+        raise Unclear(f"with stand-ins for {', '.join(sorted(check.vague))}: {mismatch.what}")
+    return mismatch
 
 
 def check_effects(
@@ -133,10 +133,10 @@ def check_effects(
         except Exception as error:  # noqa: BLE001 - other rows may do
             why = error
             continue
-        found = _clear(check, check.difference(written, strict=strict))
+        mismatch = _clear(check, check.difference(written, strict=strict))
         compared, came = compared + 1, sum(block.slots for run in written for block in run)
-        if found is not None or came >= _ENOUGH:
-            return found
+        if mismatch is not None or came >= _ENOUGH:
+            return mismatch
     if compared:
         return None
     raise Unclear("no sample rows" if why is None else f"{type(why).__name__}: {_first_line(why)}") from why
@@ -153,9 +153,9 @@ def _difference_of_scans(
         check, came = _Check(binding, plan, given, functions=False), many
         for node in scans:
             written, *ways = check.scanned(programs, node)
-            found = next((why for done in ways if (why := difference(done, written)) is not None), None)
-            if found is not None:
-                return Difference(f"{binding.label(node)}: {found}")
+            mismatch = next((why for done in ways if (why := difference(done, written)) is not None), None)
+            if mismatch is not None:
+                return Difference(f"{binding.label(node)}: {mismatch}")
             came = min(came, sum(block.slots for block in written))
         if came >= _ENOUGH:
             break
@@ -173,15 +173,15 @@ def _made_up(binding: Binding, many: int, nulls: bool, matter: frozenset[str] | 
     """Rows of each source; ``matter``: the columns that do, where those are fewer than operators name."""
 
     def rows() -> dict[int, dict[str, Column]] | None:
-        found, out = {}, _left_out(binding, _columns_named(binding.nodes) if matter is None else matter)
+        given, out = {}, _left_out(binding, _columns_named(binding.nodes) if matter is None else matter)
         for node in binding.sources:
             known = binding.schemas[id(node)]
             named = None if known is None else {name: kind for name, kind in known.items() if name not in out}
             made = made_up(named, binding.nodes, nulls, many)
             if made is None:
                 return None
-            found[id(node)] = made
-        return found
+            given[id(node)] = made
+        return given
 
     return rows
 
@@ -248,9 +248,9 @@ class _Check:
 
     def _twins(self) -> Twins:
         rows = {id(node): self._source(node) for node in self.binding.sources}
-        there = {name for sample in rows.values() for name in sample.rows}
+        present = {name for sample in rows.values() for name in sample.rows}
         known = {name for node in self.binding.sources for name in self.binding.schemas[id(node)] or ()}
-        without = frozenset(known - there)
+        without = frozenset(known - present)
         return Twins(self.binding.root, rows, self._skips, self.functions, tolerated(self.plan), without, self.vague)
 
     def _kept(self, node: Node) -> dict[str, Column]:
@@ -324,18 +324,18 @@ class _Check:
 
     def _dropped(self) -> bool:
         """Leaves out the rows that fail; False where none is found."""
-        found: dict[int, set[int]] = {}
+        failed: dict[int, set[int]] = {}
         most = max(_MOST_ROWS, *_ROWS)  # all at once: each round tries failing rows one by one
         for run in self._run(self._bound(self._twins().written(), Skip()), most=most)[0]:
             for block in run:
                 for slot in block.dead:
-                    found.setdefault(block.keys.ref(slot).source, set()).add(int(block.keys.row[slot]))
+                    failed.setdefault(block.keys.ref(slot).source, set()).add(int(block.keys.row[slot]))
         for number, node in enumerate(self.binding.sources):
             rows = self.rows[id(node)]
             total = _length(rows)
-            left = np.array([i for i in range(total) if i not in found.get(number, ())], dtype=np.int64)
+            left = np.array([i for i in range(total) if i not in failed.get(number, ())], dtype=np.int64)
             self.rows[id(node)] = {name: take(column, left) for name, column in rows.items()}
-        return bool(found)
+        return bool(failed)
 
     def difference(self, written: Sequence[Sequence[Block]], *, strict: bool = True) -> Difference | None:
         """Where the plan's units are others."""
@@ -349,14 +349,14 @@ class _Check:
             return Difference(f"{type(error).__name__} that the order as written does not raise: {_first_line(error)}")
         if strict and fell_back:
             return Difference("an error that the order as written does not raise")
-        found = self.compared(done, written)
-        return None if found is None else Difference(found)
+        mismatch = self.compared(done, written)
+        return None if mismatch is None else Difference(mismatch)
 
     def compared(self, done: Sequence[Sequence[Block]], written: Sequence[Sequence[Block]]) -> str | None:
         """The first difference between the units of two runs, of each rank and epoch."""
         batched = self.binding.batched[id(self.binding.root)]
         pairs = zip(done, written, strict=True)
-        return next((found for pair in pairs if (found := compared(*pair, batched)) is not None), None)
+        return next((mismatch for pair in pairs if (mismatch := compared(*pair, batched)) is not None), None)
 
     def _run(self, binding: Binding, root: Node | None = None, most: int = _MOST_ROWS) -> tuple[list[list[Block]], int]:
         """The units of each rank and epoch, and how many blocks fell back to the order as written.
@@ -368,14 +368,14 @@ class _Check:
         nodes = tuple(graph.walk(root or binding.root))
         physical = Physical(works(nodes, binding.root, binding.on_error), physical.stages, nodes)
         store, metrics = Store(), Metrics()
-        found = []
+        runs = []
         for rank, world in self._ranks:
             for epoch in self._epochs:
                 tasks = Tasks(self._runner, dataclasses.replace(self._env, epoch=epoch), metrics)
                 compiler = Compiler(physical, binding, tasks, store)
                 share = Share(rank, world, least_run(binding), last_mode(binding.root))
-                found.append(_units(compiler, share, most, self.going))
-        return found, metrics.fell_back
+                runs.append(_units(compiler, share, most, self.going))
+        return runs, metrics.fell_back
 
 
 def _length(rows: dict[str, Column]) -> int:
@@ -385,18 +385,18 @@ def _length(rows: dict[str, Column]) -> int:
 def _units(compiler: Compiler, share: Share, most: int, going: Callable[[], None]) -> list[Block]:
     top, dealt = compiler.top(share)
     flow = top.open([dealt.start(), 0])
-    found: list[Block] = []
+    units: list[Block] = []
     rows = 0
     try:
-        while rows < most and len(found) < _MOST_UNITS:
+        while rows < most and len(units) < _MOST_UNITS:
             going()
             piece = flow.pull(True)
             if not isinstance(piece, Piece):
                 break
             if piece.units:
-                found.append(piece.rows.gather())
-                rows += found[-1].slots
-        return found
+                units.append(piece.rows.gather())
+                rows += units[-1].slots
+        return units
     finally:
         flow.close()
 
@@ -410,9 +410,9 @@ def compared(done: Sequence[Block], written: Sequence[Block], batched: bool) -> 
     if len(done) != len(written):
         return f"{len(done)} batch(es) in the plan, {len(written)} as written"
     for number, (ours, theirs) in enumerate(zip(done, written, strict=True)):
-        found = difference([ours], [theirs])
-        if found is not None:
-            return f"batch {number}: {found}"
+        mismatch = difference([ours], [theirs])
+        if mismatch is not None:
+            return f"batch {number}: {mismatch}"
     return None
 
 

@@ -153,9 +153,9 @@ class _Whole:
         result = self._runner.result(self._future, "reading a split")
         self._tasks.done(result.timing, self._segment.operator, [b for b in result.blocks if b.slots])
         self._tasks.metrics.bytes_read += self._bytes if result.timing.rows_read else 0
-        found = sum(block.slots for block in result.blocks)
-        if self._left is not None and self._left != found:
-            raise _miscounted(self._segment, self._split, self._left, found)
+        count = sum(block.slots for block in result.blocks)
+        if self._left is not None and self._left != count:
+            raise _miscounted(self._segment, self._split, self._left, count)
         blocks = result.blocks[self._taken :]
         yield from self._pieces([b for b in blocks if b.slots] or blocks[:1] or [Block({}, no_keys())], last=True)
 
@@ -186,12 +186,12 @@ class _Handed:
         self.blocks[-1].set_result(None)
 
 
-def _miscounted(segment: Segment, split: Split, left: int, found: int) -> PipelineError:
+def _miscounted(segment: Segment, split: Split, left: int, count: int) -> PipelineError:
     assert segment.counted is not None
     filters = segment.counted.filters
-    what = " and ".join(node.operator.label() for node in filters)
+    names = " and ".join(node.operator.label() for node in filters)
     return PipelineError(
-        f"{what} leaves {found} rows of {segment.source.url(split.file)}, rows {split.start} to {split.stop}; it left "
+        f"{names} leaves {count} rows of {segment.source.url(split.file)}, rows {split.start} to {split.stop}; it left "
         f"{left} when they were counted",
         site=filters[-1].site,
         fix='with counts="exact" a filter must say the same of a row each time, and files must stay as they are',
