@@ -28,9 +28,9 @@ _DIGITS = 38  # of a decimal128
 class NoColumn(TypeError):
     """A type that no column has; says which and what to do."""
 
-    def __init__(self, what: str, fix: str) -> None:
-        super().__init__(f"{what}; {fix}")
-        self.what, self.fix = what, fix
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(f"{problem}; {fix}")
+        self.problem, self.fix = problem, fix
 
 
 # ---- types -----------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def canonical_types(
         try:
             types[field.name] = canonical_type(field.type)
         except NoColumn as reason:
-            problem = f"{where}: column {field.name!r} of {field.type!s:.200}: {reason.what}"
+            problem = f"{where}: column {field.name!r} of {field.type!s:.200}: {reason.problem}"
             raise error(problem, site=site, fix=f"{reason.fix}, or leave the column out") from reason
     return types
 
@@ -350,7 +350,7 @@ def table_of(frame: pl.DataFrame, where: str, site: Site | None) -> pa.Table:
                 raise NoColumn("Arrow holds no Python objects", "use cedar.from_items(frame.to_dicts())")
             _handed_over(kind)
         except NoColumn as reason:
-            problem = f"{where}: column {name!r} of {kind}: {reason.what}"
+            problem = f"{where}: column {name!r} of {kind}: {reason.problem}"
             raise PipelineError(problem, site=site, fix=f"{reason.fix}, or leave the column out") from reason
     return pa.table([series.rename("").to_arrow() for series in frame.get_columns()], names=frame.columns)
 

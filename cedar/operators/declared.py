@@ -107,7 +107,7 @@ def type_from_dtype(dtype: Any) -> ColumnType:
         try:
             return canonical_type(dtype)
         except NoColumn as reason:
-            raise PipelineError(f"dtype={dtype}: {reason.what}", site=user_site(), fix=reason.fix) from reason
+            raise PipelineError(f"dtype={dtype}: {reason.problem}", site=user_site(), fix=reason.fix) from reason
     if isinstance(dtype, (TensorType, ObjectType)):
         return dtype
     if dtype is object:

@@ -361,7 +361,7 @@ def _resolved(name: str | None, expr: pl.Expr, blame: Blame, columns: dict[str, 
     try:
         return expr, {result: _arrow_type(kind) for result, kind in schema.items()}, reads
     except NoColumn as reason:
-        problem = f"{blame.label}: {text(expr)} gives what no column holds: {reason.what}"
+        problem = f"{blame.label}: {text(expr)} gives what no column holds: {reason.problem}"
         raise PipelineError(problem, site=blame.site, fix=reason.fix) from reason
 
 

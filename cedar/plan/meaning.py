@@ -98,24 +98,24 @@ class _Meaning:
         self.met: dict[int, tuple[int, frozenset[int]]] = {}  # of each operator as written, the rows that it sees
         self.windows = {stage.windows for stage in physical.stages if stage.kind == "read"}
         self.marked = {stage.windows: stage.out for stage in physical.stages if stage.kind == "window"}
-        self.found: list[_Rows] = []
+        self.node_rows: list[_Rows] = []
         self.filtered: list[Node] = []  # scans with filters
         self.ordinals = {id(node): i for i, node in enumerate(written.nodes)}
 
     def rows(self) -> _Rows:
         """What the plan gives."""
-        found = self.found
+        node_rows = self.node_rows
         for number, (node, work) in enumerate(zip(self.plan.nodes, self.plan.works, strict=True)):
-            inputs = [found[i] for i in work.inputs]
+            inputs = [node_rows[i] for i in work.inputs]
             if node.operator.storage is not None:
-                found.append(inputs[0])
+                node_rows.append(inputs[0])
             elif isinstance(node.operator, Read):
-                found.append(self._read(node, node.operator))
+                node_rows.append(self._read(node, node.operator))
             elif isinstance(node.operator, StreamOperator):
-                found.append(self._stream(number, node, node.operator, inputs))
+                node_rows.append(self._stream(number, node, node.operator, inputs))
             else:
-                found.append(self._row_operator(node, inputs[0], self._sees_batches(node)))
-        return found[-1]
+                node_rows.append(self._row_operator(node, inputs[0], self._sees_batches(node)))
+        return node_rows[-1]
 
     def _sees_batches(self, node: Node) -> bool:
         """An operator that a plan runs above a ``batch``, and that is below it as written, works row by row there."""
@@ -154,7 +154,7 @@ class _Meaning:
         if operator.mixing is not None and operator.mixing.by is None and number in self.windows:
             (rows,) = inputs  # a sort by key within windows of metadata: conditions drop rows before it or after it
             return replace(rows, order=self.terms.of("shuffle", ordinal, rows.order))
-        marked = [self.found[self.marked[number]]] if number in self.marked else []  # whose units windows count
+        marked = [self.node_rows[self.marked[number]]] if number in self.marked else []  # whose units windows count
         order = self.terms.of("stream", ordinal, *((each.order, each.passed) for each in (*inputs, *marked)))
         counted = self.terms.of("stream", ordinal, *((each.counted, each.passed) for each in inputs))
         if operator.batch_rows is not None and effects.writes == frozenset():
