@@ -334,8 +334,8 @@ def read_split(
     """One task of a stage that reads: a whole split through the chain, from row number ``first`` on.
 
     Args:
-        hand: takes the number of a block and the block as soon as there is another one behind it, where it can be no
-            other one any more. The last one comes with the result: nobody has all rows of a split that is not over.
+        hand: takes a block's number and the block once there is another one behind it, where it can change no more.
+            The last one comes with the result alone: nobody has all rows of a split that is not over.
     """
     before = arrived()
 
@@ -376,15 +376,9 @@ def _read_written(program: Program, reader: Any, split: Split, lap: int, env: En
 
 
 def _read(
-    steps: Sequence[Step],
-    reader: Any,
-    split: Split,
-    lap: int,
-    env: Env,
-    first: int,
-    timing: Timing,
+    steps: Sequence[Step], reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing,
     made: Made = lambda _: None,
-) -> list[Block]:
+) -> list[Block]:  # fmt: skip
     start = clocks.now()
     scanning = Timing()
     scans, reads = not isinstance(reader, Reader), not hasattr(reader, "reader")  # one that keeps asks another
@@ -399,9 +393,8 @@ def _read(
             block = own_copy(block)
         entered = clocks.now()
         blocks.append(run_steps(steps, from_row(block, first), env, timing))
-        take(
-            sum(nbytes(column) for column in blocks[-1].columns.values() if isinstance(column, np.ndarray)), "its rows"
-        )
+        arrays = [column for column in blocks[-1].columns.values() if isinstance(column, np.ndarray)]
+        take(sum(map(nbytes, arrays)), "its rows")
         inside = inside.plus(clocks.now().since(entered))
         made(blocks)
     scanning.rows_read = scanning.rows_read if scans else timing.rows_left

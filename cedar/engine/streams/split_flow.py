@@ -103,20 +103,13 @@ class _Whole:
 
     Args:
         left: its rows, where they were counted.
-        hurries: nobody has anything yet: blocks are handed over as they are made.
+        hurries: nobody has anything yet: all blocks but the last are handed over before it ends.
     """
 
     def __init__(
-        self,
-        stream: SplitStream,
-        segment: Segment,
-        split: Split,
-        at: At,
-        lap: int,
-        ends: bool,
-        left: int | None,
-        hurries: bool,
-    ) -> None:
+        self, stream: SplitStream, segment: Segment, split: Split, at: At, lap: int, ends: bool,
+        left: int | None, hurries: bool,
+    ) -> None:  # fmt: skip
         tasks = stream.tasks
         self._runner = tasks.runner
         self._tasks = tasks
