@@ -67,8 +67,7 @@ def convictions(quick: bool) -> list[Figure]:
     later = {x: draw.randint(0, _LATER) for x in draw.sample(range(rows), count)}
     guilty = {x for x in later if x % BLOCK + later[x] < BLOCK}  # of others, it shows in a later block, if at all
     p = cedar.from_source(Numbers(rows)).map(lambda x: damages(x, later), "x", dtype=int, on_error=cedar.Skip())
-    whole = mock.patch.object(stage, "_FIRST_ROWS", BLOCK)  # tasks begin small, and a block would be cut
-    with whole, p.batch(100, last="keep").loader(executor="processes", workers=2, plan="off") as loader:
+    with _whole_blocks(), p.batch(100, last="keep").loader(executor="processes", workers=2, plan="off") as loader:
         got = [x for batch in loader for x in batch["x"].tolist()]
         report, deaths = loader.report(), loader._metrics.deaths
     dropped = set(range(rows)) - set(got)
@@ -82,6 +81,14 @@ def convictions(quick: bool) -> list[Figure]:
         at_most(f"{name}: guilty rows kept", 0, [len(guilty - dropped)], "rows", note=note),
         at_most(f"{name}: deaths for each", 4, [report.restarts / count], "deaths", note=f"{report.restarts} in all"),
     ]
+
+
+@contextmanager
+def _whole_blocks() -> Iterator[None]:
+    """A task has a block: where tasks are cut by the time that they take, damage shows in the next one's process."""
+    first = mock.patch.object(stage, "_FIRST_ROWS", BLOCK)
+    with first, mock.patch.object(stage.StageFlow, "_adapt"):
+        yield
 
 
 def stops(quick: bool) -> list[Figure]:
