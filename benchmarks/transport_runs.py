@@ -114,7 +114,6 @@ ABANDON = """
 import gc, json, os, sys, threading, time
 import numpy as np
 import cedar
-from cedar.executors.processes.spare import _PATIENCE
 p = cedar.from_items([{"x": i} for i in range(400)]).map(lambda x: np.full(20_000, x), "x").batch(2)
 def children():
     return sum(len(open(f"/proc/self/task/{t}/children").read().split()) for t in os.listdir("/proc/self/task"))
@@ -129,8 +128,8 @@ def cycles(count):
         iterator = iter(p.loader(executor="processes", workers=2))
         next(iterator)
         if number % 2: del iterator
-def settled():  # the spare worker comes some seconds after a pool began
-    time.sleep(_PATIENCE + 2)
+def settled():
+    time.sleep(2)
     found = None
     while found != (now := left()):
         found = now

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from cedar.executors.processes import forkserver
+
 # Several tests run at a time, and none measures speed.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -41,6 +43,21 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the real inputs are not there: no ../shared/data beside the checkout")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_fork_server() -> Iterator[None]:
+    """Workers do not see which test runs, as a variable of pytest's says: else each would start a server of its own."""
+    inherited = forkserver._inherited
+
+    def without() -> dict[str, Any]:
+        these = inherited()
+        these["environment"].pop("PYTEST_CURRENT_TEST", None)
+        return these
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forkserver, "_inherited", without)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -92,7 +92,7 @@ def test_a_kill_in_the_sample_costs_no_row(tmp_path: Path) -> None:
 
 def test_a_kill_while_workers_start_costs_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     processes.close()  # so that they start
-    start, left = process.WorkerProcess._start, [1]
+    start, left = process.WorkerProcess.__init__, [1]
 
     def killed(self: Any) -> None:
         start(self)
@@ -100,7 +100,7 @@ def test_a_kill_while_workers_start_costs_no_row(monkeypatch: pytest.MonkeyPatch
             left.pop()
             self._process.kill()
 
-    monkeypatch.setattr(process.WorkerProcess, "_start", killed)
+    monkeypatch.setattr(process.WorkerProcess, "__init__", killed)
     found, _ = run(numbers(lambda x: x), plan="off")
     assert found == list(range(100))
     assert not left

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cedar.executors.processes import process
+from cedar.executors.processes import forkserver, process
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
 from cedar.executors.worker import arena
@@ -80,7 +79,7 @@ def test_no_process_is_forked_while_a_worker_is_started(monkeypatch: pytest.Monk
         held.append(arena.forking.locked())
         raise OSError("no more processes")
 
-    monkeypatch.setattr(subprocess, "Popen", refuses)
+    monkeypatch.setattr(forkserver.ForkServer, "fork", refuses)
     with pytest.raises(OSError, match="no more processes"):
         process.WorkerProcess()
     assert held == [True]

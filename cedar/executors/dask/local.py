@@ -20,7 +20,7 @@ from cedar.executors.dask.clients import close_client_at, end_clients
 from cedar.executors.dask.host import KIND
 from cedar.executors.dask.keys import forget, know
 from cedar.executors.dask.remote import OURS
-from cedar.executors.processes.process import thread_limits
+from cedar.executors.processes.forkserver import thread_limits
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(cedar.__file__)))
 _CODE = """\

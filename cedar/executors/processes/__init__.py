@@ -13,6 +13,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from cedar.core import forks
+from cedar.executors.processes import forkserver
 from cedar.executors.processes.keeper import Work
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerProcess
@@ -174,6 +175,7 @@ def close() -> None:
         pool.shutdown(wait=False)
     for pool in pools:
         pool.shutdown()
+    forkserver.close()
 
 
 def _after_fork() -> None:

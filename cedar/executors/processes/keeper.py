@@ -72,12 +72,6 @@ class Queue(Protocol):
     def give_back(self, works: list[Work]) -> None:
         """Work that was not begun."""
 
-    def spare(self) -> WorkerProcess | None:
-        """A worker starts: one that is ready, if it stands by."""
-
-    def warm(self) -> None:
-        """A worker has done its first task."""
-
 
 class Keeper(threading.Thread):
     """Keeps one worker until the queue is closed."""
@@ -90,7 +84,6 @@ class Keeper(threading.Thread):
         self._sent: deque[Work] = deque()  # the first is being worked on
         self._answered = 0.0
         self._short = False  # so was the last task
-        self._fresh = True  # the worker has done nothing yet
         self._starting = threading.Lock()
 
     def run(self) -> None:
@@ -131,11 +124,10 @@ class Keeper(threading.Thread):
         with self._starting:
             if self._queue.closed:
                 raise EOFError
-            spare = self._queue.spare()
-            worker = self.worker = spare or WorkerProcess()
-        while spare is None and not isinstance(decode(worker.wire.receive()), Ready):
+            worker = self.worker = WorkerProcess()
+        while not isinstance(decode(worker.wire.receive()), Ready):
             pass  # a line for the log from an import
-        self.ready = self._fresh = True
+        self.ready = True
         return worker
 
     def _serve(self, worker: WorkerProcess, first: list[Work]) -> None:
@@ -180,9 +172,6 @@ class Keeper(threading.Thread):
         work = self._sent.popleft()
         now = time.perf_counter()
         self._short, self._answered = now - self._answered < _SHORT, now
-        if self._fresh:
-            self._fresh = False
-            self._queue.warm()
         if isinstance(answer, Wanted):
             worker.known -= work.keys()
             self._send(worker, work)

@@ -1,7 +1,8 @@
-"""Out of memory: whether the kernel ended a process for that, where it keeps count."""
+"""How a process ended, and whether the kernel did that because memory ran out, where it keeps count."""
 
 from __future__ import annotations
 
+import signal
 from contextlib import suppress
 
 from cedar.core import forks
@@ -51,3 +52,22 @@ def _places() -> list[str]:
                 control = f"{_GROUPS}/memory"
                 places += [f"{control}{path.rstrip('/')}/memory.oom_control", f"{control}/memory.oom_control"]
     return places
+
+
+def ending(code: int, before: int | None) -> str:
+    """How a process ended, in words.
+
+    Args:
+        code: exit code, or the signal below 0.
+        before: the kills when it was started; None where they are not known.
+    """
+    if code >= 0:
+        return f"exit code {code}"
+    if code == -signal.SIGKILL:
+        if was_killed(before):
+            return "killed by SIGKILL: out of memory, says the kernel"
+        return "killed by SIGKILL" if before is not None else "killed by SIGKILL (by the kernel, out of memory?)"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -15,7 +15,6 @@ from typing import Any
 
 from cedar.executors.processes.keeper import Keeper, Work
 from cedar.executors.processes.process import WorkerDied, WorkerProcess
-from cedar.executors.processes.spare import Spare
 
 _REAP = 2.0  # seconds to wait for the threads at the end
 
@@ -31,12 +30,10 @@ class Pool(Executor):
     def __init__(self, workers: int, at_once: int | None = None) -> None:
         self._max_workers = workers
         self.starting = threading.Semaphore(at_once or workers)
-        self._started = 0
         self._closed = False
         self._changed = threading.Condition()
         self._waiting: deque[Work] = deque()
         self._idle = 0
-        self._spare = Spare()
         self._keepers = [Keeper(self, number) for number in range(workers)]
         for keeper in self._keepers:
             keeper.start()
@@ -64,13 +61,13 @@ class Pool(Executor):
         return sum(keeper.ready for keeper in self._keepers)
 
     def pids(self) -> list[int]:
-        """The process ids of the workers that live, without the one that stands by."""
+        """The process ids of the workers that live."""
         workers = [keeper.worker for keeper in self._keepers]
         return [worker.pid for worker in workers if worker is not None and worker.alive]
 
     def members(self) -> list[WorkerProcess]:
-        """All its processes, those that start and the one that stands by as well."""
-        workers = [*(keeper.worker for keeper in self._keepers), *self._spare.members()]
+        """All its processes, those that start as well."""
+        workers = [keeper.worker for keeper in self._keepers]
         return [worker for worker in workers if worker is not None]
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -83,11 +80,9 @@ class Pool(Executor):
             work.future.cancel()
         for keeper in self._keepers:
             keeper.stop()
-        self._spare.close()
         deadline = time.monotonic() + _REAP
-        threads = [*self._keepers, *([self._spare] if self._spare.ident is not None else [])]
-        for thread in threads if wait else []:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        for keeper in self._keepers if wait else []:
+            keeper.join(max(0.0, deadline - time.monotonic()))
 
     def abandon(self) -> None:
         """In a process that was forked from the one whose pool this is: the workers are not ours."""
@@ -95,18 +90,6 @@ class Pool(Executor):
         for keeper in self._keepers:
             if keeper.worker is not None:
                 keeper.worker.wire.close()
-        self._spare.abandon()
-
-    def spare(self) -> WorkerProcess | None:
-        """A worker starts: one that is ready, if it stands by."""
-        with self._changed:
-            self._started += 1
-        return self._spare.take()
-
-    def warm(self) -> None:
-        """A worker has done its first task: once all are there, another is to stand by; soon, where one died."""
-        if not self._closed and self.ready() == self._max_workers:
-            self._spare.want(at_once=self._started > self._max_workers)
 
     def take(self, wait: bool) -> Work | None:
         """The next call; None once the pool is shut down, and where there is none to be sent ahead (``wait`` False)."""

@@ -23,7 +23,6 @@ import numpy as np
 
 from cedar.core.block import Block
 from cedar.executors.processes import memory
-from cedar.executors.processes.process import ending
 from cedar.executors.worker.main import die_with_the_starting_thread
 from cedar.operators.base import Env
 from cedar.operators.marks import READING, BadRow, Mark, Marks, each_key
@@ -360,7 +359,7 @@ class _Trial:
             return pickle.loads(said[: -len(_OVER)]), None  # noqa: S301 - made by our child
         seen = ours.seen()
         mark = seen.mark if seen is not None and seen.pid == pid else None
-        fell = Fell(hung or ending(code, kills), mark, bool(hung))
+        fell = Fell(hung or memory.ending(code, kills), mark, bool(hung))
         self.deaths.append(fell)
         if mark is None or not mark.rows:
             raise _Inconclusive

@@ -1,4 +1,4 @@
-"""What runs in a worker process: one task after another, from a fresh interpreter that never sees the user's script."""
+"""What runs in a worker process: one task after another, in an interpreter that never sees the user's script."""
 
 from __future__ import annotations
 

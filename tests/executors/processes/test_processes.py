@@ -23,7 +23,7 @@ import cedar
 from cedar.core.block import Block
 from cedar.engine.runner import Runner, Runners
 from cedar.executors import processes
-from cedar.executors.processes import keeper, process
+from cedar.executors.processes import forkserver, keeper, process
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
 from cedar.executors.worker.wire import Wire, decode, encode
@@ -279,7 +279,8 @@ def test_a_worker_that_dies_idle_is_replaced_without_a_word(one: Pool) -> None:
 
 
 def test_a_worker_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_CODE", "import os; os._exit(7)")
+    forkserver.close()
+    monkeypatch.setattr(forkserver, "_CODE", "import os; os._exit(7)")
     pool = Pool(1)
     for _ in range(2):
         with pytest.raises(WorkerDied, match=r"could not be started \(exit code 7\)"):

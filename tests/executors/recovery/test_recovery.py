@@ -16,7 +16,7 @@ import pytest
 import cedar
 from cedar import col
 from cedar.executors import processes
-from cedar.executors.processes import process
+from cedar.executors.processes import forkserver
 from cedar.executors.processes.pool import Pool
 
 WORKERS = 2
@@ -157,10 +157,9 @@ def test_a_file_that_ends_every_reader_is_named(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_task_that_always_dies_elsewhere_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cedar.executors.recovery.recovery._MOST_OF_ONE", 4)
-    runner = os.getpid()
 
     def ends(x: int) -> int:
-        tried = os.getppid() != runner  # in a child of a worker, where none of this happens
+        tried = os.getpgrp() != os.getpid()  # in a child of a worker, where none of this happens
         return x if tried or x != len(os.listdir(tmp_path)) * 3 or (tmp_path / str(x)).touch() else os._exit(3)
 
     with pytest.raises(cedar.WorkerError, match=r"workers died 4 times.*no single row is to blame"):
@@ -169,7 +168,7 @@ def test_a_task_that_always_dies_elsewhere_ends_the_run(tmp_path: Path, monkeypa
 
 def test_workers_that_do_not_start_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     processes.close()  # a warm worker of another test would do the work
-    monkeypatch.setattr(process, "_CODE", "import os; os._exit(7)")
+    monkeypatch.setattr(forkserver, "_CODE", "import os; os._exit(7)")
     bad = numbers().map(abs, "x", dtype=int).batch(10).loader(executor="processes", workers=1, plan="off")
     with pytest.raises(cedar.WorkerError, match=r"do not start: it could not be started \(exit code 7\)"):
         rows(bad)

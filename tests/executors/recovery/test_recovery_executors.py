@@ -1,27 +1,22 @@
-"""Recovery with spare workers, time limits, and executors of others."""
+"""Recovery with time limits, and executors of others."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cedar
 from cedar.executors import processes
-from cedar.executors.processes import spare as spare_module
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
 from cedar.executors.recovery import Deaths, Recovery, Work, is_lost
@@ -55,92 +50,6 @@ def rows(loader: cedar.Loader) -> list[int]:
 
 def but(*left_out: int) -> list[int]:
     return [x for x in range(200) if x not in left_out]
-
-
-# ---- a worker that stands by -----------------------------------------------------------------------------------------
-
-
-def with_spare(pool: Pool) -> int:
-    """The process id of the spare worker: there is one soon after a worker has died, and another one took its place."""
-    pool.submit(int).result()
-    with pytest.raises(WorkerDied):
-        pool.submit(os._exit, 1).result()
-    pool.submit(int).result()
-    deadline = time.monotonic() + 60
-    while not pool._spare.standing and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert pool._spare._standing is not None
-    return pool._spare._standing.pid
-
-
-def test_a_spare_stands_by_and_takes_over() -> None:
-    pool = Pool(1)
-    spare = with_spare(pool)
-    assert spare not in pool.pids()
-    with pytest.raises(WorkerDied):
-        pool.submit(os._exit, 1).result()
-    assert pool.submit(os.getpid).result() == spare
-    pool.shutdown()
-    assert not pool._spare.is_alive()
-
-
-def test_a_spare_stands_by_though_nobody_died(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spare_module, "_PATIENCE", 0.01)
-    pool = Pool(1)
-    pool.submit(int).result()
-    deadline = time.monotonic() + 60
-    while not pool._spare.standing and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert pool._spare.standing
-    pool.shutdown()
-
-
-def test_a_spare_that_died_is_not_used() -> None:
-    pool = Pool(1)
-    pid, spare = with_spare(pool), pool._spare._standing
-    assert spare is not None
-    os.kill(pid, signal.SIGKILL)
-    while spare.alive:
-        time.sleep(0.01)
-    with pytest.raises(WorkerDied):
-        pool.submit(os._exit, 1).result()
-    assert pool.submit(os.getpid).result() != pid
-    pool.shutdown()
-
-
-ORPHANS = """
-import os, sys, time
-from cedar.executors.processes import spare as spare_module
-from cedar.executors.processes.pool import Pool
-pool = Pool(1)
-pool.submit(os._exit, 1).exception()
-pool.submit(int).result()
-while not pool._spare.standing: time.sleep(0.01)
-print(*pool.pids(), pool._spare._standing.pid, flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="looks for processes in /proc")
-def test_a_spare_ends_with_its_parent() -> None:
-    parent: Any = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
-    try:
-        pids = parent.stdout.readline().split()
-        assert len(pids) == 2
-    finally:
-        parent.kill()
-        parent.communicate()
-    deadline = time.monotonic() + 30
-    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(alive(pid) for pid in pids)
-
-
-def alive(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 # ---- time limits -----------------------------------------------------------------------------------------------------

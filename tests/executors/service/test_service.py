@@ -159,7 +159,7 @@ def test_workers_come_for_a_trainer_that_waits_and_go_with_one_that_is_slow(
     assert main(["service", "status", service.address]) == 0
     shown = capsys.readouterr().out
     assert "workers busy" in shown
-    assert "2 worker(s), 1 to 2" in shown
+    assert "worker(s), 1 to 2" in shown  # where batches are kept meanwhile, one may have gone
     for _ in loader:
         time.sleep(0.5)  # a trainer that computes
         if len(service.status().workers) == 1 or time.monotonic() > deadline:
