@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import signal
 import socket
-import subprocess
-import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +19,7 @@ import pytest
 import cedar
 from cedar.engine.agree import BLOCK, Agreement, Board, board
 from tests.how_much import LONG
+from tests.toy_crew import each_apart
 from tests.toy_pipelines import Source
 from tests.toy_runs import run
 
@@ -201,64 +202,48 @@ def test_nothing_is_asked_of_ranks_that_need_not_talk(tmp_path: Path) -> None:
 
 # ---- processes that talk through torch.distributed, or a service -----------------------------------------------------
 
-SCRIPT = """
-import os, signal, sys, time
-import cedar
-from tests.engine.test_agree import odd
 
-rank, world, gone = map(int, sys.argv[1:4])
-if sys.argv[4].isdigit():
-    import torch.distributed as dist
-    store = dist.TCPStore("127.0.0.1", int(sys.argv[4]), world, is_master=rank == 0)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-    loader = odd().loader(executor="inline", timeout=12)
-else:
+def take_part(rank: int, world: int, gone: int, place: str, tell: Any) -> None:
+    """A rank in a process of its own; ``place`` is the port of a store, or a service."""
     dist = None
-    loader = odd().loader(rank=rank, world=world, agree=sys.argv[4], executor="inline", timeout=15)
-try:
-    for epoch in range(2):
-        for step, batch in enumerate(loader):
-            if rank == 1 and gone and epoch and step == 6:
-                os.kill(os.getpid(), gone)
-        print("epoch", step + 1, loader.report().rows_read, flush=True)
-    if dist:
-        dist.barrier()  # the store is in rank 0
-except cedar.WorkerError as error:
-    print("error", error.what, flush=True)
-    time.sleep(3)
-os._exit(0)
-"""
+    if place.isdigit():
+        import torch.distributed as dist
+
+        store = dist.TCPStore("127.0.0.1", int(place), world, is_master=rank == 0)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+        loader = odd().loader(executor="inline", timeout=6)
+    else:
+        loader = odd().loader(rank=rank, world=world, agree=place, executor="inline", timeout=6)
+    try:
+        for epoch in range(2):
+            for step, _ in enumerate(loader):
+                if rank == 1 and gone and epoch and step == 6:
+                    os.kill(os.getpid(), gone)
+            tell(("epoch", step + 1, loader.report().rows_read))
+        if dist is not None:
+            dist.barrier()  # the store is in rank 0
+    except cedar.WorkerError as error:
+        tell(("error", error.what))
+        time.sleep(3 if dist is not None else 0)  # others may still ask the store
 
 
-def processes(world: int, gone: int = 0, service: str = "") -> list[list[str]]:
-    """What each rank printed."""
+def processes(world: int, gone: int = 0, service: str = "") -> list[list[Any]]:
+    """What each rank tells."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, *map(str, (rank, world, gone)), service or str(port)],
-            stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
-        )
-        for rank in range(world)
-    ]  # fmt: skip
-    try:
-        for rank, process in enumerate(started):
-            if not (gone and rank == 1):
-                process.wait(120)
-    finally:
-        for process in started:
-            process.kill()
-    return [process.communicate()[0].splitlines() for process in started]
+    arguments = [(rank, world, gone, service or str(port)) for rank in range(world)]
+    told: list[list[Any]] = each_apart(take_part, arguments, lost={1} if gone else ())[0]
+    return told
 
 
 @pytest.mark.slow
 def test_ranks_agree_through_torch_distributed() -> None:
     pytest.importorskip("torch")
-    told = [[line.split() for line in lines] for lines in processes(2)]
+    told = processes(2)
     assert [line[1] for line in told[0]] == [line[1] for line in told[1]]
     assert len(told[0]) == 2
-    assert all(int(lines[-1][2]) < 2 * 13 * 24 * 0.85 for lines in told)
+    assert all(lines[-1][2] < 2 * 13 * 24 * 0.85 for lines in told)
 
 
 @pytest.mark.slow
@@ -267,18 +252,20 @@ def test_a_rank_that_dies_or_stops_ends_all_others_in_time(gone: signal.Signals)
     pytest.importorskip("torch")
     told = processes(3, gone)
     for rank in (0, 2):
-        assert told[rank][0].startswith("epoch")
-        assert told[rank][1].startswith("error rank(s) 1 did not come to step")
+        assert told[rank][0][0] == "epoch"
+        assert told[rank][1][0] == "error"
+        assert told[rank][1][1].startswith("rank(s) 1 did not come to step")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gone", [signal.SIGKILL, *([0] if LONG else [])])
 def test_processes_agree_through_a_service(gone: int, service: str) -> None:
     told = processes(3, gone, service)
-    assert len({tuple(line.split()[1] for line in lines[:1]) for lines in told}) == 1
+    assert len({lines[0][1] for lines in told}) == 1
     for rank in (0, 2):
-        assert told[rank][0].startswith("epoch")
-        assert told[rank][1].startswith("error rank(s) 1 did not come to step" if gone else "epoch")
+        assert told[rank][0][0] == "epoch"
+        assert told[rank][1][0] == ("error" if gone else "epoch")
+        assert not gone or told[rank][1][1].startswith("rank(s) 1 did not come to step")
 
 
 def test_an_epoch_without_a_batch_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.trainers.toy_crew import Crew
+from tests.toy_crew import Crew
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from cedar.core.errors import CedarError
 from cedar.trainers.common.checkpoint import Checkpoints
 from cedar.trainers.common.group import Group
 from cedar.trainers.moe.trainer import Trainer
+from tests.toy_crew import Crew
 from tests.trainers.moe.toy_text import options, write_text
-from tests.trainers.toy_crew import Crew
 
 STEPS = 12
 

@@ -1,9 +1,11 @@
 """Ranks for tests: a few processes that import torch once and then run one function after the other."""
 
 import multiprocessing
+import os
 import pickle
 import time
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import wait
 
 PRELOAD = ["torch", "torch.distributed", "numpy", "cedar", "cedar.trainers.common.group"]
@@ -63,6 +65,46 @@ class Crew:
             process.join()
         for pipe in self.pipes:
             pipe.close()
+
+
+def each_apart(work, arguments, seconds=120, lost=()):
+    """``work(*arguments, tell)`` in processes of their own, one for each of the arguments; what each told, in order.
+
+    Those of ``lost`` are not waited for. All are gone then.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    pipes = [context.Pipe(False) for _ in arguments]
+    started = [
+        context.Process(target=_tell, args=(work, given, pipe), daemon=True)
+        for given, (_, pipe) in zip(arguments, pipes, strict=True)
+    ]
+    deadline = time.monotonic() + seconds
+    try:
+        for process, (_, pipe) in zip(started, pipes, strict=True):
+            process.start()
+            pipe.close()
+        for number, process in enumerate(started):
+            if number not in lost:
+                process.join(max(0.0, deadline - time.monotonic()))
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
+    return [list(_heard(pipe)) for pipe, _ in pipes], [process.exitcode for process in started]
+
+
+def _tell(work, arguments, pipe):
+    try:
+        work(*arguments, pipe.send)
+    finally:
+        os._exit(0)  # whatever threads there are
+
+
+def _heard(pipe):
+    with pipe, suppress(EOFError):
+        while True:
+            yield pipe.recv()
 
 
 def _serve(rank, size, store, pipe):
