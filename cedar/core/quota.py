@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import sys
@@ -38,12 +39,19 @@ def _cpu_quotas(root: str) -> Iterator[float]:
 
 def _numbers(root: str, controller: str, name: str) -> Iterator[list[float]]:
     """The numbers in a file of this process's control groups, nearest first; those without a limit are left out."""
-    for folder in _groups(root, controller):
+    for path in _files(root, controller, name):
         with contextlib.suppress(OSError, ValueError):
-            with open(os.path.join(folder, name), encoding="ascii") as file:
+            with open(path, encoding="ascii") as file:
                 words = file.read().split()
             if words and words[0] != "max":
                 yield [float(word) for word in words]
+
+
+@functools.cache
+def _files(root: str, controller: str, name: str) -> tuple[str, ...]:
+    """Where this process's control groups have a file of that name; looked for once, for each loader reads them."""
+    paths = (os.path.join(folder, name) for folder in _groups(root, controller))
+    return tuple(path for path in paths if os.path.exists(path))
 
 
 def _groups(root: str, controller: str) -> Iterator[str]:
