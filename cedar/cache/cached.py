@@ -23,7 +23,8 @@ from cedar.core.block import Block
 from cedar.datasets.base import Split
 from cedar.operators.base import Env
 from cedar.plan import graph
-from cedar.tasks.chain import Program, Reader, Timing, read_split, run_program
+from cedar.tasks.chain import Program, Timing, run_program
+from cedar.tasks.reading import Reader, read_split
 
 T = TypeVar("T")
 __all__ = ["Fingerprint", "KeptReader", "Store", "fingerprint", "load_seconds_per_byte"]

@@ -29,8 +29,8 @@ from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.splits import Counts, Splits
 from cedar.plan.verify import verify
 from cedar.profile import Subject
-from cedar.tasks.chain import Reader
 from cedar.tasks.copying import plain_copy
+from cedar.tasks.reading import Reader
 
 SAMPLE_ROWS = 64
 _LOWERED = 8  # graphs of which the physical plan is kept: the one that runs, the one as written, those before

@@ -41,7 +41,8 @@ from cedar.plan import physical as plans
 from cedar.plan.graph import Node
 from cedar.plan.lower import group_size
 from cedar.plan.physical import Branch, Physical, Stage
-from cedar.tasks.chain import Program, Reader, Step
+from cedar.tasks.chain import Program, Step
+from cedar.tasks.reading import Reader
 
 _CHUNK_WINDOWS = 8  # a rank's run covers so many windows, so that its two cut windows weigh little
 

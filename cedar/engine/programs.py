@@ -13,7 +13,8 @@ from cedar.operators.base import Env, Operator
 from cedar.plan.graph import Node
 from cedar.plan.physical import Branch, Link, Physical
 from cedar.plan.scan import Scan, narrowed
-from cedar.tasks.chain import Program, Reader, Step, fuse_steps
+from cedar.tasks.chain import Program, Step, fuse_steps
+from cedar.tasks.reading import Reader
 from cedar.tasks.scanning import scan_reader
 
 

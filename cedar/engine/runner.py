@@ -32,8 +32,9 @@ from cedar.executors.recovery.trial import tried, try_read, try_shipped
 from cedar.executors.recovery.waiting import AtWork, Here, Waiting
 from cedar.operators.base import Env
 from cedar.operators.marks import Marks
-from cedar.tasks.chain import Hand, Program, Result, Timing, read_split, run_block
+from cedar.tasks.chain import Program, Result, Timing, run_block
 from cedar.tasks.code import Code
+from cedar.tasks.reading import Hand, read_split
 from cedar.tasks.shipped import Gathering, read_shipped, run_shipped
 
 GATHER: Part = ("gather", ())

@@ -6,29 +6,22 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import TypeAlias
 
 from cedar.control.timeline import AROUND, Part, TaskTime
-from cedar.core.block import Block, Skipped, concat_blocks
-from cedar.core.boundary import as_column
+from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import Column, nbytes
-from cedar.core.cursor import Keys
-from cedar.core.errors import CedarError, RowError, RowRef, Site, SourceError, raised
-from cedar.core.limits import Account, Passing, take
-from cedar.core.numeric import arrived
+from cedar.core.errors import CedarError, RowError, RowRef, Site, raised
+from cedar.core.limits import Account, Passing
 from cedar.core.observation import Observation
-from cedar.core.skip import Skip
-from cedar.datasets.asking import Use, counting
-from cedar.datasets.base import Chunk, Split, offsets_of
+from cedar.datasets.asking import Use
 from cedar.operators.base import Env, Kernel
-from cedar.operators.marks import Marks, reading
+from cedar.operators.marks import Marks
 from cedar.tasks import clocks
-from cedar.tasks.copying import own_copy, plain_copy
+from cedar.tasks.copying import plain_copy
 
 CONVERT: Part = ("convert", ())
 _LONG = 0.001  # seconds of a task that is worth asking whether others had the core
@@ -231,10 +224,10 @@ def run_program(program: Program, block: Block, env: Env, timing: Timing) -> Blo
         return run_steps(program.steps, block, env, timing)
     except Exception:  # noqa: BLE001 - whatever it is, the order as written raises it again if it is an error there
         timing.fell_back += 1
-        return run_steps(program.written, block, _quiet(env), Timing())
+        return run_steps(program.written, block, quiet(env), Timing())
 
 
-def _quiet(env: Env) -> Env:
+def quiet(env: Env) -> Env:
     return replace(env, watch="")
 
 
@@ -278,185 +271,6 @@ def run_block(program: Program, block: Block, env: Env, timing: Timing | None = 
 _first_runs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()  # that this process has run
 
 
-def chunk_block(chunk: Chunk, split: Any, first: int, ordinal: int, lap: int) -> Block:
-    """A source's chunk with the keys of its rows; ``first`` counts the rows of the split before it."""
-    start = int(getattr(split, "start", 0)) + first
-    keys = Keys(offsets_of(chunk, start), int(getattr(split, "file", 0)), repeat=lap, source=ordinal)
-    return Block({name: as_column(column) for name, column in chunk.columns.items()}, keys)
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A source as a run reads it: its number among the sources, and what becomes of rows that it cannot make."""
-
-    source: Any
-    ordinal: int
-    operator: int = 0
-    label: str = ""
-    on_error: Skip | None = None
-    site: Site | None = None
-
-    def blocks(self, split: Any, lap: int) -> Iterator[Block]:
-        """The split's rows with their keys; a bad row is an error, or a dead slot under a policy."""
-        try:
-            yield from self._blocks(split, lap)
-        except CedarError as error:
-            error.site = error.site or self.site
-            raise
-
-    def _blocks(self, split: Any, lap: int) -> Iterator[Block]:
-        sound = getattr(self.source, "read_sound", None)
-        if self.on_error is not None and sound is not None:
-            for chunk, failed in guarded(self.source, split, sound):
-                yield self._with_dead(chunk, failed, split, lap)
-            return
-        first = 0
-        for chunk in guarded(self.source, split):
-            block = chunk_block(chunk, split, first, self.ordinal, lap)
-            first += chunk.rows
-            yield block
-
-    def _with_dead(self, chunk: Chunk, failed: dict[int, CedarError], split: Any, lap: int) -> Block:
-        """The chunk's rows, and a dead slot for each row that failed, in the order of their numbers."""
-        block = chunk_block(chunk, split, 0, self.ordinal, lap)
-        rows = np.sort(np.concatenate([block.keys.row, np.array(list(failed), dtype=np.int64)]))
-        assert self.on_error is not None
-        dead = {
-            int(np.searchsorted(rows, row)): Skipped(self.operator, self.label, error.what, self.on_error.refill)
-            for row, error in failed.items()
-        }
-        return Block(block.columns, replace(block.keys, row=rows), dead)
-
-
-def read_split(
-    program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0, hand: Hand | None = None
-) -> Result:
-    """One task of a stage that reads: a whole split through the chain, from row number ``first`` on.
-
-    Args:
-        hand: takes a block's number and the block once there is another one behind it, where it can change no more.
-            The last one comes with the result alone: nobody has all rows of a split that is not over.
-    """
-    before = arrived()
-
-    def made(blocks: Sequence[Block]) -> None:
-        fixed = program.written is None and (env.numeric is None or arrived() == before)
-        if hand is not None and fixed and len(blocks) > 1:
-            hand(len(blocks) - 2, blocks[-2])
-
-    def work() -> Result:
-        timing = Timing()
-        with counting(timing.storage), Account("a task", env.limits):
-            return _read_split(program, reader, split, lap, env, first, timing, made)
-
-    began = time.perf_counter()
-    again = not getattr(getattr(_plain(reader), "source", None), "one_pass", False)
-    result = work() if env.numeric is None else env.numeric.run(work, again=again)
-    result.timing.began = began
-    result.timing.ended()
-    return result
-
-
-def _read_split(
-    program: Program, reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing, made: Made
-) -> Result:
-    if program.written is None:
-        return Result(_read(program.steps, reader, split, lap, env, first, timing, made), timing)
-    try:
-        blocks = _read(program.steps, reader, split, lap, env, first, timing)
-    except Exception:  # noqa: BLE001 - see run_program
-        timing.fell_back += 1
-        return Result(_read_written(program, reader, split, lap, env, first), timing)
-    return Result(blocks, timing)
-
-
-def _read_written(program: Program, reader: Any, split: Split, lap: int, env: Env, first: int) -> list[Block]:
-    plain = getattr(reader, "plain", reader)
-    return _read(program.written or (), plain, split, lap, _quiet(env), first, Timing())
-
-
-def _read(
-    steps: Sequence[Step], reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing,
-    made: Made = lambda _: None,
-) -> list[Block]:  # fmt: skip
-    start = clocks.now()
-    scanning = Timing()
-    scans, reads = not isinstance(reader, Reader), not hasattr(reader, "reader")  # one that keeps asks another
-    blocks = []
-    inside = clocks.Reading(0.0, 0.0)  # of the steps
-    for block in marked(_blocks_of(reader, split, lap, env, scanning), reader, split, first, env):
-        timing.rows_left += block.slots if reads else 0
-        if env.watch in ("detail", "whole") and reads:
-            for name, column in block.columns.items():
-                timing.read_columns[name] = timing.read_columns.get(name, 0) + nbytes(column)
-        if env.watch == "audit":  # the objects of a list are the same when it is read again
-            block = own_copy(block)
-        entered = clocks.now()
-        blocks.append(run_steps(steps, from_row(block, first), env, timing))
-        arrays = [column for column in blocks[-1].columns.values() if isinstance(column, np.ndarray)]
-        take(sum(map(nbytes, arrays)), "its rows")
-        inside = inside.plus(clocks.now().since(entered))
-        made(blocks)
-    scanning.rows_read = scanning.rows_read if scans else timing.rows_left
-    for _, wall, cpu in scanning.parts:
-        inside = inside.plus(clocks.Reading(wall, cpu))
-    timing.take(scanning)
-    took = clocks.now().since(start)
-    read: Part = ("read", (_plain(reader).operator,))
-    timing.parts.append((read, max(took.wall - inside.wall, 0.0), max(took.cpu - inside.cpu, 0.0)))
-    return blocks
-
-
-def marked(blocks: Iterator[Block], reader: Any, split: Split, first: int, env: Env) -> Iterator[Block]:
-    """The blocks, read while the marks say so."""
-    plain = _plain(reader)
-    if env.marks is None:
-        yield from blocks
-        return
-    at = max(first, int(getattr(split, "start", 0)))
-    while True:
-        with reading(env.marks, plain.ordinal, int(getattr(split, "file", 0)), at):
-            block = next(blocks, None)
-        if block is None:
-            return
-        yield block
-
-
-def _plain(reader: Any) -> Any:
-    return getattr(reader, "plain", getattr(reader, "_plain", reader))
-
-
-def _blocks_of(reader: Any, split: Split, lap: int, env: Env, scanning: Timing) -> Iterator[Block]:
-    if isinstance(reader, Reader):
-        return reader.blocks(split, lap)
-    return reader.read_blocks(split, lap, env, scanning)  # type: ignore[no-any-return]
-
-
-def from_row(block: Block, first: int) -> Block:
-    """Without the rows before row number ``first`` of their file."""
-    if not first or not block.slots:
-        return block
-    rows = block.keys.row
-    return block.slice(int(np.searchsorted(rows, first)), block.slots)
-
-
-def guarded(source: Any, split: Any, read: Any = None) -> Any:
-    """The chunks of a split; whatever a reader raises becomes a SourceError that names the file."""
-    try:
-        yield from (read or source.read)(split)
-    except CedarError:
-        raise
-    except raised() as error:
-        url = source.url(getattr(split, "file", 0))
-        raise SourceError(
-            f"{url} cannot be read: {type(error).__name__}: {error}",
-            done="reading stopped; no row of this split was delivered",
-            fix="check that the file is there, complete and of the right format",
-        ) from error
-
-
-Hand: TypeAlias = Callable[[int, Block], None]
-Made: TypeAlias = Callable[[Sequence[Block]], None]  # called after each block, with all that there are
 Sizes: TypeAlias = dict[int, tuple[Column, int]]  # by the id of the column, which is held, so that no other gets it
 
 

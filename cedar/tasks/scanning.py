@@ -24,7 +24,8 @@ from cedar.core.errors import CedarError, SourceError
 from cedar.operators.base import Env
 from cedar.operators.elementwise import columns_of, fields_of
 from cedar.plan.scan import dotted
-from cedar.tasks.chain import Reader, Step, Timing, fuse_steps, run_steps
+from cedar.tasks.chain import Step, Timing, fuse_steps, run_steps
+from cedar.tasks.reading import Reader
 
 if TYPE_CHECKING:
     import polars as pl

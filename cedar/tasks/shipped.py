@@ -12,8 +12,9 @@ from cedar.core.stream import Rows
 from cedar.datasets.base import Split
 from cedar.operators.base import Env
 from cedar.tasks import clocks
-from cedar.tasks.chain import Result, read_split, run_block
+from cedar.tasks.chain import Result, run_block
 from cedar.tasks.code import Code
+from cedar.tasks.reading import read_split
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import cedar
 from cedar.core.block import Block
 from cedar.core.errors import user_site
 from cedar.engine.streams import stage
-from cedar.tasks import chain
+from cedar.tasks import reading
 from cedar.testing.compare import first_difference, taken
 
 _BLOCKS = (1, 7)
@@ -86,15 +86,15 @@ def _hint(name: str) -> str:
 @contextmanager
 def blocks_of(rows: int) -> Iterator[None]:
     """Whatever runs in this process works on blocks of at most so many rows; not for several threads at a time."""
-    read = chain.Reader.blocks
+    read = reading.Reader.blocks
 
-    def cut(self: chain.Reader, split: Any, lap: int) -> Iterator[Block]:
+    def cut(self: reading.Reader, split: Any, lap: int) -> Iterator[Block]:
         for block in read(self, split, lap):
             for start in range(0, max(block.slots, 1), rows):
                 yield block.slice(start, min(start + rows, block.slots))
 
     with (
-        mock.patch.object(chain.Reader, "blocks", cut),
+        mock.patch.object(reading.Reader, "blocks", cut),
         mock.patch.object(stage, "_MOST_ROWS", rows),
         mock.patch.object(stage, "_FIRST_ROWS", rows),
         mock.patch.object(stage, "_FEW_ROWS", rows),

@@ -24,7 +24,8 @@ from cedar.operators.cache import Cache
 from cedar.operators.expressions import Select
 from cedar.plan import graph
 from cedar.plan.graph import Node
-from cedar.tasks.chain import Program, Reader
+from cedar.tasks.chain import Program
+from cedar.tasks.reading import Reader
 
 LIMIT: Any = [10]
 

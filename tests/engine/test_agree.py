@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import random
@@ -205,10 +206,9 @@ def test_nothing_is_asked_of_ranks_that_need_not_talk(tmp_path: Path) -> None:
 
 def take_part(rank: int, world: int, gone: int, place: str, tell: Any) -> None:
     """A rank in a process of its own; ``place`` is the port of a store, or a service."""
-    dist = None
+    dist: Any = None
     if place.isdigit():
-        import torch.distributed as dist
-
+        dist = importlib.import_module("torch.distributed")
         store = dist.TCPStore("127.0.0.1", int(place), world, is_master=rank == 0)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
         loader = odd().loader(executor="inline", timeout=6)

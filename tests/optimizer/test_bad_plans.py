@@ -25,7 +25,8 @@ from cedar.operators.algebra import pointwise, spatial
 from cedar.operators.base import Env
 from cedar.optimizer import planner as optimizer
 from cedar.profile import Machine, Profile
-from cedar.tasks.chain import Program, Reader, Step, read_split
+from cedar.tasks.chain import Program, Step
+from cedar.tasks.reading import Reader, read_split
 from tests.control.eager import eager
 from tests.toy_runs import plain
 

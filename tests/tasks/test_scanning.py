@@ -22,7 +22,8 @@ from cedar.datasets.files import read_files
 from cedar.datasets.parquet import read_parquet
 from cedar.operators.base import Bound, Env
 from cedar.operators.expressions import FilterExpression, select
-from cedar.tasks.chain import Reader, Step, Timing, run_steps
+from cedar.tasks.chain import Step, Timing, run_steps
+from cedar.tasks.reading import Reader
 from cedar.tasks.scanning import Luck, scan_reader
 
 ROWS = 1000

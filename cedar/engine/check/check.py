@@ -38,8 +38,8 @@ from cedar.plan.lower import works
 from cedar.plan.physical import Physical
 from cedar.plan.planner import Difference
 from cedar.plan.scan import Scan
-from cedar.tasks.chain import Reader
 from cedar.tasks.copying import own_columns
+from cedar.tasks.reading import Reader
 
 _MOST_ROWS = 400  # compared, of a pipeline without end
 _MOST_UNITS = 120

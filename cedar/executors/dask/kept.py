@@ -18,9 +18,10 @@ from cedar.executors.dask.remote import Call, Done, Parcel, run
 from cedar.executors.worker.main import Failed
 from cedar.operators.base import Env
 from cedar.plan import graph
-from cedar.tasks.chain import Program, Reader, Result, Timing, read_split
+from cedar.tasks.chain import Program, Result, Timing
 from cedar.tasks.code import Code
 from cedar.tasks.copying import own_copy
+from cedar.tasks.reading import Reader, read_split
 
 _LARGE_CODE = 1 << 18  # bytes; more does not travel with every split
 KEPT = "cedar-kept-"  # how keys of shared results begin

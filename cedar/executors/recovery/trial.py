@@ -26,8 +26,9 @@ from cedar.executors.processes import memory
 from cedar.executors.worker.main import die_with_the_starting_thread
 from cedar.operators.base import Env
 from cedar.operators.marks import READING, BadRow, Mark, Marks, each_key
-from cedar.tasks.chain import Reader, Step, Timing, from_row, marked, run_steps
+from cedar.tasks.chain import Step, Timing, run_steps
 from cedar.tasks.code import Code
+from cedar.tasks.reading import Reader, from_row, marked
 
 Key: TypeAlias = "tuple[int, ...]"
 Child: TypeAlias = "Callable[[Callable[[Env], Any]], Any]"
