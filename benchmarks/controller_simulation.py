@@ -85,7 +85,7 @@ class Trace:
     def seconds(self, plan: str, row: int, now: float, starting: bool = False) -> float:
         """What a row takes under a plan, at this place of the run, and at this time; what starts shares the cores."""
         free = max(0.5, self.cores - self.taken) if bisect_right(self.busy, now) % 2 else float(self.cores)
-        free *= self.cores / (self.cores + max(1, self.cores - 1)) if starting else 1.0
+        free *= self.cores / (self.cores + 1) if starting else 1.0  # one process imports for all
         return _seconds(plan, self.costs if row < self.change else self.later, free, self.cores, self.cluster)
 
     def proposed(self, row: int, running: str, draw: random.Random) -> dict[str, float]:

@@ -22,9 +22,10 @@ from cedar.trainers.moe.options import DataOptions, ExpertOptions, ModelOptions,
 from cedar.trainers.moe.placement import minmax, paper, place
 
 _TESTS = (
-    "toy_crew", "moe.toy_text", "moe.test_oracle", "moe.test_sparse", "moe.test_loss_of_ranks", "moe.toy_reference"
+    "toy_crew", "trainers.moe.toy_text", "trainers.moe.test_oracle", "trainers.moe.test_sparse",
+    "trainers.moe.test_loss_of_ranks", "trainers.moe.toy_reference",
 )  # fmt: skip
-crews, texts, oracle, sparse, lost, reference = (import_module(f"tests.trainers.{name}") for name in _TESTS)
+crews, texts, oracle, sparse, lost, reference = (import_module(f"tests.{name}") for name in _TESTS)
 
 
 @contextmanager

@@ -27,7 +27,6 @@ from cedar.engine.runner import Runner
 from cedar.engine.task_context import is_remote
 from cedar.engine.watcher import CALLS, DETAILS, EVERY, Watcher
 from cedar.executors import processes
-from cedar.executors.choose import available_cpus
 from cedar.operators import beside as kernels
 from cedar.operators.base import RowOperator
 from cedar.plan import graph
@@ -380,8 +379,7 @@ class Plans:
             return
         self._known[int(key)] = sound
         if sound.in_processes and not processes.ready(self._figures.processes):
-            workers = self._figures.processes  # threads may be more, where they wait, or one alone
-            processes.warm(workers, at_once=max(1, min(workers, available_cpus()) - 1))  # threads go on with one core
+            processes.warm(self._figures.processes)  # threads may be more, where they wait, or one alone
             self._warming[key] = time.perf_counter()
         else:
             self._ready |= {key}

@@ -87,18 +87,17 @@ class Lease(Executor):
         return self._pool.closed
 
 
-def warm(workers: int, at_once: int | None = None) -> Pool:
+def warm(workers: int) -> Pool:
     """The pool of so many workers; they start in the background, and stay.
 
     Args:
         workers: of the pool.
-        at_once: how many start at the same time where there is no such pool yet; None is all of them.
     """
     with _lock:
         now = time.monotonic()
         if workers not in _pools:
             _drop_idle(now)
-            _pools[workers] = Pool(workers, at_once)
+            _pools[workers] = Pool(workers)
         _used[workers] = now
         return _pools[workers]
 

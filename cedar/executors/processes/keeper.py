@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,10 +59,6 @@ class Queue(Protocol):
     """Where a keeper gets its work: a pool."""
 
     @property
-    def starting(self) -> AbstractContextManager[Any]:
-        """Held while a worker starts."""
-
-    @property
     def closed(self) -> bool: ...
 
     def take(self, wait: bool) -> Work | None:
@@ -106,9 +101,7 @@ class Keeper(threading.Thread):
         """A worker's life, with the work that it begins with; False where it did not start."""
         why = ""
         try:
-            with self._queue.starting:
-                worker = self._start()
-            self._serve(worker, first)
+            self._serve(self._start(), first)
         except (EOFError, OSError) as error:
             why = str(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever

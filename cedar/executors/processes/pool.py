@@ -24,12 +24,10 @@ class Pool(Executor):
 
     Args:
         workers: how many.
-        at_once: how many start at the same time; None is all of them.
     """
 
-    def __init__(self, workers: int, at_once: int | None = None) -> None:
+    def __init__(self, workers: int) -> None:
         self._max_workers = workers
-        self.starting = threading.Semaphore(at_once or workers)
         self._closed = False
         self._changed = threading.Condition()
         self._waiting: deque[Work] = deque()

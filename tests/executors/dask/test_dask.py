@@ -244,6 +244,7 @@ def test_a_task_that_the_scheduler_has_not_taken_up_yet_leaves_it_too(executor: 
 def test_results_that_nobody_takes_wait_on_their_workers(
     executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert within(30, lambda: len(executor.client.nthreads()) == WORKERS)  # an earlier test ended one
     monkeypatch.setattr(executor_module, "_HELD", 3000)
 
     def later(length: int) -> Any:

@@ -23,7 +23,7 @@ import cedar
 from cedar.core.block import Block
 from cedar.engine.runner import Runner, Runners
 from cedar.executors import processes
-from cedar.executors.processes import forkserver, keeper, process
+from cedar.executors.processes import forkserver
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
 from cedar.executors.worker.wire import Wire, decode, encode
@@ -136,22 +136,6 @@ def test_functions_that_a_module_of_ours_makes_travel_by_value() -> None:
 
 
 # ---- pool ------------------------------------------------------------------------------------------------------------
-
-
-def test_workers_start_one_after_another_where_a_run_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    pools: list[Pool] = []
-    there: list[int] = []
-
-    class Watched(process.WorkerProcess):
-        def __init__(self) -> None:
-            there.append(pools[0].ready() if pools else 0)
-            super().__init__()
-
-    monkeypatch.setattr(keeper, "WorkerProcess", Watched)
-    pools.append(Pool(2, at_once=1))
-    assert within(60, lambda: pools[0].ready() == 2)
-    assert there == [0, 1]
-    pools[0].shutdown()
 
 
 def test_the_pool_is_kept(pool: Pool) -> None:
