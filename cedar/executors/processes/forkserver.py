@@ -119,6 +119,7 @@ class ForkServer:
             if what == FAILED:
                 raise OSError(number, os.strerror(number))
             self._workers.add(number)
+            self._ended.pop(number, None)  # of an earlier worker, whose number it has
         return Forked(number, self)
 
     def _answer(self) -> tuple[int, int]:
@@ -129,14 +130,16 @@ class ForkServer:
         """
         deadline = time.monotonic() + _PATIENCE
         while not self._answers:
-            if not self._hear(max(deadline - time.monotonic(), 0.0)):
-                raise OSError(self._why())
+            if self._hear(max(deadline - time.monotonic(), 0.0)):
+                continue
+            if self._gone:
+                raise OSError(self._ending())
+            self._process.kill()  # a late answer would be taken for that of the next request
+            self._gone = True
+            raise OSError(f"the process that forks workers did not answer within {_PATIENCE:g} s")
         return self._answers.popleft()
 
-    def _why(self) -> str:
-        """It says nothing."""
-        if not self._gone:
-            return f"the process that forks workers did not answer within {_PATIENCE:g} s"
+    def _ending(self) -> str:
         try:
             return ending(self._process.wait(_LAST), None)
         except subprocess.TimeoutExpired:
@@ -194,8 +197,11 @@ class ForkServer:
 
     def close(self) -> None:
         """End it, and all that it forked."""
-        self._gone = True
-        self._control.close()
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)  # who listens stops to
+        with self._lock:
+            self._gone = True
+            self._control.close()
         try:
             self._process.wait(_LAST)  # it exits by itself when its socket closes
         except subprocess.TimeoutExpired:
