@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cedar.cache.entries import tail, write_body
 from cedar.cache.entry_reader import Damaged
-from cedar.cache.eviction import Held
+from cedar.cache.eviction import EntryInfo
 from cedar.cache.folder import DISK_BYTES, ENTRY, INSIDE, KIND, NOTE_BYTES, SUFFIX
 from cedar.core.block import Block
 from cedar.core.ownership import MARK, Foreign, mark_of
@@ -75,7 +75,7 @@ class Bucket:
             self._fs.pipe_file(temporary, raw)
             self._fs.mv(temporary, path)
 
-    def entries(self) -> list[Held]:
+    def entries(self) -> list[EntryInfo]:
         """What is there."""
         try:
             with _oserrors():
@@ -87,7 +87,7 @@ class Bucket:
             name = str(info["name"]).rpartition("/")[2]
             if ENTRY.fullmatch(name) and info.get("type") == "file":
                 name = name.removesuffix(SUFFIX)
-                entries.append(Held(name, name.partition("-")[0], int(info.get("size") or 0), _written(info)))
+                entries.append(EntryInfo(name, name.partition("-")[0], int(info.get("size") or 0), _written(info)))
         return entries
 
     def remove(self, name: str) -> None:

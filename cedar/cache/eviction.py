@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Held:
+class EntryInfo:
     """An entry that is there: its name, its group (one plan on one state of the data), bytes, and last use."""
 
     name: str
@@ -16,7 +16,7 @@ class Held:
     used: float
 
 
-def leaving(entries: Iterable[Held], need: int, budget: int, group: str, since: float) -> list[Held] | None:
+def leaving(entries: Iterable[EntryInfo], need: int, budget: int, group: str, since: float) -> list[EntryInfo] | None:
     """The entries to remove so that ``need`` more bytes fit; None where they are not to be had.
 
     The least recently used go first. An entry never drives out one of its own group, nor one that was used after
@@ -32,7 +32,7 @@ def leaving(entries: Iterable[Held], need: int, budget: int, group: str, since: 
     """
     oldest = sorted(entries, key=lambda e: e.used)
     over = sum(e.nbytes for e in oldest) + need - budget
-    gone: list[Held] = []
+    gone: list[EntryInfo] = []
     for entry in oldest:
         if over <= 0:
             break
@@ -42,11 +42,11 @@ def leaving(entries: Iterable[Held], need: int, budget: int, group: str, since: 
     return gone if over <= 0 else None
 
 
-def surplus(entries: Iterable[Held], budget: int) -> list[Held]:
+def surplus(entries: Iterable[EntryInfo], budget: int) -> list[EntryInfo]:
     """The least recently used entries beyond a budget, which somebody may have lowered."""
     oldest = sorted(entries, key=lambda e: e.used)
     over = sum(e.nbytes for e in oldest) - budget
-    gone: list[Held] = []
+    gone: list[EntryInfo] = []
     for entry in oldest:
         if over <= 0:
             break

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from cedar.cache.entries import FORMAT, tail, write_body
-from cedar.cache.eviction import Held
+from cedar.cache.eviction import EntryInfo
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError
 from cedar.core.ownership import Foreign, holds_foreign, is_owned, make_owned, remove_file
@@ -145,9 +145,9 @@ class Folder:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         return path
 
-    def entries(self) -> list[Held]:
+    def entries(self) -> list[EntryInfo]:
         """What is there; temporary files that were left behind are removed."""
-        entries: list[Held] = []
+        entries: list[EntryInfo] = []
         if not is_owned(self._path, KIND):
             return entries
         try:
@@ -162,7 +162,7 @@ class Folder:
                 if ENTRY.fullmatch(file.name):
                     name = file.name.removesuffix(SUFFIX)
                     used = max(info.st_atime, info.st_mtime)
-                    entries.append(Held(name, name.partition("-")[0], info.st_size, used))
+                    entries.append(EntryInfo(name, name.partition("-")[0], info.st_size, used))
                 elif time.time() - info.st_mtime > _ABANDONED:
                     remove_file(self._path, file.name, KIND, _TEMPORARY)
         return entries

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from cedar.cache.eviction import Held, surplus
+from cedar.cache.eviction import EntryInfo, surplus
 from cedar.core.errors import CedarError
 from cedar.core.ownership import Foreign, is_owned, make_owned, remove_tree
 from cedar.core.private_folder import private_folder
@@ -105,7 +105,7 @@ def _evict(used: str) -> None:
         with contextlib.suppress(OSError):
             if is_owned(each.path, KIND):
                 status = os.stat(os.path.join(each.path, _NAME))
-                entries.append(Held(each.path, "", status.st_size, status.st_mtime))
+                entries.append(EntryInfo(each.path, "", status.st_size, status.st_mtime))
     for old in surplus(entries, _BUDGET):
         if old.name != used:
             remove_tree(old.name, KIND)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from cedar.cache.eviction import Held, Passes, leaving
+from cedar.cache.eviction import EntryInfo, Passes, leaving
 from cedar.core.block import Block
 from cedar.core.columns import Column, copied
 from cedar.core.groups.column import own_each
@@ -23,7 +23,7 @@ class Memory:
     def __init__(self, budget: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._budget = budget
         self._clock = clock
-        self._entries: dict[str, tuple[Held, list[Block]]] = {}
+        self._entries: dict[str, tuple[EntryInfo, list[Block]]] = {}
         self._passes = Passes()
         self._lock = threading.Lock()
         self._room = budget  # bytes at the moment, where less than the budget may be had
@@ -38,7 +38,7 @@ class Memory:
             if kept is None:
                 return None
             entry, blocks = kept
-            self._entries[name] = (Held(name, group, entry.nbytes, now), blocks)
+            self._entries[name] = (EntryInfo(name, group, entry.nbytes, now), blocks)
         return _given(blocks)
 
     def holds(self, name: str) -> bool:
@@ -82,11 +82,11 @@ class Memory:
                 return 0
             for entry in gone:
                 del self._entries[entry.name]
-            self._entries[name] = (Held(name, group, size, self._clock()), kept)
+            self._entries[name] = (EntryInfo(name, group, size, self._clock()), kept)
             self.evicted += len(gone)
         return size
 
-    def _leaving(self, group: str, name: str, size: int) -> list[Held] | None:
+    def _leaving(self, group: str, name: str, size: int) -> list[EntryInfo] | None:
         others = [entry for entry, _ in self._entries.values() if entry.name != name]
         return leaving(others, size, self._room, group, self._passes.since(group))
 

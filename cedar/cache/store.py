@@ -14,7 +14,7 @@ from cedar.cache.bucket import Bucket
 from cedar.cache.cost import kind_of, note_load
 from cedar.cache.entries import storable
 from cedar.cache.entry_reader import Damaged, read_entry
-from cedar.cache.eviction import Held, Passes, leaving, surplus
+from cedar.cache.eviction import EntryInfo, Passes, leaving, surplus
 from cedar.cache.fingerprints import Describer
 from cedar.cache.folder import Folder
 from cedar.cache.manifest import recall, remember
@@ -67,7 +67,7 @@ class Store:
         self.memory = Memory(budget)
         self.described = Describer()
         self._places: dict[str, Folder | Bucket] = {}
-        self._listings: dict[str, tuple[float, dict[str, Held]]] = {}
+        self._listings: dict[str, tuple[float, dict[str, EntryInfo]]] = {}
         self._passes = Passes()
         self._closed: set[str] = set()  # places that could not be written
         self._remembered: set[tuple[str, str]] = set()
@@ -194,7 +194,7 @@ class Store:
                 return
             with self._lock:
                 self.stored_bytes += size
-                self._listings[where][1][key.name] = Held(key.name, key.group, size, time.time())
+                self._listings[where][1][key.name] = EntryInfo(key.name, key.group, size, time.time())
             self._remember(place, where, key.group, record)
         except OSError as error:
             self._closed.add(where)
@@ -225,7 +225,7 @@ class Store:
                 self._evicted += 1
             return more is not None
 
-    def _listed(self, place: Folder | Bucket, where: str, fresh: bool) -> dict[str, Held]:
+    def _listed(self, place: Folder | Bucket, where: str, fresh: bool) -> dict[str, EntryInfo]:
         when, listed = self._listings.get(where, (0.0, {}))
         if fresh or time.monotonic() - when > _LISTING or where not in self._listings:
             listed = {entry.name: entry for entry in place.entries()}

@@ -289,10 +289,10 @@ def hold_threads(environment: NumericEnvironment | None) -> AbstractContextManag
     A run that uses threads holds them as long as it goes on: a trainer of this process that computes with NumPy
     between two batches has the same number between any two. torch's numbers are of threads: they are not held.
     """
-    return nullcontext() if environment is None else _Held(environment)
+    return nullcontext() if environment is None else _Holding(environment)
 
 
-class _Held(AbstractContextManager[None]):
+class _Holding(AbstractContextManager[None]):
     """A class, as the next one: a generator would take longer than what a task sets."""
 
     def __init__(self, environment: NumericEnvironment) -> None:
@@ -318,7 +318,7 @@ class _Held(AbstractContextManager[None]):
                 holders.before.clear()
 
 
-class _Entered(_Held):
+class _Entered(_Holding):
     """This thread in an environment, too."""
 
     def __enter__(self) -> None:

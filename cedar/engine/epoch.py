@@ -30,7 +30,7 @@ from cedar.engine.runner import Runner
 from cedar.engine.streams.arrivals import Arrivals, Orders
 from cedar.engine.streams.deal import EVERYTHING
 from cedar.engine.streams.dealt import DealtStream, Share
-from cedar.engine.streams.held import Held
+from cedar.engine.streams.lane_states import LaneState
 from cedar.engine.streams.lanes import UNTOLD, Lane, Sharing
 from cedar.engine.streams.splits import SplitStream
 from cedar.engine.task_context import Tasks
@@ -120,7 +120,7 @@ class Job:
 
     def order_told(self) -> str:
         """Which rows come as they are done, for people."""
-        lane = Held.first(self.rank.rank, self.rank.world, 0).lane([]) if self.sharing.lanes else None
+        lane = LaneState.first(self.rank.rank, self.rank.world, 0).lane([]) if self.sharing.lanes else None
         compiler, share = self._compiled(Runner("inline", 1), 0, [], lane, dry=True)
         compiler.top(share)
         return order_told(compiler.physical, compiler.ready)
@@ -216,7 +216,7 @@ class DataEpoch:
         self._job = job
         self._runner = runner
         if entry is None:
-            lane = list(Held.first(job.rank.rank, job.rank.world, epoch))
+            lane = list(LaneState.first(job.rank.rank, job.rank.world, epoch))
             entry = {"history": [], "deal": None, "lanes": [lane] if job.sharing.lanes else None}
         self._history = entry["history"]
         self._deal: Position | None = entry["deal"]
@@ -248,7 +248,7 @@ class DataEpoch:
     def left(self) -> bool:
         """Not all of it was delivered, as the ranks agreed on an end before."""
         self._settle()
-        return self._before is not None or any(not Held(*lane).ended for lane in self._lanes or ())
+        return self._before is not None or any(not LaneState(*lane).ended for lane in self._lanes or ())
 
     def closed(self) -> dict[str, Any]:
         """This epoch's part of a state once this rank has all of its units: other ranks may still be in it."""
@@ -300,7 +300,7 @@ class DataEpoch:
         """This rank is through its first lanes."""
         for number in range(lanes):
             assert self._lanes is not None
-            lane = Held(*self._lanes[number])
+            lane = LaneState(*self._lanes[number])
             self._lanes[number] = lane.through(self._ends.get(number, lane.position))
 
     def _all(self) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
@@ -309,7 +309,7 @@ class DataEpoch:
             yield from self._before._all()
         if self._lanes is None:
             yield from zip(repeat((self, 0)), self._drain(None, self._deal))
-        for number, lane in enumerate([Held(*lane) for lane in self._lanes or ()]):
+        for number, lane in enumerate([LaneState(*lane) for lane in self._lanes or ()]):
             end = lane.position
             for piece in self._drain(lane.lane(self._past), end) if not lane.ended else ():
                 end = _after(piece, piece.units - 1)
@@ -422,7 +422,7 @@ class DataEpoch:
             self._deal = _after(piece, unit)
             return
         self._pass(lane)
-        self._lanes[lane] = Held(*self._lanes[lane]).after(_after(piece, unit), piece.keeps)
+        self._lanes[lane] = LaneState(*self._lanes[lane]).after(_after(piece, unit), piece.keeps)
 
 
 def _after(piece: Piece, unit: int) -> Position:

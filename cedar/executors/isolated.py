@@ -18,7 +18,7 @@ from cedar.core.errors import WorkerError, portable
 from cedar.executors.choose import available_cpus, of_fork
 from cedar.executors.processes import warm
 from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, Work, WorkersDied
-from cedar.executors.recovery.trial import Held, Verdict, judge, tried
+from cedar.executors.recovery.trial import BlockRows, Verdict, judge, tried
 from cedar.executors.recovery.waiting import Waiting
 from cedar.operators.base import Env
 from cedar.operators.calls import Call
@@ -124,7 +124,7 @@ def _call(
     (call,) = code.load()
     if tried(marks):
         step = Step(_Some(call, rows.keys, columns, hashes), (call.blame.index,), call.blame.label, call.blame.site)
-        return judge((step,), Held(rows), replace(env, marks=marks))
+        return judge((step,), BlockRows(rows), replace(env, marks=marks))
     if marks is not None:
         env = replace(env, marks=marks)
         marks.enter(call.blame.index, rows, divisible=True)

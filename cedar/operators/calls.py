@@ -103,7 +103,7 @@ class Call:
         keys, seed = key_hashes(block, env, self.draw).tolist(), env.draw_seed(self.draw)
         return [{"rng": f"keyed_generator({key:#x}, {seed:#x})"} for key in keys]
 
-    def callable(self, borrowed: _Held) -> Callable[..., Any]:
+    def callable(self, borrowed: _Callee) -> Callable[..., Any]:
         return functools.partial(_collected, borrowed.fn) if self.items else borrowed.fn
 
     def _each(
@@ -136,14 +136,14 @@ class Call:
                 return results, failures
             results.append(None)
 
-    def _borrow(self, env: Env) -> AbstractContextManager[_Held]:
+    def _borrow(self, env: Env) -> AbstractContextManager[_Callee]:
         if not makes_instances(self.fn):
-            return nullcontext(_Held(self.fn))
+            return nullcontext(_Callee(self.fn))
         return env.instances.borrow(self.blame.index, lambda: self._make(env))
 
-    def _make(self, env: Env) -> _Held:
+    def _make(self, env: Env) -> _Callee:
         with nullcontext() if env.marks is None else env.marks.aside(self.blame.index):
-            return _Held(self.instance(env.numeric), partial(self.instance, env.numeric))
+            return _Callee(self.instance(env.numeric), partial(self.instance, env.numeric))
 
     def instance(self, numeric: NumericEnvironment | None = None) -> Any:
         """A new instance of the class.
@@ -215,7 +215,7 @@ class _Patient:
     For executors whose workers cannot be ended: threads, and processes of another machine.
     """
 
-    def __init__(self, call: Call, borrowed: _Held, numeric: NumericEnvironment | None) -> None:
+    def __init__(self, call: Call, borrowed: _Callee, numeric: NumericEnvironment | None) -> None:
         assert call.timeout is not None
         self._numeric = numeric
         self._call, self._held, self._timeout = call, borrowed, call.timeout
@@ -276,7 +276,7 @@ def _serve(jobs: queue.SimpleQueue[Any], done: queue.SimpleQueue[Any], numeric: 
         del job, fn, args, named, outcome
 
 
-class _Held:
+class _Callee:
     """A function; or an instance, and the event loop that its connections belong to."""
 
     def __init__(self, fn: Callable[..., Any], make: Callable[[], Any] | None = None) -> None:

@@ -20,11 +20,11 @@ from cedar.core.forks import elsewhere
 from cedar.core.groups.column import plain, take_each
 from cedar.operators.base import Env, Kernel
 from cedar.operators.expression_steps import (
-    Held,
     Keep,
     Program,
     Rename,
     Step,
+    StepColumn,
     Types,
     Without,
     apply_plain,
@@ -94,7 +94,7 @@ class ColumnsKernel:
     fused: list[Fused] = field(default_factory=list, repr=False)
 
     def __call__(self, block: Block, env: Env) -> Block:
-        kept = apply_plain(self.step, {name: Held(None, name) for name in block.columns})
+        kept = apply_plain(self.step, {name: StepColumn(None, name) for name in block.columns})
         return block.only_columns({name: block.columns[h.origin] for name, h in kept.items() if h.origin is not None})
 
     def fuse(self, other: Kernel) -> ExpressionKernel | None:

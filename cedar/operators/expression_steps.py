@@ -71,7 +71,7 @@ Step: TypeAlias = With | Keep | Where | Without | Rename
 
 
 @dataclass(frozen=True)
-class Held:
+class StepColumn:
     """A column on its way through the steps: its type, the input column that it still is, and if the query has it."""
 
     type: ColumnType
@@ -153,7 +153,7 @@ def compile_steps(steps: Sequence[Step], types: Types) -> Program:
     Raises:
         PipelineError: a column that is not there, or whose kind expressions cannot read; types that do not fit.
     """
-    start = {name: Held(kind, name, inside=False) for name, kind in types}
+    start = {name: StepColumn(kind, name, inside=False) for name, kind in types}
     walk = _Walk()
     columns = start
     names = set(start)
@@ -164,7 +164,7 @@ def compile_steps(steps: Sequence[Step], types: Types) -> Program:
     filters = any(isinstance(step, Where) for step in steps)
     if filters:
         entered |= {h.origin for h in columns.values() if h.origin is not None and _is_cheap(h.type)}
-    columns = {name: Held(h.type, name, name in entered) for name, h in start.items()}
+    columns = {name: StepColumn(h.type, name, name in entered) for name, h in start.items()}
     walk = _Walk(names, walk.known)
     walk.row = [walk.hidden("row")] if filters or not entered else []
     queries: list[_Query] = []
@@ -213,7 +213,7 @@ def _has_constants(step: Step) -> bool:
 
 def output_types(steps: Sequence[Step], types: Mapping[str, ColumnType]) -> dict[str, ColumnType] | None:
     """Names and types behind ``steps`` without running; None where even the names depend on unknown types."""
-    columns = {name: Held(kind, name, inside=False) for name, kind in types.items()}
+    columns = {name: StepColumn(kind, name, inside=False) for name, kind in types.items()}
     try:
         for step in steps:
             columns, _ = _apply(step, columns, _Walk())
@@ -226,7 +226,7 @@ class _NamesUnknown(Exception):
     """A selector needs types that only a run can tell."""
 
 
-def _apply(step: Step, columns: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query | None]:
+def _apply(step: Step, columns: dict[str, StepColumn], walk: _Walk) -> tuple[dict[str, StepColumn], _Query | None]:
     """The columns behind a step, and its part of the query."""
     if isinstance(step, With):
         return _apply_with(step, columns, walk)
@@ -244,7 +244,7 @@ def _apply(step: Step, columns: dict[str, Held], walk: _Walk) -> tuple[dict[str,
     return after, (lambda frame: frame.with_columns(hidden).drop(columns_named(gone))) if gone else None
 
 
-def apply_plain(step: Step, columns: dict[str, Held]) -> dict[str, Held]:
+def apply_plain(step: Step, columns: dict[str, StepColumn]) -> dict[str, StepColumn]:
     """The columns behind a step that only selects, drops or renames."""
     blame = step.blame
     if isinstance(step, Keep):
@@ -265,22 +265,22 @@ def apply_plain(step: Step, columns: dict[str, Held]) -> dict[str, Held]:
     return after
 
 
-def _apply_with(step: With, columns: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query]:
+def _apply_with(step: With, columns: dict[str, StepColumn], walk: _Walk) -> tuple[dict[str, StepColumn], _Query]:
     exprs: list[pl.Expr] = []
-    results: dict[str, Held] = {}
+    results: dict[str, StepColumn] = {}
     for name, expr in step.items:
         resolved, types = _resolve(name, expr, step.blame, columns, walk)
         _require_new(types, results, step.blame)
-        results.update({result: Held(kind) for result, kind in types.items()})
+        results.update({result: StepColumn(kind) for result, kind in types.items()})
         exprs.append(resolved)
     exprs += walk.hide(name for name in results if name in columns)
     walk.fresh |= set(results)
     return {**columns, **results}, lambda frame: frame.with_columns(exprs)
 
 
-def _apply_keep(step: Keep, columns: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query]:
+def _apply_keep(step: Keep, columns: dict[str, StepColumn], walk: _Walk) -> tuple[dict[str, StepColumn], _Query]:
     exprs: list[pl.Expr] = []
-    kept: dict[str, Held] = {}
+    kept: dict[str, StepColumn] = {}
     for item in step.items:
         name, expr = (item, column_named(item)) if isinstance(item, str) else item
         source = expr.meta.output_name() if expr.meta.is_column() else None
@@ -289,7 +289,7 @@ def _apply_keep(step: Keep, columns: dict[str, Held], walk: _Walk) -> tuple[dict
         else:
             resolved, types = _resolve(name, expr, step.blame, columns, walk)
             exprs.append(resolved)
-            results = {result: Held(kind) for result, kind in types.items()}
+            results = {result: StepColumn(kind) for result, kind in types.items()}
         _require_new(results, kept, step.blame)
         kept.update(results)
     exprs += walk.hide(columns)
@@ -299,13 +299,13 @@ def _apply_keep(step: Keep, columns: dict[str, Held], walk: _Walk) -> tuple[dict
     return kept, lambda frame: frame.with_columns(exprs).select(columns_named(inside))
 
 
-def _require_new(names: Iterable[str], known: Mapping[str, Held], blame: Blame) -> None:
+def _require_new(names: Iterable[str], known: Mapping[str, StepColumn], blame: Blame) -> None:
     for name in names:
         if name in known:
             raise PipelineError(f"{blame.label}: two results would be called {name!r}", site=blame.site)
 
 
-def _apply_where(step: Where, columns: dict[str, Held], walk: _Walk) -> tuple[dict[str, Held], _Query]:
+def _apply_where(step: Where, columns: dict[str, StepColumn], walk: _Walk) -> tuple[dict[str, StepColumn], _Query]:
     predicate, types = _resolve("predicate", step.predicate, step.blame, columns, walk)
     kind = types["predicate"]
     if kind is not UNKNOWN and not pt.is_boolean(kind) and not pt.is_null(kind):
@@ -318,7 +318,7 @@ def _apply_where(step: Where, columns: dict[str, Held], walk: _Walk) -> tuple[di
 
 
 def _resolve(
-    name: str | None, expr: pl.Expr, blame: Blame, columns: dict[str, Held], walk: _Walk
+    name: str | None, expr: pl.Expr, blame: Blame, columns: dict[str, StepColumn], walk: _Walk
 ) -> tuple[pl.Expr, dict[str, ColumnType]]:
     """An expression with its columns spelt out, and the names and types of its results."""
     key = id(blame), id(expr), name
@@ -330,7 +330,7 @@ def _resolve(
     return resolved, types
 
 
-def _resolved(name: str | None, expr: pl.Expr, blame: Blame, columns: dict[str, Held]) -> _Resolved:
+def _resolved(name: str | None, expr: pl.Expr, blame: Blame, columns: dict[str, StepColumn]) -> _Resolved:
     import polars as pl
 
     several = columns_of(expr) is None or expr.meta.has_multiple_outputs()
@@ -391,7 +391,7 @@ def never_fails(expr: pl.Expr, types: Mapping[str, ColumnType] | None) -> bool:
     reads = columns_of(expr)
     if types is None or reads is None or any(polars_type(types.get(name, UNKNOWN)) is None for name in reads):
         return False
-    frame = _static({name: Held(kind) for name, kind in types.items() if name in reads})
+    frame = _static({name: StepColumn(kind) for name, kind in types.items() if name in reads})
     try:
         frame.select(expr).collect_schema()
     except pl.exceptions.PolarsError:
@@ -435,7 +435,7 @@ def columns_named(names: Iterable[str]) -> Any:
     return cs.by_name(*names)
 
 
-def _static(columns: Mapping[str, Held]) -> pl.LazyFrame:
+def _static(columns: Mapping[str, StepColumn]) -> pl.LazyFrame:
     """An empty frame of the columns' types; what polars cannot hold stands in it as Object."""
     import polars as pl
 

@@ -167,7 +167,7 @@ class PackFlow(Flow):
         self._source.close()
 
 
-class Held:
+class WaitingDocuments:
     """Documents that wait to be packed, and the input position of each."""
 
     def __init__(self) -> None:
@@ -199,9 +199,9 @@ class Held:
             slots -= len(run)
         return taken
 
-    def drop(self, slots: int) -> Held:
+    def drop(self, slots: int) -> WaitingDocuments:
         """What is held after the first ``slots`` documents."""
-        rest = Held()
+        rest = WaitingDocuments()
         for run, origin in zip(self.runs, self._origins, strict=True):
             if slots < len(run):
                 rest.add(run.slice(max(0, slots), len(run)), origin.slice(max(0, slots), origin.units))
@@ -216,7 +216,7 @@ class RunningOn:
         self._measured = measured
         self._length = length
         self._submit = submit
-        self._held = Held()
+        self._held = WaitingDocuments()
         self._position = position
         self._offset = offset  # tokens of the first held document that are in rows already
         self._ended = False
@@ -277,7 +277,7 @@ class Windows:
         self._measured = measured
         self._length = length
         self._submit = submit
-        self._held = Held()
+        self._held = WaitingDocuments()
         self._rest: tuple[Piece, Any] | None = None  # of a piece, beyond the largest window
         self._ended = False
 
@@ -304,5 +304,5 @@ class Windows:
 
     def _start(self) -> Started:
         at = [self._held.position(), 0]
-        runs, self._held = self._held.runs, Held()
+        runs, self._held = self._held.runs, WaitingDocuments()
         return at, self._submit(pack_best, runs, self._length)

@@ -18,7 +18,7 @@ import cedar
 from cedar.cache import folder, store
 from cedar.cache.cost import load_seconds_per_byte, note_load
 from cedar.cache.entry_reader import read_entry
-from cedar.cache.eviction import Held, Passes, leaving, surplus
+from cedar.cache.eviction import EntryInfo, Passes, leaving, surplus
 from cedar.cache.folder import INSIDE
 from cedar.cache.memory import Memory
 from cedar.cache.store import Store
@@ -51,7 +51,12 @@ def stored(folder: Path) -> set[str]:
 
 
 def test_the_least_recently_used_of_others_go_first() -> None:
-    held = [Held("a", "old", 10, 3.0), Held("b", "old", 10, 1.0), Held("c", "mine", 10, 0.0), Held("d", "old", 10, 9.0)]
+    held = [
+        EntryInfo("a", "old", 10, 3.0),
+        EntryInfo("b", "old", 10, 1.0),
+        EntryInfo("c", "mine", 10, 0.0),
+        EntryInfo("d", "old", 10, 9.0),
+    ]
     assert [e.name for e in leaving(held, 5, 45, "mine", since=5.0) or ()] == []
     assert [e.name for e in leaving(held, 10, 40, "mine", since=5.0) or ()] == ["b"]
     assert [e.name for e in leaving(held, 20, 40, "mine", since=5.0) or ()] == ["b", "a"]

@@ -24,7 +24,7 @@ from cedar.core.groups.encode import distinct_rows, firsts, list_offsets, renumb
 from cedar.core.groups.gather import gather
 
 Inverse = npt.NDArray[np.int32]
-Held: TypeAlias = "Index | slice | None"  # which of the held rows; None is all
+Selection: TypeAlias = "Index | slice | None"  # which of the held rows; None is all
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Sharing:
         return len(self.inverse)
 
     @cached_property
-    def narrow(self) -> tuple[Sharing, Held]:
+    def narrow(self) -> tuple[Sharing, Selection]:
         """The sharing without rows that nobody refers to, and which rows those are that stay; None where all do."""
         if not len(self.inverse):
             return (self, None) if not self.stored_rows else (Sharing(self.inverse, 0, self.together), slice(0, 0))
@@ -68,7 +68,7 @@ class Sharing:
         """int64[stored_rows]: a row of each of the held ones, the first; 0 for those that nobody refers to."""
         return firsts(self.inverse, self.stored_rows)
 
-    def at(self, index: Any) -> tuple[Sharing, Held]:
+    def at(self, index: Any) -> tuple[Sharing, Selection]:
         """The sharing of the rows at ``index``, as ``narrow`` gives it where it holds more rows than it has."""
         wide = Sharing(self.inverse[index], self.stored_rows, self.together, max(self.rows, len(self.inverse)))
         return wide.narrow if wide.stored_rows > len(wide) and not isinstance(index, slice) else (wide, None)
@@ -136,7 +136,7 @@ class GroupColumn:
         return GroupColumn, (small.values, small.sharing, small.fresh)
 
 
-def _kept(column: GroupColumn, sharing: Sharing, rows: Held) -> GroupColumn:
+def _kept(column: GroupColumn, sharing: Sharing, rows: Selection) -> GroupColumn:
     if sharing is column.sharing:
         return column
     values = column.values if rows is None else take_lists(column.values, rows)
@@ -188,7 +188,7 @@ def grouped(columns: Mapping[str, Column]) -> dict[str, GroupColumn]:
     return {name: GroupColumn(value, sharing) for name, value in zip(columns, values, strict=True)}
 
 
-def _in_order(sharing: Sharing) -> tuple[Inverse, Held]:
+def _in_order(sharing: Sharing) -> tuple[Inverse, Selection]:
     """The inverse that numbers rows in the order in which they first occur, and which of the held rows those are."""
     inverse = sharing.inverse
     if (
@@ -225,7 +225,7 @@ def cut_each(columns: Mapping[str, Column], start: int, stop: int) -> dict[str, 
 
 def _each(columns: Mapping[str, Column], arrow: Any, alone: Any, index: Any) -> dict[str, Column]:
     """``arrow`` for all columns of Arrow at once, ``alone`` for one of others."""
-    known: dict[int, tuple[Sharing, Held]] = {}
+    known: dict[int, tuple[Sharing, Selection]] = {}
     chosen = dict(columns)
     arrays = {name: column for name, column in columns.items() if isinstance(column, pa.Array)}
     if arrays:

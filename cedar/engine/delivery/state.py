@@ -22,7 +22,7 @@ from cedar.datasets.stamps import BUCKETS, changed_runs, run_of
 from cedar.engine.delivery.state_fields import fault_of
 from cedar.engine.delivery.state_pack import PACKED, packed, unpacked
 from cedar.engine.streams.deal import EVERYTHING
-from cedar.engine.streams.held import Held, dealt_anew, merged, past_of
+from cedar.engine.streams.lane_states import LaneState, dealt_anew, merged, past_of
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
@@ -345,7 +345,7 @@ def _merge_entries(
             if entry is not None:
                 lanes += entry["lanes"]
             elif not done:
-                lanes.append(Held.first(rank, world, number))
+                lanes.append(LaneState.first(rank, world, number))
         entry = {"history": [], "deal": None, "lanes": merged(lanes), "past": past_of(entries)}
         return entry | _merge_left([e.get("before") if e else None for e in entries], world, chunk, sliced)
     taken = []

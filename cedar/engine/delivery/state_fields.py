@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.stream import is_count, is_list
-from cedar.engine.streams.held import END
+from cedar.engine.streams.lane_states import END
 from cedar.engine.streams.lanes import DONE
 
 Test: TypeAlias = Callable[[Any], bool]
@@ -82,7 +82,7 @@ def _turn(value: Any) -> bool:
 
 
 def _lane(value: Any) -> bool:
-    """``Held``, as a list."""
+    """``LaneState``, as a list."""
     if not is_list(value, 9) or not all(map(_number, [*value[:3], *value[4:6]])):
         return False
     number, of, _, stop, turn, turns, history, position, keeps = value

@@ -80,7 +80,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Held(Rows):
+class BlockRows(Rows):
     """Of a block that is there."""
 
     block: Block
@@ -93,7 +93,7 @@ class Held(Rows):
 
 
 @dataclass(frozen=True)
-class Read(Rows):
+class SplitRows(Rows):
     """Of a split, read as the pipeline has it."""
 
     reader: Reader
@@ -150,14 +150,14 @@ def tried(marks: Marks | None) -> bool:
 def try_shipped(code: Code, env: Env, block: Block) -> Verdict:
     """In the place of ``run_shipped``, where the marks name a suspect."""
     (program,) = code.load()
-    return judge(program.steps, Held(block), code.env(env))
+    return judge(program.steps, BlockRows(block), code.env(env))
 
 
 def try_read(code: Code, env: Env, split: Any, lap: int, first: int) -> Verdict:
     """In the place of ``read_shipped``: nothing is taken from a cache, or put into one."""
     program, reader = code.load()
     plain, steps = _flat(reader)
-    return judge((*steps, *program.steps), Read(plain, split, lap, first), code.env(env))
+    return judge((*steps, *program.steps), SplitRows(plain, split, lap, first), code.env(env))
 
 
 def _flat(reader: Any) -> tuple[Reader, tuple[Step, ...]]:

@@ -19,7 +19,7 @@ from cedar import ResumeError, col
 from cedar.engine.delivery.state import merge, part_of, seal, validated
 from cedar.engine.delivery.state_fields import fault_of
 from cedar.engine.delivery.state_pack import SMALL, packed, unpacked
-from cedar.engine.streams.held import Held
+from cedar.engine.streams.lane_states import LaneState
 from cedar.plan import graph
 
 JSON = st.recursive(
@@ -136,7 +136,7 @@ def progress(state: dict[str, Any], draw: random.Random, lanes: bool) -> dict[st
     state["step"] += 20
     entry = state["open"]["0"]
     if lanes:
-        held = [Held(*lane) for lane in entry["lanes"]]
+        held = [LaneState(*lane) for lane in entry["lanes"]]
         at = next((i for i, lane in enumerate(held) if lane.stop is None and lane.turns == 1), len(held) - 1)
         splits = max(1, round(draw.gauss(12, 3)))
         entry["lanes"] = [
@@ -159,7 +159,7 @@ def test_states_of_a_thousand_ranks_are_small_after_three_changes(lanes: bool) -
     first = validated(pipeline.loader(executor="inline").state_dict(), None)
     states = []
     for rank in range(worlds[0]):
-        lane = [list(Held.first(rank, worlds[0], 0))] if lanes else None
+        lane = [list(LaneState.first(rank, worlds[0], 0))] if lanes else None
         states.append(
             first | {"rank": rank, "world": worlds[0], "open": {"0": {"history": [], "deal": None, "lanes": lane}}}
         )

@@ -17,7 +17,7 @@ from cedar.engine.streams.lanes import DONE, Lane, Past
 END = "done"  # instead of a position: this rank is through the lane
 
 
-class Held(NamedTuple):
+class LaneState(NamedTuple):
     """A lane as a state has it, a list in JSON.
 
     Args:
@@ -39,9 +39,9 @@ class Held(NamedTuple):
     keeps: int | None = 0
 
     @staticmethod
-    def first(rank: int, world: int, epoch: int) -> Held:
+    def first(rank: int, world: int, epoch: int) -> LaneState:
         """That of a rank as an epoch begins: another one in each epoch, as some have more rows than others."""
-        return Held((rank + epoch) % world, world)
+        return LaneState((rank + epoch) % world, world)
 
     @property
     def ended(self) -> bool:
@@ -88,17 +88,17 @@ def merged(lanes: Iterable[Sequence[Any]]) -> list[list[Any]]:
     Who has no record of a lane any more is through it, which says nothing of how much that was: there each of the
     others keeps its turns.
     """
-    groups: dict[tuple[Any, ...], list[Held]] = {}
-    for lane in (Held(*each) for each in lanes):
+    groups: dict[tuple[Any, ...], list[LaneState]] = {}
+    for lane in (LaneState(*each) for each in lanes):
         groups.setdefault(lane[:4] if lane.turns > 1 else (lane[:4], len(groups)), []).append(lane)
-    joined: list[Held] = []
+    joined: list[LaneState] = []
     for group in groups.values():
         complete = group[0].turns > 1 and sorted(each.turn for each in group) == [*range(group[0].turns)]
         joined += [_joined(group)] if complete else group
     return [list(lane) for lane in joined]
 
 
-def _joined(group: list[Held]) -> Held:
+def _joined(group: list[LaneState]) -> LaneState:
     """What all ranks that shared a lane have left of it."""
     first = group[0]
     if all(each.ended for each in group):
@@ -110,14 +110,14 @@ def _joined(group: list[Held]) -> Held:
     return _anew(first._replace(turn=0, turns=1), [first.turns, 1, taken], place)
 
 
-def _anew(lane: Held, turn: list[Any], place: Sequence[Any] | None) -> Held:
+def _anew(lane: LaneState, turn: list[Any], place: Sequence[Any] | None) -> LaneState:
     """Its units are dealt anew; all that are left are found from ``place`` on, [_, position below, number there]."""
     history = [*lane.history, turn] if any(turn[2]) else lane.history
     position = None if place is None else [[0, place[1], place[2]], 0]
     return lane._replace(history=history, position=position)
 
 
-def _among(lane: Held, turn: int, turns: int) -> Held:
+def _among(lane: LaneState, turn: int, turns: int) -> LaneState:
     """The part of one of several ranks that share a lane from now on."""
     if turns == 1:
         return lane
@@ -129,7 +129,7 @@ def dealt_anew(
     lanes: Sequence[Sequence[Any]], past: Sequence[Any], rank: int, world: int
 ) -> tuple[list[list[Any]], list[Any]]:
     """What a rank takes of the merged lanes of all earlier ranks, and how the epoch was dealt before that."""
-    known = [Held(*lane) for lane in lanes]
+    known = [LaneState(*lane) for lane in lanes]
     unfinished = [lane for lane in known if not lane.ended]
     mains = sorted((lane for lane in known if lane.stop is None), key=lambda lane: lane.number)
     kept = [DONE if lane.ended else 0 if lane.position is None else lane.keeps for lane in mains]
@@ -141,10 +141,10 @@ def dealt_anew(
     before = [*past[:depth], *([[of, kept]] if any(kept) else [])]
     parts = [lane for lane in unfinished if lane.stop is not None]
     parts += [lane._replace(stop=lane.keeps) for lane, k in zip(mains, kept, strict=True) if k and k > 0]
-    return [*_shared_out(parts, rank, world), list(Held(rank, world, len(before)))], before
+    return [*_shared_out(parts, rank, world), list(LaneState(rank, world, len(before)))], before
 
 
-def _shared_out(lanes: list[Held], rank: int, world: int) -> list[list[Any]]:
+def _shared_out(lanes: list[LaneState], rank: int, world: int) -> list[list[Any]]:
     """As many lanes for each rank, and what is left of them to be shared by several."""
     even = len(lanes) // world * world
     mine, rest = lanes[rank:even:world], lanes[even:]
