@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.cache.entries import TAIL, tail, write_body
-from cedar.cache.fingerprints import Made, Record
+from cedar.cache.fingerprints import OperatorDigests, Record
 from cedar.cache.folder import INSIDE
 from cedar.cache.manifest import NAME, as_json, why_missing
 from cedar.cache.store import Key, Store
@@ -179,7 +179,9 @@ def try_cases(seed: int, count: int, audited: bool = False) -> Found:
     if audited:
         sys.addaudithook(lambda event, _args: events.append(event) if armed[0] and event in _AUDITED else None)
     key = Key("a" * 16, "b" * 16, (3,), None)
-    record = as_json(Record((Made("map(f)", "0", {"code": "1"}),), None, "", {"python": "3"}, False), "g", "d", "raise")
+    record = as_json(
+        Record((OperatorDigests("map(f)", "0", {"code": "1"}),), None, "", {"python": "3"}, False), "g", "d", "raise"
+    )
     with tempfile.TemporaryDirectory(prefix="cedar-tampered-") as root:
         places = (f"{root}/kept", f"memory://tampered-{seed}")
         for where in places:

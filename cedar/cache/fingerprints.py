@@ -27,7 +27,7 @@ _KNOBS = frozenset({"paths", "manifest", "split_bytes", "on_error"})
 
 
 @dataclass(frozen=True)
-class Made:
+class OperatorDigests:
     """What an operator does: digests of its parameters, and of each part of its functions.
 
     Where these do not stand for all of it (``unknown``), they are this loader's alone.
@@ -43,7 +43,7 @@ class Made:
 class Record:
     """The parts of a key that all splits of a cache share, kept beside the entries to tell why a later one differs."""
 
-    operators: tuple[Made, ...]
+    operators: tuple[OperatorDigests, ...]
     columns: tuple[str, ...] | None
     physical: str
     versions: dict[str, str]
@@ -118,7 +118,7 @@ class Describer:
 
     def __init__(self) -> None:
         # The operator is held, so that no other gets its id.
-        self._known: dict[tuple[int, str | None], tuple[Operator, Made]] = {}
+        self._known: dict[tuple[int, str | None], tuple[Operator, OperatorDigests]] = {}
 
     def __call__(self, given: Fingerprint, version: str | None = None) -> Record:
         made = tuple(self._made(node.operator, version) for node in given.nodes)
@@ -128,14 +128,14 @@ class Describer:
         unknown = tuple(dict.fromkeys(f"{m.label}: {text}" for m in (*made, *inside) for text in m.unknown))
         return Record(made, given.columns, graph.digest(physical) if physical else "", versions(), several, unknown)
 
-    def _made(self, operator: Operator, version: str | None) -> Made:
+    def _made(self, operator: Operator, version: str | None) -> OperatorDigests:
         key = id(operator), version
         if key not in self._known:
             self._known[key] = (operator, describe(operator, version))
         return self._known[key][1]
 
 
-def describe(operator: Operator, version: str | None = None) -> Made:
+def describe(operator: Operator, version: str | None = None) -> OperatorDigests:
     """What an operator does; ``version`` stands for its functions, and for whatever in them cannot be read."""
     code: dict[str, str] = {}
     unknown: list[str] = []
@@ -155,7 +155,7 @@ def describe(operator: Operator, version: str | None = None) -> Made:
     if unknown and version is None:
         code["what cannot be read"] = uuid4().hex
     made = digest_of(sorted(parameters.parts.items()))
-    return Made(operator.label(), made, code, tuple(unknown) if version is None else ())
+    return OperatorDigests(operator.label(), made, code, tuple(unknown) if version is None else ())
 
 
 def _parameters(operator: Operator) -> Any:

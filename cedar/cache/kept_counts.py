@@ -38,7 +38,7 @@ Counts: TypeAlias = dict[str, tuple[int, ...]]
 """What is left of the row groups of files, by what these are known by."""
 
 
-class Place(NamedTuple):
+class CountKey(NamedTuple):
     """A file, and what the filters are known by whose counts are kept there."""
 
     where: str
@@ -52,11 +52,11 @@ def file_mark(file: File) -> str | None:
     return _digest([file.url, file.size, lasting(file.stamp)])
 
 
-def place_of(source: Any, filters: str) -> Place | None:
+def place_of(source: Any, filters: str) -> CountKey | None:
     """Where the counts of a source over files are kept: beside its manifest, else in the user's cache folder."""
     manifest = getattr(source, "manifest", None)
     if manifest is not None:
-        return Place(f"{manifest}.counts", filters)
+        return CountKey(f"{manifest}.counts", filters)
     folder = private_folder(_FOLDER)
     if folder is None:
         return None
@@ -65,10 +65,10 @@ def place_of(source: Any, filters: str) -> Place | None:
         make_owned(own, KIND)
     except OSError:
         return None
-    return Place(os.path.join(own, _NAME), filters)
+    return CountKey(os.path.join(own, _NAME), filters)
 
 
-def load_counts(place: Place) -> Counts:
+def load_counts(place: CountKey) -> Counts:
     """What is kept under some filters; nothing where there is no such file, or it cannot be used, which is said."""
     counts = _load(place.where).get(place.filters, {})
     if counts and _in_cache(place.where):
@@ -77,7 +77,7 @@ def load_counts(place: Place) -> Counts:
     return counts
 
 
-def save_counts(place: Place, counts: Counts) -> None:
+def save_counts(place: CountKey, counts: Counts) -> None:
     """Keep counts as the latest ones; where that cannot be, it is said."""
     where, filters = place
     try:

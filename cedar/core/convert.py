@@ -23,11 +23,11 @@ from cedar.core.groups.column import GroupColumn, plain
 from cedar.core.jagged import JaggedTensor
 
 RowOf: TypeAlias = Callable[[int], int]  # the row of the batch that holds value i of a nested array
-Leaf: TypeAlias = "Callable[[pa.Array, _Place], Any]"
-_How: TypeAlias = "Callable[[pa.Array, _Place, Leaf, Callable[[Any], Any]], Any]"
+Leaf: TypeAlias = "Callable[[pa.Array, _ArrayOrigin], Any]"
+_How: TypeAlias = "Callable[[pa.Array, _ArrayOrigin, Leaf, Callable[[Any], Any]], Any]"
 
 
-class _Place:
+class _ArrayOrigin:
     """Where an array sits, for error messages: the column, and the row of each of its values."""
 
     __slots__ = ("keys", "name", "row_of")
@@ -35,12 +35,12 @@ class _Place:
     def __init__(self, name: str, keys: Keys | None, row_of: RowOf | None = None) -> None:
         self.name, self.keys, self.row_of = name, keys, row_of
 
-    def inside(self, row_of: RowOf) -> _Place:
+    def inside(self, row_of: RowOf) -> _ArrayOrigin:
         outer = self.row_of
-        return _Place(self.name, self.keys, row_of if outer is None else lambda i: outer(row_of(i)))
+        return _ArrayOrigin(self.name, self.keys, row_of if outer is None else lambda i: outer(row_of(i)))
 
-    def child(self, field: str) -> _Place:
-        return _Place(f"{self.name}.{field}", self.keys, self.row_of)
+    def child(self, field: str) -> _ArrayOrigin:
+        return _ArrayOrigin(f"{self.name}.{field}", self.keys, self.row_of)
 
     def null_error(self, array: pa.Array, fix: str, gaps: str = "nulls") -> RowError:
         first = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
@@ -88,7 +88,7 @@ def to_numpy_each(columns: Mapping[str, Column], keys: Keys | None = None) -> di
             gaps[name] = column
         else:
             array = column.plain() if isinstance(column, GroupColumn) else column
-            arrays[name] = _how(array.type)(array, _Place(name, keys), _numpy_leaf, numbers)
+            arrays[name] = _how(array.type)(array, _ArrayOrigin(name, keys), _numpy_leaf, numbers)
     if gaps:
         arrays.update(zip(gaps, floats(list(gaps.values())), strict=True))
     return arrays
@@ -131,7 +131,7 @@ def to_torch_each(columns: Mapping[str, Column], keys: Keys | None = None) -> di
             tensors[name] = list(column) if column.dtype == object else _tensor(column, name)
         else:
             array = column.plain() if isinstance(column, GroupColumn) else column
-            tensors[name] = _how(array.type)(array, _Place(name, keys), _torch_leaf, from_dlpack)
+            tensors[name] = _how(array.type)(array, _ArrayOrigin(name, keys), _torch_leaf, from_dlpack)
     return tensors
 
 
@@ -184,7 +184,7 @@ def _how(kind: pa.DataType) -> _How:
     return _leaf if kind == canonical_type(kind) else _canonical
 
 
-def _number(array: pa.Array, place: _Place, _leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+def _number(array: pa.Array, place: _ArrayOrigin, _leaf: Leaf, share: Callable[[Any], Any]) -> Any:
     if not array.null_count:
         return share(array)
     if NUMBERS[array.type.id].kind != "f":
@@ -193,21 +193,21 @@ def _number(array: pa.Array, place: _Place, _leaf: Leaf, share: Callable[[Any], 
     return values if share is numbers else share(values)
 
 
-def _leaf(array: pa.Array, place: _Place, leaf: Leaf, _share: Callable[[Any], Any]) -> Any:
+def _leaf(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, _share: Callable[[Any], Any]) -> Any:
     return leaf(array, place)
 
 
-def _canonical(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+def _canonical(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
     array = as_column(array)
     return _how(array.type)(array, place, leaf, share)
 
 
-def _struct(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+def _struct(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
     children = zip(array.type, array.flatten(), strict=True)
     return {f.name: _how(child.type)(child, place.child(f.name), leaf, share) for f, child in children}
 
 
-def _jagged(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> JaggedTensor:
+def _jagged(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> JaggedTensor:
     if array.null_count:
         raise place.null_error(array, f"with_columns({_hint(place)}.fill_null([]))", "null lists")
     offsets = array.offsets
@@ -229,7 +229,7 @@ def _jagged(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], A
     return JaggedTensor(items, bounds if share is numbers else share(offsets))
 
 
-def _fixed(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+def _fixed(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
     size = array.type.list_size
     if array.null_count:
         raise place.null_error(array, f"with_columns({_hint(place)}.fill_null(a list of {size}))", "null lists")
@@ -241,7 +241,7 @@ def _fixed(array: pa.Array, place: _Place, leaf: Leaf, share: Callable[[Any], An
     return JaggedTensor(children, share(of_numbers(np.arange(len(array) + 1, dtype=np.int64) * size)))
 
 
-def _numpy_leaf(array: pa.Array, place: _Place) -> Any:
+def _numpy_leaf(array: pa.Array, place: _ArrayOrigin) -> Any:
     kind = array.type
     if pt.is_boolean(kind) and array.null_count:
         raise place.null_error(array, _fill_hint(place))
@@ -256,7 +256,7 @@ def _numpy_leaf(array: pa.Array, place: _Place) -> Any:
     return values
 
 
-def _torch_leaf(array: pa.Array, place: _Place) -> Any:
+def _torch_leaf(array: pa.Array, place: _ArrayOrigin) -> Any:
     import torch
     from torch.utils.dlpack import from_dlpack
 
@@ -308,12 +308,12 @@ def _width(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if kind.bit_width == 64 else pa.int32()
 
 
-def _hint(place: _Place) -> str:
+def _hint(place: _ArrayOrigin) -> str:
     name = place.name.partition(".")[0]
     return f"{name}=col({name!r})" if name.isidentifier() else f"**{{{name!r}: col({name!r})}}"
 
 
-def _fill_hint(place: _Place) -> str:
+def _fill_hint(place: _ArrayOrigin) -> str:
     if place.row_of is not None or "." in place.name:
         return f"fill the nulls inside {place.name!r}, e.g. .list.eval(polars.element().fill_null(0))"
     return f"with_columns({_hint(place)}.fill_null(value)), or .cast(polars.Float64) to have NaN for them"

@@ -222,7 +222,7 @@ class CsvSource(FileSource):
     def _stream(self, ordinal: int, file: File) -> Iterator[Chunk]:
         rows = number = 0
         batch = last = None
-        written = _Written(self, file)
+        written = _WrittenStream(self, file)
         with reading(file.url):
             stream = open_native(file)
         with stream:
@@ -269,7 +269,7 @@ class CsvSource(FileSource):
         return _CsvErrors(self, file, ordinal, offsets)
 
 
-class _Written:
+class _WrittenStream:
     """The batches of a stream as they are written, read once more beside it where one of them is asked for."""
 
     def __init__(self, source: CsvSource, file: File) -> None:

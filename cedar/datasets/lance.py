@@ -40,7 +40,7 @@ class Fragment:
 
 
 @dataclass(frozen=True)
-class Known:
+class VersionInfo:
     """What a version of a data set says of itself."""
 
     version: int
@@ -49,14 +49,14 @@ class Known:
     limits: Limits
 
 
-class _Opened:
+class _OpenDataset:
     """The data set and its fragments, as this process has them."""
 
     def __init__(self) -> None:
         self.fragments: list[Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Opened, ()
+        return _OpenDataset, ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,7 +78,7 @@ class LanceSource(BaseSource):
     reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
 
     @once
-    def _known(self) -> Known:
+    def _known(self) -> VersionInfo:
         dataset = self._dataset(self.version)
         shown = self.describe()
         types = canonical_types(dataset.schema, shown, SourceError)
@@ -86,11 +86,11 @@ class LanceSource(BaseSource):
             dataset_fragments = dataset.get_fragments()
             fragments = tuple(_fragment(each.metadata) for each in dataset_fragments)
         self._opened.fragments = dataset_fragments
-        return Known(int(dataset.version), types, fragments, Limits.of_environment())
+        return VersionInfo(int(dataset.version), types, fragments, Limits.of_environment())
 
     @once
-    def _opened(self) -> _Opened:
-        return _Opened()
+    def _opened(self) -> _OpenDataset:
+        return _OpenDataset()
 
     def _dataset(self, version: int | str | None) -> Any:
         lance = library("lance", "lance", "read_lance")

@@ -67,7 +67,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Made:
+class ManifestResult:
     """What ``write_manifest`` did.
 
     Args:
@@ -89,7 +89,7 @@ class Made:
         )
 
 
-def write_manifest(paths: Paths, out: str | os.PathLike[str]) -> Made:
+def write_manifest(paths: Paths, out: str | os.PathLike[str]) -> ManifestResult:
     """Lists Parquet files and reads their footers into a manifest, for ``read_parquet(paths, manifest=out)``.
 
     A manifest that is there already is brought up to date: only files that are new, or changed by size, time or tag,
@@ -135,7 +135,7 @@ def manifest_of(paths: Sequence[str], where: str) -> Manifest:
 # ---- making --------------------------------------------------------------------------------------------------------
 
 
-def _make(paths: Sequence[str], where: str, before: Manifest | None) -> tuple[Manifest, Made]:
+def _make(paths: Sequence[str], where: str, before: Manifest | None) -> tuple[Manifest, ManifestResult]:
     normal = _normal(paths)
     listing = list_files(paths, SUFFIXES)
     owner = _owners(listing, normal)
@@ -179,7 +179,7 @@ def _make(paths: Sequence[str], where: str, before: Manifest | None) -> tuple[Ma
         ) from error
     made = _opened(columns, listing, where)
     total = int(made.footers.rows.sum())
-    return made, Made(len(listing), len(made.footers.rows), total, len(listing) - len(known), len(data))
+    return made, ManifestResult(len(listing), len(made.footers.rows), total, len(listing) - len(known), len(data))
 
 
 def _normal(paths: Sequence[str]) -> list[str]:

@@ -52,7 +52,7 @@ class Footer:
     sums: bool
 
 
-class _Opened:
+class _OpenFiles:
     """What this process keeps of files that it read, by number: footers, which no pickle takes, and checksums."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _Opened:
         self.sums: dict[int, Sums] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Opened, ()
+        return _OpenFiles, ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,8 +95,8 @@ class VortexSource(FileSource):
         return footers
 
     @once
-    def _opened(self) -> _Opened:
-        return _Opened()
+    def _opened(self) -> _OpenFiles:
+        return _OpenFiles()
 
     def _file(self, number: int) -> AbstractContextManager[Any]:
         """A ``vortex.VortexFile``."""
@@ -172,7 +172,7 @@ class VortexSource(FileSource):
         return self.listing.digest([footer.chunks for footer in self._footers])
 
 
-def _footer(file: File, opened: _Opened, number: int, verify: bool | None) -> Footer:
+def _footer(file: File, opened: _OpenFiles, number: int, verify: bool | None) -> Footer:
     with _opening(file, opened, number, verify) as vortex_file, reading(file.url, "footer"), plain_errors():
         if not isinstance(vortex_file.dtype, library("vortex", "vortex", "read_vortex").StructDType):
             raise TypeError(f"it holds values of {vortex_file.dtype}, and no columns")
@@ -182,7 +182,7 @@ def _footer(file: File, opened: _Opened, number: int, verify: bool | None) -> Fo
 
 
 @contextmanager
-def _opening(file: File, opened: _Opened, number: int, verify: bool | None) -> Iterator[Any]:
+def _opening(file: File, opened: _OpenFiles, number: int, verify: bool | None) -> Iterator[Any]:
     """A ``vortex.VortexFile``, whose bytes come through here; ``verify``: as of the source."""
     vortex = library("vortex", "vortex", "read_vortex")
     check_unchanged(file)

@@ -12,7 +12,7 @@ from cedar.datasets.base import Read
 from cedar.engine.streams.splits import Window
 from cedar.operators.base import Mixing, Operator, RowOperator, StreamOperator
 from cedar.operators.dedup import DedupRows, Groups
-from cedar.operators.dedup_estimate import SAMPLED_ROWS, Found, Reach
+from cedar.operators.dedup_estimate import SAMPLED_ROWS, GroupEstimate, Reach
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
@@ -44,10 +44,10 @@ class Marked:
             return self._groups
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Known, (self.groups,)
+        return _MarkedGroups, (self.groups,)
 
 
-class _Known:
+class _MarkedGroups:
     def __init__(self, groups: Groups) -> None:
         self.groups = groups
 
@@ -129,7 +129,7 @@ def as_read(source: Any, binding: Binding, links: Sequence[Any]) -> Any:
     return with_repeating(frozenset(names)) if names and with_repeating is not None else source
 
 
-def found_groups(binding: Binding) -> Iterator[tuple[Node, Found]]:
+def found_groups(binding: Binding) -> Iterator[tuple[Node, GroupEstimate]]:
     """What samples say of the groups of each ``dedup()``."""
     for node in binding.nodes:
         if node.operator.grouping is not None:

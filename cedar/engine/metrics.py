@@ -25,7 +25,7 @@ _DEATHS = 20  # lines of a report, one for a worker that died
 _FEW = 2  # calls of which the first may have loaded something: what was known before still counts
 
 
-class Seen:
+class CallTimes:
     """The calls of one operator: the first by itself, the recent ones, and how many there were.
 
     Args:
@@ -82,7 +82,7 @@ class Metrics:
     skipped: dict[str, int] = field(default_factory=dict)
     labels: dict[int, str] = field(default_factory=dict)  # operator ordinal to label
     words: Callable[[], Mapping[int, str]] | None = None  # the same as people wrote them, looked up once
-    seen: dict[int, Seen] = field(default_factory=dict, repr=False)  # by ordinal; from tasks asked for details
+    seen: dict[int, CallTimes] = field(default_factory=dict, repr=False)  # by ordinal; from tasks asked for details
     storage: Use = field(default_factory=Use)
     fell_back: int = 0  # blocks that were run again in the order as written
     audited: int = 0  # pieces of what is delivered
@@ -156,12 +156,12 @@ class Metrics:
 
     def observe(self, operator: int, observation: Observation) -> None:
         """One call of an operator."""
-        self.seen.setdefault(operator, Seen()).add(observation)
+        self.seen.setdefault(operator, CallTimes()).add(observation)
 
     def renew(self) -> None:
         """What was measured so far counts until there is something newer: a plan, or a function's cost, changed."""
         with self._lock:
-            self.seen = {i: Seen(seen.figures(self.labels.get(i, ""))) for i, seen in self.seen.items()}
+            self.seen = {i: CallTimes(seen.figures(self.labels.get(i, ""))) for i, seen in self.seen.items()}
 
     def profile(
         self,

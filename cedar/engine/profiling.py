@@ -15,7 +15,7 @@ from cedar.engine.account import Account
 from cedar.engine.binding import Binding
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.machine import machine
-from cedar.engine.metrics import Metrics, Seen
+from cedar.engine.metrics import CallTimes, Metrics
 from cedar.engine.nodes import last_mode
 from cedar.engine.observations import with_gil
 from cedar.engine.runner import Runner
@@ -115,7 +115,7 @@ class _Work:
 
     def _sampled(self, i: int, node: Node) -> None:
         """Called on the rows of the sample, where a run called it once or never."""
-        seen = self.metrics.seen.setdefault(i, Seen())
+        seen = self.metrics.seen.setdefault(i, CallTimes())
         step = Step(self.binding.kernel(node), (i,), self.binding.labels[id(node)], node.site)
         for _ in range(2 - seen.calls):
             timing = Timing()

@@ -16,7 +16,7 @@ from cedar.executors.dask import names_cluster, open_cluster
 from cedar.operators.constructing import constructing
 
 
-class Done(Future[Any]):
+class DoneFuture(Future[Any]):
     """A future with a result from the beginning: nobody waits for it, and it has no lock before one is asked for."""
 
     def __init__(self, result: Any) -> None:
@@ -47,7 +47,7 @@ class InlineExecutor(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         try:
-            return Done(fn(*args, **kwargs))
+            return DoneFuture(fn(*args, **kwargs))
         except Exception as error:  # noqa: BLE001 - a future carries whatever was raised
             future: Future[Any] = Future()
             future.set_exception(error)

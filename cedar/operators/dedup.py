@@ -17,7 +17,7 @@ from cedar.core.columns import UNKNOWN, ColumnType
 from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.groups.column import grouped
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
-from cedar.operators.dedup_estimate import Found, Sampled, find_groups
+from cedar.operators.dedup_estimate import GroupEstimate, Sampled, find_groups
 
 Groups = tuple[tuple[str, ...], ...]
 
@@ -81,16 +81,16 @@ class Dedup(RowOperator):
         self._names(bound)
         return DedupRows(self.groups)
 
-    def sampled_groups(self, bound: Bound) -> Found:
+    def sampled_groups(self, bound: Bound) -> GroupEstimate:
         """The groups, with what a sample says of each; nothing is read where no column can be in one."""
         names = self._names(bound)
         if not names:
-            return Found(note="no column of lists")
+            return GroupEstimate(note="no column of lists")
         sampled = self.sampled(bound)
         if sampled is None:
-            return Found(note="the sample has no rows")
+            return GroupEstimate(note="the sample has no rows")
         if self.groups is not None:
-            return Found(tuple(sampled.estimate(group) for group in self.groups))
+            return GroupEstimate(tuple(sampled.estimate(group) for group in self.groups))
         return find_groups(sampled, names)
 
     def sampled(self, bound: Bound, *, mixed: bool = True) -> Sampled | None:

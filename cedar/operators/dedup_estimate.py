@@ -103,7 +103,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Found:
+class GroupEstimate:
     """The groups, and what was looked at and left out, with the reason."""
 
     groups: tuple[Estimate, ...] = ()
@@ -186,7 +186,7 @@ class Sampled:
         return max(1.0, samples * share / float(chance)), share * repeats / (1 - (1 - share) * repeats)
 
 
-def find_groups(sampled: Sampled, names: Sequence[str]) -> Found:
+def find_groups(sampled: Sampled, names: Sequence[str]) -> GroupEstimate:
     """The groups of features that pay: greedily, the features that repeat most first.
 
     A feature joins the group with which it saves most, unless that saves clearly less than the two apart.
@@ -206,7 +206,7 @@ def find_groups(sampled: Sampled, names: Sequence[str]) -> Found:
             groups[best[1]] = best[0]
         else:
             groups.append(one)
-    return Found(tuple(groups), tuple(refused))
+    return GroupEstimate(tuple(groups), tuple(refused))
 
 
 def _why_not(estimate: Estimate) -> str:

@@ -206,16 +206,16 @@ class MapRows:
         block = blame.settle(block, env, failures)
         return block.only_columns(columns) if self.outputs.form == "dict" else block.with_columns(columns)
 
-    def _written(self, place: Place | None, rows: int) -> Written | None:
+    def _written(self, place: Place | None, rows: int) -> RowWriter | None:
         """Where arrays go as they are returned, if that is all that is returned."""
         if place is None or self.outputs.form != "value":
             return None
         ((name, kind),) = self.outputs.types.items()
         out = place.array(name, rows, kind.shape, kind.dtype) if isinstance(kind, TensorType) else None
-        return None if out is None else Written(name, out)
+        return None if out is None else RowWriter(name, out)
 
     def _columns(
-        self, results: list[Any], failures: dict[int, Failure], written: Written | None, place: Place | None
+        self, results: list[Any], failures: dict[int, Failure], written: RowWriter | None, place: Place | None
     ) -> tuple[dict[str, Column], dict[int, Failure]]:
         if written is None:
             return self.outputs.columns(without(results, failures) if failures else results, place)
@@ -233,7 +233,7 @@ WRITTEN = object()  # stands for an array that is where it belongs
 
 
 @dataclass(frozen=True)
-class Written:
+class RowWriter:
     """Writes arrays to their rows of a column as they are returned, so that their own memory serves the next call.
 
     Args:

@@ -79,7 +79,7 @@ class BadRow:
 
 
 @dataclass(frozen=True)
-class Written:
+class SlotReading:
     """A slot as it was read: its mark, by which process, since when (``time.monotonic``), and how long it may take."""
 
     mark: Mark
@@ -92,7 +92,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Place:
+class SlotAddress:
     """A slot, as it is told to another process.
 
     Args:
@@ -122,7 +122,7 @@ class Marks:
         apiece: in a trial, the operator that gets its rows one by one.
     """
 
-    place: Place
+    place: SlotAddress
     fine: bool = False
     divided: tuple[Mark, ...] = ()
     bad: tuple[BadRow, ...] = ()
@@ -188,7 +188,7 @@ class Marks:
             self._guarded = False
             self._set(self._mark)
 
-    def seen(self) -> Written | None:
+    def seen(self) -> SlotReading | None:
         """What its slot holds now, where that can be seen from here."""
         page = _page(self.place.path, self.place.token)
         return None if page is None else written(page, self.place.number)
@@ -261,12 +261,12 @@ def reading(marks: Marks | None, source: int, file: int, row: int) -> Iterator[N
 _current = threading.local()
 
 
-def written(page: Any, number: int) -> Written | None:
+def written(page: Any, number: int) -> SlotReading | None:
     """What a slot of a page holds; None where nothing was written, or not to the end."""
     first, pid, operator, rows, divisible, began, limit, *key, last = _LAYOUT.unpack_from(page, number * SLOT)
     if not pid or first != last:
         return None
-    return Written(Mark(operator, rows, tuple(key), bool(divisible)), pid, began, limit)
+    return SlotReading(Mark(operator, rows, tuple(key), bool(divisible)), pid, began, limit)
 
 
 def _first_key(block: Block) -> tuple[int, ...]:

@@ -45,7 +45,7 @@ def _children(
 ) -> list[_State]:
     children = []
     for state in states:
-        rests = [_Rest(cost, static, state.done, place) for place in range(len(cost.places))]
+        rests = [_Remainder(cost, static, state.done, place) for place in range(len(cost.places))]
         for i in precedence.ready(state.done):
             for place, rest in enumerate(rests):
                 use, at = cost.step(state.use, state.done, state.at, i, place), cost.land(state.at, i, place)
@@ -71,7 +71,7 @@ def _best(states: list[_State], width: int) -> list[_State]:
     return kept
 
 
-class _Rest:
+class _Remainder:
     """What the operators behind a set take in the static order in one place, any one of them left out."""
 
     def __init__(self, cost: ChainCost, static: list[int], done: int, place: int) -> None:

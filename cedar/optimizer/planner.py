@@ -16,7 +16,7 @@ from cedar.optimizer.cost import REMOTE
 from cedar.optimizer.facts import Factors, Facts, Keeping, Refusal, Rule
 from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
-from cedar.optimizer.search import Found, foresee, search
+from cedar.optimizer.search import SearchResult, foresee, search
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.graph import Node
@@ -203,7 +203,7 @@ class AutoPlanner:
                 return name
         return None
 
-    def _search(self, root: Node, profile: Profile, turns: bool) -> Found:
+    def _search(self, root: Node, profile: Profile, turns: bool) -> SearchResult:
         here = tuple(place for place in self.executors if place != REMOTE)
         return search(
             root,

@@ -103,7 +103,7 @@ class Rewriting:
 
 
 @dataclass(frozen=True)
-class Made:
+class AppliedChange:
     """A change of a pass, and the operator that the rule looked at."""
 
     change: Change
@@ -121,10 +121,10 @@ class Pass:
         self.run_, self.rule, self.most = run, rule, most
         self.facts = run.facts.moving()
         self.root = run.facts.root
-        self.made: list[Made] = []
+        self.made: list[AppliedChange] = []
         self.why = ""  # the graph cannot be, if set
 
-    def run(self) -> list[Made]:
+    def run(self) -> list[AppliedChange]:
         """The changes made; ``root`` is the graph after them."""
         nodes = list(graph.walk(self.root))
         try:
@@ -183,7 +183,7 @@ class Pass:
             run.refusals.setdefault((refused.rule, refused.what, refused.why), refused)
             return node
         change = outcome if isinstance(outcome, Change) else Change(outcome, label)
-        self.made.append(Made(change, label))
+        self.made.append(AppliedChange(change, label))
         self.facts.learn(change.node)
         return change.node
 

@@ -38,7 +38,7 @@ _GATHERING = 0.5  # the share of gathering and converting that holds the GIL: la
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search chose.
 
     Args:
@@ -72,7 +72,7 @@ def search(
     swap: Swap = may_swap,
     cluster: Cluster | None = None,
     lowering: Lowering = _PLAIN,
-) -> Found:
+) -> SearchResult:
     """The best order and places for a graph that rules have rewritten.
 
     Args:
@@ -95,7 +95,7 @@ def search(
         model = model.on(dataclasses.replace(model.capacity, workers=1))
         choice = _choose(model, precedences, cluster)
     choice = _within_memory(choice, facts, budget)
-    return Found(
+    return SearchResult(
         root=rebuild(root, facts, _arranged(choice.plan)),
         executor=_executor(choice.plan, model),
         workers=choice.plan.model.capacity.workers,

@@ -37,7 +37,7 @@ class Lately:
         return (now[1] - since[1]) / passed, min((now[2] - since[2]) / passed, 1.0)
 
 
-class Left:
+class Remaining:
     """Percent and time left of an epoch, by how fast it went so far."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Progress(Observer):
         self._looks = sys.stderr.isatty() or _in_notebook()
         self._draws = self._looks or plain
         self._next = time.perf_counter() + (_QUIET_SECONDS if self._looks else _PLAIN_SECONDS)
-        self._lately, self._left = Lately(), Left()
+        self._lately, self._left = Lately(), Remaining()
 
     def update(self, metrics: Metrics) -> None:
         """Redraw, if it is time to."""

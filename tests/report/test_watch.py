@@ -22,7 +22,7 @@ from cedar.control.timeline import Spent, Timeline
 from cedar.engine.metrics import Metrics
 from cedar.report import observers, progress, serve
 from cedar.report.observers import History
-from cedar.report.progress import Lately, Left, Progress
+from cedar.report.progress import Lately, Progress, Remaining
 
 
 def add_one(x: int) -> int:
@@ -284,7 +284,7 @@ def test_rates_are_of_the_last_seconds():
 
 
 def test_the_time_left_counts_from_the_beginning_of_the_epoch():
-    left = Left()
+    left = Remaining()
     assert left.of(90.0, 0, 90, 100) == (0.9, pytest.approx(10))
     assert left.of(200.0, 1, 0, 100) == (0.0, None)
     assert left.of(210.0, 1, 50, 100) == (0.5, pytest.approx(10))

@@ -7,7 +7,7 @@ from typing import Any
 
 from cedar.core.errors import CedarError, PipelineError, user_site
 from cedar.engine.delivery.device import make_mover
-from cedar.engine.delivery.locate import Located, Locator, Place, path
+from cedar.engine.delivery.locate import Located, Location, Locator, path
 from cedar.engine.delivery.replay import Replay
 from cedar.engine.delivery.reporting import Reporting
 from cedar.engine.runner import Runner
@@ -70,7 +70,7 @@ class ByStep(Reporting):
         row = replace(self._account.named(rows[i]), epoch=epoch)
         return Located(step, i, row, told, labels, self._plans.current.method, locator.ran)
 
-    def where(self, file: str, row: int) -> list[Place]:
+    def where(self, file: str, row: int) -> list[Location]:
         """Where row ``row`` of ``file`` is delivered in this epoch, rank and step; the inverse of locate.
 
         Every rank is looked at where row counts are known, else this one alone: ask each. What is run again is as of
@@ -96,13 +96,13 @@ class ByStep(Reporting):
         epoch, world = self.epoch, self.rank.world
         alone = world > 1 and any(entry["lanes"] is not None for entry in self._begun["open"].values())
         alone = alone or (world > 1 and self.units() is None)
-        places: list[Place] = []
+        places: list[Location] = []
         try:
             for rank in [self.rank.rank] if alone else range(world):
                 for step, i, ref in locator.places(epoch, self._begun, rank, row):
                     named = replace(self._account.named(ref), epoch=epoch if self._options.steps is None else None)
                     if named.url == file or str(named.url).endswith(f"/{file.lstrip('./')}"):
-                        places.append(Place(epoch, rank, step, i, named))
+                        places.append(Location(epoch, rank, step, i, named))
         except CedarError as error:
             self._account.locate(error)
             raise

@@ -58,7 +58,7 @@ class Located:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a row of a file is delivered.
 
     Args:

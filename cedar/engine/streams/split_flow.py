@@ -33,7 +33,7 @@ class SplitFlow(Flow):
         self._row = row
         self._stop = len(self._layout.order)  # nothing is read ahead from here on
         self._begun = False
-        self._readers: deque[_Whole | _Chunks] = deque()
+        self._readers: deque[_SplitTask | _Chunks] = deque()
         self._ready: deque[Piece] = deque()
 
     def limit(self, units: int) -> None:
@@ -80,7 +80,7 @@ class SplitFlow(Flow):
             return False
         return not self._stream.windowed or bool(self._layout.ends[place - 1])
 
-    def _next_reader(self) -> _Whole | _Chunks:
+    def _next_reader(self) -> _SplitTask | _Chunks:
         place, row = self._place, self._row
         self._place, self._row = place + 1, 0
         segment, split = self._stream.entry(int(self._layout.order[place]))
@@ -90,7 +90,7 @@ class SplitFlow(Flow):
         counted = segment.counted is not None and before is not None and not row
         left = int(before[place + 1] - before[place]) if counted else None  # type: ignore[index]
         hurries, self._begun = not self._begun and left is None, True
-        return _Whole(self._stream, segment, split, [place, row], self._lap, ends, left, hurries)
+        return _SplitTask(self._stream, segment, split, [place, row], self._lap, ends, left, hurries)
 
     def close(self) -> None:
         for reader in self._readers:
@@ -98,7 +98,7 @@ class SplitFlow(Flow):
         self._readers.clear()
 
 
-class _Whole:
+class _SplitTask:
     """A split read by one task.
 
     Args:

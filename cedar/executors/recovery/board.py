@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections import deque
 
-from cedar.operators.marks import SLOT, TOKEN, Place, Written, written
+from cedar.operators.marks import SLOT, TOKEN, SlotAddress, SlotReading, written
 
 _SLOTS = 1024
 _log = logging.getLogger("cedar")
@@ -57,21 +57,21 @@ class Board:
             self._fd, self._path = self._file.fileno(), self._file.name
         return mmap.mmap(self._fd, size)
 
-    def take(self) -> Place | None:
+    def take(self) -> SlotAddress | None:
         """An empty slot; None where all are taken, and a task then goes without."""
         with self._lock:
             if not self._free:
                 return None
             number = self._free.popleft()
         self._page[number * SLOT : (number + 1) * SLOT] = bytes(SLOT)
-        return Place(self._path, self._token, number, self._owner)
+        return SlotAddress(self._path, self._token, number, self._owner)
 
-    def give(self, place: Place) -> None:
+    def give(self, place: SlotAddress) -> None:
         """Nobody writes to the slot any more."""
         with self._lock:
             self._free.append(place.number)  # the one that rested longest is taken next
 
-    def read(self, place: Place) -> Written | None:
+    def read(self, place: SlotAddress) -> SlotReading | None:
         """What is written there."""
         return written(self._page, place.number)
 

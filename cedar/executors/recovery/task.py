@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from cedar.executors.recovery.trial import Verdict
-from cedar.operators.marks import READING, BadRow, Mark, Marks, Place, Written
+from cedar.operators.marks import READING, BadRow, Mark, Marks, SlotAddress, SlotReading
 from cedar.tasks.chain import Program, Result
 
 Submit: TypeAlias = "Callable[..., Future[Result]]"
@@ -61,7 +61,7 @@ class Task(Future[Result]):
         super().__init__()
         self.work = work
         self.attempt: Future[Any] | None = None
-        self.place: Place | None = None
+        self.place: SlotAddress | None = None
         self.killed = 0.0  # when this attempt's process was ended because a row took too long
         self.ended = ""  # why it was ended, where that is no row's fault
         self.silent = ""  # why it was ended, where it did not get on
@@ -98,7 +98,7 @@ class Task(Future[Result]):
             return None
         return Marks(self.place, self._fine, self._divided, self._bad, self.suspect, patience)
 
-    def learn(self, seen: Written | None, how: str, known: Mapping[Mark, BadRow]) -> BadRow | None:
+    def learn(self, seen: SlotReading | None, how: str, known: Mapping[Mark, BadRow]) -> BadRow | None:
         """An attempt was lost: what its mark tells; the row if it is clear already that it ends every process.
 
         Args:

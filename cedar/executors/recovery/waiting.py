@@ -18,7 +18,7 @@ from cedar.datasets.asking import Stop
 from cedar.executors.recovery.board import the_board
 from cedar.executors.recovery.patience import Patience, Stillness
 from cedar.operators.base import Env
-from cedar.operators.marks import Marks, Place
+from cedar.operators.marks import Marks, SlotAddress
 
 _log = logging.getLogger("cedar")
 _GRACE = 10.0  # seconds beyond twice the limit, in which recovery was to end what stands still, and did not
@@ -113,7 +113,7 @@ class _Call:
     args: tuple[Any, ...]
     thread: str
     since: float
-    place: Place | None = None
+    place: SlotAddress | None = None
 
 
 class Here:

@@ -12,7 +12,7 @@ from typing import Protocol
 from cedar.executors.recovery.board import Board, the_board
 from cedar.executors.recovery.patience import Patience, Stillness, pulse, why_stopped
 from cedar.executors.recovery.task import Task
-from cedar.operators.marks import Place, Written
+from cedar.operators.marks import SlotAddress, SlotReading
 
 
 class Member(Protocol):
@@ -44,14 +44,14 @@ class Watch:
         self._end_stopped({member.pid: member for member in members}, at)
         self._end_silent(at)
 
-    def _end_overdue(self, at: dict[Task, Written]) -> None:
+    def _end_overdue(self, at: dict[Task, SlotReading]) -> None:
         """A function has a time limit of its own."""
         now = time.monotonic()
         for task, seen in at.items():
             if task.suspect is None and not task.killed and seen.overdue(now) and _kill(task.place, seen):
                 task.killed = now
 
-    def _end_stopped(self, members: dict[int, Member], at: dict[Task, Written]) -> None:
+    def _end_stopped(self, members: dict[int, Member], at: dict[Task, SlotReading]) -> None:
         pids = {*members, *(seen.pid for task, seen in at.items() if task.suspect is None)}
         pulses = {pid: beat for pid in pids if (beat := pulse(pid)) is not None}
         still = self._processes.look(dict[Hashable, object](pulses.items()))
@@ -67,7 +67,7 @@ class Watch:
             for task, seen in its.items():
                 _kill(task.place, seen)
 
-    def _end_silent(self, at: dict[Task, Written]) -> None:
+    def _end_silent(self, at: dict[Task, SlotReading]) -> None:
         """The loader has a limit on the time without progress; a function's own one may be longer."""
         timeout = self.patience.timeout
         if timeout is None:
@@ -79,14 +79,14 @@ class Watch:
                 task.silent = f"no progress within timeout={timeout:g} s"
 
 
-def _elsewhere(task: Task) -> Written | None:
+def _elsewhere(task: Task) -> SlotReading | None:
     """What a task's slot says, where another process of this machine wrote it."""
     place = task.place
     seen = None if place is None else the_board().read(place)
     return None if seen is None or seen.pid == os.getpid() else seen
 
 
-def _kill(place: Place | None, seen: Written) -> bool:
+def _kill(place: SlotAddress | None, seen: SlotReading) -> bool:
     """End the process that wrote a mark; False where it is not at it any more."""
     board: Board = the_board()
     if place is None:

@@ -110,10 +110,10 @@ class _Step:
     write: str
     run: Callable[..., Any]
     draws: Sequence[Any] | None
-    kept: _Kept | None
+    kept: _ClipColumn | None
 
 
-class _Kept:
+class _ClipColumn:
     """The results of a link that nobody overwrites."""
 
     def __init__(self, kind: ColumnType, rows: int) -> None:
@@ -189,7 +189,7 @@ def _steps(
         types[write] = transform.result(*(types[name] for name in link.reads))
         drawn = draws[place]
         numbers = None if drawn is None else transform.drawn(drawn)
-        kept = _Kept(types[write], rows) if last[write] == place else None
+        kept = _ClipColumn(types[write], rows) if last[write] == place else None
         below = steps[-1] if steps else None
         part = getattr(transform, "part_of", None)
         if part is not None and below is not None and link.reads == (below.write,) == link.writes:

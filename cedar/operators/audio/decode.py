@@ -16,7 +16,7 @@ from cedar.core.limits import take
 from cedar.operators.audio.clips import BadClip, Clip, ClipTransform, check_count, check_number, finite
 from cedar.operators.audio.flac import open_flac
 from cedar.operators.audio.libraries import installed, require
-from cedar.operators.audio.opened import Opened, most_samples, within
+from cedar.operators.audio.opened import AudioFile, most_samples, within
 from cedar.operators.audio.resample import check_quality, resampled
 from cedar.operators.audio.sound_file import open_file
 from cedar.operators.audio.wav import open_wav
@@ -184,7 +184,7 @@ def part_reader(decode: Any, window_of: Callable[[int, Any], tuple[int, int]]) -
     return run
 
 
-def _clip(transform: Decode | DecodeRandom, opened: Opened, window: Window) -> Clip:
+def _clip(transform: Decode | DecodeRandom, opened: AudioFile, window: Window) -> Clip:
     """The part of a file, as the transform wants it."""
     start, stop = window(opened.frames, opened.rate)
     assert transform.most is not None
@@ -229,7 +229,7 @@ def _check_files(transform: Decode | DecodeRandom, name: str) -> None:
 _OTHERS = (b"OggS", b"FORM", b"caff", b".snd", b"RF64", b"RIFX")
 
 
-def open_audio(data: Any) -> Opened:
+def open_audio(data: Any) -> AudioFile:
     """A file's header: WAV in place, FLAC by dr_flac, the rest by libsndfile.
 
     Raises:

@@ -14,13 +14,13 @@ import numpy as np
 
 from cedar.core.libraries import library
 from cedar.operators.audio.clips import BadClip, Clip
-from cedar.operators.audio.opened import Opened
+from cedar.operators.audio.opened import AudioFile
 
 _DENSEST = 65535  # samples that a frame holds at most; and a frame has more than eight bytes
 
 
 @dataclass(frozen=True)
-class Flac(Opened):
+class Flac(AudioFile):
     """A FLAC file; ``frames`` is what its header says."""
 
     data: memoryview

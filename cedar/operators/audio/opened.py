@@ -14,7 +14,7 @@ _VARIABLE = "CEDAR_MAX_SAMPLES"
 
 
 @dataclass(frozen=True)
-class Opened(ABC):
+class AudioFile(ABC):
     """A file whose header has been read.
 
     Args:

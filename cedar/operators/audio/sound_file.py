@@ -15,7 +15,7 @@ import numpy as np
 
 from cedar.core.libraries import library
 from cedar.operators.audio.clips import BadClip, Clip
-from cedar.operators.audio.opened import Opened
+from cedar.operators.audio.opened import AudioFile
 
 _BLOCK = 1 << 16  # frames
 _FORMATS = frozenset(
@@ -24,7 +24,7 @@ _FORMATS = frozenset(
 
 
 @dataclass(frozen=True)
-class SoundFile(Opened):
+class SoundFile(AudioFile):
     """A file that libsndfile reads.
 
     Args:

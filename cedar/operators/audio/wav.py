@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cedar.operators.audio.clips import BadClip, Clip
-from cedar.operators.audio.opened import Opened
+from cedar.operators.audio.opened import AudioFile
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _TAIL = bytes.fromhex("000000001000800000aa00389b71")  # of a subformat's GUID, behind the format's number
@@ -23,7 +23,7 @@ _KINDS = {(_PCM, 8): "u1", (_PCM, 16): "<i2", (_PCM, 24): "i3", (_PCM, 32): "<i4
 
 
 @dataclass(frozen=True)
-class Wav(Opened):
+class Wav(AudioFile):
     """Samples of one kind: "u1", "<i2", "i3" (24 bits), "<i4", "<f4" or "<f8", channels interleaved."""
 
     data: memoryview

@@ -26,7 +26,7 @@ from cedar.core.digests import digest_of
 from cedar.core.errors import PipelineError, raised, user_site
 from cedar.operators.base import Instances
 from cedar.operators.constructing import constructed
-from cedar.operators.text.recognise import Known, known_pattern, known_tokenizer
+from cedar.operators.text.recognise import TokenizerTraits, known_pattern, known_tokenizer
 from cedar.operators.text.words import Ids, Words
 
 _KEPT = 8  # encoders in a process
@@ -45,7 +45,7 @@ class UnfitIds(Exception):
 class Encoder(ABC):
     """Texts to ids; made once per process."""
 
-    def __init__(self, known: Known, around: tuple[list[int], list[int]] | None = ([], [])) -> None:
+    def __init__(self, known: TokenizerTraits, around: tuple[list[int], list[int]] | None = ([], [])) -> None:
         self.known = known
         self.around = around  # the ids it puts before and after each text where it is asked to; None: who knows
 
@@ -281,7 +281,7 @@ class Function(Spec):
 
 class _FunctionEncoder(Encoder):
     def __init__(self, spec: Function) -> None:
-        super().__init__(Known(None, "nothing is known of a function"))
+        super().__init__(TokenizerTraits(None, "nothing is known of a function"))
         self._spec = spec
 
     def encode(self, texts: Sequence[str], special: bool) -> tuple[Ids, Index]:

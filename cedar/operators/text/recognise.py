@@ -35,7 +35,7 @@ _WITHIN = frozenset(
 
 
 @dataclass(frozen=True)
-class Known:
+class TokenizerTraits:
     """How a tokenizer may be fed.
 
     Args:
@@ -51,13 +51,15 @@ class Known:
     whole: tuple[str, ...] = ()
 
 
-def known_pattern(pattern: str) -> Known:
+def known_pattern(pattern: str) -> TokenizerTraits:
     """Of a tokenizer that splits texts by a regular expression alone."""
     family = PATTERNS.get(pattern)
-    return Known(Cutter(family)) if family else _unknown("its expression is not one of those that were analysed")
+    return (
+        TokenizerTraits(Cutter(family)) if family else _unknown("its expression is not one of those that were analysed")
+    )
 
 
-def known_tokenizer(text: str) -> Known:
+def known_tokenizer(text: str) -> TokenizerTraits:
     """Of a Hugging Face tokenizer, from its JSON."""
     spec = json.loads(text)
     if spec.get("truncation"):
@@ -81,11 +83,11 @@ def known_tokenizer(text: str) -> Known:
     odd = [s["type"] for s in splits[1:] if s["type"] not in _WITHIN and not _unaware(s)]
     if odd or any(s["type"] == "ByteLevel" and s.get("add_prefix_space") for s in splits[1:]):
         return _unknown(f"its pre-tokenizer {(odd or ['ByteLevel'])[0]} may look beyond a cut")
-    return Known(Cutter(family), prefix=prefix, whole=tuple(token["content"] for token in added))
+    return TokenizerTraits(Cutter(family), prefix=prefix, whole=tuple(token["content"] for token in added))
 
 
-def _unknown(why: str) -> Known:
-    return Known(None, why)
+def _unknown(why: str) -> TokenizerTraits:
+    return TokenizerTraits(None, why)
 
 
 def _flat(part: Mapping[str, Any] | None, inner: str) -> list[Mapping[str, Any]]:

@@ -22,7 +22,7 @@ _WORTH = 0.05  # of the time of an epoch: what a cache that nobody asked for mus
 
 
 @dataclass(frozen=True)
-class _Place:
+class _CachePoint:
     """A cache above the first operators of a chain, per row that the source reads.
 
     Args:
@@ -114,7 +114,7 @@ def _rows(source: Node) -> int | None:
     return splits.known_rows if splits and splits.counted else None
 
 
-def _places(source: Node, work: Sequence[Node], facts: Facts) -> list[_Place]:
+def _places(source: Node, work: Sequence[Node], facts: Facts) -> list[_CachePoint]:
     """A place above the source, and one above each operator."""
     loads = find_loads(facts.root, facts)
     flow = find_flow(facts.root, facts, loads)
@@ -133,7 +133,7 @@ def _places(source: Node, work: Sequence[Node], facts: Facts) -> list[_Place]:
             entering = flow.rate[id(node)] / read
         needed = flow.needs[id(node)]
         size = sum(size for name, size in flow.sizes[id(node)].items() if needed is None or name in needed)
-        places.append(_Place(saved, entering * size))
+        places.append(_CachePoint(saved, entering * size))
     return places
 
 
@@ -170,10 +170,10 @@ def _as_written(hint: Node, facts: Facts) -> bool:
     return done == {facts.ordinal(n) for n in graph.walk(hint.logical.inputs[0])}
 
 
-def _told(place: _Place, rows: int) -> str:
+def _told(place: _CachePoint, rows: int) -> str:
     return f"saves {place.saved * 1e6:.3g} us a row after the first epoch, keeps {rows * place.bytes / 2**20:,.1f} MiB"
 
 
-def _loses(place: _Place, keeping: Keeping) -> str:
+def _loses(place: _CachePoint, keeping: Keeping) -> str:
     loading = place.bytes * keeping.seconds_per_byte(_AUTO)
     return f"to read a row back takes {loading * 1e6:.3g} us, to make it {place.saved * 1e6:.3g} us"

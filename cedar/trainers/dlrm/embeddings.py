@@ -18,7 +18,7 @@ from cedar.trainers.dlrm.inputs import Feature, Inputs, read_batch
 from cedar.trainers.dlrm.options import FeatureOptions, Planner, Rule, Sharding
 from cedar.trainers.dlrm.replicas import Replicas
 from cedar.trainers.dlrm.sharding import ShardedTables, by_width
-from cedar.trainers.dlrm.spread import Spread, Wanted, widths_of
+from cedar.trainers.dlrm.spread import ShardingRequest, Spread, widths_of
 from cedar.trainers.dlrm.tables import Bags, PlainTables, Table, Tables, TorchTables
 from cedar.trainers.dlrm.tiers import TieredTables
 from cedar.trainers.dlrm.unique import expand, pool, side_by_side
@@ -87,7 +87,7 @@ class DedupEmbeddings(nn.Module):
             raise CedarError(
                 "rows in a file are updated by torch's fused rules", fix="give a rule, and backend='torch'"
             )
-        wanted = Wanted(sharding, costs, frequencies, planner, memory, fast, slow_cost)
+        wanted = ShardingRequest(sharding, costs, frequencies, planner, memory, fast, slow_cost)
         self.plan = plan = Spread(features, self.widths, rule, dtype, self.group, wanted)
         self.places, self.notes, self._mine = plan.places, list(plan.notes), plan.pieces_of(self.group.rank)
         ranks = self.group.size

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from cedar.trainers.common.group import Group
-from cedar.trainers.dlrm.sharding import GRADIENTS, IDS, ROWS, Place
+from cedar.trainers.dlrm.sharding import GRADIENTS, IDS, ROWS, TablePiece
 from cedar.trainers.dlrm.tables import BLOCK, Bags, Table, Tables, TorchTables, merged, row_gradients
 
 
@@ -30,15 +30,15 @@ class Replicas(TorchTables):
     """
 
     def __init__(
-        self, ids: Mapping[str, torch.Tensor], width: int, places: Mapping[str, Sequence[Place]], store: Tables | None,
-        group: Group, scale: float, **settings: Any,
+        self, ids: Mapping[str, torch.Tensor], width: int, places: Mapping[str, Sequence[TablePiece]],
+        store: Tables | None, group: Group, scale: float, **settings: Any,
     ) -> None:  # fmt: skip
         super().__init__([Table(name, len(rows)) for name, rows in ids.items()], width, **settings)
         self.store, self.group, self.scale = store, group, scale
         self.fresh = False  # whether they are what pieces have or newer
         self.slots: dict[str, torch.Tensor] = {}
         # Of each table: its pieces, which of these rows (of this block) each holds, and where.
-        self._homes: dict[str, list[tuple[Place, torch.Tensor, torch.Tensor]]] = {}
+        self._homes: dict[str, list[tuple[TablePiece, torch.Tensor, torch.Tensor]]] = {}
         for name, rows in ids.items():
             whole = places[name][0].table.whole[0] or places[name][0].table.rows
             slots = torch.full((whole,), -1, dtype=torch.int32)

@@ -197,7 +197,7 @@ IDS, ROWS, GRADIENTS = "ids", "pooled rows", "row gradients"
 
 
 @dataclass(frozen=True)
-class Place:
+class TablePiece:
     """A piece of a table and who holds it."""
 
     table: Table
@@ -218,9 +218,9 @@ class ShardedTables:
     """
 
     def __init__(
-        self, stores: Mapping[int, Tables], places: Mapping[str, Sequence[Place]], features: Sequence[FeatureOptions],
-        group: Group, dtype: torch.dtype = torch.float32, device: torch.device | None = None, scale: float = 1.0,
-        replicas: Mapping[int, Replicas] | None = None,
+        self, stores: Mapping[int, Tables], places: Mapping[str, Sequence[TablePiece]],
+        features: Sequence[FeatureOptions], group: Group, dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None, scale: float = 1.0, replicas: Mapping[int, Replicas] | None = None,
     ) -> None:  # fmt: skip
         self.stores, self.places, self.features, self.group, self.scale = stores, places, tuple(features), group, scale
         asked = [(at, place) for at, feature in enumerate(features) for place in places[feature.home]]

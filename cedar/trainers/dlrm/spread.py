@@ -11,12 +11,12 @@ from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.hot import NONE, Exchange, Frequency, best_load, choices, filled, in_memory, on_all
 from cedar.trainers.dlrm.options import FeatureOptions, Planner, Rule, Sharding
-from cedar.trainers.dlrm.sharding import Place, place, place_exactly, planned
+from cedar.trainers.dlrm.sharding import TablePiece, place, place_exactly, planned
 from cedar.trainers.dlrm.tables import Table
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ShardingRequest:
     """What a plan is made of; see ``DedupEmbeddings``."""
 
     sharding: Sharding | Mapping[str, Sharding]
@@ -45,7 +45,7 @@ class Spread:
 
     def __init__(
         self, features: Sequence[FeatureOptions], widths: Mapping[str, int], rule: Rule | None, dtype: torch.dtype,
-        group: Group, wanted: Wanted,
+        group: Group, wanted: ShardingRequest,
     ) -> None:  # fmt: skip
         self.widths, self.rule, self.dtype, self.group, self.wanted = widths, rule, dtype, group, wanted
         self.notes: list[str] = []
@@ -80,12 +80,12 @@ class Spread:
         told = {name: known[name] for name in whole}, whole, ranks, memory and memory - cut - copies
         owners = self._placed(*told, fast - copies if fast else 0)
         self.places = {
-            name: [Place(piece, columns, owners.get(name, at)) for at, (piece, columns) in enumerate(made)]
+            name: [TablePiece(piece, columns, owners.get(name, at)) for at, (piece, columns) in enumerate(made)]
             for name, made in pieces.items()
         }
         self.near = self._in_memory(fast - copies) if fast else None
 
-    def pieces_of(self, rank: int) -> list[Place]:
+    def pieces_of(self, rank: int) -> list[TablePiece]:
         """The pieces of a rank."""
         return [one for made in self.places.values() for one in made if one.rank == rank]
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cedar.trainers.resilient.control import protocol as keys
-from cedar.trainers.resilient.executor import Executor, Kept, Result, Transport
+from cedar.trainers.resilient.executor import Executor, FinishedWork, Result, Transport
 from cedar.trainers.resilient.model import Engine, Signature
 from cedar.trainers.resilient.schedule import Instruction, Kind, Schedule, Worker
 
@@ -53,7 +53,7 @@ class History:
         self.steps: dict[int, Past] = {}
         self.scales: dict[int, float | None] = {}
 
-    def add(self, step: int, kept: Kept, tied: torch.Tensor | None) -> None:
+    def add(self, step: int, kept: FinishedWork, tied: torch.Tensor | None) -> None:
         """A step that was taken, or served: then what it sends now comes to what it sent before."""
         past = self.steps.setdefault(step, Past())
         if not self.last:
@@ -186,12 +186,12 @@ def expect_logs(
 
 def replay_step(
     executor: Executor, schedule: Schedule, step: int, sources: Sources, told: Callable[[int, Instruction, bool], None]
-) -> tuple[Kept, Result]:
+) -> tuple[FinishedWork, Result]:
     """A step of this worker with logged messages: F, B_INPUT and B_WEIGHT of each of its micro-batches, and the sum.
     ``executor``: with the data, and a transport to which everything was announced; ``told``: called with a number, what
     is done, and whether somebody is waited for.
     """
-    engine, transport, kept = executor.engine, executor.transport, Kept(step)
+    engine, transport, kept = executor.engine, executor.transport, FinishedWork(step)
     mine = keys_of(schedule, executor.me)
     engine.reset()
     got: dict[tuple[str, Key], torch.Tensor] = {}

@@ -12,7 +12,7 @@ from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.lead import Lead
 from cedar.trainers.resilient.executor import Executor
-from cedar.trainers.resilient.executor.run import Done
+from cedar.trainers.resilient.executor.run import TimedInstruction
 from cedar.trainers.resilient.planning import Planning
 from cedar.trainers.resilient.schedule import CLOSING, RECEIVING, SENDING, Instruction, Kind, Schedule, Worker
 from cedar.trainers.resilient.schedule.timeline import group_of
@@ -44,7 +44,7 @@ class Told:
             self._executor.records, self._done = None, True
 
 
-def _plain(done: Done) -> list[Any]:
+def _plain(done: TimedInstruction) -> list[Any]:
     return [done.step, list(done.instruction), done.began, done.ended]
 
 
@@ -56,7 +56,7 @@ def measured(board: Board, members: Collection[Worker], schedule: Schedule) -> D
     if plain is None:
         return None
     told = {
-        worker: [Done(step, Instruction(*done), began, ended) for step, done, began, ended in one]
+        worker: [TimedInstruction(step, Instruction(*done), began, ended) for step, done, began, ended in one]
         for worker, one in zip(members, plain, strict=True)
     }
     work: dict[tuple[Kind, int], list[float]] = defaultdict(list)
@@ -68,7 +68,7 @@ def measured(board: Board, members: Collection[Worker], schedule: Schedule) -> D
     return Durations(seconds | _meetings(told, schedule), _travel(told))
 
 
-def _meetings(told: Mapping[Worker, Iterable[Done]], schedule: Schedule) -> dict[tuple[Kind, int], float]:
+def _meetings(told: Mapping[Worker, Iterable[TimedInstruction]], schedule: Schedule) -> dict[tuple[Kind, int], float]:
     """Where workers meet, the one that came last has waited for nobody: of each step its time counts."""
     least: dict[Any, dict[int, float]] = defaultdict(dict)
     groups: dict[tuple[Kind, int], Any] = {}
@@ -82,7 +82,7 @@ def _meetings(told: Mapping[Worker, Iterable[Done]], schedule: Schedule) -> dict
     return {key: statistics.median(least[group].values()) for key, group in groups.items()}
 
 
-def _travel(told: Mapping[Worker, Iterable[Done]]) -> float:
+def _travel(told: Mapping[Worker, Iterable[TimedInstruction]]) -> float:
     """From the end of a SEND until a receiver that waits already has the message.
 
     Messages go up and down, so where the clocks of two machines differ, the mean of both does not.

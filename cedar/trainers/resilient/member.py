@@ -14,7 +14,7 @@ import torch
 from cedar.core.errors import CedarError
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board, Epoch
-from cedar.trainers.resilient.executor import Executor, Kept, Reduction, Transport, Waiting
+from cedar.trainers.resilient.executor import Executor, FinishedWork, Reduction, Transport, Waiting
 from cedar.trainers.resilient.executor.run import Progress
 from cedar.trainers.resilient.history import History
 from cedar.trainers.resilient.manager import Told
@@ -32,7 +32,7 @@ class Fenced(CedarError):
     """The others go on without this worker: nothing that it does counts any more."""
 
 
-class Left(Exception):
+class MovedAway(Exception):
     """This worker has gone to another place, where a new process of its goes on."""
 
 
@@ -134,7 +134,7 @@ class Member:
         self.waiting: Waiting
         self.state: State = engine.begin
         self.pending: Pending | None = None
-        self.step, self.kept = 0, Kept(0)
+        self.step, self.kept = 0, FinishedWork(0)
         self.ahead: frozenset[int] = frozenset()
         self.times: dict[str, float] = {}
         self.history = History(first=me.stage == 0, last=me.stage == job.stages - 1)
@@ -186,10 +186,10 @@ class Member:
         if self.data is not None:
             self.data.close()
         self.pending, self.data, self._placed = None, None, True
-        self.kept = Kept(-1)
+        self.kept = FinishedWork(-1)
         self.history.forget(self.job.steps)
 
-    def remember(self, step: int, kept: Kept, gradient: torch.Tensor | None) -> None:
+    def remember(self, step: int, kept: FinishedWork, gradient: torch.Tensor | None) -> None:
         """Keep what crossed the boundaries, where a lost stage may need it."""
         if self.job.replay:
             shared = self.engine.layout.tied

@@ -33,7 +33,7 @@ _SETTLED = 3  # steps under one plan before moves are thought of
 
 
 @dataclass(frozen=True)
-class Made:
+class PlannedSteps:
     """A plan, as far as a run needs it."""
 
     schedule: Schedule
@@ -42,7 +42,7 @@ class Made:
 
 def schedule_of(
     board: Board, epoch: Epoch, problem_of: Callable[..., Problem], me: Worker, waiting: Waiting | None = None
-) -> Made:  # fmt: skip
+) -> PlannedSteps:  # fmt: skip
     """The plan of a generation; every worker finds the same one.
 
     After a failure it is that for those who are dead, prepared or made at once. At a boundary there is time to look
@@ -58,21 +58,21 @@ def schedule_of(
     if plain is not None:
         schedule = fitted(from_plain(plain["schedule"]), dead)
         if schedule is not None:
-            return Made(schedule, plain["period"])
+            return PlannedSteps(schedule, plain["period"])
     problem = problem_of(dead, costs)
     small = _small(problem)
     plain = board.take(_prepared(epoch.plans, dead)) if failed and small else None
     if plain is not None:
-        return Made(from_plain(plain["schedule"]), plain["period"])
+        return PlannedSteps(from_plain(plain["schedule"]), plain["period"])
     if waiting is not None and small and me != epoch.members[0]:
         made_key = keys.MADE(epoch.number)
         ready_key = _prepared(epoch.plans, dead)  # the first one may have found it prepared
         told = waiting.poll(lambda: board.take(made_key) or board.take(ready_key), f"the plan of {epoch.members[0]}")
-        return Made(from_plain(told["schedule"]), told["period"])
+        return PlannedSteps(from_plain(told["schedule"]), told["period"])
     made = plan(problem)
     if small:
         board.put(keys.MADE(epoch.number), _plain(made))
-    return Made(made.schedule, made.period)
+    return PlannedSteps(made.schedule, made.period)
 
 
 def _small(problem: Problem) -> bool:

@@ -100,7 +100,7 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: B
     from cedar.trainers.resilient.checkpoint import Checkpoints
     from cedar.trainers.resilient.executor import Waiting
     from cedar.trainers.resilient.executor.network import SocketTransport
-    from cedar.trainers.resilient.member import Left, digest
+    from cedar.trainers.resilient.member import MovedAway, digest
     from cedar.trainers.resilient.trainer import Trainer
 
     made, job, run = setup.pipeline, setup.pipeline.job, setup.pipeline.run
@@ -131,7 +131,7 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: B
     board.report("ready", worker=me, machine=setup.machine)
     try:
         state = trainer.train()
-    except Left:
+    except MovedAway:
         return
     board.report("ended", worker=me, digest=digest(state), peak=trainer.peak, logs=trainer.logged)
 

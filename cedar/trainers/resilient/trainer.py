@@ -9,9 +9,9 @@ from typing import Any
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Epoch
 from cedar.trainers.resilient.control.protocol import Name
-from cedar.trainers.resilient.executor import Kept, Lost, Result, Superseded, Waiting
+from cedar.trainers.resilient.executor import FinishedWork, Lost, Result, Superseded, Waiting
 from cedar.trainers.resilient.history import recover
-from cedar.trainers.resilient.member import Fenced, Left, Member, Pending
+from cedar.trainers.resilient.member import Fenced, Member, MovedAway, Pending
 from cedar.trainers.resilient.model import State
 from cedar.trainers.resilient.schedule import Schedule, serve
 
@@ -51,7 +51,7 @@ class Trainer(Member):
     def _enter(self, epoch: Epoch) -> None:
         """Meet the others of a generation, and find out where to go on."""
         if self.me in epoch.leaves:
-            raise Left
+            raise MovedAway
         if self.me not in epoch.members:
             raise Fenced(
                 f"generation {epoch.number} goes on without worker {self.me}",
@@ -74,7 +74,7 @@ class Trainer(Member):
         if not epoch.lost:
             self.plan()
         if self.kept.step != self.step:
-            self.kept = Kept(self.step)
+            self.kept = FinishedWork(self.step)
         mine = {(d.replica, d.micro_batch) for d in self.schedule.work[self.me] if d.kind == "F"}
         self.kept.narrow(mine, logs=self.job.logs)
         self.redone = len(self.kept.done)
@@ -188,7 +188,7 @@ class Trainer(Member):
         if scale == pending.scale:
             return True
         self.state = self.optimizer.step(pending.state, pending.gradient, self.engine.layout, scale)
-        self.kept = Kept(self.state.version)
+        self.kept = FinishedWork(self.state.version)
         return False
 
     def _norms(self, since: int, step: int) -> list[float]:
@@ -223,7 +223,7 @@ class Trainer(Member):
         if self.me.stage == self.job.stages - 1:
             self.board.put(keys.DONE(self.epoch.line, self.step), time.time())
         self.step += 1
-        self.kept = Kept(self.step)
+        self.kept = FinishedWork(self.step)
 
     def _finish(self) -> None:
         """Stay until nobody needs this worker for a step that is redone."""

@@ -346,7 +346,7 @@ def test_kept_counts_that_are_wrong_end_the_run_by_name(data: Path, tmp_path: Pa
     where = str(kept(tmp_path))
     ((filters, counts),) = kept_counts._load(where).items()
     wrong = {mark: (left[0] + 1, *left[1:]) for mark, left in counts.items()}
-    kept_counts.save_counts(kept_counts.Place(where, filters), wrong)
+    kept_counts.save_counts(kept_counts.CountKey(where, filters), wrong)
     with pytest.raises(PipelineError, match=r"leaves \d+ rows of .*part.parquet, rows 0 to 7; it left") as caught:
         ids(exact(p))
     assert caught.value.site is not None

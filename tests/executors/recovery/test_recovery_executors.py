@@ -24,7 +24,7 @@ from cedar.executors.recovery import recovery as recovering
 from cedar.executors.recovery import watch as watching
 from cedar.executors.recovery.board import Board
 from cedar.operators.base import Env
-from cedar.operators.marks import Mark, Written
+from cedar.operators.marks import Mark, SlotReading
 from cedar.tasks.chain import Program
 
 WORKERS = 2
@@ -222,8 +222,8 @@ def test_a_task_lost_while_recovery_closes_leaves_its_thread_awake(monkeypatch: 
 
 
 def test_a_row_that_ends_just_in_time_spares_its_worker_and_not_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    def at(row: int, limit: float) -> Written:
-        return Written(Mark(0, 1, (0, 0, row, -1, 0, 0)), pid, began=0.0, limit=limit)
+    def at(row: int, limit: float) -> SlotReading:
+        return SlotReading(Mark(0, 1, (0, 0, row, -1, 0, 0)), pid, began=0.0, limit=limit)
 
     pool = Pool(1)
     pid = pool.submit(os.getpid).result()

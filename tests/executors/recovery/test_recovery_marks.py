@@ -21,7 +21,7 @@ from cedar.executors.recovery.board import Board
 from cedar.executors.recovery.deaths import Death, Deaths
 from cedar.executors.recovery.task import Task, Work
 from cedar.executors.recovery.trial import Verdict
-from cedar.operators.marks import BadRow, Mark, Marks, Place, Written
+from cedar.operators.marks import BadRow, Mark, Marks, SlotAddress, SlotReading
 from cedar.tasks.chain import Program
 from tests.toy_blocks import block
 
@@ -33,7 +33,7 @@ def board() -> Board:
     return Board()
 
 
-def seen(board: Board, marks: Marks) -> Written:
+def seen(board: Board, marks: Marks) -> SlotReading:
     found = board.read(marks.place)
     assert found is not None
     return found
@@ -139,9 +139,9 @@ def test_a_page_that_is_not_there_or_another_s_is_left_alone(board: Board, tmp_p
 
 def lost(task: Task, mark: Mark | None, known: dict[Mark, BadRow] | None = None, limit: float = 0.0) -> BadRow | None:
     """The task is lost at a mark."""
-    task.place = Place("", b"", 1, 1)
+    task.place = SlotAddress("", b"", 1, 1)
     task.marks()
-    written = None if mark is None else Written(mark, 1, time.monotonic() - 100, limit)
+    written = None if mark is None else SlotReading(mark, 1, time.monotonic() - 100, limit)
     return task.learn(written, "exit code 3", known or {})
 
 

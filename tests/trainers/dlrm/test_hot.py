@@ -20,7 +20,7 @@ from cedar.trainers.dlrm.hot import Exchange, Frequency, choices, filled, in_mem
 from cedar.trainers.dlrm.inputs import read_batch
 from cedar.trainers.dlrm.options import TableOptions
 from cedar.trainers.dlrm.sharding import GRADIENTS, ROWS, place_exactly
-from cedar.trainers.dlrm.spread import Spread, Wanted
+from cedar.trainers.dlrm.spread import ShardingRequest, Spread
 from cedar.trainers.dlrm.tables import Bags, Table, TorchTables
 from cedar.trainers.dlrm.tiers import TieredTables, mapped
 from cedar.trainers.dlrm.trainer import Trainer
@@ -152,7 +152,7 @@ def test_the_greedy_plan_of_tiers_is_near_the_solver():
         costs = {n: sum(each) / draw.choice((64, 640)) for n, each in lookups.items()}
         every = [dict(zip(names, way, strict=True)) for way in itertools.product(range(ranks), repeat=len(names))]
         least = min(highest(found, lookups, costs, owners, ranks, fast, dear) for owners in every)
-        wanted = Wanted("tables", costs, found, "greedy", 0, fast, 10.0)
+        wanted = ShardingRequest("tables", costs, found, "greedy", 0, fast, 10.0)
         features = [Feature(n, len(each)) for n, each in lookups.items()]
         plan = Spread(features, dict.fromkeys(names, 1), "rowwise_adagrad", torch.float32, OneOf(ranks), wanted)
         owners = {n: plan.places[n][0].rank for n in names}
@@ -365,7 +365,7 @@ def test_rows_on_every_rank_take_no_other_place_in_memory():
     once = Frequency(rows, numbers(1, 1, 0.1, 0.1), numbers(1, 1, 0.1, 0.1), numbers(1, 1, 0.1, 0.1))
     often = replace(once, asking=numbers(2, 2, 0.1, 0.1), lookups=numbers(9, 8, 0.1, 0.1))
     for found, shared in ((once, {}), (often, {"hist": [0, 1]})):
-        wanted = Wanted("hot", None, {"hist": found}, "greedy", 0, 36, 10.0)
+        wanted = ShardingRequest("hot", None, {"hist": found}, "greedy", 0, 36, 10.0)
         features = [Feature("hist", 4, pooling="attention")]
         plan = Spread(features, {"hist": 2}, "rowwise_adagrad", torch.float32, OneOf(2), wanted)
         assert {name: ids.tolist() for name, ids in plan.shared.items()} == shared

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cedar.trainers.resilient.control.protocol import RECOVERY
-from cedar.trainers.resilient.executor import Kept
+from cedar.trainers.resilient.executor import FinishedWork
 from cedar.trainers.resilient.history import History, find_sources
 from cedar.trainers.resilient.model import Transformer
 from cedar.trainers.resilient.schedule import Instruction, Worker
@@ -136,7 +136,7 @@ def test_logs_are_kept_from_the_checkpoint_on() -> None:
 
 def test_who_sends_what_is_found_or_refused() -> None:
     history = History(first=False, last=False)
-    kept = Kept(0, outputs={(0, 0): torch.zeros(2)}, gradients={(0, 0): torch.ones(2)})
+    kept = FinishedWork(0, outputs={(0, 0): torch.zeros(2)}, gradients={(0, 0): torch.ones(2)})
     history.add(0, kept, None)
     history.scaled(0, 0.5)
     told = {Worker(0, 1): history.told(), Worker(2, 0): history.told(), Worker(0, 2): history.told()}

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedar.trainers.resilient.executor import Executor, Kept, Lost, StrictNetwork, StrictTransport, Waiting
+from cedar.trainers.resilient.executor import Executor, FinishedWork, Lost, StrictNetwork, StrictTransport, Waiting
 from cedar.trainers.resilient.model import Signature
 from cedar.trainers.resilient.planner import Problem, one_f_one_b, plan, zero_bubble
 from cedar.trainers.resilient.schedule import Worker, grid, validate
@@ -90,7 +90,7 @@ def test_untied_stages_reduce_alone() -> None:
 
 def test_finished_work_is_not_done_again(fault_free: dict[int, torch.Tensor]) -> None:
     """The boundary logs: of a step that is redone, survivors compute only what the dead worker had."""
-    kept = {worker: Kept(0) for worker in WORKERS}
+    kept = {worker: FinishedWork(0) for worker in WORKERS}
     once(plan(problem()).schedule, kept=kept)
     dead = Worker(1, 1)
     schedule = plan(problem(frozenset({dead}))).schedule
@@ -105,7 +105,7 @@ def test_finished_work_is_not_done_again(fault_free: dict[int, torch.Tensor]) ->
 
 
 def test_without_logs_or_with_other_routes_work_is_forgotten() -> None:
-    kept = {worker: Kept(0) for worker in WORKERS}
+    kept = {worker: FinishedWork(0) for worker in WORKERS}
     once(plan(problem()).schedule, kept=kept, reduction="fast")
     one = kept[Worker(0, 0)]
     one.narrow({(0, 0), (0, 1)}, logs=True)  # 0.2 is in the sum, and somebody else works it now
@@ -130,7 +130,7 @@ def test_unequal_stages_are_told_before_anything_is_sent() -> None:
     mine.outputs = Signature((3, 5, 8), torch.float32)
     executor = Executor(worker, mine, StrictTransport(fifo, worker, Waiting(0, lambda: 0, 5)), Tokens())
     with pytest.raises(Lost, match="must give activations of one shape"):
-        executor.run(schedule, 0, Kept(0))
+        executor.run(schedule, 0, FinishedWork(0))
     assert not fifo.log
 
 

@@ -17,7 +17,7 @@ from cedar.trainers.resilient.control.board import Board, Epoch
 from cedar.trainers.resilient.control.protocol import PREPARED_KEYS
 from cedar.trainers.resilient.control.store import Values
 from cedar.trainers.resilient.executor import Superseded, Waiting
-from cedar.trainers.resilient.executor.run import Done
+from cedar.trainers.resilient.executor.run import TimedInstruction
 from cedar.trainers.resilient.manager import LOOK, WARM, Told, measured
 from cedar.trainers.resilient.planner import Problem, fitted, from_torch, plan
 from cedar.trainers.resilient.planning import Planning, costs_of, prepare, publish, schedule_of
@@ -158,13 +158,15 @@ def told(board: Board, worker: Worker, step: list[tuple[Instruction, float, floa
     """A worker that carries out the same step again and again, a second later each time."""
 
     class Recorder:
-        records: list[Done] | None = None
+        records: list[TimedInstruction] | None = None
 
     found, recorder = Told(), Recorder()
     found.begin(recorder)  # type: ignore[arg-type]
     for number in range(WARM + LOOK):
         if recorder.records is not None:
-            recorder.records += [Done(number, done, number + began, number + ended) for done, began, ended in step]
+            recorder.records += [
+                TimedInstruction(number, done, number + began, number + ended) for done, began, ended in step
+            ]
         assert board.take(f"durations/{worker}") is None
         found.tell(board, worker)
     assert recorder.records is None

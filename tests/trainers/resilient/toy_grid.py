@@ -13,7 +13,7 @@ import torch
 from cedar.trainers.common.config import AdamWOptions
 from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
 from cedar.trainers.resilient.control.store import Values
-from cedar.trainers.resilient.executor import Executor, Kept, Result, StrictNetwork, StrictTransport, Waiting
+from cedar.trainers.resilient.executor import Executor, FinishedWork, Result, StrictNetwork, StrictTransport, Waiting
 from cedar.trainers.resilient.member import Job, digest
 from cedar.trainers.resilient.model import AdamW, Engine, Stage, State, Transformer, token_loss
 from cedar.trainers.resilient.schedule import Instruction, Schedule, Worker, grid
@@ -95,7 +95,9 @@ def engine(stage: int, stages: int = 2, model: Transformer = MODEL, **more: Any)
     return made
 
 
-def once(schedule: Schedule, model: Transformer = MODEL, kept: Mapping[Worker, Kept] | None = None, **more: Any) -> Any:
+def once(
+    schedule: Schedule, model: Transformer = MODEL, kept: Mapping[Worker, FinishedWork] | None = None, **more: Any
+) -> Any:
     """Carry a schedule out once; each worker's result, and the network."""
     fifo = StrictNetwork()
     found: dict[Worker, Result] = {}
@@ -106,7 +108,7 @@ def once(schedule: Schedule, model: Transformer = MODEL, kept: Mapping[Worker, K
             transport = StrictTransport(fifo, worker, Waiting(0, lambda: len(errors), 60))
             mine = engine(worker.stage, schedule.stages, model)
             executor = Executor(worker, mine, transport, Tokens(), **more)
-            found[worker] = executor.run(schedule, 0, kept[worker] if kept else Kept(0))
+            found[worker] = executor.run(schedule, 0, kept[worker] if kept else FinishedWork(0))
         except BaseException as error:  # noqa: BLE001 - raised below
             errors.append(error)
 

@@ -1,6 +1,6 @@
 """Carry out a worker's list of instructions: messages in the order of the plan, no tags, no step without its peers."""
 
-from cedar.trainers.resilient.executor.run import Executor, Kept, Reduction, Result, reduce
+from cedar.trainers.resilient.executor.run import Executor, FinishedWork, Reduction, Result, reduce
 from cedar.trainers.resilient.executor.transport import (
     Lost,
     StrictNetwork,
@@ -11,6 +11,6 @@ from cedar.trainers.resilient.executor.transport import (
 )  # fmt: skip
 
 __all__ = [
-    "Executor", "Kept", "Lost", "Reduction", "Result", "StrictNetwork", "StrictTransport", "Superseded", "Transport",
-    "Waiting", "reduce",
+    "Executor", "FinishedWork", "Lost", "Reduction", "Result", "StrictNetwork", "StrictTransport", "Superseded",
+    "Transport", "Waiting", "reduce",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ Key = tuple[int, int]
 
 
 @dataclass
-class Kept:
+class FinishedWork:
     """The micro-batches of one step that this worker has finished."""
 
     step: int
@@ -108,7 +108,7 @@ def _exchange(
 Progress: TypeAlias = Callable[[int, int, Instruction, Worker | None], None]
 
 
-class Done(NamedTuple):
+class TimedInstruction(NamedTuple):
     """An instruction of a step, and when it was done: from the end of the one before it, by ``time.time()``."""
 
     step: int
@@ -145,11 +145,11 @@ class Executor:
         self.me, self.engine, self.transport, self.data = me, engine, transport, data
         self.reduction, self.pace = reduction, pace
         self.progress: Progress = progress or (lambda _step, _at, _done, _waiting: None)
-        self.records: list[Done] | None = None
+        self.records: list[TimedInstruction] | None = None
         self._ended = 0, 0.0  # the last list: its step, and when
         self.on_compute: Callable[[], None] = lambda: None
 
-    def run(self, schedule: Schedule, step: int, kept: Kept) -> Result:
+    def run(self, schedule: Schedule, step: int, kept: FinishedWork) -> Result:
         """All instructions of one step but STEP.
 
         Args:
@@ -194,7 +194,7 @@ class Executor:
                     continue
                 self.compute(done, step, kept, inputs, gradients, serving=serving)
             if self.records is not None and kind != "STEP":
-                self.records.append(Done(step, done, last, last := time.time()))
+                self.records.append(TimedInstruction(step, done, last, last := time.time()))
         self._ended = step, time.time()
         return Result(gradient, norm, dict(kept.losses))
 
@@ -202,11 +202,11 @@ class Executor:
         """The time; STEP is all that happened since the last list was done."""
         now, (step, ended) = time.time(), self._ended
         if self.records is not None and ended:
-            self.records.append(Done(step, Instruction("STEP"), ended, now))
+            self.records.append(TimedInstruction(step, Instruction("STEP"), ended, now))
         return now
 
     def compute(
-        self, done: Instruction, step: int, kept: Kept, inputs: dict[Key, torch.Tensor | None],
+        self, done: Instruction, step: int, kept: FinishedWork, inputs: dict[Key, torch.Tensor | None],
         gradients: dict[Key, torch.Tensor | None], *, serving: bool = False,
     ) -> None:  # fmt: skip
         """F, B_INPUT, B_WEIGHT or B of a micro-batch; takes what it needs out of ``inputs`` and ``gradients``."""
@@ -249,7 +249,9 @@ class Executor:
             )
         self.transport.send(done.other(self.me), message.contiguous())
 
-    def sum(self, schedule: Schedule, kept: Kept, logged: torch.Tensor | None = None) -> tuple[torch.Tensor, float]:
+    def sum(
+        self, schedule: Schedule, kept: FinishedWork, logged: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, float]:
         """ALL_REDUCE: the gradient of the stage and the sum of its squares. ``schedule``: says who has which rows;
         ``logged``: the sum of the part that another stage shares, where it is known.
         """
@@ -274,7 +276,7 @@ class Executor:
         return gradient, float((counted * counted).sum())
 
     def _rows(
-        self, schedule: Schedule, kept: Kept, stages: list[int]
+        self, schedule: Schedule, kept: FinishedWork, stages: list[int]
     ) -> tuple[dict[Row, torch.Tensor], dict[Row, Worker]]:
         """This worker's rows, and who has which, over these stages."""
         work: dict[Worker, list[Row]] = defaultdict(list)
